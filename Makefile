@@ -1,0 +1,41 @@
+# Two commands set everything up on a machine with Python 3.11 or later and g++:
+#   make tune    tune every shipped kernel at a small size, print the table, load a tuned model
+#   make test    the test suite
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DATABASE ?= tunebench.db
+STUDIES := $(sort $(wildcard studies/small/*.toml))
+
+.PHONY: tune test lint clean
+.DEFAULT_GOAL := help
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+# Without an NVIDIA GPU a torch that pip knows of locally is enough, and NVRTC comes from its own wheel.
+$(VENV)/installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	@if command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then \
+	    $(BIN)/pip install --quiet --editable '.[dev]'; \
+	else \
+	    $(BIN)/pip install --quiet --no-index --no-deps 'torch>=2.9' >/dev/null 2>&1 || true; \
+	    $(BIN)/pip install --quiet --editable '.[dev,nvrtc]'; \
+	fi
+	@touch $@
+
+tune: $(VENV)/installed
+	$(BIN)/tunebench doctor --db $(DATABASE)
+	$(BIN)/tunebench tune $(STUDIES) --db $(DATABASE)
+	$(BIN)/python -m tunebench.studies.load_tuned $(STUDIES) --db $(DATABASE)
+
+test: $(VENV)/installed
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info

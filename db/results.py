@@ -1,0 +1,61 @@
+"""What questions to the results database are answered with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.result import CacheRegime, Ratio, TrialStatus
+from tunebench.tuner.space import Configuration
+
+
+@dataclass(frozen=True)
+class TrialRow:
+    """A trial with what it was a trial of.
+
+    Attributes:
+        trial_id, study_id: numbers in this database; `number` counts within the study.
+        device_uuid: of the very card.
+        median_ms, low_ms, high_ms, regime: None where the trial was not timed.
+        recorded_at: UTC.
+        message: why it failed; empty for a correct trial.
+        over_reference, over_default: speed-ups of the newest comparison that this configuration won in its study.
+    """
+
+    trial_id: int
+    study_id: int
+    number: int
+    kernel: str
+    source_digest: str
+    problem: Problem
+    device_name: str
+    device_uuid: str
+    architecture: str
+    compiler: str
+    sampler: str
+    seed: int
+    status: TrialStatus
+    configuration: Configuration
+    median_ms: float | None
+    low_ms: float | None
+    high_ms: float | None
+    regime: CacheRegime | None
+    recorded_at: datetime
+    message: str
+    confirmed_at: datetime | None
+    over_reference: Ratio | None
+    over_default: Ratio | None
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether it won an interleaved comparison."""
+        return self.confirmed_at is not None
+
+
+@dataclass(frozen=True)
+class BestRow(TrialRow):
+    """The best correct trial for one kernel, source, problem, kind of device, compiler and cache regime.
+
+    It is the winner of the newest comparison, or the lowest median where nothing was confirmed yet.
+    """

@@ -1,0 +1,279 @@
+"""The SQL behind the questions: which trials are meant, then everything about those few.
+
+The two are apart so that the first works on indexes alone. On SQLite, without statistics, what it visits is what its
+text says: a study's conditions stand in a subquery over the small tables, and its trials are then taken from an index
+in the order wanted, which lets a limit end the search early however many trials there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from sqlalchemy import (
+    CTE,
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    and_,
+    cast,
+    func,
+    literal,
+    literal_column,
+    null,
+    or_,
+    select,
+    union_all,
+)
+from sqlalchemy.orm import aliased
+
+from tunebench.db.columns import Moment
+from tunebench.db.decode import configuration_of, problem_of, regime_of, status_of
+from tunebench.db.models import (
+    ComparisonRecord,
+    ConfigurationRecord,
+    DeviceRecord,
+    MeasurementRecord,
+    ProblemRecord,
+    SpeedUpRecord,
+    StudyRecord,
+    TrialRecord,
+)
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.result import CacheRegime, Ratio, TrialStatus
+from tunebench.tuner.space import Configuration, Value
+
+AnySelect: TypeAlias = Select[*tuple[Any, ...]]
+Condition: TypeAlias = ColumnElement[bool]
+
+_FEW = 50_000
+"""So many trials are found through an index and sorted in some ten milliseconds."""
+
+CORRECT: Condition = TrialRecord.status == literal_column(f"'{TrialStatus.CORRECT.value}'")
+"""Spelt out because a partial index serves a constant only, not a bound parameter."""
+
+_REFERENCE = aliased(SpeedUpRecord, name="over_reference")
+_DEFAULT = aliased(SpeedUpRecord, name="over_default")
+_RATIO = ("ratio", "low", "high", "rounds", "confidence")
+
+
+def study_conditions(
+    *,
+    study_columns: Mapping[str, object],
+    problem_columns: Mapping[str, object],
+    device_columns: Mapping[str, object],
+) -> list[Condition]:
+    """Conditions on a study, from wanted values by column of its own, its problem's and its device's row.
+
+    Args:
+        study_columns, problem_columns, device_columns: None for a column whose value does not matter.
+    """
+    conditions = _equal(StudyRecord, study_columns)
+    for table, reference, columns in (
+        (ProblemRecord, StudyRecord.problem_id, problem_columns),
+        (DeviceRecord, StudyRecord.device_id, device_columns),
+    ):
+        if parts := _equal(table, columns):
+            conditions.append(reference.in_(select(table.id).where(*parts)))
+    return conditions
+
+
+def _equal(table: Any, columns: Mapping[str, object]) -> list[Condition]:
+    return [getattr(table, name) == value for name, value in columns.items() if value is not None]
+
+
+def unless_many(connection: Connection, condition: Condition) -> Condition:
+    """The same condition on trials, in a form that is fast whether it holds for few trials or for many.
+
+    Few are looked up by the condition's own index; many are met soon enough on the way through the newest.
+    """
+    some = select(literal(1)).select_from(TrialRecord).where(condition).limit(_FEW + 1)
+    if (connection.scalar(select(func.count()).select_from(some.subquery())) or 0) > _FEW:
+        return condition
+    # An expression that no index serves, and a sub-select that its own index does.
+    return TrialRecord.id.in_(select(TrialRecord.id).where(condition).correlate(None))
+
+
+def with_values(connection: Connection, values: Mapping[str, Value]) -> Condition:
+    """Trials whose configuration has these values.
+
+    A configuration's key is canonical JSON, so that a pair stands in it exactly as it is written here, followed by a
+    comma or the closing brace; inside a text value its quotes would be escaped.
+    """
+    position = func.instr if connection.dialect.name == "sqlite" else func.strpos
+    key = ConfigurationRecord.key
+    pairs = [Configuration({name: value}).key[1:-1] for name, value in values.items()]
+    found = [or_(*(position(key, pair + end) > 0 for end in (",", "}"))) for pair in pairs]
+    return TrialRecord.configuration_id.in_(select(ConfigurationRecord.id).where(*found))
+
+
+def winners(conditions: Sequence[Condition]) -> CTE:
+    """The best trials among studies that meet the conditions: a table `picked` of `trial_id`.
+
+    A study offers its fastest correct trial in each cache regime (one step into an index, however many trials it has)
+    and the winners of its comparisons; offers for the same thing are ranked against each other.
+    """
+    regimes = union_all(*(select(literal(regime.value).label("regime")) for regime in CacheRegime)).cte("regimes")
+    fastest = (
+        select(TrialRecord.id)
+        .where(TrialRecord.study_id == StudyRecord.id, TrialRecord.regime == regimes.c.regime, CORRECT)
+        .order_by(TrialRecord.median_ms, TrialRecord.id)
+        .limit(1)
+        .correlate(StudyRecord, regimes)
+        .scalar_subquery()
+    )
+    screened = (
+        select(fastest.label("trial_id"), cast(null(), Moment()).label("confirmed_at"))
+        .select_from(StudyRecord)
+        .join(regimes, literal(True))
+        .where(*conditions)
+    )
+    winner = (
+        select(TrialRecord.id)
+        .where(
+            TrialRecord.study_id == ComparisonRecord.study_id,
+            TrialRecord.configuration_id == ComparisonRecord.configuration_id,
+            CORRECT,
+        )
+        .correlate(ComparisonRecord)
+        .scalar_subquery()
+    )
+    confirmed = (
+        select(winner, ComparisonRecord.concluded_at)
+        .select_from(ComparisonRecord)
+        .join(StudyRecord, StudyRecord.id == ComparisonRecord.study_id)
+        .where(*conditions)
+    )
+    offers = union_all(screened, confirmed).cte("offers")
+    place = func.row_number().over(
+        partition_by=(
+            StudyRecord.kernel,
+            StudyRecord.source_digest,
+            StudyRecord.problem_id,
+            DeviceRecord.name,
+            DeviceRecord.architecture,
+            StudyRecord.compiler,
+            TrialRecord.regime,
+        ),
+        order_by=(
+            offers.c.confirmed_at.is_(None),
+            offers.c.confirmed_at.desc(),
+            TrialRecord.median_ms,
+            TrialRecord.id,
+        ),
+    )
+    ranked = (
+        select(offers.c.trial_id, place.label("place"))
+        .select_from(offers)
+        .join(TrialRecord, TrialRecord.id == offers.c.trial_id)
+        .join(StudyRecord, StudyRecord.id == TrialRecord.study_id)
+        .join(DeviceRecord, DeviceRecord.id == StudyRecord.device_id)
+        .cte("ranked")
+    )
+    return select(ranked.c.trial_id).where(ranked.c.place == 1).cte("picked")
+
+
+def everything_about(picked: CTE) -> AnySelect:
+    """All that a `TrialRow` says of the trials in `picked.trial_id`."""
+    newer = aliased(ComparisonRecord, name="newer")
+    newest = (
+        select(newer.id)
+        .where(newer.study_id == TrialRecord.study_id, newer.configuration_id == TrialRecord.configuration_id)
+        .order_by(newer.concluded_at.desc(), newer.id.desc())
+        .limit(1)
+        .correlate(TrialRecord)
+        .scalar_subquery()
+    )
+    return (
+        select(
+            TrialRecord.id,
+            TrialRecord.study_id,
+            TrialRecord.number,
+            StudyRecord.kernel,
+            StudyRecord.source_digest,
+            ProblemRecord.key.label("problem_key"),
+            ProblemRecord.dtype,
+            ProblemRecord.axes,
+            ProblemRecord.options,
+            DeviceRecord.name.label("device_name"),
+            DeviceRecord.uuid.label("device_uuid"),
+            DeviceRecord.architecture,
+            StudyRecord.compiler,
+            StudyRecord.sampler,
+            StudyRecord.seed,
+            TrialRecord.status,
+            ConfigurationRecord.key.label("configuration_key"),
+            MeasurementRecord.median_ms,
+            MeasurementRecord.low_ms,
+            MeasurementRecord.high_ms,
+            MeasurementRecord.regime,
+            TrialRecord.recorded_at,
+            TrialRecord.message,
+            ComparisonRecord.concluded_at,
+            *_ratio_columns(_REFERENCE, "reference"),
+            *_ratio_columns(_DEFAULT, "default"),
+        )
+        .select_from(picked)
+        .join(TrialRecord, TrialRecord.id == picked.c.trial_id)
+        .join(StudyRecord, StudyRecord.id == TrialRecord.study_id)
+        .join(ProblemRecord, ProblemRecord.id == StudyRecord.problem_id)
+        .join(DeviceRecord, DeviceRecord.id == StudyRecord.device_id)
+        .join(ConfigurationRecord, ConfigurationRecord.id == TrialRecord.configuration_id)
+        .outerjoin(MeasurementRecord, MeasurementRecord.id == TrialRecord.measurement_id)
+        .outerjoin(ComparisonRecord, ComparisonRecord.id == newest)
+        .outerjoin(_REFERENCE, _ratio_over(_REFERENCE, "reference"))
+        .outerjoin(_DEFAULT, _ratio_over(_DEFAULT, "default"))
+    )
+
+
+def _ratio_over(table: Any, baseline: str) -> Condition:
+    return and_(table.comparison_id == ComparisonRecord.id, table.baseline == baseline)
+
+
+def _ratio_columns(table: Any, name: str) -> list[ColumnElement[Any]]:
+    return [getattr(table, part).label(f"{name}_{part}") for part in _RATIO]
+
+
+def fields_of(row: Row[*tuple[Any, ...]], problems: dict[str, Problem]) -> dict[str, Any]:
+    """A `TrialRow`'s fields from a row of `everything_about`.
+
+    Args:
+        problems: those of earlier rows by key, added to here.
+
+    Raises:
+        DatabaseError: the row holds what tunebench does not write.
+    """
+    key = row.problem_key
+    if key not in problems:
+        problems[key] = problem_of(key, row.dtype, row.axes, row.options)
+    return {
+        "trial_id": row.id,
+        "study_id": row.study_id,
+        "number": row.number,
+        "kernel": row.kernel,
+        "source_digest": row.source_digest,
+        "problem": problems[key],
+        "device_name": row.device_name,
+        "device_uuid": row.device_uuid,
+        "architecture": row.architecture,
+        "compiler": row.compiler,
+        "sampler": row.sampler,
+        "seed": row.seed,
+        "status": status_of(row.status),
+        "configuration": configuration_of(row.configuration_key),
+        "median_ms": row.median_ms,
+        "low_ms": row.low_ms,
+        "high_ms": row.high_ms,
+        "regime": None if row.regime is None else regime_of(row.regime),
+        "recorded_at": row.recorded_at,
+        "message": row.message,
+        "confirmed_at": row.concluded_at,
+        "over_reference": _ratio(row, "reference"),
+        "over_default": _ratio(row, "default"),
+    }
+
+
+def _ratio(row: Row[*tuple[Any, ...]], name: str) -> Ratio | None:
+    values = [getattr(row, f"{name}_{part}") for part in _RATIO]
+    return None if values[0] is None else Ratio(*values)

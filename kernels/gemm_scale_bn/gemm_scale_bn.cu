@@ -1,0 +1,160 @@
+// What follows the matrix product of gemm_scale_bn: y = BatchNorm(product * scale), per feature (column).
+//
+// batch_statistics   mean and biased variance of product * scale over the rows (train mode)
+// prepare_features   the per-feature vectors that normalise_rows reads
+// normalise_rows     one pass over the product; may write over it
+//
+// `normalisation` says how a value is normalised: `per_element` does all of the reference's arithmetic for every
+// element; `reciprocal` computes 1 / sqrt(variance + eps) once per feature; `folded` reduces everything to one
+// multiply-add per element, y = product * multiplier + offset.
+#include "vector.cuh"
+
+constexpr bool folded = normalisation == normalisation_t::folded;
+constexpr bool per_element = normalisation == normalisation_t::per_element;
+
+using vector_t = vector_of<scalar_t, vector_width>;
+
+constexpr int statistics_columns = 32;
+
+// One block: 32 columns side by side, statistics_rows threads down each. Two passes, because the mean of squares minus
+// the square of the mean loses the variance of a feature whose mean is large.
+__device__ __forceinline__ scalar_t sum_of_column(scalar_t partial, scalar_t (*sums)[statistics_columns]) {
+    sums[threadIdx.y][threadIdx.x] = partial;
+    __syncthreads();
+    for (int half = statistics_rows / 2; half > 0; half /= 2) {
+        if (threadIdx.y < half) {
+            sums[threadIdx.y][threadIdx.x] += sums[threadIdx.y + half][threadIdx.x];
+        }
+        __syncthreads();
+    }
+    const scalar_t total = sums[0][threadIdx.x];
+    __syncthreads();
+    return total;
+}
+
+extern "C" __global__ void __launch_bounds__(statistics_columns * statistics_rows)
+    batch_statistics(const scalar_t* __restrict__ product, const scalar_t* __restrict__ scale,
+                     scalar_t* __restrict__ mean, scalar_t* __restrict__ variance, long long rows, long long features) {
+    __shared__ scalar_t sums[statistics_rows][statistics_columns];
+    const long long column = static_cast<long long>(blockIdx.x) * statistics_columns + threadIdx.x;
+    const bool inside = column < features;
+    const scalar_t factor = inside ? scale[column] : scalar_t(0);
+
+    scalar_t partial = 0;
+    for (long long row = threadIdx.y; inside && row < rows; row += statistics_rows) {
+        partial += product[row * features + column] * factor;
+    }
+    const scalar_t average = sum_of_column(partial, sums) / static_cast<scalar_t>(rows);
+
+    partial = 0;
+    for (long long row = threadIdx.y; inside && row < rows; row += statistics_rows) {
+        const scalar_t difference = product[row * features + column] * factor - average;
+        partial += difference * difference;
+    }
+    const scalar_t squares = sum_of_column(partial, sums);
+    if (inside && threadIdx.y == 0) {
+        mean[column] = average;
+        variance[column] = squares / static_cast<scalar_t>(rows);
+    }
+}
+
+// multiplier and offset where folded; else multiplier is 1 / sqrt(variance + eps) and offset is not written.
+extern "C" __global__ void __launch_bounds__(block_size)
+    prepare_features(const scalar_t* __restrict__ scale, const scalar_t* __restrict__ mean,
+                     const scalar_t* __restrict__ variance, const scalar_t* __restrict__ weight,
+                     const scalar_t* __restrict__ bias, scalar_t eps, scalar_t* __restrict__ multiplier,
+                     scalar_t* __restrict__ offset, long long features) {
+    const long long column = static_cast<long long>(blockIdx.x) * block_size + threadIdx.x;
+    if (column >= features) {
+        return;
+    }
+    const scalar_t reciprocal = scalar_t(1) / sqrt(variance[column] + eps);
+    if (folded) {
+        multiplier[column] = scale[column] * reciprocal * weight[column];
+        offset[column] = bias[column] - mean[column] * reciprocal * weight[column];
+    } else {
+        multiplier[column] = reciprocal;
+    }
+}
+
+struct Features {
+    const scalar_t* scale;
+    const scalar_t* mean;
+    const scalar_t* variance;
+    const scalar_t* weight;
+    const scalar_t* bias;
+    const scalar_t* multiplier;
+    const scalar_t* offset;
+};
+
+// The constants of a thread's vector_width columns, in registers for all of its rows.
+struct Columns {
+    vector_t scale, mean, variance, weight, bias, multiplier, offset;
+
+    __device__ __forceinline__ Columns(const Features& features, long long first) {
+        if constexpr (folded) {
+            multiplier = *reinterpret_cast<const vector_t*>(features.multiplier + first);
+            offset = *reinterpret_cast<const vector_t*>(features.offset + first);
+        } else {
+            scale = *reinterpret_cast<const vector_t*>(features.scale + first);
+            mean = *reinterpret_cast<const vector_t*>(features.mean + first);
+            weight = *reinterpret_cast<const vector_t*>(features.weight + first);
+            bias = *reinterpret_cast<const vector_t*>(features.bias + first);
+            if constexpr (per_element) {
+                variance = *reinterpret_cast<const vector_t*>(features.variance + first);
+            } else {
+                multiplier = *reinterpret_cast<const vector_t*>(features.multiplier + first);
+            }
+        }
+    }
+};
+
+__device__ __forceinline__ scalar_t element_of(vector_t value, int position) {
+    scalar_t found = 0;
+    for_each(value, [&found, position](scalar_t& element, int i) { found = i == position ? element : found; });
+    return found;
+}
+
+__device__ __forceinline__ scalar_t normalised(scalar_t value, const Columns& columns, int i, scalar_t eps) {
+    if constexpr (folded) {
+        return value * element_of(columns.multiplier, i) + element_of(columns.offset, i);
+    } else if constexpr (per_element) {
+        const scalar_t centred = value * element_of(columns.scale, i) - element_of(columns.mean, i);
+        const scalar_t deviation = sqrt(element_of(columns.variance, i) + eps);
+        return centred / deviation * element_of(columns.weight, i) + element_of(columns.bias, i);
+    } else {
+        const scalar_t centred = value * element_of(columns.scale, i) - element_of(columns.mean, i);
+        return centred * element_of(columns.multiplier, i) * element_of(columns.weight, i) +
+               element_of(columns.bias, i);
+    }
+}
+
+// A thread owns vector_width neighbouring columns of rows_per_thread rows. `product` and `output` may be one buffer,
+// so neither is restrict. The host sees to it that features is a multiple of vector_width.
+extern "C" __global__ void __launch_bounds__(block_size)
+    normalise_rows(const scalar_t* product, scalar_t* output, const scalar_t* __restrict__ scale,
+                   const scalar_t* __restrict__ mean, const scalar_t* __restrict__ variance,
+                   const scalar_t* __restrict__ weight, const scalar_t* __restrict__ bias,
+                   const scalar_t* __restrict__ multiplier, const scalar_t* __restrict__ offset, scalar_t eps,
+                   long long rows, long long features) {
+    const long long column = (static_cast<long long>(blockIdx.x) * block_size + threadIdx.x) * vector_width;
+    if (column >= features) {
+        return;
+    }
+    const Columns columns({scale, mean, variance, weight, bias, multiplier, offset}, column);
+    for (long long first = static_cast<long long>(blockIdx.y) * rows_per_thread; first < rows;
+         first += static_cast<long long>(gridDim.y) * rows_per_thread) {
+#pragma unroll
+        for (int k = 0; k < rows_per_thread; ++k) {
+            const long long row = first + k;
+            if (row < rows) {
+                const long long position = row * features + column;
+                vector_t value = *reinterpret_cast<const vector_t*>(product + position);
+                for_each(value, [&columns, eps](scalar_t& element, int i) {
+                    element = normalised(element, columns, i, eps);
+                });
+                *reinterpret_cast<vector_t*>(output + position) = value;
+            }
+        }
+    }
+}

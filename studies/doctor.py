@@ -1,0 +1,74 @@
+"""What is on this machine, and what will run where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from tunebench.db.engine import locate, name_of
+from tunebench.db.query import count_rows
+from tunebench.db.store import open_database
+from tunebench.tuner.compile import COMPILERS
+from tunebench.tuner.compile.base import CompilerName
+from tunebench.tuner.compile.cache import default_cache_folder
+from tunebench.tuner.device import find_device
+from tunebench.tuner.errors import DatabaseError, DatabaseMissingError, UserError
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the doctor's report.
+
+    Attributes:
+        works: whether the thing is here and usable.
+        remedy: what to do where it is not; empty where it is.
+    """
+
+    subject: str
+    works: bool
+    detail: str
+    remedy: str = ""
+
+
+def examine(database: str | None) -> list[Finding]:
+    """Look at torch, devices, compilers, the build cache and the database; changes nothing."""
+    cuda = torch.version.cuda
+    findings = [Finding("torch", True, f"{torch.__version__}, " + (f"CUDA {cuda}" if cuda else "CPU build"))]
+    findings += _devices()
+    findings += [_compiler(name) for name in CompilerName]
+    findings += [Finding("build cache", True, str(default_cache_folder())), _database(database)]
+    return findings
+
+
+def _devices() -> list[Finding]:
+    found = []
+    for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        device = find_device(f"cuda:{index}")
+        found.append(Finding(f"cuda:{index}", True, f"{device}; kernels run here, built by nvrtc"))
+    if not found:
+        remedy = "nothing to do on a machine without an NVIDIA GPU"
+        if torch.version.cuda is None:
+            remedy += "; else install a CUDA build of torch"
+        found.append(Finding("cuda", False, "no CUDA device; nvrtc still compiles for any architecture", remedy))
+    found.append(Finding("cpu", True, f"{find_device('cpu')}; kernels run here, built by g++"))
+    return found
+
+
+def _compiler(name: CompilerName) -> Finding:
+    try:
+        return Finding(f"compiler {name}", True, COMPILERS[name]().version().splitlines()[0])
+    except UserError as error:
+        return Finding(f"compiler {name}", False, "not usable", str(error))
+
+
+def _database(database: str | None) -> Finding:
+    try:
+        where = name_of(locate(database))
+        with open_database(database, read_only=True) as opened:
+            studies, trials = count_rows(opened)
+        return Finding("database", True, f"{where}: {trials} trials in {studies} studies")
+    except DatabaseMissingError:
+        return Finding("database", True, f"{where}: not there yet, the first study makes it")
+    except DatabaseError as error:
+        return Finding("database", False, "not usable", str(error))

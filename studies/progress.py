@@ -1,0 +1,85 @@
+"""How a running study shows: a bar on a terminal, plain lines anywhere else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
+from rich.progress import Progress as RichProgress
+
+from tunebench.studies.tune import Announcement
+from tunebench.tuner.study import Progress
+
+_SECONDS_BETWEEN_LINES = 5.0
+
+
+class StudyDisplay:
+    """Shows studies one after another; use it as a context manager and as `tune`'s reporter."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar = RichProgress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[status]}"),
+            console=console,
+            disable=not console.is_terminal,
+        )
+
+    def __enter__(self) -> StudyDisplay:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def __call__(self, announcement: Announcement) -> Callable[[Progress], None]:
+        """Begin to show a study."""
+        title = f"{announcement.kernel} ({announcement.problem})"
+        self._console.print(
+            f"tuning {title} on {announcement.device.name}: {announcement.space_size} valid configurations",
+            highlight=False,
+            soft_wrap=True,
+        )
+        if self._console.is_terminal:
+            task = self._bar.add_task(announcement.kernel, total=None, status="")
+            return lambda progress: self._update(task, progress)
+        return _PlainLines(self._console).show
+
+    def _update(self, task: TaskID, progress: Progress) -> None:
+        self._bar.update(task, completed=progress.done, total=progress.planned, status=describe(progress))
+
+
+class _PlainLines:
+    """A line every few seconds, and one for the last trial."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._last = time.monotonic()
+
+    def show(self, progress: Progress) -> None:
+        finished = progress.done >= progress.planned and progress.here > 0
+        if finished or time.monotonic() - self._last >= _SECONDS_BETWEEN_LINES:
+            self._last = time.monotonic()
+            line = f"  {progress.done}/{progress.planned} {describe(progress)}"
+            self._console.print(line, highlight=False, soft_wrap=True)
+
+
+def describe(progress: Progress) -> str:
+    """The best so far, variants a second and time left, in one line."""
+    parts = []
+    if progress.best_ms is not None:
+        parts.append(f"best {progress.best_ms:.4g} ms")
+        if progress.default_ms:
+            parts.append(f"{progress.default_ms / progress.best_ms:.2f}× default")
+    if progress.here:
+        parts.append(f"{progress.per_second:.1f} variants/s")
+    if progress.seconds_left is not None:
+        parts.append(f"{progress.seconds_left:.0f} s left")
+    return ", ".join(parts)

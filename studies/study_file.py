@@ -1,0 +1,75 @@
+"""Study files: what to tune and for how long, in TOML."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tunebench.tuner.compile.base import CompilerName
+from tunebench.tuner.errors import StudyFileError, UnknownNameError
+
+Mode = Literal["eval", "train"]
+
+
+class StudyRequest(BaseModel):
+    """What to tune, on what, and for how long: the keys of a study file, and the options of `tunebench tune`.
+
+    Attributes:
+        kernel: a shipped kernel's name, or the path of a kernel folder.
+        trials: in all; running the same study again goes on where it ended.
+        seconds: limit of one run, for each problem; None for none.
+        modes: the module's modes to tune; None for every mode that the kernel names.
+        sizes: numeric constants of `reference.py` to change, by their names there.
+        tunables: values to restrict tunables to.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    kernel: str
+    trials: int = Field(default=100, ge=1)
+    seconds: float | None = Field(default=None, gt=0)
+    sampler: str = "gp"
+    seed: int = Field(default=0, ge=0)
+    device: str | None = None
+    compiler: CompilerName | None = Field(default=None, strict=False)
+    modes: tuple[Mode, ...] | None = Field(default=None, strict=False)
+    sizes: Mapping[str, int | float] = Field(default_factory=dict)
+    tunables: Mapping[str, Sequence[bool | int | float | str]] = Field(default_factory=dict)
+
+
+def read_study_file(path: Path) -> StudyRequest:
+    """The request that a study file makes; a relative kernel path is relative to the file.
+
+    Raises:
+        StudyFileError: not TOML, or a value that is not legal.
+        UnknownNameError: a key that is none of a study file's.
+    """
+    try:
+        content = tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise StudyFileError(f"{path}: cannot read it as TOML: {error}") from error
+    for key in content:
+        if key not in StudyRequest.model_fields:
+            raise UnknownNameError(f"key in {path}:", key, StudyRequest.model_fields)
+    beside = path.parent / str(content.get("kernel", ""))
+    if (beside / "model.py").exists():
+        content["kernel"] = str(beside)
+    return make_request(content, str(path))
+
+
+def make_request(content: Mapping[str, object], source: str) -> StudyRequest:
+    """A request from plain values.
+
+    Raises:
+        StudyFileError: one line on the first value that is not legal.
+    """
+    try:
+        return StudyRequest.model_validate(dict(content))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("function", "constrained")))
+        raise StudyFileError(f"{source}: '{key}' is not legal: {first['msg']} (got {first['input']!r})") from error

@@ -1,0 +1,167 @@
+"""Runs studies: from a request to a kernel's outcomes, one for each mode, everything recorded in a database."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tunebench.db.store import Database
+from tunebench.kernels.registry import load_model
+from tunebench.kernels.tuned_module import TunedModule, forget_plans
+from tunebench.studies.study_file import StudyRequest, make_request, read_study_file
+from tunebench.tuner.compile import compiler_for
+from tunebench.tuner.compile.base import Compiler
+from tunebench.tuner.device import Device, find_device
+from tunebench.tuner.environment import current_environment
+from tunebench.tuner.errors import UnknownNameError
+from tunebench.tuner.evaluate import Subject
+from tunebench.tuner.history import StudyDescription
+from tunebench.tuner.kernel import Kernel
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.reference import Reference
+from tunebench.tuner.sampler import SAMPLERS, make_sampler
+from tunebench.tuner.space import SearchSpace
+from tunebench.tuner.study import Budget, Ending, Outcome, Progress, StudyRun
+
+
+@dataclass(frozen=True)
+class StudyReport:
+    """One study's outcome with what it was about.
+
+    Attributes:
+        study: its number in the database.
+    """
+
+    kernel: str
+    problem: Problem
+    device: Device
+    study: int
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class Announcement:
+    """A study that is about to run, for whoever shows progress."""
+
+    kernel: str
+    problem: Problem
+    device: Device
+    space_size: int
+
+
+Reporter = Callable[[Announcement], Callable[[Progress], None]]
+"""Called when a study begins; returns what is called with its progress."""
+
+
+def request_of(target: str, options: dict[str, object]) -> StudyRequest:
+    """The request for a target: a shipped kernel's name, a study file, or a kernel's folder.
+
+    Args:
+        options: keys of `StudyRequest` that override the target's own.
+
+    Raises:
+        UserError: the target or an option is not legal.
+    """
+    path = Path(target)
+    if path.suffix == ".toml":
+        base = read_study_file(path).model_dump(exclude_unset=True)
+    else:
+        base = {"kernel": target}
+    return make_request({**base, **options}, target)
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A request whose every name has been found; running it needs only a database."""
+
+    request: StudyRequest
+    model: type[TunedModule]
+    space: SearchSpace
+    device: Device
+    compiler: Compiler
+    reference: Reference
+    modes: Sequence[str]
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel to tune."""
+        return self.model.kernel
+
+
+def resolve(request: StudyRequest) -> Resolved:
+    """Find everything a request names, before anything is created or run.
+
+    Raises:
+        UserError: something is unknown or not on this machine.
+    """
+    model = load_model(request.kernel)
+    kernel = model.kernel
+    if request.sampler not in SAMPLERS:
+        raise UnknownNameError("sampler", request.sampler, SAMPLERS)
+    device = find_device(request.device)
+    return Resolved(
+        request=request,
+        model=model,
+        space=kernel.space.restrict(request.tunables),
+        device=device,
+        compiler=compiler_for(device, request.compiler),
+        reference=kernel.reference(request.sizes),
+        modes=_modes(kernel, request),
+    )
+
+
+def tune(
+    resolved: Resolved,
+    database: Database,
+    announce: Reporter = lambda _: lambda _: None,
+) -> list[StudyReport]:
+    """Run or resume a kernel's studies, one for each mode, until their budgets are spent or Ctrl-C.
+
+    Raises:
+        UserError: the model cannot serve its reference's inputs, or no configuration is valid for them.
+    """
+    reports: list[StudyReport] = []
+    for mode in resolved.modes:
+        reports.append(_tune_mode(resolved, mode, database, announce))
+        gc.collect()  # the next mode's tensors need the room
+        if reports[-1].outcome.ending in (Ending.INTERRUPTED, Ending.DEVICE_LOST):
+            break
+    forget_plans()
+    return reports
+
+
+def _tune_mode(resolved: Resolved, mode: str, database: Database, announce: Reporter) -> StudyReport:
+    request, kernel, device, compiler = resolved.request, resolved.kernel, resolved.device, resolved.compiler
+    subject = Subject.prepare(kernel, resolved.model, resolved.reference, mode, device)
+    space = resolved.space.enumerate(subject.problem, device)
+    description = StudyDescription(
+        kernel=kernel.name,
+        source_digest=kernel.digest,
+        space_digest=_space_digest(resolved.space),
+        problem=subject.problem,
+        device=device,
+        compiler=compiler.name,
+        sampler=request.sampler,
+        seed=request.seed,
+    )
+    log = database.study(description, current_environment(device, compiler.version()))
+    run = StudyRun(subject, space, compiler, make_sampler(request.sampler, space, request.seed), log)
+    progress = announce(Announcement(kernel.name, subject.problem, device, len(space)))
+    outcome = run.run(Budget(request.trials, request.seconds), progress)
+    return StudyReport(kernel.name, subject.problem, device, log.study_id, outcome)
+
+
+def _modes(kernel: Kernel, request: StudyRequest) -> Sequence[str]:
+    for mode in request.modes or ():
+        if mode not in kernel.modes:
+            raise UnknownNameError(f"mode of kernel '{kernel.name}'", mode, kernel.modes)
+    return request.modes or kernel.modes
+
+
+def _space_digest(space: SearchSpace) -> str:
+    values = {tunable.name: list(tunable.values) for tunable in space.tunables}
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()

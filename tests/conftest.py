@@ -1,0 +1,60 @@
+"""A small kernel of one's own, written into a folder as a user would, and broken in any way a test asks for."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from sample_kernel import MODEL, REFERENCE, SOURCE, WriteKernel
+
+from tunebench.kernels.registry import load_model
+from tunebench.kernels.tuned_module import TunedModule, forget_plans
+
+
+@pytest.fixture
+def write_kernel(tmp_path: Path) -> WriteKernel:
+    """Writes the sample kernel's folder, with text replaced as the test asks, and loads its model."""
+    count = 0
+
+    def write(
+        source: dict[str, str] | None = None,
+        model: dict[str, str] | None = None,
+        reference: dict[str, str] | None = None,
+    ) -> type[TunedModule]:
+        nonlocal count
+        count += 1
+        folder = tmp_path / f"weigh{count}" / "weigh"
+        folder.mkdir(parents=True)
+        parts = {"weigh.cu": (SOURCE, source), "model.py": (MODEL, model), "reference.py": (REFERENCE, reference)}
+        for name, (original, changes) in parts.items():
+            text = original
+            for old, new in (changes or {}).items():
+                assert old in text
+                text = text.replace(old, new)
+            (folder / name).write_text(text)
+        return load_model(str(folder))
+
+    return write
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test reads or writes the user's own database or build cache."""
+    monkeypatch.setenv("TUNEBENCH_DB", str(tmp_path / "own" / "tunebench.db"))
+    (tmp_path / "own").mkdir()
+    forget_plans()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_builds(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """One build cache for the whole session: the same variants are compiled once."""
+    import os
+
+    os.environ["TUNEBENCH_CACHE"] = str(tmp_path_factory.mktemp("builds"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests marked `gpu` skip where there is no GPU."""
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))

@@ -1,0 +1,148 @@
+"""What only a GPU can show: launching, timing and tuning on CUDA. Skips without one."""
+
+import pytest
+import torch
+
+from tunebench.kernels.gemm_scale_bn.model import ModelNew as GemmScaleBn
+from tunebench.kernels.scalar_mul.model import ModelNew as ScalarMul
+from tunebench.kernels.tuned_module import TunedModule
+from tunebench.tuner.compile import compiler_for
+from tunebench.tuner.compile.base import CompilerName
+from tunebench.tuner.compile.cache import BuildCache
+from tunebench.tuner.device import Device, find_device
+from tunebench.tuner.errors import LaunchError
+from tunebench.tuner.evaluate import Subject
+from tunebench.tuner.history import MemoryLog
+from tunebench.tuner.kernel import Plan
+from tunebench.tuner.measure import clock_for
+from tunebench.tuner.result import CacheRegime
+from tunebench.tuner.sampler import make_sampler
+from tunebench.tuner.study import Budget, StudyRun
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module")
+def cuda() -> Device:
+    return find_device("cuda")
+
+
+def plan(
+    model: TunedModule, device: Device, *inputs: object, compiler: CompilerName | None = None, pick: int = 0
+) -> Plan:
+    problem = model.problem(*inputs)
+    assert problem is not None
+    space = model.kernel.space.enumerate(problem, device)
+    configuration = space[pick % len(space)]
+    chosen = compiler_for(device, compiler)
+    build = BuildCache().build(chosen, model.kernel.variant(configuration, problem, device.architecture))
+    return Plan(configuration, problem, device, chosen.load(build, device.index))
+
+
+@pytest.mark.parametrize("pick", range(0, 2100, 131))
+def test_scalar_mul_at_odd_sizes_and_offsets(cuda: Device, pick: int) -> None:
+    model = ScalarMul()
+    for size in (1, 3, 1023, 32771, 1 << 20):
+        memory = torch.randn(size + 3, device="cuda")
+        for offset in range(4):
+            A = memory[offset : offset + size]
+            model.pin(plan(model, cuda, A, 3.14, pick=pick))
+            assert torch.equal(model(A, 3.14), A * 3.14)
+
+
+def test_more_elements_than_an_int_counts(cuda: Device) -> None:
+    A = torch.randn((1 << 31) + 5, device="cuda")
+    model = ScalarMul()
+    model.pin(plan(model, cuda, A, 3.14, pick=700))
+    C = model(A, 3.14)
+    for part in (slice(0, 8), slice(1 << 31, None)):
+        assert torch.equal(C[part], A[part] * 3.14)
+    assert torch.equal(C[-(1 << 20) :], A[-(1 << 20) :] * 3.14)
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+@pytest.mark.parametrize("pick", range(0, 1152, 97))
+def test_gemm_scale_bn(cuda: Device, mode: str, pick: int) -> None:
+    kernel = GemmScaleBn.kernel
+    reference = kernel.reference({"batch_size": 33, "in_features": 65, "out_features": 132})
+    subject = Subject.prepare(kernel, GemmScaleBn, reference, mode, cuda)
+    model = subject.model
+    x = subject.oracle.cases[0].inputs[0]
+    model.pin(plan(model, cuda, x, pick=pick))  # type: ignore[arg-type]
+    with torch.no_grad():
+        torch.testing.assert_close(model(x), subject.reference(x), rtol=1e-4, atol=1e-5)
+    for (name, mine), (_, theirs) in zip(model.named_buffers(), subject.reference.named_buffers(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6, msg=name)
+
+
+def test_a_launch_goes_to_the_current_stream(cuda: Device) -> None:
+    model = ScalarMul()
+    A = torch.ones(1 << 22, device="cuda")
+    model.pin(plan(model, cuda, A, 2.0))
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(200_000_000)  # type: ignore[no-untyped-call]
+        B = A + 1.0
+        C = model(B, 2.0)
+    assert not stream.query()  # the launch did not wait on the host, nor run ahead on another stream
+    stream.synchronize()
+    assert torch.equal(C, torch.full_like(C, 4.0))
+
+
+def test_a_refused_launch_is_an_error_and_the_device_goes_on(cuda: Device) -> None:
+    model = ScalarMul()
+    A = torch.ones(1 << 10, device="cuda")
+    made = plan(model, cuda, A, 2.0)
+    with pytest.raises(LaunchError, match="scalar_mul"):
+        made.launch("scalar_mul", (1, 1, 1), (2048, 1, 1), A, A)
+    model.pin(made)
+    assert torch.equal(model(A, 2.0), A * 2.0)
+
+
+def test_inline_gives_the_same_answer(cuda: Device) -> None:
+    model = ScalarMul()
+    A = torch.randn(100_003, device="cuda")
+    made = plan(model, cuda, A, 3.14, compiler=CompilerName.INLINE)
+    model.pin(made)
+    assert torch.equal(model(A, 3.14), A * 3.14)
+    assert made.resident_blocks("scalar_mul", 64) >= cuda.multiprocessors
+
+
+def test_samples_leave_the_host_out(cuda: Device) -> None:
+    """A call of a few microseconds is not timed as the tens of microseconds that its Python takes."""
+    clock = clock_for(cuda, 1 << 40)
+    A = torch.ones(1 << 24, device="cuda")
+    B = torch.empty_like(A)
+
+    def slow_to_queue() -> None:
+        sum(range(20_000))
+        torch.mul(A, 2.0, out=B)
+
+    clock.warm_up(slow_to_queue)
+    quick = sorted(clock.sample([lambda: torch.mul(A, 2.0, out=B)] * 9))[4]
+    slow = sorted(clock.sample([slow_to_queue] * 9))[4]
+    assert slow < 3 * quick
+    assert clock.regime is CacheRegime.COLD
+
+
+def test_a_study_on_the_device(cuda: Device) -> None:
+    kernel = ScalarMul.kernel
+    subject = Subject.prepare(kernel, ScalarMul, kernel.reference({"M": 1024, "N": 4096}), "eval", cuda)
+    space = kernel.space.enumerate(subject.problem, cuda)
+    log = MemoryLog()
+    sampler = make_sampler("gp", space, 0)
+    outcome = StudyRun(subject, space, compiler_for(cuda), sampler, log).run(Budget(25))
+    assert outcome.trials == 25
+    assert all(result.status.timed for result in log.results), outcome.refusals
+    assert outcome.comparison is not None
+    assert all(result.build and result.build.figures["scalar_mul"].registers for result in log.results)
+
+
+def test_the_model_follows_its_tensor_to_each_device() -> None:
+    model = ScalarMul()
+    A = torch.randn(1000)
+    assert model(A, 3.0).device == A.device
+    assert model(A.cuda(), 3.0).device == A.cuda().device
+    assert torch.equal(model(A.cuda(), 3.0).cpu(), A * 3.0)
+    assert {device.kind for _, device in model.choices} == {"cpu", "cuda"}

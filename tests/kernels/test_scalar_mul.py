@@ -1,0 +1,124 @@
+"""scalar_mul on the CPU: right for every size, alignment and configuration, and the reference's answer elsewhere."""
+
+import random
+
+import pytest
+import torch
+
+from tunebench.kernels.scalar_mul.model import SPACE, ModelNew
+from tunebench.tuner.compile import compiler_for
+from tunebench.tuner.compile.cache import BuildCache
+from tunebench.tuner.device import find_device
+from tunebench.tuner.kernel import Plan
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.space import Configuration
+
+CPU = find_device("cpu")
+SIZES = (1, 2, 3, 4, 5, 63, 64, 255, 1023, 4096, 32771)
+
+
+def plan_for(configuration: Configuration, problem: Problem) -> Plan:
+    compiler = compiler_for(CPU)
+    build = BuildCache().build(compiler, ModelNew.kernel.variant(configuration, problem, CPU.architecture))
+    return Plan(configuration, problem, CPU, compiler.load(build))
+
+
+def sample(count: int, dtype: str = "float32") -> list[Configuration]:
+    space = SPACE.enumerate(Problem({"elements": 1}, dtype), CPU)
+    return [space[number] for number in random.Random(7).sample(range(len(space)), count)]
+
+
+@pytest.mark.parametrize("configuration", sample(24), ids=str)
+def test_every_size_and_offset(configuration: Configuration) -> None:
+    model = ModelNew()
+    for size in SIZES:
+        memory = torch.randn(size + 3)
+        for offset in (0, 1, 2, 3):
+            A = memory[offset : offset + size]
+            problem = model.problem(A, 3.14)
+            assert problem is not None
+            model.pin(plan_for(configuration, problem))
+            assert torch.equal(model(A, 3.14), A * 3.14), (size, offset)
+
+
+@pytest.mark.parametrize("configuration", sample(6, "float64"), ids=str)
+def test_float64(configuration: Configuration) -> None:
+    model = ModelNew()
+    A = torch.randn(1009, dtype=torch.float64)
+    problem = model.problem(A, 0.1)
+    assert problem is not None
+    assert problem.dtype == "float64"
+    model.pin(plan_for(configuration, problem))
+    assert torch.equal(model(A, 0.1), A * 0.1)
+
+
+def test_a_vector_is_at_most_16_bytes() -> None:
+    widths = {
+        configuration["vector_width"] for configuration in SPACE.enumerate(Problem({"elements": 9}, "float64"), CPU)
+    }
+    assert widths == {1, 2}
+
+
+def test_waves_do_not_multiply_builds() -> None:
+    problem = Problem({"elements": 9})
+    space = SPACE.enumerate(problem, CPU)
+    digests = {ModelNew.kernel.variant(configuration, problem, "sm_90").digest for configuration in space}
+    assert len(space) == 2100
+    assert len(digests) == 840
+
+
+@pytest.mark.parametrize(
+    "A",
+    [
+        torch.randn(6, 7).t(),
+        torch.randn(3, 4, 5, 6).to(memory_format=torch.channels_last),
+        torch.randn(8, 8)[:, ::2],
+        torch.randn(5, 1).expand(5, 4),
+        torch.randn(0, 4),
+        torch.tensor(2.0),
+        torch.randn(9).half(),
+        torch.randn(9).bfloat16(),
+        torch.arange(9),
+        torch.randn(9, dtype=torch.complex64),
+        torch.tensor([1e-40, float("inf"), float("nan"), -0.0, 3e38]),
+    ],
+    ids=[
+        "transposed",
+        "channels_last",
+        "strided",
+        "expanded",
+        "empty",
+        "0-d",
+        "half",
+        "bfloat16",
+        "int",
+        "complex",
+        "odd",
+    ],
+)
+def test_any_tensor_gets_the_reference_answer(A: torch.Tensor) -> None:
+    model = ModelNew()
+    for s in (3.14, 2, -0.0, 1e300, float("nan")):
+        wanted, got = A * s, model(A, s)
+        assert torch.equal(got.nan_to_num(7.0), wanted.nan_to_num(7.0))
+        assert torch.equal(torch.isnan(got), torch.isnan(wanted))
+        assert (got.dtype, got.shape, got.stride(), got.device) == (
+            wanted.dtype,
+            wanted.shape,
+            wanted.stride(),
+            wanted.device,
+        )
+
+
+def test_a_gradient_is_the_reference_gradient() -> None:
+    A = torch.randn(5, 6, requires_grad=True)
+    ModelNew()(A, 3.0).sum().backward()
+    assert A.grad is not None
+    assert torch.equal(A.grad, torch.full((5, 6), 3.0))
+    with torch.no_grad():
+        assert not ModelNew()(A, 3.0).requires_grad
+
+
+def test_a_tensor_of_another_kind_of_scalar() -> None:
+    A, s = torch.randn(5, 6), torch.tensor(2.5)
+    assert torch.equal(ModelNew()(A, s), A * s)

@@ -1,0 +1,89 @@
+"""The text of a small kernel folder, as a user would write one."""
+
+from collections.abc import Callable
+
+from tunebench.kernels.tuned_module import TunedModule
+
+REFERENCE = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(1) + 0.5)
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x):
+        self.calls += 1
+        return x * self.weight
+
+rows = 64
+columns = 33
+
+def get_inputs():
+    return [torch.rand(rows, columns) + 0.1]
+
+def get_init_inputs():
+    return []
+"""
+
+SOURCE = """
+extern "C" __global__ void __launch_bounds__(block_size)
+    weigh(const scalar_t* x, const scalar_t* weight, scalar_t* y, long long n) {
+    const long long step = static_cast<long long>(gridDim.x) * block_size;
+    for (long long i = blockIdx.x * static_cast<long long>(block_size) + threadIdx.x; i < n; i += step) {
+        y[i] = x[i] * weight[0];
+    }
+}
+"""
+
+MODEL = """
+import ctypes
+import torch
+from torch import nn
+from tunebench.kernels.tuned_module import SCALAR_TYPE, TunedModule
+from tunebench.tuner.kernel import Kernel
+from tunebench.tuner.problem import Problem, Work
+from tunebench.tuner.space import Constraint, SearchSpace, Tunable
+
+SPACE = SearchSpace(
+    tunables=(
+        Tunable("block_size", (32, 64, 128, 256)),
+        Tunable("blocks", (1, 2, 4), host=True),
+        Tunable("variety", (0, 1, 2)),
+    ),
+    constraints=(Constraint("few_threads", lambda block_size, blocks: block_size * blocks <= 512),),
+    default={"block_size": 64, "blocks": 2, "variety": 0},
+)
+
+def work(problem):
+    return Work(8 * problem.axes["n"], problem.axes["n"])
+
+class ModelNew(TunedModule):
+    kernel = Kernel.declare(__file__, entry_points=("weigh",), space=SPACE, work=work)
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(1) + 0.5)
+        self.register_buffer("calls", torch.zeros(1))
+
+    def problem(self, x):
+        dtype = str(x.dtype).removeprefix("torch.")
+        return Problem({"n": x.numel()}, dtype) if dtype in SCALAR_TYPE and x.is_contiguous() else None
+
+    def tuned_forward(self, plan, x):
+        self.calls += 1
+        y = torch.empty_like(x)
+        block_size = plan.configuration.integer("block_size")
+        grid = (plan.configuration.integer("blocks"), 1, 1)
+        plan.launch("weigh", grid, (block_size, 1, 1), x, self.weight, y, ctypes.c_longlong(x.numel()))
+        return y
+
+    def reference_forward(self, x):
+        self.calls += 1
+        return x * self.weight
+"""
+
+WriteKernel = Callable[..., type[TunedModule]]
+"""Writes the folder and loads its model; `source`, `model` and `reference` replace text in those files."""

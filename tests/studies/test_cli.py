@@ -1,0 +1,265 @@
+"""The command as a user meets it: in a process of its own, on the CPU, with real builds and a real database."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from sample_kernel import WriteKernel
+
+from tunebench.db.query import count_rows
+from tunebench.db.store import open_database
+from tunebench.kernels.tuned_module import TunedModule
+from tunebench.tuner.errors import DatabaseError
+
+SMALL = ("--device", "cpu", "--size", "M=64", "--size", "N=33")
+
+
+def tunebench(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tunebench", *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        check=False,
+    )
+
+
+def one_line_error(result: subprocess.CompletedProcess[str]) -> str:
+    """The message of a question that was wrong: exit code 2, one line, nothing on standard output."""
+    assert result.returncode == 2, result.stderr
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1, result.stderr
+    return lines[0]
+
+
+def folder_of(factory: type[TunedModule]) -> str:
+    return str(factory.kernel.folder)
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with a short study of each shipped kernel."""
+    database = tmp_path_factory.mktemp("tuned") / "results.db"
+    result = tunebench("tune", "scalar_mul", *SMALL, "--trials", "5", "--db", str(database), "--sampler", "random")
+    assert result.returncode == 0, result.stderr
+    sizes = ("--size", "batch_size=8", "--size", "in_features=16", "--size", "out_features=12")
+    result = tunebench("tune", "gemm_scale_bn", *sizes, "--device", "cpu", "--trials", "4", "--db", str(database))
+    assert result.returncode == 0, result.stderr
+    return database
+
+
+def test_tune_prints_a_table_and_plain_lines_where_there_is_no_terminal(tmp_path: Path) -> None:
+    result = tunebench("tune", "scalar_mul", *SMALL, "--trials", "6", "--db", str(tmp_path / "a.db"))
+    assert result.returncode == 0, result.stderr
+    assert "over reference" in result.stdout
+    assert "6 of 6" in result.stdout
+    assert "×" in result.stdout and "best: block_size=" in result.stdout
+    assert "refused: 0" in result.stdout
+    assert "6/6 best" in result.stderr and "variants/s" in result.stderr
+    assert "\x1b[" not in result.stdout + result.stderr
+
+
+def test_json_is_all_there_is_on_standard_output(tmp_path: Path) -> None:
+    result = tunebench("tune", "scalar_mul", *SMALL, "--trials", "3", "--db", str(tmp_path / "a.db"), "--json")
+    (report,) = json.loads(result.stdout)
+    assert report["trials"] == 3
+    assert report["counts"] == {"correct": 3} or report["counts"].keys() <= {"correct", "pruned"}
+    assert report["over_reference"]["low"] <= report["over_reference"]["value"] <= report["over_reference"]["high"]
+
+
+def test_the_same_command_goes_on(tmp_path: Path) -> None:
+    database = str(tmp_path / "a.db")
+    for trials in ("3", "7", "7"):
+        result = tunebench("tune", "scalar_mul", *SMALL, "--trials", trials, "--db", database, "--json")
+        (report,) = json.loads(result.stdout)
+        assert report["trials"] == int(trials)
+        assert report["study"] == 1
+
+
+def test_best_and_trials_agree_with_the_study(tuned: Path) -> None:
+    rows = json.loads(tunebench("best", "--db", str(tuned), "--json").stdout)
+    assert [(row["kernel"], row["problem"]["options"]) for row in rows] == [
+        ("gemm_scale_bn", {"mode": "eval"}),
+        ("gemm_scale_bn", {"mode": "train"}),
+        ("scalar_mul", {}),
+    ]
+    assert all(row["confirmed"] for row in rows)
+    trials = json.loads(tunebench("trials", "--db", str(tuned), "--kernel", "scalar_mul", "--json").stdout)
+    assert [trial["number"] for trial in trials] == [4, 3, 2, 1, 0]
+    assert trials[-1]["configuration"]["block_size"] == 256
+    fastest = json.loads(tunebench("trials", "--db", str(tuned), "--study", "1", "--fastest", "--json").stdout)
+    assert [t["median_ms"] for t in fastest] == sorted(t["median_ms"] for t in fastest)
+
+
+def test_tables_for_people(tuned: Path) -> None:
+    best = tunebench("best", "scalar_mul", "--db", str(tuned))
+    assert best.returncode == 0
+    assert "elements=2112 float32" in best.stdout
+    trials = tunebench("trials", "--db", str(tuned), "--kernel", "gemm_scale_bn", "--limit", "3")
+    assert trials.stdout.count("gemm_scale_bn") == 3
+
+
+def test_nothing_found_is_the_answer_no(tuned: Path) -> None:
+    result = tunebench("best", "--db", str(tuned), "--device", "NVIDIA H200")
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert json.loads(tunebench("trials", "--db", str(tuned), "--status", "compile", "--json").stdout) == []
+
+
+def test_doctor_changes_nothing_and_names_what_is_here(tmp_path: Path) -> None:
+    database = tmp_path / "none.db"
+    findings = json.loads(tunebench("doctor", "--db", str(database), "--json").stdout)
+    works = {finding["subject"]: finding["works"] for finding in findings}
+    assert works["cpu"] and works["compiler cpu"] and works["torch"]
+    assert all(finding["remedy"] for finding in findings if not finding["works"])
+    assert not database.exists()
+    assert "compiler nvrtc" in tunebench("doctor", "--db", str(database)).stdout
+
+
+def test_a_study_file(tmp_path: Path) -> None:
+    study = tmp_path / "study.toml"
+    study.write_text(
+        'kernel = "scalar_mul"\ntrials = 3\ndevice = "cpu"\nsampler = "exhaustive"\n'
+        "[sizes]\nM = 16\nN = 16\n[tunables]\nblock_size = [64, 128]\n"
+    )
+    (report,) = json.loads(tunebench("tune", str(study), "--db", str(tmp_path / "a.db"), "--json").stdout)
+    assert report["problem"]["axes"] == {"elements": 256}
+    assert report["valid_configurations"] == 840
+
+
+def test_a_kernel_folder_of_ones_own(write_kernel: WriteKernel, tmp_path: Path) -> None:
+    factory = write_kernel(source={'extern "C"': 'static_assert(variety != 1, "not built");\nextern "C"'})
+    arguments = ("--device", "cpu", "--sampler", "exhaustive", "--db", str(tmp_path / "a.db"))
+    result = tunebench("tune", folder_of(factory), *arguments)
+    assert result.returncode == 0, result.stderr
+    assert "refused: 11 (compile 11)" in result.stdout
+    assert "11× compile: " in result.stdout
+    assert "the best is the best there is" in result.stdout
+    failed = json.loads(tunebench("trials", "--status", "compile", "--db", str(tmp_path / "a.db"), "--json").stdout)
+    assert len(failed) == 11
+    assert all("not built" in row["message"] for row in failed)
+
+
+def test_a_study_where_nothing_is_correct_exits_1(write_kernel: WriteKernel, tmp_path: Path) -> None:
+    factory = write_kernel(source={"* weight[0]": "+ weight[0]"})
+    result = tunebench("tune", folder_of(factory), "--device", "cpu", "--trials", "2", "--db", str(tmp_path / "a.db"))
+    assert result.returncode == 1
+    assert "correctness: seed 1: error" in result.stdout
+
+
+def test_ctrl_c_records_everything_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    database = tmp_path / "a.db"
+    command = ("tune", "scalar_mul", *SMALL, "--trials", "400", "--sampler", "random", "--db", str(database))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tunebench", *command, "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and count_trials(database) < 3:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    (report,) = json.loads(output)
+    assert report["ending"] == "interrupted"
+    assert report["trials"] == count_trials(database) >= 3
+    again = tunebench(*command[:-4], "--trials", str(report["trials"] + 2), *command[-4:], "--json")
+    assert json.loads(again.stdout)[0]["study"] == report["study"]
+    assert count_trials(database) == report["trials"] + 2
+
+
+def count_trials(database: Path) -> int:
+    try:
+        with open_database(database, read_only=True) as opened:
+            return count_rows(opened)[1]
+    except DatabaseError:  # not there yet, or still being made
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("tune", "scalar_mull"), "unknown kernel 'scalar_mull'; did you mean scalar_mul?"),
+        (("tune", "scalar_mul", "--tunable", "blok_size=64"), "unknown tunable 'blok_size'; did you mean block_size?"),
+        (("tune", "scalar_mul", "--tunable", "block_size=65"), "'block_size' has no value 65"),
+        (("tune", "scalar_mul", "--size", "Q=3"), "unknown size of scalar_mul 'Q'"),
+        (("tune", "scalar_mul", "--size", "M"), "'M' is not of the form NAME=NUMBER"),
+        (("tune", "scalar_mul", "--sampler", "gq"), "unknown sampler 'gq'; did you mean gp?"),
+        (("tune", "scalar_mul", "--mode", "train"), "unknown mode of kernel 'scalar_mul' 'train'"),
+        (("tune", "scalar_mul", "--trials", "0"), "'trials' is not legal"),
+        (("tune", "scalar_mul", "--device", "tpu"), "'tpu' is no device: use cuda, cuda:INDEX or cpu"),
+        (("tune", "scalar_mul", "--device", "cuda:99"), "device 'cuda:99' is not on this machine"),
+        (("tune", "scalar_mul", "--compiler", "nvrtc"), "compiler 'nvrtc' does not make binaries for cpu: use cpu"),
+        (("tune", "absent.toml"), "absent.toml: cannot read it as TOML"),
+        (("best", "scaler"), "unknown kernel 'scaler'"),
+        (("trials", "--status", "corect"), "unknown status 'corect'; did you mean correct"),
+    ],
+    ids=lambda value: " ".join(value[1:]) if isinstance(value, tuple) else "",
+)
+def test_bad_input_gets_one_line(tuned: Path, tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    database = tuned if arguments[0] != "tune" else tmp_path / "a.db"
+    device = ("--device", "cpu") if arguments[0] == "tune" and "--device" not in arguments else ()
+    assert message in one_line_error(tunebench(*arguments, *device, "--db", str(database)))
+
+
+def test_an_empty_space_names_the_constraint(write_kernel: WriteKernel, tmp_path: Path) -> None:
+    factory = write_kernel(model={"block_size * blocks <= 512": "block_size * blocks <= 5"})
+    result = tunebench("tune", folder_of(factory), "--device", "cpu", "--db", str(tmp_path / "a.db"))
+    assert "constraint 'few_threads' refuses all of the 36 left" in one_line_error(result)
+
+
+def test_a_missing_compiler_says_how_to_get_it(tmp_path: Path) -> None:
+    arguments = ("tune", "scalar_mul", *SMALL, "--db", str(tmp_path / "a.db"))
+    message = one_line_error(tunebench(*arguments, PATH=str(tmp_path)))
+    assert "g++" in message and "install" in message
+
+
+@pytest.mark.parametrize("key", ["trails = 3", "[size]\nM = 3"])
+def test_a_study_file_with_an_unknown_key(tmp_path: Path, key: str) -> None:
+    study = tmp_path / "study.toml"
+    study.write_text(f'kernel = "scalar_mul"\n{key}\n')
+    message = one_line_error(tunebench("tune", str(study), "--db", str(tmp_path / "a.db")))
+    assert "unknown key in" in message and "did you mean" in message
+
+
+def test_a_database_of_a_newer_revision(tuned: Path, tmp_path: Path) -> None:
+    newer = tmp_path / "newer.db"
+    with sqlite3.connect(tuned) as source, sqlite3.connect(newer) as target:
+        source.backup(target)
+        target.execute("UPDATE tunebench_version SET version_num = '9999'")
+    for arguments in (("tune", "scalar_mul", *SMALL), ("best",), ("trials",)):
+        message = one_line_error(tunebench(*arguments, "--db", str(newer)))
+        assert "9999" in message and "upgrade tunebench" in message.lower()
+
+
+def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("these are my notes\n" * 100)
+    message = one_line_error(tunebench("tune", "scalar_mul", *SMALL, "--db", str(file)))
+    assert "notes.txt" in message
+    assert file.read_text() == "these are my notes\n" * 100
+
+
+def test_help_and_version_answer() -> None:
+    assert "tune" in tunebench("--help").stdout
+    assert "tune" in tunebench().stderr
+    for command in ("tune", "best", "trials", "doctor"):
+        text = tunebench(command, "--help").stdout
+        assert "--db" in text and "--json" in text
+    assert tunebench("--version").stdout.startswith("tunebench 0.")
+
+
+def test_an_unknown_option_exits_2() -> None:
+    result = tunebench("best", "--colour")
+    assert result.returncode == 2
+    assert "--colour" in result.stderr and "Traceback" not in result.stderr

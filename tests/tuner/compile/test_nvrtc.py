@@ -1,0 +1,74 @@
+"""NVRTC for sm_90, on a machine with or without a GPU."""
+
+import pytest
+
+from tunebench.tuner.compile.base import KernelFigures
+from tunebench.tuner.compile.nvrtc import NvrtcCompiler, parse_ptxas_log
+from tunebench.tuner.errors import CompileError, CompilerMissingError
+from tunebench.tuner.variant import KernelSource, Variant
+
+SOURCE = """
+#include "helper.cuh"
+extern "C" __global__ void __launch_bounds__(block_size) twice(const float* a, float* c, long long n) {
+    __shared__ float tile[block_size];
+    const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    tile[threadIdx.x] = i < n ? helper(a[i]) : 0.0f;
+    __syncthreads();
+    if (i < n) c[i] = tile[threadIdx.x];
+}
+"""
+HEADERS = {"helper.cuh": "__device__ float helper(float x) { return 2.0f * x; }"}
+
+
+@pytest.fixture
+def compiler() -> NvrtcCompiler:
+    found = NvrtcCompiler()
+    try:
+        found.version()
+    except CompilerMissingError as missing:
+        pytest.skip(str(missing))
+    return found
+
+
+def variant(text: str, architecture: str = "sm_90") -> Variant:
+    return Variant(KernelSource("twice", text, ("twice",), HEADERS), "constexpr int block_size = 256;\n", architecture)
+
+
+def test_a_cubin_with_its_figures(compiler: NvrtcCompiler) -> None:
+    build = compiler.compile(variant(SOURCE))
+    assert build.code.startswith(b"\x7fELF")
+    figures = build.figures["twice"]
+    assert figures.shared is not None and figures.shared >= 1024
+    assert figures.registers is not None and 0 < figures.registers <= 255
+    assert figures.spill_loads == figures.spill_stores == 0
+    assert build.seconds > 0
+
+
+def test_architectures_differ(compiler: NvrtcCompiler) -> None:
+    hopper, ampere = (compiler.compile(variant(SOURCE, architecture)) for architecture in ("sm_90", "sm_80"))
+    assert hopper.code != ampere.code
+    assert hopper.variant_digest != ampere.variant_digest
+    assert compiler.flags(variant(SOURCE, "sm_80")) != compiler.flags(variant(SOURCE, "sm_90"))
+
+
+def test_a_refused_source_carries_the_log(compiler: NvrtcCompiler) -> None:
+    with pytest.raises(CompileError) as caught:
+        compiler.compile(variant(SOURCE.replace("n) c[i]", "n) d[i]")))
+    assert 'identifier "d" is undefined' in caught.value.log
+    assert "twice.cu(8)" in caught.value.log
+
+
+def test_the_log_of_several_entry_points() -> None:
+    log = """ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'first' for 'sm_90'
+ptxas info    : Function properties for first
+    8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads
+ptxas info    : Used 40 registers, used 1 barriers, 2048 bytes smem
+ptxas info    : Compiling entry function 'second' for 'sm_90'
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 12 registers
+"""
+    assert parse_ptxas_log(log) == {
+        "first": KernelFigures(40, 4, 12, 8, 2048),
+        "second": KernelFigures(12, 0, 0, 0, 0),
+    }

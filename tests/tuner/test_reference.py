@@ -1,0 +1,70 @@
+"""References in KernelBench's form, at their own and at changed sizes."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tunebench.tuner.errors import KernelFolderError, UnknownNameError, UserError
+from tunebench.tuner.reference import load_reference
+
+SOURCE = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.linear = nn.Linear(features, 2)
+
+    def forward(self, x):
+        return self.linear(x)
+
+rows = 4 * 2
+features = 3
+shape = (rows, features)
+
+def get_inputs():
+    return [torch.rand(*shape), 2.0]
+
+def get_init_inputs():
+    return [features]
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    file = tmp_path / "reference.py"
+    file.write_text(SOURCE)
+    return file
+
+
+def test_a_changed_size_reaches_what_is_computed_from_it(path: Path) -> None:
+    reference = load_reference(path, {"rows": 5, "features": 7})
+    inputs = reference.make_inputs(0, torch.device("cpu"))
+    assert inputs[0].shape == (5, 7)
+    assert inputs[1] == 2.0
+    assert reference.make_model(0, torch.device("cpu"))(inputs[0]).shape == (5, 2)
+    assert reference.sizes == {"rows": 5, "features": 7}
+    assert load_reference(path).sizes == {"rows": 8, "features": 3}
+
+
+def test_seeds_decide_inputs_and_weights(path: Path) -> None:
+    reference = load_reference(path)
+    cpu = torch.device("cpu")
+    assert torch.equal(reference.make_inputs(1, cpu)[0], reference.make_inputs(1, cpu)[0])
+    assert not torch.equal(reference.make_inputs(1, cpu)[0], reference.make_inputs(2, cpu)[0])
+    one, other = reference.make_model(1, cpu), reference.make_model(1, cpu)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+def test_what_is_wrong_is_said(path: Path) -> None:
+    with pytest.raises(UnknownNameError, match=r"unknown size .*'row'; did you mean rows\?"):
+        load_reference(path, {"row": 3})
+    with pytest.raises(UserError, match="size 'rows' is -1"):
+        load_reference(path, {"rows": -1})
+    with pytest.raises(KernelFolderError, match="cannot read the reference"):
+        load_reference(path.parent / "absent.py")
+    path.write_text(SOURCE.replace("def get_init_inputs", "def other"))
+    with pytest.raises(KernelFolderError, match="no get_init_inputs"):
+        load_reference(path)

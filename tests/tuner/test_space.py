@@ -1,0 +1,128 @@
+"""The search space: enumeration, conditions, constraints and what bad input gets."""
+
+from itertools import product
+
+import pytest
+
+from tunebench.tuner.device import find_device
+from tunebench.tuner.errors import EmptySpaceError, UnknownNameError, UserError
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.space import INACTIVE, Configuration, Constraint, SearchSpace, Tunable
+
+BLOCK = Tunable("block", (64, 128, 256))
+WIDTH = Tunable("width", (1, 2, 4))
+GRID = Tunable("grid", ("one", "stride"))
+WAVES = Tunable("waves", (1, 2, 4), when=lambda grid: grid == "stride")
+DEFAULT = {"block": 128, "width": 1, "grid": "one", "waves": 1}
+
+
+def make(*constraints: Constraint) -> SearchSpace:
+    return SearchSpace((BLOCK, WIDTH, GRID, WAVES), DEFAULT, constraints)
+
+
+def test_enumeration_equals_filtering_the_whole_product() -> None:
+    space = make(Constraint("small", lambda block, width: block * width <= 256))
+    expected = set()
+    for block, width, grid, waves in product(BLOCK.values, WIDTH.values, GRID.values, WAVES.values):
+        if int(block) * int(width) <= 256:
+            values = {"block": block, "width": width, "grid": grid}
+            expected.add(Configuration(values if grid == "one" else {**values, "waves": waves}).key)
+    found = [configuration.key for configuration in space.enumerate()]
+    assert len(found) == len(set(found))
+    assert set(found) == expected
+
+
+def test_a_conditional_tunable_does_not_multiply_the_space() -> None:
+    assert len(make().enumerate()) == 3 * 3 * (1 + 3)
+
+
+def test_a_condition_on_an_inactive_tunable_is_not_met() -> None:
+    deeper = Tunable("deeper", (1, 2), when=lambda waves: waves > 1)
+    space = SearchSpace((GRID, WAVES, deeper), {"grid": "one", "waves": 1, "deeper": 1}).enumerate()
+    assert len(space) == 1 + (1 + 2 + 2)
+
+
+def test_a_constraint_over_an_inactive_tunable_does_not_apply() -> None:
+    space = make(Constraint("few_waves", lambda waves: waves == 1)).enumerate()
+    assert len(space) == 3 * 3 * 2
+    assert all(configuration.get("waves", 1) == 1 for configuration in space)
+
+
+def test_constraints_see_the_problem_and_the_device() -> None:
+    space = make(
+        Constraint("divides", lambda width, problem: problem.axes["n"] % width == 0),
+        Constraint("fits", lambda block, device: block <= device.max_threads_per_block // 8),
+    )
+    found = space.enumerate(Problem({"n": 6}), find_device("cpu"))
+    assert {configuration["width"] for configuration in found} == {1, 2}
+    assert {configuration["block"] for configuration in found} == {64, 128}
+
+
+def test_find_is_the_inverse_of_indexing() -> None:
+    space = make().enumerate()
+    assert [space.find(space[number]) for number in range(len(space))] == list(range(len(space)))
+    assert space.find({"block": 64, "width": 1, "grid": "one", "waves": 1}) is None
+    assert space.find({"block": 65, "width": 1, "grid": "one"}) is None
+    assert (space.indices == INACTIVE).sum() == 9
+
+
+def test_the_default_is_valid_or_the_nearest_valid_one() -> None:
+    space = make().enumerate()
+    assert dict(space[space.default]) == {"block": 128, "width": 1, "grid": "one"}
+    wide = make(Constraint("wide", lambda width: width == 4)).enumerate()
+    assert dict(wide[wide.default]) == {"block": 128, "width": 4, "grid": "one"}
+
+
+def test_restrict_keeps_the_rest_and_moves_the_default() -> None:
+    space = make().restrict({"block": [64, 256], "grid": ["stride"]})
+    assert len(space.enumerate()) == 2 * 3 * 3
+    assert space.default["block"] == 64
+
+
+def test_configurations_are_equal_by_content_and_not_by_order() -> None:
+    one = Configuration({"a": 1, "b": True})
+    other = Configuration({"b": True, "a": 1})
+    assert one == other
+    assert hash(one) == hash(other)
+    assert Configuration({"a": 1}) != Configuration({"a": True})
+
+
+def test_an_unknown_tunable_gets_the_nearest_names() -> None:
+    with pytest.raises(UnknownNameError, match=r"unknown tunable 'blok'; did you mean block\?"):
+        make().restrict({"blok": [64]})
+
+
+def test_a_value_that_is_not_legal_is_named_with_the_legal_ones() -> None:
+    with pytest.raises(UserError, match=r"'block' has no value 100; its values are \[64, 128, 256\]"):
+        make().restrict({"block": [100]})
+    with pytest.raises(UserError, match="has no value True"):
+        make().restrict({"width": [True]})
+
+
+def test_an_empty_space_names_the_constraint_that_emptied_it() -> None:
+    harmless = Constraint("harmless", lambda block: block > 0)
+    impossible = Constraint("impossible", lambda width: width > 8)
+    with pytest.raises(EmptySpaceError, match=r"constraint 'impossible' refuses all of the 36 left.*\(width\)"):
+        make(harmless, impossible).enumerate()
+
+
+def test_constraints_that_only_empty_the_space_together_are_all_named() -> None:
+    one = Constraint("one", lambda width: width > 8)
+    two = Constraint("two", lambda block: block > 999)
+    with pytest.raises(EmptySpaceError, match="'one', 'two' together"):
+        make(one, two).enumerate()
+
+
+def test_declarations_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(UserError, match="mixes types"):
+        Tunable("mixed", (1, 2.0))
+    with pytest.raises(UserError, match="repeats a value"):
+        Tunable("twice", (1, 1))
+    with pytest.raises(UserError, match="no values"):
+        Tunable("none", ())
+    with pytest.raises(UserError, match="cannot name a tunable"):
+        Tunable("problem", (1,))
+    with pytest.raises(UnknownNameError, match="constraint 'typo'"):
+        make(Constraint("typo", lambda blok: blok > 0))
+    with pytest.raises(UserError, match="lacks waves"):
+        SearchSpace((BLOCK, GRID, WAVES), {"block": 64, "grid": "one"})

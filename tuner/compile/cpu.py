@@ -1,0 +1,351 @@
+"""The `cpu` compiler: the same ordinary `.cu` source, compiled by g++ and run on the CPU.
+
+`cuda_on_cpu.h`, included before the source, supplies what CUDA C++ has built in; a line generated after it exports each
+entry point. torch's own OpenMP runtime runs the blocks: a library linked with `-fopenmp` could bring a second one into
+the process, whose threads would compete with torch's, so the libraries name none and get the address of its
+`GOMP_parallel` with each launch.
+"""
+
+from __future__ import annotations
+
+import _ctypes
+import ctypes
+import functools
+import hashlib
+import math
+import os
+import platform
+import re
+import shutil
+import struct
+import subprocess
+import tempfile
+import time
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from tunebench.tuner.compile.base import Argument, Build, Compiler, CompilerName, Dim3, KernelFigures, LoadedModule
+from tunebench.tuner.errors import CompileError, CompilerMissingError, LaunchError
+from tunebench.tuner.variant import Variant
+
+_HEADER = Path(__file__).parent / "cuda_on_cpu.h"
+
+_FLAGS = (
+    "-std=c++17",
+    "-O3",
+    # IEEE arithmetic, contracted as nvcc does it. CUDA has neither errno nor floating-point exceptions to keep.
+    "-ffp-contract=fast",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    # CUDA sources read floats through float4 and int pointers.
+    "-fno-strict-aliasing",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fPIC",
+    # Without these two, a static variable of a template would be one and the same in all variants that are loaded.
+    "-fvisibility=hidden",
+    "-fno-gnu-unique",
+    # `__shared__` is `thread_local`, and never needs to be constructed.
+    "-fno-extern-tls-init",
+    "-fno-stack-protector",
+    "-U_FORTIFY_SOURCE",
+    "-Wno-unknown-pragmas",
+    "-Wno-attributes",
+    "-pipe",
+    "-shared",
+    "-nodefaultlibs",
+    "-Wl,-z,defs",
+    "-Wl,--strip-all",
+)
+_LIBRARIES = ("-lm", "-lc", "-lgcc")
+
+_COOPERATION = re.compile(r"\b(?:__sync(?:threads|warp)|__shfl|__ballot|__any_sync|__all_sync|__activemask)")
+# A thread that waits for others runs on a stack of 64 KiB; a larger frame is an error of the compilation, not a crash.
+_COOPERATION_FLAGS = ("-DTUNEBENCH_COOPERATES", "-Werror=frame-larger-than=49152")
+
+# CUDA's limits from sm_90 on; shared memory in bytes.
+_MOST_BLOCKS = (2**31 - 1, 65535, 65535)
+_MOST_THREADS = (1024, 1024, 64)
+_MOST_THREADS_PER_BLOCK = 1024
+_MOST_SHARED = 227 * 1024
+
+
+class CpuCompiler(Compiler):
+    """g++ for the processor it runs on. Compilation is a process of its own, so threads compile side by side."""
+
+    name = CompilerName.CPU
+
+    def version(self) -> str:
+        """g++'s version, with digests of what this processor can do and of the headers that stand for CUDA.
+
+        Raises:
+            CompilerMissingError: there is no g++.
+        """
+        return _version(_gxx())
+
+    def flags(self, variant: Variant) -> tuple[str, ...]:
+        """g++'s flags; which instructions `native` means is part of the version."""
+        cooperation = _COOPERATION_FLAGS if _cooperates(variant) else ()
+        return (*_FLAGS, _native_flag(), *cooperation, *_LIBRARIES)
+
+    def compile(self, variant: Variant) -> Build:
+        """Compile to a shared library.
+
+        Raises:
+            CompileError: the source was refused; carries the log.
+            CompilerMissingError: there is no g++.
+        """
+        compiler, version = _gxx(), self.version()
+        flags = self.flags(variant)
+        started = time.perf_counter()
+        with tempfile.TemporaryDirectory(prefix="tunebench-") as name:
+            folder = Path(name)
+            for header, text in variant.source.headers.items():
+                (folder / header).write_text(with_dynamic_shared_memory(text))
+            (folder / "variant.cu").write_text(translation_unit(variant))
+            options = flags[: -len(_LIBRARIES)]
+            command = [compiler, *options, "-include", str(_HEADER), "-I.", "-x", "c++", "variant.cu", *_LIBRARIES]
+            done = subprocess.run(
+                [*command, "-o", "variant.so"],
+                cwd=folder,
+                env={**os.environ, "LC_ALL": "C"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                check=False,
+            )
+            log = done.stdout.decode(errors="replace")
+            if done.returncode:
+                raise CompileError(f"g++ refused {variant.source.name}.cu: {_first_error(log)}", log)
+            code = (folder / "variant.so").read_bytes()
+        return Build(
+            variant_digest=variant.digest,
+            compiler=self.name,
+            compiler_version=version,
+            code=code,
+            log=log,
+            figures={entry_point: KernelFigures() for entry_point in variant.source.entry_points},
+            seconds=time.perf_counter() - started,
+        )
+
+    def load(self, build: Build, device_index: int | None = None) -> LoadedModule:  # noqa: ARG002
+        """Load a shared library into this process.
+
+        Raises:
+            LaunchError: the loader refused the binary.
+        """
+        return CpuModule(build)
+
+
+class CpuModule(LoadedModule):
+    """A shared library in this process; it is unloaded with the object."""
+
+    def __init__(self, build: Build) -> None:
+        # The loader takes a name or an inode that it knows for the same library, so each load has a new file, and the
+        # file goes only after the library is mapped.
+        file, path = tempfile.mkstemp(prefix="tunebench-", suffix=".so")
+        try:
+            with os.fdopen(file, "wb") as opened:
+                opened.write(build.code)
+            library = ctypes.CDLL(path)
+        except OSError as error:
+            raise LaunchError(f"the shared library cannot be loaded: {error}") from error
+        finally:
+            Path(path).unlink()
+        # Not at exit: threads of the OpenMP runtime outlive Python's own clean-up.
+        weakref.finalize(self, _ctypes.dlclose, library._handle).atexit = False
+        self._functions = {}
+        for entry_point in build.figures:
+            try:
+                function = library[f"tunebench_launch_{entry_point}"]
+            except AttributeError as error:
+                raise LaunchError(f"the shared library has no entry point '{entry_point}'") from error
+            function.argtypes = [ctypes.c_char_p]
+            function.restype = ctypes.c_char_p
+            self._functions[entry_point] = function
+
+    def launch(self, entry_point: str, grid: Dim3, block: Dim3, arguments: Sequence[Argument], shared: int = 0) -> None:
+        """Run a kernel to its end, on as many threads as torch uses; other Python threads run meanwhile.
+
+        Raises:
+            LaunchError: CUDA would refuse the launch, the arguments are not what the kernel takes, or it failed: an
+                assertion, `__trap`, or threads that wait for each other for ever.
+        """
+        try:
+            function = self._functions[entry_point]
+        except KeyError:
+            known = ", ".join(self._functions)
+            raise LaunchError(f"no entry point '{entry_point}' (known: {known})") from None
+        if refusal := geometry_refusal(grid, block, shared):
+            raise LaunchError(f"launch of '{entry_point}' with grid {grid}, block {block}: {refusal}")
+        words = [*grid, *block, shared, _parallel_function(), torch.get_num_threads(), _STACK_POOL_ADDRESS]
+        words.append(len(arguments))
+        for argument in arguments:
+            if isinstance(argument, torch.Tensor):
+                if not argument.is_cpu:
+                    raise LaunchError(f"launch of '{entry_point}': a tensor is on {argument.device}, not on the CPU")
+                words += (argument.data_ptr(), 0)
+            else:
+                words += (ctypes.addressof(argument), ctypes.sizeof(argument))
+        failure = function(struct.pack(f"={len(words)}Q", *words))
+        if failure is not None:
+            text = failure.decode(errors="replace")
+            raise LaunchError(f"launch of '{entry_point}' with grid {grid}, block {block}: {text}")
+
+    def resident_blocks(self, entry_point: str, threads: int, shared: int = 0) -> int:  # noqa: ARG002
+        """One: a core runs a block to its end before it begins the next."""
+        return 1
+
+
+# `tunebench::StackPool`, zeros at first: one for the process, so that hundreds of variants share the stacks of a few
+# threads.
+_stack_pool = (ctypes.c_uint64 * 2)()
+_STACK_POOL_ADDRESS = ctypes.addressof(_stack_pool)
+
+
+def geometry_refusal(grid: Dim3, block: Dim3, shared: int) -> str | None:
+    """Why CUDA would refuse a launch of that geometry (`shared` in bytes), or None."""
+    for what, extents, most in (("grid", grid, _MOST_BLOCKS), ("block", block, _MOST_THREADS)):
+        if len(extents) != 3 or not all(1 <= extent <= limit for extent, limit in zip(extents, most, strict=True)):
+            return f"extents of a {what} are from (1, 1, 1) to {most}"
+    if math.prod(block) > _MOST_THREADS_PER_BLOCK:
+        return f"{math.prod(block)} threads a block; at most {_MOST_THREADS_PER_BLOCK}"
+    if not 0 <= shared <= _MOST_SHARED:
+        return f"{shared} bytes of dynamic shared memory a block; at most {_MOST_SHARED}"
+    return None
+
+
+def _gxx() -> str:
+    path = shutil.which("g++")
+    if path is None:
+        raise CompilerMissingError("no C++ compiler 'g++' found: install one (Debian/Ubuntu: apt-get install g++)")
+    return path
+
+
+def _native_flag() -> str:
+    return "-march=native" if platform.machine() in {"x86_64", "AMD64"} else "-mcpu=native"
+
+
+@functools.cache
+def _version(compiler: str) -> str:
+    def answer(*arguments: str) -> str:
+        command = [compiler, *arguments]
+        done = subprocess.run(command, capture_output=True, env={**os.environ, "LC_ALL": "C"}, check=False)
+        return done.stdout.decode(errors="replace")
+
+    headers = "".join(path.read_text() for path in sorted(_HEADER.parent.glob(f"{_HEADER.stem}*.h")))
+    processor = answer(_native_flag(), "-Q", "--help=target")
+    return f"{answer('--version').splitlines()[0]}, processor {_digest(processor)}, built-ins {_digest(headers)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@functools.cache
+def _parallel_function() -> int:
+    """The address of `GOMP_parallel` in the OpenMP runtime that torch is linked with, 0 where it has none.
+
+    libgomp, LLVM's and Intel's runtime all have it. The search goes through torch's own libraries and theirs, so it
+    finds the one runtime that torch uses even where others are loaded.
+    """
+    try:
+        function = ctypes.CDLL(torch._C.__file__).GOMP_parallel
+    except AttributeError:
+        return 0
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+def _first_error(log: str) -> str:
+    lines = log.splitlines()
+    return next((line for line in lines if "error:" in line or "undefined reference" in line), "see its log")
+
+
+# ---------------------------------------------------------------------------------------------------- the source's text
+
+_COMMENT_OR_LITERAL = re.compile(r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'""", re.DOTALL)
+_DYNAMIC_SHARED = re.compile(
+    r"\bextern\b(?P<specifiers>[^;{}=]*?)\b__shared__\b(?P<type>[^;{}=]*?)"
+    r"\b(?P<name>\w+)\s*\[\s*\](?P<extents>(?:\s*\[[^\]]*\])*)\s*;"
+)
+_ALIGNMENT = re.compile(r"\b(?:__align__|alignas|__attribute__)\s*\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)")
+_NAMESPACE_OR_LINKAGE = re.compile(r"(?:\bnamespace(?:\s+[\w:]+)?|\bextern)\s*$")
+_LONGEST_NAMESPACE = 200  # characters of a namespace's head that are looked at
+_LAUNCH_BOUNDS = re.compile(
+    r"\b__launch_bounds__\s*\((?P<bounds>(?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)\s*(?:void\s+)?(?P<name>\w+)\s*\("
+)
+
+
+def translation_unit(variant: Variant) -> str:
+    """The source that g++ compiles: the variant's text and the lines that export its entry points."""
+    text = "\n".join([variant.text, *variant.source.headers.values()])
+    bounds: dict[str, set[str]] = {}
+    for match in _LAUNCH_BOUNDS.finditer(_blank(text)):
+        bounds.setdefault(match["name"], set()).add(match["bounds"].strip())
+    lines = ['#line 1 "prologue"', with_dynamic_shared_memory(variant.text), '#line 1 "exports"']
+    for entry_point in variant.source.entry_points:
+        # Of several declarations under different preprocessor conditions nobody here knows which one holds.
+        stated = bounds.get(entry_point, set())
+        bound = stated.pop() if len(stated) == 1 else _MOST_THREADS_PER_BLOCK
+        lines.append(f"TUNEBENCH_EXPORT({entry_point}, {bound})")
+    return "\n".join(lines) + "\n"
+
+
+def with_dynamic_shared_memory(text: str) -> str:
+    """The source with each `extern __shared__ T name[];` as a pointer to the running block's dynamic shared memory.
+
+    No declaration of C++ means the same: the array would need an owner of a size that only the launch knows. Lines
+    keep their numbers. Inside a function the pointer is a local constant; outside, every OpenMP thread sets its own
+    before it runs blocks. Either form is an error of the compilation in the other's place.
+    """
+    blanked = _blank(text)
+
+    def pointer(match: re.Match[str]) -> str:
+        element = _ALIGNMENT.sub("", f"{match['specifiers']} {match['type']}").strip()
+        name, extents = match["name"], match["extents"]
+        value = f"reinterpret_cast<{element} (*){extents}>(tunebench::dynamic_shared)"
+        if _in_function(blanked, match.start()):
+            declaration = f"{element} (* const {name}){extents} = [&] {{ return {value}; }}();"
+        else:
+            binding = f"const tunebench::SharedArray {name}_shared_array([] {{ {name} = {value}; }});"
+            declaration = f"namespace {{ thread_local {element} (*{name}){extents}; {binding} }}"
+        return " ".join(declaration.split()) + "\n" * match[0].count("\n")
+
+    parts, end = [], 0
+    for match in _DYNAMIC_SHARED.finditer(blanked):
+        parts += [text[end : match.start()], pointer(match)]
+        end = match.end()
+    return "".join([*parts, text[end:]])
+
+
+def _cooperates(variant: Variant) -> bool:
+    """Whether threads can wait for each other anywhere in the source: only then it needs what runs such threads.
+
+    A source taken for one that does not, though it does, would not compile: it lacks the functions' declarations.
+    """
+    return any(_COOPERATION.search(text) for text in (variant.text, *variant.source.headers.values()))
+
+
+def _blank(text: str) -> str:
+    """The text with spaces for its comments and literals, every other character in its place."""
+    return _COMMENT_OR_LITERAL.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+
+
+def _in_function(blanked: str, position: int) -> bool:
+    """Whether a position stands inside a function, or in a macro, which is used there."""
+    line_start = position
+    while (line_start := blanked.rfind("\n", 0, line_start)) > 0 and blanked[line_start - 1] == "\\":
+        pass
+    if re.match(r"\s*#\s*define\b", blanked[line_start + 1 :]):
+        return True
+    functions: list[bool] = []
+    for brace in re.finditer(r"[{}]", blanked[:position]):
+        if brace[0] == "{":
+            before = blanked[max(0, brace.start() - _LONGEST_NAMESPACE) : brace.start()]
+            functions.append(_NAMESPACE_OR_LINKAGE.search(before) is None)
+        elif functions:
+            functions.pop()
+    return any(functions)

@@ -1,0 +1,146 @@
+"""The `inline` compiler: torch's `load_inline`, the form that the ecosystem runs; slow, and only where CUDA torch is.
+
+The translation unit is the same as NVRTC's, with one exported launcher an entry point. `no_implicit_headers` keeps
+torch's headers out of it, which would take a minute a variant.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from tunebench.tuner.compile.base import Argument, Build, Compiler, CompilerName, Dim3, KernelFigures, LoadedModule
+from tunebench.tuner.errors import CompileError, CompilerMissingError, LaunchError
+from tunebench.tuner.variant import Variant
+
+_LAUNCHERS = """
+extern "C" int tunebench_launch_{name}(const unsigned* grid, const unsigned* block, size_t shared, void* stream,
+                                       void** arguments) {{
+    return (int)cudaLaunchKernel((const void*){name}, dim3(grid[0], grid[1], grid[2]),
+                                 dim3(block[0], block[1], block[2]), arguments, shared, (cudaStream_t)stream);
+}}
+extern "C" int tunebench_resident_{name}(int* blocks, int threads, size_t shared) {{
+    return (int)cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, {name}, threads, shared);
+}}
+"""
+
+
+class InlineCompiler(Compiler):
+    """nvcc and ninja through `torch.utils.cpp_extension.load_inline`."""
+
+    name = CompilerName.INLINE
+
+    def version(self) -> str:
+        """torch's and CUDA's versions.
+
+        Raises:
+            CompilerMissingError: torch is a CPU build, or nvcc or ninja is missing.
+        """
+        from torch.utils.cpp_extension import CUDA_HOME, is_ninja_available
+
+        if torch.version.cuda is None:
+            raise CompilerMissingError("compiler 'inline' needs a CUDA build of torch; use --compiler nvrtc or cpu")
+        if CUDA_HOME is None or shutil.which(f"{CUDA_HOME}/bin/nvcc") is None:
+            raise CompilerMissingError("compiler 'inline' needs nvcc: install the CUDA toolkit and set CUDA_HOME")
+        if not is_ninja_available():
+            raise CompilerMissingError("compiler 'inline' needs ninja: pip install ninja")
+        return f"torch {torch.__version__} CUDA {torch.version.cuda}"
+
+    def flags(self, variant: Variant) -> tuple[str, ...]:
+        """What nvcc is told beyond torch's own flags."""
+        number = variant.architecture.removeprefix("sm_")
+        suffix = "a" if int(number) >= 90 else ""
+        return ("-O3", "-std=c++17", f"-gencode=arch=compute_{number}{suffix},code=sm_{number}{suffix}")
+
+    def compile(self, variant: Variant) -> Build:
+        """Compile to a shared library.
+
+        Raises:
+            CompileError: nvcc refused the source; carries ninja's output.
+            CompilerMissingError: see `version`.
+        """
+        version = self.version()
+        from torch.utils.cpp_extension import load_inline
+
+        started = time.perf_counter()
+        name = f"tunebench_{variant.source.name}_{variant.digest[:16]}"
+        launchers = "".join(_LAUNCHERS.format(name=entry_point) for entry_point in variant.source.entry_points)
+        with tempfile.TemporaryDirectory(prefix="tunebench-") as folder:
+            for header, text in variant.source.headers.items():
+                (Path(folder) / header).write_text(text)
+            try:
+                load_inline(
+                    name=name,
+                    cpp_sources=[],
+                    cuda_sources=["#include <cuda_runtime.h>\n" + variant.text + launchers],
+                    extra_cuda_cflags=list(self.flags(variant)),
+                    extra_include_paths=[folder],
+                    build_directory=folder,
+                    is_python_module=False,
+                    no_implicit_headers=True,
+                )
+            except RuntimeError as error:
+                raise CompileError(f"nvcc refused {variant.source.name}.cu", str(error)) from error
+            code = (Path(folder) / f"{name}.so").read_bytes()
+        return Build(
+            variant_digest=variant.digest,
+            compiler=self.name,
+            compiler_version=version,
+            code=code,
+            log="",
+            figures={entry_point: KernelFigures() for entry_point in variant.source.entry_points},
+            seconds=time.perf_counter() - started,
+        )
+
+    def load(self, build: Build, device_index: int | None = None) -> LoadedModule:
+        """Load the library into this process."""
+        return _InlineModule(build, torch.cuda.current_device() if device_index is None else device_index)
+
+
+class _InlineModule(LoadedModule):
+    """A shared library whose launchers call the CUDA runtime."""
+
+    def __init__(self, build: Build, device_index: int) -> None:
+        self._index = device_index
+        with tempfile.NamedTemporaryFile(prefix="tunebench-", suffix=".so") as file:
+            file.write(build.code)
+            file.flush()
+            try:
+                self._library = ctypes.CDLL(file.name)
+            except OSError as error:
+                raise LaunchError(f"the library does not load: {error}") from error
+
+    def launch(self, entry_point: str, grid: Dim3, block: Dim3, arguments: Sequence[Argument], shared: int = 0) -> None:
+        """Launch on torch's current stream of the device.
+
+        Raises:
+            LaunchError: the runtime refused the launch.
+        """
+        values = [
+            ctypes.c_void_p(argument.data_ptr()) if isinstance(argument, torch.Tensor) else argument
+            for argument in arguments
+        ]
+        addresses = (ctypes.c_void_p * len(values))(*[ctypes.addressof(value) for value in values])
+        extents = ctypes.c_uint * 3
+        with torch.cuda.device(self._index):
+            stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+            launcher = getattr(self._library, f"tunebench_launch_{entry_point}")
+            status = launcher(extents(*grid), extents(*block), ctypes.c_size_t(shared), stream, addresses)
+        if status:
+            raise LaunchError(f"launch of '{entry_point}' with grid {grid}, block {block}: CUDA error {status}")
+
+    def resident_blocks(self, entry_point: str, threads: int, shared: int = 0) -> int:
+        """Blocks one multiprocessor holds at once, by the runtime's occupancy calculation."""
+        blocks = ctypes.c_int(1)
+        with torch.cuda.device(self._index):
+            function = getattr(self._library, f"tunebench_resident_{entry_point}")
+            status = function(ctypes.byref(blocks), threads, ctypes.c_size_t(shared))
+        if status:
+            raise LaunchError(f"occupancy of '{entry_point}' at {threads} threads: CUDA error {status}")
+        return max(1, blocks.value)

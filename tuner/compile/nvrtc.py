@@ -1,0 +1,214 @@
+"""The `nvrtc` compiler: CUDA C++ to a cubin in this process, for any architecture, with or without a GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import io
+import re
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tunebench.tuner.compile.base import (
+    Argument,
+    Build,
+    Compiler,
+    CompilerName,
+    Dim3,
+    KernelFigures,
+    LoadedModule,
+)
+from tunebench.tuner.errors import CompileError, CompilerMissingError, LaunchError
+from tunebench.tuner.variant import Variant
+
+_FLAGS = ("--std=c++17", "--ptxas-options=-v")
+
+# Hopper and later: the `a` targets have the instructions of that very chip (wgmma, setmaxnreg); a cubin runs on
+# nothing else anyway.
+_FIRST_ARCHITECTURE_SPECIFIC = 90
+
+
+class NvrtcCompiler(Compiler):
+    """NVRTC through cuda-core. Compilation releases the GIL, so threads compile side by side."""
+
+    name = CompilerName.NVRTC
+
+    def version(self) -> str:
+        """NVRTC's version, such as `NVRTC 13.0`.
+
+        Raises:
+            CompilerMissingError: cuda-bindings or the NVRTC library is not installed.
+        """
+        try:
+            from cuda.bindings import nvrtc
+
+            status, major, minor = nvrtc.nvrtcVersion()
+        except (ImportError, RuntimeError) as error:
+            raise CompilerMissingError(
+                "compiler 'nvrtc' is not here: pip install 'tunebench[nvrtc]', or a CUDA build of torch"
+            ) from error
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise CompilerMissingError(f"compiler 'nvrtc' does not answer: {status}; reinstall nvidia-cuda-nvrtc")
+        return f"NVRTC {major}.{minor}"
+
+    def flags(self, variant: Variant) -> tuple[str, ...]:
+        """NVRTC's own spelling of what `compile` asks for."""
+        return (*_FLAGS, f"--gpu-architecture={_target(variant.architecture)}")
+
+    def compile(self, variant: Variant) -> Build:
+        """Compile to a cubin.
+
+        Raises:
+            CompileError: the source was refused; carries the log.
+            CompilerMissingError: NVRTC is not on this machine.
+        """
+        version = self.version()
+        from cuda.core import Program, ProgramOptions
+
+        log = io.StringIO()
+        started = time.perf_counter()
+        with _header_folder(variant) as folder:
+            options = ProgramOptions(
+                name=f"{variant.source.name}.cu",
+                arch=_target(variant.architecture),
+                std="c++17",
+                ptxas_options=["-v"],
+                include_path=[folder] if folder else None,
+            )
+            try:
+                code = Program(variant.text, "c++", options).compile("cubin", logs=log).code
+            # cuda-core has no public class for NVRTC's refusals; whatever it raises here is about this source.
+            except Exception as error:
+                log_text = str(error).replace("\0", "").strip()
+                raise CompileError(f"NVRTC refused {variant.source.name}.cu", log_text) from error
+        return Build(
+            variant_digest=variant.digest,
+            compiler=self.name,
+            compiler_version=version,
+            code=bytes(code),
+            log=log.getvalue(),
+            figures=parse_ptxas_log(log.getvalue()),
+            seconds=time.perf_counter() - started,
+        )
+
+    def load(self, build: Build, device_index: int | None = None) -> LoadedModule:
+        """Load a cubin on a CUDA device.
+
+        Raises:
+            LaunchError: the driver refused the binary.
+        """
+        return CudaModule(build, torch.cuda.current_device() if device_index is None else device_index)
+
+
+class CudaModule(LoadedModule):
+    """A cubin on one CUDA device."""
+
+    def __init__(self, build: Build, device_index: int) -> None:
+        from cuda.core import Device, ObjectCode
+
+        self._index = device_index
+        self._device = Device(device_index)
+        self._kernels: dict[str, Any] = {}
+        self._streams: dict[int, Any] = {}
+        with torch.cuda.device(device_index):
+            torch.cuda.current_stream().synchronize()  # makes torch create the context that the binary is loaded in
+            self._device.set_current()
+            self._object = ObjectCode.from_cubin(build.code)
+            for entry_point in build.figures:
+                self._kernels[entry_point] = self._get(entry_point)
+
+    def _get(self, entry_point: str) -> Any:
+        try:
+            return self._object.get_kernel(entry_point)
+        # cuda-core's CUDAError is not public; a binary without its entry point, or for another chip, ends here.
+        except Exception as error:
+            raise LaunchError(f"the driver refused entry point '{entry_point}': {error}") from error
+
+    def launch(self, entry_point: str, grid: Dim3, block: Dim3, arguments: Sequence[Argument], shared: int = 0) -> None:
+        """Launch on torch's current stream of the device.
+
+        Raises:
+            LaunchError: the driver refused the launch; errors while running show at the next synchronisation.
+        """
+        from cuda.core import LaunchConfig, launch
+
+        values = [_value(argument) for argument in arguments]
+        with torch.cuda.device(self._index):
+            try:
+                config = LaunchConfig(grid=grid, block=block, shmem_size=shared)
+                launch(self._stream(), config, self._kernels[entry_point], *values)
+            except Exception as error:
+                raise LaunchError(f"launch of '{entry_point}' with grid {grid}, block {block}: {error}") from error
+
+    def _stream(self) -> Any:
+        handle = torch.cuda.current_stream(self._index).cuda_stream
+        if handle not in self._streams:
+            self._streams[handle] = (
+                self._device.create_stream(_ForeignStream(handle)) if handle else self._device.default_stream
+            )
+        return self._streams[handle]
+
+    def resident_blocks(self, entry_point: str, threads: int, shared: int = 0) -> int:
+        """Blocks one multiprocessor holds at once, by the driver's occupancy calculation."""
+        with torch.cuda.device(self._index):
+            occupancy = self._kernels[entry_point].occupancy
+            return max(1, int(occupancy.max_active_blocks_per_multiprocessor(threads, shared)))
+
+
+def _value(argument: Argument) -> Any:
+    """An argument in the form that cuda-core takes: pointers are plain integers."""
+    if isinstance(argument, torch.Tensor):
+        return argument.data_ptr()
+    return argument.value or 0 if isinstance(argument, ctypes.c_void_p) else argument
+
+
+class _ForeignStream:
+    """A stream handle that torch owns, in the form that cuda-core takes."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return (0, self._handle)
+
+
+def parse_ptxas_log(log: str) -> dict[str, KernelFigures]:
+    """The figures that `ptxas -v` prints, by entry point."""
+    figures: dict[str, KernelFigures] = {}
+    for part in re.split(r"Compiling entry function '", log)[1:]:
+        name = part.split("'", 1)[0]
+        figures[name] = KernelFigures(
+            registers=_number(r"Used (\d+) registers", part),
+            spill_stores=_number(r"(\d+) bytes spill stores", part),
+            spill_loads=_number(r"(\d+) bytes spill loads", part),
+            stack=_number(r"(\d+) bytes stack frame", part),
+            shared=_number(r"(\d+) bytes smem", part) or 0,
+        )
+    return figures
+
+
+def _number(pattern: str, text: str) -> int | None:
+    match = re.search(pattern, text)
+    return int(match.group(1)) if match else None
+
+
+def _target(architecture: str) -> str:
+    number = int(architecture.removeprefix("sm_"))
+    return f"{architecture}a" if number >= _FIRST_ARCHITECTURE_SPECIFIC else architecture
+
+
+@contextlib.contextmanager
+def _header_folder(variant: Variant) -> Iterator[str | None]:
+    """A folder that holds the variant's headers, for as long as the compilation lasts."""
+    if not variant.source.headers:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="tunebench-") as folder:
+        for name, text in variant.source.headers.items():
+            (Path(folder) / name).write_text(text)
+        yield folder

@@ -1,0 +1,152 @@
+"""What a device is: the facts that constraints, cache keys and results depend on."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import os
+import platform
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from tunebench.tuner.errors import DeviceMissingError
+
+
+class DeviceKind(enum.StrEnum):
+    """Where a kernel runs."""
+
+    CUDA = "cuda"
+    CPU = "cpu"
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device and its limits. A CPU is described in the same words: a core is a multiprocessor.
+
+    Attributes:
+        index: CUDA device index; 0 for the CPU.
+        name: as the vendor spells it, such as `NVIDIA H200`.
+        architecture: what binaries are compiled for, such as `sm_90` or `x86_64`.
+        uuid: identity of the very card; for a CPU a digest of its model and instruction sets.
+        multiprocessors: streaming multiprocessors, or cores this process may use.
+        memory_bytes, l2_bytes: device memory; last-level cache.
+        max_threads_per_block, max_shared_bytes: limits of one block; shared memory is the opt-in maximum.
+        max_threads_per_multiprocessor: resident threads one multiprocessor holds.
+    """
+
+    kind: DeviceKind
+    index: int
+    name: str
+    architecture: str
+    uuid: str
+    multiprocessors: int
+    memory_bytes: int
+    l2_bytes: int
+    max_threads_per_block: int = 1024
+    max_shared_bytes: int = 48 * 1024
+    max_threads_per_multiprocessor: int = 2048
+    warp_size: int = 32
+
+    @property
+    def torch_device(self) -> torch.device:
+        """The device as torch names it."""
+        return torch.device(self.kind.value, self.index) if self.kind is DeviceKind.CUDA else torch.device("cpu")
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.architecture}, {self.multiprocessors} multiprocessors)"
+
+
+def find_device(wanted: str | None = None) -> Device:
+    """The device of that name: `cuda`, `cuda:1`, `cpu`; None takes a GPU where there is one, else the CPU.
+
+    Raises:
+        DeviceMissingError: it is not here, or the name is none of these.
+    """
+    if wanted is None:
+        wanted = "cuda" if torch.cuda.is_available() else "cpu"
+    match = re.fullmatch(r"cpu|cuda(?::(\d+))?", wanted)
+    if match is None:
+        raise DeviceMissingError(f"'{wanted}' is no device: use cuda, cuda:INDEX or cpu")
+    if wanted == "cpu":
+        return _cpu()
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    index = int(match.group(1)) if match.group(1) else (torch.cuda.current_device() if count else 0)
+    if index >= count:
+        reason = "torch is a CPU build" if torch.version.cuda is None else f"torch sees {count} CUDA device(s)"
+        raise DeviceMissingError(
+            f"device '{wanted}' is not on this machine ({reason}): use --device cpu, or install it"
+        )
+    return _cuda(index)
+
+
+@cache
+def device_of(torch_device: torch.device) -> Device:
+    """The description of the device a tensor lives on.
+
+    Raises:
+        DeviceMissingError: the device is neither a CUDA device nor the CPU.
+    """
+    if torch_device.type == "cuda":
+        index = torch_device.index
+        return _cuda(torch.cuda.current_device() if index is None else index)
+    return find_device(str(torch_device))
+
+
+@cache
+def _cuda(index: int) -> Device:
+    from cuda.core import Device as CudaDevice  # loads the driver; a CPU-only process never needs it
+
+    properties = torch.cuda.get_device_properties(index)
+    limits = CudaDevice(index).properties
+    return Device(
+        kind=DeviceKind.CUDA,
+        index=index,
+        name=properties.name,
+        architecture=f"sm_{properties.major}{properties.minor}",
+        uuid=f"GPU-{properties.uuid}",
+        multiprocessors=properties.multi_processor_count,
+        memory_bytes=properties.total_memory,
+        l2_bytes=properties.L2_cache_size,
+        max_threads_per_block=limits.max_threads_per_block,
+        max_shared_bytes=limits.max_shared_memory_per_block_optin,
+        max_threads_per_multiprocessor=properties.max_threads_per_multi_processor,
+        warp_size=properties.warp_size,
+    )
+
+
+@cache
+def _cpu() -> Device:
+    name, flags = _cpu_model()
+    identity = hashlib.sha256(f"{name}\n{flags}".encode()).hexdigest()[:16]
+    return Device(
+        kind=DeviceKind.CPU,
+        index=0,
+        name=name,
+        architecture=platform.machine(),
+        uuid=f"CPU-{identity}",
+        multiprocessors=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        l2_bytes=_last_level_cache_bytes(),
+    )
+
+
+def _cpu_model() -> tuple[str, str]:
+    """Model name and instruction-set flags of the CPU; what `platform` says where /proc/cpuinfo does not exist."""
+    path = Path("/proc/cpuinfo")
+    text = path.read_text() if path.exists() else ""
+    fields = dict(re.findall(r"^([^\t:]+?)\s*: (.*)$", text.split("\n\n", maxsplit=1)[0], flags=re.MULTILINE))
+    name = fields.get("model name") or platform.processor() or platform.machine()
+    return name, fields.get("flags") or fields.get("Features", "")
+
+
+def _last_level_cache_bytes() -> int:
+    """Size of the largest cache the kernel reports for the first CPU; 32 MiB where it reports none."""
+    sizes = [32 << 10]
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        if match := re.fullmatch(r"(\d+)([KM])", path.read_text().strip()):
+            sizes.append(int(match.group(1)) << (10 if match.group(2) == "K" else 20))
+    return max(sizes) if len(sizes) > 1 else 32 << 20

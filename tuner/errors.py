@@ -1,0 +1,78 @@
+"""Every error tunebench raises on purpose.
+
+`UserError` and its children are questions that were wrong: the command line prints their one line and exits with 2.
+The stage errors (`CompileError`, `LaunchError`) are answers about a variant: they become a trial's status.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class TunebenchError(Exception):
+    """Root of tunebench's own errors."""
+
+
+class UserError(TunebenchError):
+    """The request cannot be carried out as asked; the message is one line: what is wrong, what is legal, what to do."""
+
+
+class UnknownNameError(UserError):
+    """A name that is not one of a known set; the message offers the nearest legal names."""
+
+    def __init__(self, kind: str, name: str, legal: Iterable[str]) -> None:
+        legal = sorted(legal)
+        nearest = difflib.get_close_matches(name, legal, n=3, cutoff=0.5)
+        hint = f"; did you mean {' or '.join(nearest)}?" if nearest else ""
+        super().__init__(f"unknown {kind} '{name}'{hint} (known: {', '.join(legal) or 'none'})")
+        self.name = name
+        self.nearest = tuple(nearest)
+
+
+class EmptySpaceError(UserError):
+    """No configuration satisfies the constraints; the message names the constraint that emptied the space."""
+
+
+class CompilerMissingError(UserError):
+    """The compiler asked for is not on this machine; the message says how to get it."""
+
+
+class DeviceMissingError(UserError):
+    """The device asked for is not on this machine."""
+
+
+class DatabaseError(UserError):
+    """The database cannot be used: a newer revision, a foreign or corrupt file, an unreachable server."""
+
+
+class DatabaseMissingError(DatabaseError):
+    """There is no results database at the place named: nothing has been recorded yet."""
+
+
+class StudyFileError(UserError):
+    """A study file that cannot be read or says something that is not legal."""
+
+
+class KernelFolderError(UserError):
+    """A kernel folder that lacks a part or whose parts do not fit together."""
+
+
+class CompileError(TunebenchError):
+    """A variant that does not compile.
+
+    Attributes:
+        log: the compiler's full output.
+    """
+
+    def __init__(self, message: str, log: str) -> None:
+        super().__init__(message)
+        self.log = log
+
+
+class LaunchError(TunebenchError):
+    """A kernel that the device refused to launch or that failed while running."""
+
+
+class DeviceLostError(TunebenchError):
+    """A variant left the device unusable for this process; a new process can go on."""

@@ -1,0 +1,208 @@
+"""The only pipeline from a configuration to a trial's result: build -> check -> measure."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+
+from tunebench.tuner.check import Oracle, check, consult_reference
+from tunebench.tuner.compile.base import Build, Compiler
+from tunebench.tuner.compile.cache import BuildCache
+from tunebench.tuner.device import Device
+from tunebench.tuner.errors import CompileError, DeviceLostError, LaunchError, UserError
+from tunebench.tuner.kernel import Kernel, ModelFactory, Plan, TunableModel
+from tunebench.tuner.measure import Call, clock_for, interleave, measure, speedup
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.reference import Reference
+from tunebench.tuner.result import Comparison, TrialResult, TrialStatus
+from tunebench.tuner.space import Configuration
+
+SEEDS = (1, 2)
+"""Seeds of the inputs that every variant is checked on."""
+
+COMPARISON_ROUNDS = 40
+COMPARISON_SECONDS = 5.0
+
+
+Finalist = tuple[Configuration, Build]
+
+
+class BuildQueue:
+    """Builds variants on threads ahead of the device; configurations that share a variant share its build."""
+
+    def __init__(self, compiler: Compiler, cache: BuildCache, workers: int) -> None:
+        self._compiler = compiler
+        self._cache = cache
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="compile")
+        self._futures: dict[str, Future[Build]] = {}
+
+    def submit(self, kernel: Kernel, configuration: Configuration, problem: Problem, device: Device) -> Future[Build]:
+        """The build of a configuration, begun now if it was not already."""
+        variant = kernel.variant(configuration, problem, device.architecture)
+        if variant.digest not in self._futures:
+            self._futures[variant.digest] = self._pool.submit(self._cache.build, self._compiler, variant)
+        return self._futures[variant.digest]
+
+    def close(self) -> None:
+        """Drop what has not begun; wait for what has."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kernel's model and its reference on one device, for one problem, with the same weights.
+
+    Attributes:
+        reference: the reference in the problem's mode, ready to call.
+        model: the `ModelNew` that carries the reference's weights.
+        oracle: the reference's answers.
+    """
+
+    kernel: Kernel
+    problem: Problem
+    device: Device
+    reference: torch.nn.Module
+    model: TunableModel
+    oracle: Oracle
+
+    @classmethod
+    def prepare(cls, kernel: Kernel, factory: ModelFactory, reference: Reference, mode: str, device: Device) -> Subject:
+        """Build both models on the device and ask the reference for its answers.
+
+        Args:
+            mode: `eval` or `train`.
+
+        Raises:
+            UserError: the model cannot serve the reference's own inputs with a kernel.
+        """
+        training = mode == "train"
+        where = device.torch_device
+        original = reference.make_model(0, where).train(training)
+        module = reference.make_model(0, where, cast(Callable[..., torch.nn.Module], factory)).train(training)
+        module.load_state_dict(original.state_dict())
+        model = cast(TunableModel, module)
+        oracle = consult_reference(reference, original, where, SEEDS)
+        problem = model.problem(*oracle.cases[0].inputs)
+        if problem is None:
+            raise UserError(f"kernel '{kernel.name}' cannot serve its reference's inputs on {device.kind}")
+        return cls(kernel, problem, device, original, model, oracle)
+
+    @property
+    def footprint_bytes(self) -> int:
+        """Memory that one call must touch."""
+        return self.kernel.work(self.problem).bytes
+
+
+class Evaluator:
+    """Turns configurations into results for one subject."""
+
+    def __init__(self, subject: Subject, compiler: Compiler) -> None:
+        self._subject = subject
+        self._compiler = compiler
+        self._clock = clock_for(subject.device, subject.footprint_bytes)
+        self._inputs = subject.oracle.cases[0].inputs
+
+    def evaluate(
+        self, configuration: Configuration, building: Future[Build], incumbent_ms: float | None
+    ) -> TrialResult:
+        """One configuration's result; a variant that fails is a result as well.
+
+        Raises:
+            CompilerMissingError: the compiler has gone.
+            DeviceLostError: the variant left the device unusable for this process.
+        """
+        seconds: dict[str, float] = {}
+        started = time.perf_counter()
+        try:
+            build = building.result()
+        except CompileError as error:
+            return TrialResult(configuration, TrialStatus.COMPILE, message=f"{error}\n{error.log}")
+        finally:
+            seconds["wait"] = time.perf_counter() - started
+        seconds["compile"] = build.seconds
+        verdict = measurement = None
+        try:
+            started = time.perf_counter()
+            plan = self._plan(configuration, build)
+            verdict = check(self._subject.model, plan, self._subject.oracle)
+            self._synchronise()
+            seconds["check"] = time.perf_counter() - started
+            if not verdict.passed:
+                status = TrialStatus.CORRECTNESS
+                return TrialResult(configuration, status, build, verdict, message=verdict.reason, seconds=seconds)
+            started = time.perf_counter()
+            measurement, hopeless = measure(self._call(plan), self._clock, incumbent_ms)
+            seconds["measure"] = time.perf_counter() - started
+        # torch reports errors of the device as RuntimeError (torch.AcceleratorError, OutOfMemoryError).
+        except (LaunchError, RuntimeError) as error:
+            self._require_alive(error)
+            return TrialResult(configuration, TrialStatus.RUNTIME, build, message=str(error), seconds=seconds)
+        finally:
+            self._subject.model.pin(None)
+        status = TrialStatus.PRUNED if hopeless else TrialStatus.CORRECT
+        message = "hopelessly slower than the best so far" if hopeless else ""
+        return TrialResult(configuration, status, build, verdict, measurement, message, seconds)
+
+    def compare(self, finalists: Sequence[Finalist], default: Finalist | None) -> Comparison:
+        """Time the finalists, the default and the reference interleaved; the fastest finalist is the best."""
+        plans = {f"finalist {number}": self._plan(*finalist) for number, finalist in enumerate(finalists)}
+        calls: dict[str, Call] = {"reference": lambda: self._subject.reference(*self._inputs)}
+        if default is not None:
+            calls["default"] = self._pinned_call(self._plan(*default))
+        calls |= {name: self._pinned_call(plan) for name, plan in plans.items()}
+        with torch.no_grad():
+            samples = interleave(calls, self._clock, COMPARISON_ROUNDS, COMPARISON_SECONDS)
+        self._subject.model.pin(None)
+        ratios = {name: speedup(samples[name], samples["reference"]) for name in plans}
+        winner = max(ratios, key=lambda name: ratios[name].value)
+        kept = {name: values for name, values in samples.items() if name not in plans} | {"best": samples[winner]}
+        return Comparison(
+            best=plans[winner].configuration,
+            medians_ms={name: statistics.median(values) for name, values in kept.items()},
+            samples_ms=kept,
+            over_reference=ratios[winner],
+            over_default=speedup(samples[winner], samples["default"]) if default is not None else None,
+        )
+
+    def _plan(self, configuration: Configuration, build: Build) -> Plan:
+        subject = self._subject
+        module = self._compiler.load(build, subject.device.index)
+        return Plan(configuration, subject.problem, subject.device, module)
+
+    def _call(self, plan: Plan) -> Call:
+        """The whole forward under a plan, pinned once."""
+        model, inputs = self._subject.model, self._inputs
+        model.pin(plan)
+
+        def call() -> object:
+            with torch.no_grad():
+                return model(*inputs)
+
+        return call
+
+    def _pinned_call(self, plan: Plan) -> Call:
+        """The whole forward under a plan that is pinned anew each time, for calls that take turns."""
+        model, inputs = self._subject.model, self._inputs
+
+        def call() -> object:
+            model.pin(plan)
+            return model(*inputs)
+
+        return call
+
+    def _require_alive(self, error: Exception) -> None:
+        """An error that the device does not recover from (an illegal address, say) ends every later call as well."""
+        try:
+            self._synchronise()
+        except RuntimeError:
+            raise DeviceLostError(str(error)) from error
+
+    def _synchronise(self) -> None:
+        if self._subject.device.torch_device.type == "cuda":
+            torch.cuda.synchronize(self._subject.device.index)

@@ -1,0 +1,84 @@
+"""What a study is and where its trials go, said without naming a database."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tunebench.tuner.compile.base import CompilerName
+from tunebench.tuner.device import Device
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.result import Comparison, TrialResult, TrialStatus
+from tunebench.tuner.space import Configuration
+
+
+@dataclass(frozen=True)
+class StudyDescription:
+    """What makes two runs the same study: running it again goes on where it ended.
+
+    Attributes:
+        source_digest: digest of the kernel's `.cu`, headers and Python side; results of an edited kernel are not mixed.
+        space_digest: digest of the tunables' values, so that a restricted study is a study of its own.
+    """
+
+    kernel: str
+    source_digest: str
+    space_digest: str
+    problem: Problem
+    device: Device
+    compiler: CompilerName
+    sampler: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class PastTrial:
+    """What the search needs to know of a trial of an earlier run.
+
+    Attributes:
+        median_ms: None where the trial has no measurement.
+    """
+
+    number: int
+    configuration: Configuration
+    status: TrialStatus
+    median_ms: float | None
+
+
+class TrialLog(Protocol):
+    """Where one study's trials are kept. Every call is one transaction: it has happened entirely, or not at all."""
+
+    def past(self) -> Sequence[PastTrial]:
+        """The study's trials so far, by number."""
+
+    def record(self, number: int, result: TrialResult) -> None:
+        """Add a trial."""
+
+    def conclude(self, comparison: Comparison) -> None:
+        """Add the interleaved comparison that ends the study."""
+
+
+class MemoryLog:
+    """A `TrialLog` that keeps everything in this process, for one-off studies from Python."""
+
+    def __init__(self) -> None:
+        self.results: list[TrialResult] = []
+        self.comparison: Comparison | None = None
+
+    def past(self) -> Sequence[PastTrial]:
+        """The trials recorded so far."""
+        return [
+            PastTrial(number, r.configuration, r.status, r.measurement.median_ms if r.measurement else None)
+            for number, r in enumerate(self.results)
+        ]
+
+    def record(self, number: int, result: TrialResult) -> None:
+        """Append a trial; numbers must come in order."""
+        if number != len(self.results):
+            raise ValueError(f"trial {number} recorded after {len(self.results)} trials")
+        self.results.append(result)
+
+    def conclude(self, comparison: Comparison) -> None:
+        """Keep the comparison."""
+        self.comparison = comparison

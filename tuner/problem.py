@@ -1,0 +1,54 @@
+"""A problem: the shapes, dtype and choices that a measurement belongs to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What one call of a model asks for, as far as its speed depends on it.
+
+    Attributes:
+        axes: named sizes, in elements; two problems that differ only here are near or far from each other.
+        dtype: the name of the inputs' type as torch spells it, such as `float32`.
+        options: choices that make a different problem altogether, such as `mode=train`.
+    """
+
+    axes: Mapping[str, int]
+    dtype: str = "float32"
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """Canonical JSON; equal problems have equal keys."""
+        parts = {"axes": dict(self.axes), "dtype": self.dtype, "options": dict(self.options)}
+        return json.dumps(parts, sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_key(cls, key: str) -> Problem:
+        """The problem whose `key` this is."""
+        return cls(**json.loads(key))
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __str__(self) -> str:
+        sizes = " ".join(f"{name}={size}" for name, size in self.axes.items())
+        options = "".join(f" {name}={value}" for name, value in self.options.items())
+        return f"{sizes} {self.dtype}{options}"
+
+
+@dataclass(frozen=True)
+class Work:
+    """The least that any implementation of a problem must do.
+
+    Attributes:
+        bytes: device memory that must be read and written, each input once and each output once.
+        operations: arithmetic operations of the reference's own algorithm.
+    """
+
+    bytes: int
+    operations: int

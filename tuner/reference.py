@@ -1,0 +1,89 @@
+"""A reference in KernelBench's form: a file that defines `Model`, `get_inputs()` and `get_init_inputs()`."""
+
+from __future__ import annotations
+
+import ast
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from tunebench.tuner.errors import KernelFolderError, UnknownNameError, UserError
+
+REQUIRED = ("Model", "get_inputs", "get_init_inputs")
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A loaded reference.
+
+    Attributes:
+        sizes: the file's numeric constants after any change; they are what a study may change.
+    """
+
+    model: Callable[..., nn.Module]
+    get_inputs: Callable[[], Sequence[Any]]
+    get_init_inputs: Callable[[], Sequence[Any]]
+    sizes: Mapping[str, int | float]
+
+    def make_model(self, seed: int, device: torch.device, factory: Callable[..., nn.Module] | None = None) -> nn.Module:
+        """A model on a device, with the parameters that this seed draws; `factory` takes the place of `Model`."""
+        torch.manual_seed(seed)
+        with torch.device(device):
+            return (factory or self.model)(*self.get_init_inputs()).to(device)
+
+    def make_inputs(self, seed: int, device: torch.device) -> tuple[Any, ...]:
+        """One call's inputs, drawn on the device from this seed."""
+        torch.manual_seed(seed)
+        with torch.device(device):
+            inputs = self.get_inputs()
+        return tuple(value.to(device) if isinstance(value, torch.Tensor) else value for value in inputs)
+
+
+def load_reference(path: Path, sizes: Mapping[str, int | float] | None = None) -> Reference:
+    """Run a reference file with some of its top-level numeric constants set to other values.
+
+    A constant is changed where it is assigned, so that constants computed from it follow.
+
+    Raises:
+        KernelFolderError: the file cannot be read or lacks a part of KernelBench's form.
+        UnknownNameError: a name in `sizes` that is no top-level numeric constant of the file.
+        UserError: a size that is not a positive number.
+    """
+    try:
+        tree = ast.parse(path.read_text(), filename=str(path))
+    except (OSError, SyntaxError) as error:
+        raise KernelFolderError(f"{path}: cannot read the reference: {error}") from error
+    assignments = {
+        statement.targets[0].id: statement
+        for statement in tree.body
+        if isinstance(statement, ast.Assign)
+        and isinstance(statement.targets[0], ast.Name)
+        and _is_number(statement.value)
+    }
+    for name, size in (sizes or {}).items():
+        if name not in assignments:
+            raise UnknownNameError(f"size of {path.parent.name}", name, assignments)
+        if isinstance(size, bool) or not isinstance(size, int | float) or size <= 0:
+            raise UserError(f"size '{name}' is {size!r}: give a positive number")
+        assignments[name].value = ast.copy_location(ast.Constant(size), assignments[name].value)
+    module = types.ModuleType(f"tunebench_reference_{path.parent.name}")
+    module.__file__ = str(path)
+    exec(compile(tree, str(path), "exec"), module.__dict__)
+    if missing := [name for name in REQUIRED if not hasattr(module, name)]:
+        raise KernelFolderError(f"{path}: no {', '.join(missing)}; KernelBench's form defines {', '.join(REQUIRED)}")
+    constants = {name: getattr(module, name) for name in assignments}
+    return Reference(module.Model, module.get_inputs, module.get_init_inputs, constants)
+
+
+def _is_number(node: ast.expr) -> bool:
+    """Whether an expression is a number written with literals and arithmetic alone."""
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, int | float) and not isinstance(node.value, bool)
+    if isinstance(node, ast.BinOp):
+        return _is_number(node.left) and _is_number(node.right)
+    return isinstance(node, ast.UnaryOp) and _is_number(node.operand)

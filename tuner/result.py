@@ -1,0 +1,191 @@
+"""What a trial leaves behind, and the invariants that a result keeps from the moment it is built."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tunebench.tuner.compile.base import Build
+from tunebench.tuner.space import Configuration
+
+
+class TrialStatus(enum.StrEnum):
+    """How a trial ended: `correct`, `pruned` (right but hopelessly slow), or T4's words for what failed."""
+
+    CORRECT = "correct"
+    PRUNED = "pruned"
+    CONSTRAINTS = "constraints"
+    COMPILE = "compile"
+    RUNTIME = "runtime"
+    CORRECTNESS = "correctness"
+    TIMEOUT = "timeout"
+
+    @property
+    def timed(self) -> bool:
+        """Whether such a trial has a measurement."""
+        return self in (TrialStatus.CORRECT, TrialStatus.PRUNED)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step of the correctness gate.
+
+    Attributes:
+        seconds: what it took.
+        detail: what was found, for people.
+    """
+
+    name: str
+    passed: bool
+    seconds: float
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class ErrorFigures:
+    """How far an output is from the float64 reference; the worst over all outputs and cases.
+
+    Attributes:
+        max_absolute: largest |output − reference|.
+        max_relative: the same divided by the size of the output (the RMS of its row, see `check.scale_of`).
+        relative_norm: ‖output − reference‖ / ‖reference‖.
+        reference_max_relative, reference_relative_norm: the same for the reference model at its own precision.
+        multiple_of_reference: `max_relative` over `reference_max_relative`; infinite where the reference is exact.
+        first_wrong_index: flat index of the first element outside the tolerance; None where there is none.
+        untouched: elements the kernel never wrote.
+    """
+
+    max_absolute: float
+    max_relative: float
+    relative_norm: float
+    reference_max_relative: float
+    reference_relative_norm: float
+    first_wrong_index: int | None = None
+    untouched: int = 0
+
+    @property
+    def multiple_of_reference(self) -> float:
+        """`max_relative` over the reference's own; infinite where the reference is exact and this is not."""
+        if self.max_relative == 0.0:
+            return 0.0
+        return self.max_relative / self.reference_max_relative if self.reference_max_relative else float("inf")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome of the correctness gate.
+
+    Attributes:
+        reason: one line on the stage that refused; empty where all passed.
+        tolerance: the bound on `errors.max_relative` (twice the reference's own error passes too).
+        errors: None where no output could be compared.
+    """
+
+    passed: bool
+    stages: tuple[Stage, ...]
+    tolerance: float
+    errors: ErrorFigures | None = None
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        if self.passed != all(stage.passed for stage in self.stages):
+            raise ValueError("a verdict passes exactly when all its stages do")
+        if self.passed == bool(self.reason):
+            raise ValueError("a refusal has a reason and a pass has none")
+
+
+class CacheRegime(enum.StrEnum):
+    """What the caches hold when a sample starts; figures of different regimes are never ranked together."""
+
+    COLD = "cold"
+    WARM = "warm"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Samples of one configuration's time and their statistics.
+
+    Attributes:
+        samples_ms: every sample in the order taken, milliseconds.
+        median_ms, low_ms, high_ms: the median and its 95 % order-statistic interval.
+        regime: what the caches held.
+        clock: what took the time, such as `cuda-event`.
+    """
+
+    samples_ms: tuple[float, ...]
+    median_ms: float
+    low_ms: float
+    high_ms: float
+    regime: CacheRegime
+    clock: str
+
+    def __post_init__(self) -> None:
+        if not self.samples_ms or min(self.samples_ms) <= 0:
+            raise ValueError("a measurement has samples, all of them positive")
+        if not self.low_ms <= self.median_ms <= self.high_ms:
+            raise ValueError("a median lies inside its interval")
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """One configuration tried: exactly the parts its status implies.
+
+    Attributes:
+        message: the text that explains a status other than `correct`; for `compile` the compiler's log.
+        seconds: what each phase took, such as `compile`, `check`, `measure`.
+    """
+
+    configuration: Configuration
+    status: TrialStatus
+    build: Build | None = None
+    verdict: Verdict | None = None
+    measurement: Measurement | None = None
+    message: str = ""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.status.timed != (self.measurement is not None):
+            raise ValueError(f"a {self.status} trial {'needs a' if self.status.timed else 'has no'} measurement")
+        if self.status.timed and not (self.verdict and self.verdict.passed):
+            raise ValueError(f"a {self.status} trial has a verdict that passed")
+        if (self.status is TrialStatus.CORRECTNESS) != (self.verdict is not None and not self.verdict.passed):
+            raise ValueError("a trial is refused for correctness exactly when its verdict did not pass")
+        if not self.status.timed and not self.message:
+            raise ValueError(f"a {self.status} trial says why")
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times faster one thing is than another: the median of per-round ratios with its interval.
+
+    Attributes:
+        rounds: interleaved rounds it was taken from.
+        confidence: of the interval, such as 0.95.
+    """
+
+    value: float
+    low: float
+    high: float
+    rounds: int
+    confidence: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f}× [{self.low:.3f}, {self.high:.3f}]"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The interleaved timing that ends a study: the best configuration against its baselines.
+
+    Attributes:
+        medians_ms, samples_ms: by contender: `reference`, `best`, and `default` where the default configuration is
+            correct; the n-th samples belong to the same round.
+        over_reference, over_default: speed-up of the best over each.
+    """
+
+    best: Configuration
+    medians_ms: Mapping[str, float]
+    samples_ms: Mapping[str, tuple[float, ...]]
+    over_reference: Ratio
+    over_default: Ratio | None

@@ -1,0 +1,337 @@
+"""The search space: typed tunables, named constraints, and the enumeration of the valid configurations.
+
+Constraints and conditions are predicates whose *parameter names* say what they look at: names of tunables, `problem`
+(a `tunebench.tuner.problem.Problem`) and `device` (a `tunebench.tuner.device.Device`). Knowing the names lets the
+enumeration test a constraint as soon as its last tunable has a value, so that an invalid subtree is never walked.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tunebench.tuner.errors import EmptySpaceError, UnknownNameError, UserError
+
+if TYPE_CHECKING:
+    from tunebench.tuner.device import Device
+    from tunebench.tuner.problem import Problem
+
+Value: TypeAlias = bool | int | float | str
+Predicate: TypeAlias = Callable[..., bool]
+
+INACTIVE = -1
+"""The value index of a conditional tunable whose condition does not hold."""
+
+_CONTEXT = ("problem", "device")
+
+
+def parameters_of(predicate: Predicate) -> tuple[str, ...]:
+    """The names a predicate looks at."""
+    return tuple(inspect.signature(predicate).parameters)
+
+
+@dataclass(frozen=True)
+class Tunable:
+    """A named parameter of a kernel with its possible values, in an order that means something where there is one.
+
+    Attributes:
+        name: the same name as in the `.cu` source.
+        values: the legal values, all of one type.
+        when: a predicate over earlier tunables, `problem` and `device`; where it is false the tunable does not matter
+            and is absent from the configuration, so that it does not multiply the space.
+        host: decided by the host code alone; it is not compiled into the binary, so variants that differ only in such
+            tunables share one build.
+    """
+
+    name: str
+    values: tuple[Value, ...]
+    when: Predicate | None = None
+    host: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.name.isidentifier() or self.name in _CONTEXT:
+            raise UserError(f"'{self.name}' cannot name a tunable: use an identifier other than {', '.join(_CONTEXT)}")
+        if not self.values:
+            raise UserError(f"tunable '{self.name}' has no values: give at least one")
+        if len({type(value) for value in self.values}) != 1 or not isinstance(self.values[0], bool | int | float | str):
+            raise UserError(f"tunable '{self.name}' mixes types: its values must all be bool, int, float or str")
+        if len(set(self.values)) != len(self.values):
+            raise UserError(f"tunable '{self.name}' repeats a value: {list(self.values)}")
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """A named predicate that every valid configuration satisfies.
+
+    A constraint over a tunable that is inactive in a configuration does not apply to that configuration.
+    """
+
+    name: str
+    holds: Predicate
+
+
+class Configuration(Mapping[str, Value]):
+    """One member of a search space: the values of its active tunables, immutable, equal by content."""
+
+    __slots__ = ("_key", "_values")
+
+    def __init__(self, values: Mapping[str, Value]) -> None:
+        self._values = dict(values)
+        self._key = json.dumps(self._values, sort_keys=True, separators=(",", ":"))
+
+    @property
+    def key(self) -> str:
+        """Canonical JSON: equal configurations have equal keys, whatever the order of their tunables."""
+        return self._key
+
+    def __getitem__(self, name: str) -> Value:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Configuration) and self._key == other._key
+
+    def __repr__(self) -> str:
+        return "Configuration(" + ", ".join(f"{name}={value!r}" for name, value in self.items()) + ")"
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}={value}" for name, value in self.items())
+
+    def integer(self, name: str) -> int:
+        """The value of an integer tunable; 0 where it is inactive.
+
+        Raises:
+            TypeError: the value is not an integer.
+        """
+        value = self._values.get(name, 0)
+        if not isinstance(value, int):
+            raise TypeError(f"tunable '{name}' is {value!r}, not an integer")
+        return int(value)
+
+
+@dataclass(frozen=True)
+class SearchSpace:
+    """The declared space: tunables, constraints and the hand-picked default.
+
+    Attributes:
+        default: a value for every tunable, those that are inactive by default included.
+    """
+
+    tunables: tuple[Tunable, ...]
+    default: Mapping[str, Value]
+    constraints: tuple[Constraint, ...] = ()
+    names: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        names = tuple(tunable.name for tunable in self.tunables)
+        object.__setattr__(self, "names", names)
+        if len(set(names)) != len(names):
+            raise UserError(f"a tunable is declared twice among {', '.join(names)}")
+        for position, tunable in enumerate(self.tunables):
+            self._require_known(tunable.when, names[:position], f"the condition of tunable '{tunable.name}'")
+        for constraint in self.constraints:
+            self._require_known(constraint.holds, names, f"constraint '{constraint.name}'")
+        if missing := set(names) - set(self.default):
+            raise UserError(f"the default configuration lacks {', '.join(sorted(missing))}")
+        for name, value in self.default.items():
+            self.tunable(name)
+            if value not in self.tunable(name).values:
+                raise UserError(f"the default {name}={value!r} is not one of {list(self.tunable(name).values)}")
+
+    @staticmethod
+    def _require_known(predicate: Predicate | None, known: Sequence[str], owner: str) -> None:
+        for name in parameters_of(predicate) if predicate else ():
+            if name not in known and name not in _CONTEXT:
+                raise UnknownNameError(f"name in {owner}", name, (*known, *_CONTEXT))
+
+    def tunable(self, name: str) -> Tunable:
+        """The tunable of that name.
+
+        Raises:
+            UnknownNameError: there is none; the message has the nearest names.
+        """
+        for tunable in self.tunables:
+            if tunable.name == name:
+                return tunable
+        raise UnknownNameError("tunable", name, self.names)
+
+    def restrict(self, allowed: Mapping[str, Sequence[Value]]) -> SearchSpace:
+        """The same space with some tunables limited to some of their values; the rest of it is unchanged.
+
+        Raises:
+            UnknownNameError: a name that is no tunable of this space.
+            UserError: a value that the tunable does not have.
+        """
+        for name, values in allowed.items():
+            legal = self.tunable(name).values
+            for value in values:
+                if value not in legal or type(value) is not type(legal[0]):
+                    raise UserError(f"tunable '{name}' has no value {value!r}; its values are {list(legal)}")
+            if not values:
+                raise UserError(f"tunable '{name}' is restricted to no values; its values are {list(legal)}")
+        tunables = tuple(
+            replace(tunable, values=tuple(allowed[tunable.name])) if tunable.name in allowed else tunable
+            for tunable in self.tunables
+        )
+        default = {
+            tunable.name: self.default[tunable.name]
+            if self.default[tunable.name] in tunable.values
+            else tunable.values[0]
+            for tunable in tunables
+        }
+        return SearchSpace(tunables, default, self.constraints)
+
+    def enumerate(self, problem: Problem | None = None, device: Device | None = None) -> ValidSpace:
+        """Every valid configuration for a problem on a device.
+
+        Raises:
+            EmptySpaceError: there is none; the message names the constraint that emptied the space.
+        """
+        context = {"problem": problem, "device": device}
+        walk = _Walk(self, context)
+        rows = walk.rows(self.constraints)
+        if not rows:
+            raise EmptySpaceError(self._why_empty(walk))
+        return ValidSpace(self, np.array(rows, dtype=np.int16))
+
+    def _why_empty(self, walk: _Walk) -> str:
+        total = len(walk.rows(()))
+        for constraint in self.constraints:
+            if walk.rows(tuple(c for c in self.constraints if c is not constraint)):
+                named = ", ".join(parameters_of(constraint.holds))
+                return (
+                    f"no valid configuration: constraint '{constraint.name}' refuses all of the {total} left; "
+                    f"loosen it, or allow more values of what it looks at ({named})"
+                )
+        names = ", ".join(f"'{constraint.name}'" for constraint in self.constraints)
+        return f"no valid configuration: constraints {names} together refuse all of the {total}; loosen them"
+
+
+class _Walk:
+    """Depth-first enumeration of one space in one context, constraints tested as early as they can be."""
+
+    def __init__(self, space: SearchSpace, context: Mapping[str, Any]) -> None:
+        self._space = space
+        self._context = context
+
+    def rows(self, constraints: Sequence[Constraint]) -> list[tuple[int, ...]]:
+        """Value indices, one tuple a configuration, `INACTIVE` where a tunable does not matter."""
+        tunables = self._space.tunables
+        position = {tunable.name: index for index, tunable in enumerate(tunables)}
+        ready: list[list[tuple[Predicate, tuple[str, ...]]]] = [[] for _ in range(len(tunables) + 1)]
+        for constraint in constraints:
+            names = parameters_of(constraint.holds)
+            last = max((position[name] + 1 for name in names if name in position), default=0)
+            ready[last].append((constraint.holds, names))
+        conditions = [(t.when, parameters_of(t.when)) if t.when else None for t in tunables]
+        values: dict[str, Any] = dict(self._context)
+        found: list[tuple[int, ...]] = []
+        chosen: list[int] = []
+
+        def holds(predicate: Predicate, names: tuple[str, ...]) -> bool:
+            return any(name not in values for name in names) or bool(predicate(*[values[name] for name in names]))
+
+        def active(depth: int) -> bool:
+            condition = conditions[depth]
+            if condition is None:
+                return True
+            predicate, names = condition
+            # A condition on a tunable that is itself inactive is not met.
+            return all(name in values for name in names) and bool(predicate(*[values[name] for name in names]))
+
+        def descend(depth: int) -> None:
+            if not all(holds(predicate, names) for predicate, names in ready[depth]):
+                return
+            if depth == len(tunables):
+                found.append(tuple(chosen))
+                return
+            tunable = tunables[depth]
+            if not active(depth):
+                chosen.append(INACTIVE)
+                descend(depth + 1)
+                chosen.pop()
+                return
+            for index, value in enumerate(tunable.values):
+                values[tunable.name] = value
+                chosen.append(index)
+                descend(depth + 1)
+                chosen.pop()
+            del values[tunable.name]
+
+        descend(0)
+        return found
+
+
+class ValidSpace(Sequence[Configuration]):
+    """The enumerated valid configurations of a space, in enumeration order, held as value indices.
+
+    Attributes:
+        space: the declared space.
+        indices: int16 array (configurations × tunables) of value indices, `INACTIVE` where a tunable does not matter.
+    """
+
+    def __init__(self, space: SearchSpace, indices: npt.NDArray[np.int16]) -> None:
+        self.space = space
+        self.indices = indices
+        self._row_of = {row.tobytes(): number for number, row in enumerate(indices)}
+        self._value_index = [{value: index for index, value in enumerate(t.values)} for t in space.tunables]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, number: Any) -> Any:
+        if isinstance(number, slice):
+            return [self[i] for i in range(*number.indices(len(self)))]
+        row = self.indices[number]
+        return Configuration(
+            {
+                tunable.name: tunable.values[index]
+                for tunable, index in zip(self.space.tunables, row.tolist(), strict=True)
+                if index != INACTIVE
+            }
+        )
+
+    def find(self, configuration: Mapping[str, Value]) -> int | None:
+        """The number of a configuration in this space, or None where it is not a member of it."""
+        row = np.full(len(self.space.tunables), INACTIVE, dtype=np.int16)
+        for position, tunable in enumerate(self.space.tunables):
+            if tunable.name in configuration:
+                index = self._value_index[position].get(configuration[tunable.name])
+                if index is None:
+                    return None
+                row[position] = index
+        if len(set(configuration) - set(self.space.names)):
+            return None
+        return self._row_of.get(row.tobytes())
+
+    def nearest(self, values: Mapping[str, Value]) -> int:
+        """The number of the configuration that differs from the given values in the fewest tunables (then by index).
+
+        Tunables that are inactive in a configuration are not counted as different.
+        """
+        wanted = np.array(
+            [self._value_index[i].get(values.get(t.name, t.values[0]), 0) for i, t in enumerate(self.space.tunables)]
+        )
+        live = self.indices != INACTIVE
+        differing = ((self.indices != wanted) & live).sum(axis=1)
+        distance = np.where(live, np.abs(self.indices - wanted), 0).sum(axis=1)
+        return int(np.lexsort((distance, differing))[0])
+
+    @property
+    def default(self) -> int:
+        """The number of the default configuration, or of the valid one nearest to it."""
+        return self.nearest(self.space.default)

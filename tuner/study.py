@@ -1,0 +1,278 @@
+"""A study: ask -> build ahead -> evaluate -> record -> tell, until the budget is spent; then the finalists' comparison.
+
+The trial log is the only truth. The Optuna study that samplers see lives in memory and is rebuilt from the log, so
+that a process killed at any moment leaves nothing that could disagree.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+import optuna
+from optuna.trial import TrialState
+
+from tunebench.tuner.compile.base import Build, Compiler
+from tunebench.tuner.compile.cache import BuildCache
+from tunebench.tuner.errors import DeviceLostError
+from tunebench.tuner.evaluate import BuildQueue, Evaluator, Finalist, Subject
+from tunebench.tuner.history import PastTrial, TrialLog
+from tunebench.tuner.result import Comparison, TrialResult, TrialStatus
+from tunebench.tuner.sampler import PoolSampler, SpaceExhausted
+from tunebench.tuner.space import Configuration, ValidSpace
+
+FINALISTS = 4
+"""How many of the best screened configurations are timed again, interleaved."""
+
+_MAX_COMPILE_WORKERS = 16
+
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When a study ends.
+
+    Attributes:
+        trials: in all, those of earlier runs of the same study included.
+        seconds: of this run; None for no limit.
+    """
+
+    trials: int
+    seconds: float | None = None
+
+
+class Ending(enum.StrEnum):
+    """Why a run of a study ended."""
+
+    BUDGET = "budget"
+    EXHAUSTED = "exhausted"
+    INTERRUPTED = "interrupted"
+    DEVICE_LOST = "device lost"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a running study stands.
+
+    Attributes:
+        done, planned: trials, those of earlier runs included.
+        here: trials of this run.
+        seconds: since this run began.
+        best_ms, default_ms: medians so far; None before there is one.
+        last: the result that was just recorded; None at the start.
+    """
+
+    done: int
+    planned: int
+    here: int
+    seconds: float
+    best_ms: float | None
+    default_ms: float | None
+    last: TrialResult | None
+
+    @property
+    def per_second(self) -> float:
+        """Trials a second in this run."""
+        return self.here / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Until the planned trials are done, at this run's rate."""
+        return (self.planned - self.done) / self.per_second if self.per_second else None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a study has found so far.
+
+    Attributes:
+        counts: trials by status, all runs.
+        comparison: None where nothing was correct or the run was cut short.
+        proven: every valid configuration has been measured, so the best is the best there is.
+        refusals: the first line of each kind of failure and how often it came, in this run.
+        seconds: of this run.
+    """
+
+    trials: int
+    space_size: int
+    counts: Mapping[TrialStatus, int]
+    best: PastTrial | None
+    comparison: Comparison | None
+    ending: Ending
+    proven: bool
+    refusals: Mapping[str, int]
+    seconds: float
+
+
+@dataclass
+class _InFlight:
+    trial: optuna.Trial
+    configuration: Configuration
+    building: Future[Build]
+
+
+class StudyRun:
+    """One run of a study over one subject."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        space: ValidSpace,
+        compiler: Compiler,
+        sampler: PoolSampler,
+        log: TrialLog,
+        cache: BuildCache | None = None,
+    ) -> None:
+        workers = min(_MAX_COMPILE_WORKERS, len(os.sched_getaffinity(0)))
+        self._subject = subject
+        self._space = space
+        self._sampler = sampler
+        self._log = log
+        self._queue = BuildQueue(compiler, cache or BuildCache(), workers)
+        self._ahead = workers
+        self._evaluator = Evaluator(subject, compiler)
+        self._past = list(log.past())
+        self._study = self._rebuild()
+        self._refusals: Counter[str] = Counter()
+        self._started = time.monotonic()
+
+    def run(self, budget: Budget, report: Callable[[Progress], None] = lambda _: None) -> Outcome:
+        """Go on until the budget is spent, the space is exhausted, or Ctrl-C; everything done is recorded.
+
+        Raises:
+            CompilerMissingError: the compiler went away.
+        """
+        self._started = time.monotonic()
+        already = len(self._past)
+        comparison = None
+        self._sampler.first(self._study, [self._space.default])
+        try:
+            report(self._progress(already, budget, None))
+            ending = self._search(budget, already, report)
+            if ending is not Ending.DEVICE_LOST:
+                comparison = self._conclude()
+        except KeyboardInterrupt:
+            ending = Ending.INTERRUPTED
+        finally:
+            self._queue.close()
+        return Outcome(
+            trials=len(self._past),
+            space_size=len(self._space),
+            counts=Counter(trial.status for trial in self._past),
+            best=self._ranked()[0] if self._ranked() else None,
+            comparison=comparison,
+            ending=ending,
+            proven=len({trial.configuration for trial in self._past}) == len(self._space),
+            refusals=dict(self._refusals),
+            seconds=time.monotonic() - self._started,
+        )
+
+    def _search(self, budget: Budget, already: int, report: Callable[[Progress], None]) -> Ending:
+        flying: deque[_InFlight] = deque()
+        while True:
+            if budget.seconds is not None and time.monotonic() - self._started >= budget.seconds:
+                return Ending.BUDGET
+            while len(self._past) + len(flying) < budget.trials and len(flying) <= self._ahead:
+                try:
+                    flying.append(self._ask())
+                except SpaceExhausted:
+                    break
+            if not flying:
+                return Ending.BUDGET if len(self._past) >= budget.trials else Ending.EXHAUSTED
+            try:
+                result = self._finish(flying.popleft())
+            except DeviceLostError:
+                return Ending.DEVICE_LOST
+            report(self._progress(already, budget, result))
+
+    def _ask(self) -> _InFlight:
+        trial, number = self._sampler.ask(self._study)
+        configuration = self._space[number]
+        building = self._queue.submit(self._subject.kernel, configuration, self._subject.problem, self._subject.device)
+        return _InFlight(trial, configuration, building)
+
+    def _finish(self, flight: _InFlight) -> TrialResult:
+        best = self._ranked()
+        incumbent_ms = best[0].median_ms if best else None
+        try:
+            result = self._evaluator.evaluate(flight.configuration, flight.building, incumbent_ms)
+        except DeviceLostError as error:
+            self._record(TrialResult(flight.configuration, TrialStatus.RUNTIME, message=str(error)))
+            raise
+        self._record(result)
+        median_ms = result.measurement.median_ms if result.measurement else None
+        if result.status is TrialStatus.CORRECT:
+            self._study.tell(flight.trial, median_ms)
+        else:
+            # Optuna's samplers do not see FAIL trials; a failure is told as PRUNED, a hopeless time as its value.
+            if median_ms is not None:
+                flight.trial.report(median_ms, step=0)
+            self._study.tell(flight.trial, state=TrialState.PRUNED)
+        return result
+
+    def _record(self, result: TrialResult) -> None:
+        number = len(self._past)
+        self._log.record(number, result)
+        median_ms = result.measurement.median_ms if result.measurement else None
+        self._past.append(PastTrial(number, result.configuration, result.status, median_ms))
+        if not result.status.timed:
+            self._refusals[f"{result.status}: {result.message.splitlines()[0]}"] += 1
+
+    def _conclude(self) -> Comparison | None:
+        ranked = self._ranked()
+        if not ranked:
+            return None
+        finalists = [self._built(trial.configuration) for trial in ranked[:FINALISTS]]
+        default = self._space[self._space.default]
+        correct = any(trial.configuration == default for trial in ranked)
+        comparison = self._evaluator.compare(finalists, self._built(default) if correct else None)
+        self._log.conclude(comparison)
+        return comparison
+
+    def _built(self, configuration: Configuration) -> Finalist:
+        subject = self._subject
+        return configuration, self._queue.submit(
+            subject.kernel, configuration, subject.problem, subject.device
+        ).result()
+
+    def _ranked(self) -> list[PastTrial]:
+        """Correct trials, fastest first."""
+        correct = [trial for trial in self._past if trial.status is TrialStatus.CORRECT]
+        return sorted(correct, key=lambda trial: trial.median_ms or 0.0)
+
+    def _progress(self, already: int, budget: Budget, last: TrialResult | None) -> Progress:
+        ranked = self._ranked()
+        default = self._space[self._space.default]
+        return Progress(
+            done=len(self._past),
+            planned=min(budget.trials, len(self._space)),
+            here=len(self._past) - already,
+            seconds=time.monotonic() - self._started,
+            best_ms=ranked[0].median_ms if ranked else None,
+            default_ms=next((trial.median_ms for trial in self._past if trial.configuration == default), None),
+            last=last,
+        )
+
+    def _rebuild(self) -> optuna.Study:
+        """The Optuna study that this log's trials make."""
+        study = optuna.create_study(sampler=self._sampler, direction="minimize")
+        for past in self._past:
+            correct = past.status is TrialStatus.CORRECT
+            study.add_trial(
+                optuna.create_trial(
+                    state=TrialState.COMPLETE if correct else TrialState.PRUNED,
+                    value=past.median_ms,
+                    params=dict(past.configuration),
+                    distributions={
+                        name: optuna.distributions.CategoricalDistribution(self._space.space.tunable(name).values)
+                        for name in past.configuration
+                    },
+                )
+            )
+        return study

@@ -1,0 +1,104 @@
+"""A variant: everything that determines one binary of a kernel."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from tunebench.tuner.space import Configuration, SearchSpace, Value
+
+HEADER_SUFFIXES = (".cuh", ".h", ".hpp")
+
+CPP_TYPE = {"float32": "float", "float64": "double"}
+"""The C++ type a kernel sees as `scalar_t`, by torch dtype name; a dtype that is not here has no kernel."""
+
+
+@dataclass(frozen=True)
+class KernelSource:
+    """The text of a `.cu` file with the headers it may include.
+
+    Attributes:
+        name: the kernel's name, for messages and build folders.
+        text: the `.cu` source.
+        entry_points: names of its `extern "C" __global__` functions.
+        headers: text by file name of every header it can include with quotes.
+    """
+
+    name: str
+    text: str
+    entry_points: tuple[str, ...]
+    headers: Mapping[str, str]
+
+    @classmethod
+    def read(cls, path: Path, entry_points: tuple[str, ...], include: Path | None = None) -> KernelSource:
+        """Read a source and its headers: those beside it and those of the folder `include`."""
+        headers: dict[str, str] = {}
+        for folder in (include, path.parent):
+            for header in sorted(folder.iterdir()) if folder and folder.is_dir() else ():
+                if header.suffix in HEADER_SUFFIXES:
+                    headers[header.name] = header.read_text()
+        return cls(path.stem, path.read_text(), entry_points, headers)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the source and its headers."""
+        parts = [self.text, list(self.entry_points), dict(sorted(self.headers.items()))]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A kernel source with its compile-time constants fixed, for one architecture.
+
+    Attributes:
+        source: the kernel.
+        prologue: generated C++ that fixes the constants; it stands before the source.
+        architecture: what the binary runs on, such as `sm_90` or `x86_64`.
+    """
+
+    source: KernelSource
+    prologue: str
+    architecture: str
+
+    @property
+    def text(self) -> str:
+        """The complete translation unit."""
+        return f'{self.prologue}#line 1 "{self.source.name}.cu"\n{self.source.text}'
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of all that determines the binary, the compiler apart."""
+        parts = [self.source.digest, self.prologue, self.architecture]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def prologue(
+    space: SearchSpace, configuration: Configuration, dtype: str, axes: Mapping[str, int] | None = None
+) -> str:
+    """The lines that fix a kernel's constants: tunables under their own names, `scalar_t`, compiled-in axes.
+
+    A text-valued tunable becomes an enumeration: `load_hint` with the value `streaming` reads
+    `load_hint == load_hint_t::streaming` in the source. A tunable that is inactive in the configuration is fixed at its
+    first value, so that the source needs no preprocessor conditions.
+    """
+    lines = [f"using scalar_t = {CPP_TYPE[dtype]};"]
+    lines += [f"constexpr long long {name} = {size};" for name, size in (axes or {}).items()]
+    for tunable in space.tunables:
+        if not tunable.host:
+            lines.append(_constant(tunable.name, configuration.get(tunable.name, tunable.values[0]), tunable.values))
+    return "\n".join(lines) + "\n"
+
+
+def _constant(name: str, value: Value, values: tuple[Value, ...]) -> str:
+    if isinstance(value, bool):
+        return f"constexpr bool {name} = {str(value).lower()};"
+    if isinstance(value, int):
+        return f"constexpr int {name} = {value};"
+    if isinstance(value, float):
+        return f"constexpr double {name} = {value!r};"
+    members = ", ".join(str(member) for member in values)
+    return f"enum class {name}_t {{ {members} }};\nconstexpr {name}_t {name} = {name}_t::{value};"
