@@ -179,5 +179,10 @@ def _reason(error: BaseException) -> str:
         return "the file or its folder cannot be written"
     if code.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
         return "the file is not a database, or is damaged: restore a backup"
+    return first_line(error)
+
+
+def first_line(error: BaseException | None) -> str:
+    """The first line of an error's text; drivers add the statement, hints and positions below it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0][:300] if lines else type(error).__name__

@@ -117,18 +117,19 @@ def comparison_row(connection: Connection, study_id: int, environment_id: int, c
         for name, median_ms in comparison.medians_ms.items()
     ]
     connection.execute(insert(ContenderRecord), contenders)
-    for baseline, ratio in (("reference", comparison.over_reference), ("default", comparison.over_default)):
-        if ratio is not None:
-            values = {
-                "comparison_id": comparison_id,
-                "baseline": baseline,
-                "ratio": ratio.value,
-                "low": ratio.low,
-                "high": ratio.high,
-                "rounds": ratio.rounds,
-                "confidence": ratio.confidence,
-            }
-            connection.execute(insert(SpeedUpRecord), values)
+    speedups = [
+        {
+            "comparison_id": comparison_id,
+            "baseline": baseline.value,
+            "ratio": ratio.value,
+            "low": ratio.low,
+            "high": ratio.high,
+            "rounds": ratio.rounds,
+            "confidence": ratio.confidence,
+        }
+        for baseline, ratio in comparison.speedups.items()
+    ]
+    connection.execute(insert(SpeedUpRecord), speedups)
     return comparison_id
 
 

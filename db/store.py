@@ -13,7 +13,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import IntegrityError
 
 from tunebench.db.decode import configuration_of, status_of
-from tunebench.db.engine import default_file, file_of, for_writing, locate, make_engine, name_of, translated
+from tunebench.db.engine import default_file, file_of, first_line, for_writing, locate, make_engine, name_of, translated
 from tunebench.db.models import ConfigurationRecord, TrialRecord
 from tunebench.db.rows import comparison_row, environment_row, study_row, trial_row
 from tunebench.db.sqlite_file import FileState, look_at, require_folder, use_wal
@@ -129,8 +129,8 @@ class StudyLog:
                 trial_row(connection, self.study_id, self._environment_id, number, result)
             except IntegrityError as error:
                 raise DatabaseError(
-                    f"{self._database.name}: trial {number} of study {self.study_id} was refused ({error.orig}): "
-                    "another process may be running the same study"
+                    f"{self._database.name}: trial {number} of study {self.study_id} was refused "
+                    f"({first_line(error.orig)}): another process may be running the same study"
                 ) from error
 
     def conclude(self, comparison: Comparison) -> None:
@@ -187,7 +187,7 @@ def _not_to_be_read(where: str, revision: str | None) -> DatabaseError:
         return DatabaseMissingError(
             f"there is no results database at {where}: run a study first, or say where with --db"
         )
-    return DatabaseError(f"{where} has the older revision '{revision}': run 'tunebench db upgrade' (it keeps a copy)")
+    return DatabaseError(f"{where} has the older revision '{revision}': the next study upgrades it, and keeps a copy")
 
 
 def _prepare(url: URL, file: Path | None, state: FileState) -> None:

@@ -11,7 +11,7 @@ from rich.table import Table
 from tunebench.db.query import BestRow, TrialRow
 from tunebench.studies.tune import StudyReport
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.result import Ratio, TrialStatus
+from tunebench.tuner.result import Baseline, Ratio, TrialStatus
 from tunebench.tuner.study import Ending
 
 
@@ -27,7 +27,10 @@ def print_table(console: Console, columns: Sequence[str], rows: Sequence[Sequenc
 
 def print_reports(console: Console, reports: Sequence[StudyReport]) -> None:
     """The summary of a `tune`: times, speed-ups with intervals, what was verified and what was refused."""
-    columns = ("kernel", "problem", "reference", "default", "best", "over reference", "over default", "verified")
+    columns = (
+        *("kernel", "problem", "reference", "default", "best"),
+        *("over reference", "over default", "of copy rate", "verified"),
+    )
     rows = [_summary_row(report) for report in reports]
     print_table(console, columns, rows, "Medians of interleaved rounds; speed-ups with 95 % intervals")
     for report in reports:
@@ -41,9 +44,10 @@ def _summary_row(report: StudyReport) -> tuple[str, ...]:
     counted = f"{verified} of {outcome.trials}"
     name = (report.kernel, str(report.problem))
     if comparison is None:
-        return (*name, "", "", "", "", "", counted)
-    times = [_milliseconds(comparison.medians_ms.get(key)) for key in ("reference", "default", "best")]
-    return (*name, *times, str(comparison.over_reference), _ratio(comparison.over_default), counted)
+        return (*name, "", "", "", "", "", "", counted)
+    times = [_milliseconds(comparison.medians_ms.get(key)) for key in (Baseline.REFERENCE, Baseline.DEFAULT, "best")]
+    ratios = [_ratio(comparison.speedups.get(baseline)) for baseline in (Baseline.REFERENCE, Baseline.DEFAULT)]
+    return (*name, *times, *ratios, _share(comparison.speedups.get(Baseline.COPY)), counted)
 
 
 def _print_notes(console: Console, report: StudyReport) -> None:
@@ -76,6 +80,11 @@ def _ratio(value: Ratio | None) -> str:
     return "" if value is None else str(value)
 
 
+def _share(value: Ratio | None) -> str:
+    """A ratio as a percentage with its interval."""
+    return "" if value is None else f"{value.value:.1%} [{value.low:.1%}, {value.high:.1%}]"
+
+
 def report_values(report: StudyReport) -> dict[str, object]:
     """A study's report as plain values for `--json`."""
     outcome, comparison = report.outcome, report.outcome.comparison
@@ -94,8 +103,10 @@ def report_values(report: StudyReport) -> dict[str, object]:
         "seconds": outcome.seconds,
         "best": dict(comparison.best) if comparison else None,
         "medians_ms": dict(comparison.medians_ms) if comparison else None,
-        "over_reference": _ratio_values(comparison.over_reference) if comparison else None,
-        "over_default": _ratio_values(comparison.over_default) if comparison else None,
+        "speedups": {
+            baseline.value: _ratio_values(ratio)
+            for baseline, ratio in (comparison.speedups if comparison else {}).items()
+        },
     }
 
 

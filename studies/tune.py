@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tunebench.db.optuna_mirror import publish
 from tunebench.db.store import Database
 from tunebench.kernels.registry import load_model
 from tunebench.kernels.tuned_module import TunedModule, forget_plans
@@ -152,6 +153,7 @@ def _tune_mode(resolved: Resolved, mode: str, database: Database, announce: Repo
     run = StudyRun(subject, space, compiler, make_sampler(request.sampler, space, request.seed), log)
     progress = announce(Announcement(kernel.name, subject.problem, device, len(space)))
     outcome = run.run(Budget(request.trials, request.seconds), progress)
+    publish(database, log.study_id, {tunable.name: tunable.values for tunable in resolved.space.tunables})
     return StudyReport(kernel.name, subject.problem, device, log.study_id, outcome)
 
 

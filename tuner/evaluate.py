@@ -20,7 +20,7 @@ from tunebench.tuner.kernel import Kernel, ModelFactory, Plan, TunableModel
 from tunebench.tuner.measure import Call, clock_for, interleave, measure, speedup
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.reference import Reference
-from tunebench.tuner.result import Comparison, TrialResult, TrialStatus
+from tunebench.tuner.result import Baseline, Comparison, TrialResult, TrialStatus
 from tunebench.tuner.space import Configuration
 
 SEEDS = (1, 2)
@@ -150,25 +150,35 @@ class Evaluator:
         return TrialResult(configuration, status, build, verdict, measurement, message, seconds)
 
     def compare(self, finalists: Sequence[Finalist], default: Finalist | None) -> Comparison:
-        """Time the finalists, the default and the reference interleaved; the fastest finalist is the best."""
+        """Time the finalists and the baselines interleaved; the fastest finalist is the best."""
         plans = {f"finalist {number}": self._plan(*finalist) for number, finalist in enumerate(finalists)}
-        calls: dict[str, Call] = {"reference": lambda: self._subject.reference(*self._inputs)}
+        calls: dict[str, Call] = {Baseline.REFERENCE: lambda: self._subject.reference(*self._inputs)}
         if default is not None:
-            calls["default"] = self._pinned_call(self._plan(*default))
+            calls[Baseline.DEFAULT] = self._pinned_call(self._plan(*default))
+        calls |= self._copy_call()
+        baselines = [Baseline(name) for name in calls]
         calls |= {name: self._pinned_call(plan) for name, plan in plans.items()}
         with torch.no_grad():
             samples = interleave(calls, self._clock, COMPARISON_ROUNDS, COMPARISON_SECONDS)
         self._subject.model.pin(None)
-        ratios = {name: speedup(samples[name], samples["reference"]) for name in plans}
-        winner = max(ratios, key=lambda name: ratios[name].value)
-        kept = {name: values for name, values in samples.items() if name not in plans} | {"best": samples[winner]}
+        winner = max(plans, key=lambda name: speedup(samples[name], samples[Baseline.REFERENCE]).value)
+        kept = {"best": samples[winner]} | {name.value: samples[name] for name in baselines}
         return Comparison(
             best=plans[winner].configuration,
             medians_ms={name: statistics.median(values) for name, values in kept.items()},
             samples_ms=kept,
-            over_reference=ratios[winner],
-            over_default=speedup(samples[winner], samples["default"]) if default is not None else None,
+            speedups={name: speedup(samples[winner], samples[name]) for name in baselines},
         )
+
+    def _copy_call(self) -> dict[str, Call]:
+        """A copy of as many bytes as the problem must move; nothing where memory has no room for it."""
+        where = self._subject.device.torch_device
+        try:
+            source = torch.ones(max(1, self._subject.footprint_bytes // 2), dtype=torch.uint8, device=where)
+            target = torch.empty_like(source)
+        except torch.OutOfMemoryError:
+            return {}
+        return {Baseline.COPY: lambda: target.copy_(source)}
 
     def _plan(self, configuration: Configuration, build: Build) -> Plan:
         subject = self._subject

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -121,8 +122,8 @@ class Measurement:
     clock: str
 
     def __post_init__(self) -> None:
-        if not self.samples_ms or min(self.samples_ms) <= 0:
-            raise ValueError("a measurement has samples, all of them positive")
+        if not self.samples_ms or not all(0 < sample < math.inf for sample in self.samples_ms):
+            raise ValueError("a measurement has samples, all of them positive and finite")
         if not self.low_ms <= self.median_ms <= self.high_ms:
             raise ValueError("a median lies inside its interval")
 
@@ -174,18 +175,28 @@ class Ratio:
         return f"{self.value:.3f}× [{self.low:.3f}, {self.high:.3f}]"
 
 
+class Baseline(enum.StrEnum):
+    """What a study's best configuration is compared with."""
+
+    REFERENCE = "reference"
+    """The reference model, eager."""
+    DEFAULT = "default"
+    """The kernel's hand-picked default configuration, where it is correct."""
+    COPY = "copy"
+    """A plain copy of as many bytes as the problem must move: the memory's ceiling."""
+
+
 @dataclass(frozen=True)
 class Comparison:
     """The interleaved timing that ends a study: the best configuration against its baselines.
 
     Attributes:
-        medians_ms, samples_ms: by contender: `reference`, `best`, and `default` where the default configuration is
-            correct; the n-th samples belong to the same round.
-        over_reference, over_default: speed-up of the best over each.
+        medians_ms, samples_ms: by contender, which are `best` and the baselines; the n-th samples of all of them belong
+            to the same round.
+        speedups: of the best over each baseline.
     """
 
     best: Configuration
     medians_ms: Mapping[str, float]
     samples_ms: Mapping[str, tuple[float, ...]]
-    over_reference: Ratio
-    over_default: Ratio | None
+    speedups: Mapping[Baseline, Ratio]

@@ -11,6 +11,7 @@ from tunebench.tuner.environment import Environment
 from tunebench.tuner.history import StudyDescription
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import (
+    Baseline,
     CacheRegime,
     Comparison,
     ErrorFigures,
@@ -154,13 +155,17 @@ def result(number: int, status: TrialStatus) -> TrialResult:
 
 def comparison(number: int, over_reference: float = 2.0, *, with_default: bool = True) -> Comparison:
     """A comparison that the configuration of that number has won."""
-    samples = {"reference": (2.0, 2.1), "default": (1.5, 1.6), "best": (1.0, 1.1)}
+    samples = {"reference": (2.0, 2.1), "default": (1.5, 1.6), "copy": (0.9, 1.0), "best": (1.0, 1.1)}
+    speedups = {
+        Baseline.REFERENCE: Ratio(over_reference, over_reference * 0.99, over_reference * 1.01, 40, 0.95),
+        Baseline.DEFAULT: Ratio(1.5, 1.4, 1.6, 40, 0.95),
+        Baseline.COPY: Ratio(0.9, 0.8, 0.95, 40, 0.95),
+    }
     if not with_default:
-        del samples["default"]
+        del samples["default"], speedups[Baseline.DEFAULT]
     return Comparison(
         best=configuration(number),
         medians_ms={name: sum(values) / 2 for name, values in samples.items()},
         samples_ms=samples,
-        over_reference=Ratio(over_reference, over_reference * 0.99, over_reference * 1.01, 40, 0.95),
-        over_default=Ratio(1.5, 1.4, 1.6, 40, 0.95) if with_default else None,
+        speedups=speedups,
     )

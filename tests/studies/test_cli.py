@@ -72,7 +72,9 @@ def test_json_is_all_there_is_on_standard_output(tmp_path: Path) -> None:
     (report,) = json.loads(result.stdout)
     assert report["trials"] == 3
     assert report["counts"] == {"correct": 3} or report["counts"].keys() <= {"correct", "pruned"}
-    assert report["over_reference"]["low"] <= report["over_reference"]["value"] <= report["over_reference"]["high"]
+    assert set(report["speedups"]) == {"reference", "default", "copy"}
+    for ratio in report["speedups"].values():
+        assert 0 < ratio["low"] <= ratio["value"] <= ratio["high"]
 
 
 def test_the_same_command_goes_on(tmp_path: Path) -> None:

@@ -50,6 +50,8 @@ _FLAGS = (
     "-fno-gnu-unique",
     # `__shared__` is `thread_local`, and never needs to be constructed.
     "-fno-extern-tls-init",
+    # Fibers change stacks behind a shadow stack's back.
+    "-fcf-protection=none",
     "-fno-stack-protector",
     "-U_FORTIFY_SOURCE",
     "-Wno-unknown-pragmas",
@@ -104,7 +106,7 @@ class CpuCompiler(Compiler):
         with tempfile.TemporaryDirectory(prefix="tunebench-") as name:
             folder = Path(name)
             for header, text in variant.source.headers.items():
-                (folder / header).write_text(with_dynamic_shared_memory(text))
+                (folder / header).write_text(host_source(text))
             (folder / "variant.cu").write_text(translation_unit(variant))
             options = flags[: -len(_LIBRARIES)]
             command = [compiler, *options, "-include", str(_HEADER), "-I.", "-x", "c++", "variant.cu", *_LIBRARIES]
@@ -271,12 +273,15 @@ _DYNAMIC_SHARED = re.compile(
     r"\bextern\b(?P<specifiers>[^;{}=]*?)\b__shared__\b(?P<type>[^;{}=]*?)"
     r"\b(?P<name>\w+)\s*\[\s*\](?P<extents>(?:\s*\[[^\]]*\])*)\s*;"
 )
-_ALIGNMENT = re.compile(r"\b(?:__align__|alignas|__attribute__)\s*\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)")
+_PARENTHESES = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
+_ALIGNMENT = re.compile(rf"\b(?:__align__|alignas|__attribute__)\s*{_PARENTHESES}")
+_SHARED_ALIGNMENT = re.compile(
+    rf"(?P<before>(?:\b(?:static|const|volatile)\s+)*\b__shared__\s+(?:(?:static|const|volatile)\s+)*)"
+    rf"(?P<alignment>alignas\s*{_PARENTHESES})"
+)
 _NAMESPACE_OR_LINKAGE = re.compile(r"(?:\bnamespace(?:\s+[\w:]+)?|\bextern)\s*$")
 _LONGEST_NAMESPACE = 200  # characters of a namespace's head that are looked at
-_LAUNCH_BOUNDS = re.compile(
-    r"\b__launch_bounds__\s*\((?P<bounds>(?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)\s*(?:void\s+)?(?P<name>\w+)\s*\("
-)
+_LAUNCH_BOUNDS = re.compile(rf"\b__launch_bounds__\s*(?P<bounds>{_PARENTHESES})\s*(?:void\s+)?(?P<name>\w+)\s*\(")
 
 
 def translation_unit(variant: Variant) -> str:
@@ -284,8 +289,8 @@ def translation_unit(variant: Variant) -> str:
     text = "\n".join([variant.text, *variant.source.headers.values()])
     bounds: dict[str, set[str]] = {}
     for match in _LAUNCH_BOUNDS.finditer(_blank(text)):
-        bounds.setdefault(match["name"], set()).add(match["bounds"].strip())
-    lines = ['#line 1 "prologue"', with_dynamic_shared_memory(variant.text), '#line 1 "exports"']
+        bounds.setdefault(match["name"], set()).add(match["bounds"][1:-1].strip())
+    lines = ['#line 1 "prologue"', host_source(variant.text), '#line 1 "exports"']
     for entry_point in variant.source.entry_points:
         # Of several declarations under different preprocessor conditions nobody here knows which one holds.
         stated = bounds.get(entry_point, set())
@@ -294,12 +299,15 @@ def translation_unit(variant: Variant) -> str:
     return "\n".join(lines) + "\n"
 
 
-def with_dynamic_shared_memory(text: str) -> str:
-    """The source with each `extern __shared__ T name[];` as a pointer to the running block's dynamic shared memory.
+def host_source(text: str) -> str:
+    """A source with what the header's macros cannot express written as C++; lines keep their numbers.
 
-    No declaration of C++ means the same: the array would need an owner of a size that only the launch knows. Lines
-    keep their numbers. Inside a function the pointer is a local constant; outside, every OpenMP thread sets its own
-    before it runs blocks. Either form is an error of the compilation in the other's place.
+    Each `extern __shared__ T name[];` becomes a pointer to the running block's dynamic shared memory, since no
+    declaration means the same: the array would need an owner of a size that only the launch knows. Inside a function
+    the pointer is a local constant; outside, every OpenMP thread sets its own before it runs blocks. Either form is an
+    error of the compilation in the other's place.
+
+    `alignas` after `__shared__` moves before it: C++ has it nowhere between the specifiers of a declaration.
     """
     blanked = _blank(text)
 
@@ -318,7 +326,7 @@ def with_dynamic_shared_memory(text: str) -> str:
     for match in _DYNAMIC_SHARED.finditer(blanked):
         parts += [text[end : match.start()], pointer(match)]
         end = match.end()
-    return "".join([*parts, text[end:]])
+    return _SHARED_ALIGNMENT.sub(r"\g<alignment> \g<before>", "".join([*parts, text[end:]]))
 
 
 def _cooperates(variant: Variant) -> bool:

@@ -9,8 +9,10 @@
 #pragma once
 
 #include <sys/mman.h>
-#if !defined(__x86_64__) || defined(TUNEBENCH_UCONTEXT)
-#define TUNEBENCH_BY_UCONTEXT
+#if !defined(__x86_64__) && !defined(__aarch64__)
+#define TUNEBENCH_UCONTEXT
+#endif
+#ifdef TUNEBENCH_UCONTEXT
 #include <ucontext.h>
 #endif
 
@@ -25,7 +27,7 @@ static thread_local bool parked;
 // ------------------------------------------------------------------------------------------------------------- fibers
 
 struct Fiber {
-#ifdef TUNEBENCH_BY_UCONTEXT
+#ifdef TUNEBENCH_UCONTEXT
     ucontext_t context;
 #else
     void* stack_pointer;
@@ -97,7 +99,7 @@ struct Stacks {
 
 static void fiber_main();
 
-#ifdef TUNEBENCH_BY_UCONTEXT
+#ifdef TUNEBENCH_UCONTEXT
 static void prepare(Fiber* fiber) {
     getcontext(&fiber->context);
     fiber->context.uc_stack.ss_sp = reinterpret_cast<char*>(fiber) - Stacks::usable;
@@ -107,11 +109,13 @@ static void prepare(Fiber* fiber) {
 }
 static void give_way(Fiber* from, Fiber* to) { swapcontext(&from->context, &to->context); }
 #else
-// Only what the calling convention says survives a call has to be kept; ucontext would change the signal mask as well,
-// which costs two system calls a switch. A jump instead of a return, which the processor would predict wrongly.
+// Keeps on the stack what the calling convention says survives a call, and changes the stack pointer. ucontext would change
+// the signal mask as well, which costs two system calls a switch.
 extern "C" void tunebench_switch(void** keep, void* load);
+#if defined(__x86_64__)
+constexpr unsigned kept_words = 8, entry_word = 6;  // the last one stands where a caller's return address would
 asm(R"(
-    .text
+    .pushsection .text
     .local tunebench_switch
     .type tunebench_switch, @function
 tunebench_switch:
@@ -129,16 +133,51 @@ tunebench_switch:
     popq %r12
     popq %rbx
     popq %rbp
-    popq %rcx
-    jmp *%rcx
+    ret
     .size tunebench_switch, . - tunebench_switch
+    .popsection
 )");
+#else
+constexpr unsigned kept_words = 20, entry_word = 11;
+asm(R"(
+    .pushsection .text
+    .balign 4
+    .local tunebench_switch
+    .type tunebench_switch, %function
+tunebench_switch:
+    stp x19, x20, [sp, -160]!
+    stp x21, x22, [sp, 16]
+    stp x23, x24, [sp, 32]
+    stp x25, x26, [sp, 48]
+    stp x27, x28, [sp, 64]
+    stp x29, x30, [sp, 80]
+    stp d8, d9, [sp, 96]
+    stp d10, d11, [sp, 112]
+    stp d12, d13, [sp, 128]
+    stp d14, d15, [sp, 144]
+    mov x9, sp
+    str x9, [x0]
+    mov sp, x1
+    ldp x21, x22, [sp, 16]
+    ldp x23, x24, [sp, 32]
+    ldp x25, x26, [sp, 48]
+    ldp x27, x28, [sp, 64]
+    ldp x29, x30, [sp, 80]
+    ldp d8, d9, [sp, 96]
+    ldp d10, d11, [sp, 112]
+    ldp d12, d13, [sp, 128]
+    ldp d14, d15, [sp, 144]
+    ldp x19, x20, [sp], 160
+    ret
+    .size tunebench_switch, . - tunebench_switch
+    .popsection
+)");
+#endif
 static void prepare(Fiber* fiber) {
-    void** top = reinterpret_cast<void**>(fiber) - 2;
-    top[1] = nullptr;  // in place of a return address: it never returns
-    top[0] = reinterpret_cast<void*>(fiber_main);
-    for (int i = 1; i <= 6; ++i) top[-i] = nullptr;
-    fiber->stack_pointer = top - 6;
+    void** kept = reinterpret_cast<void**>(fiber) - kept_words;
+    for (unsigned i = 0; i < kept_words; ++i) kept[i] = nullptr;
+    kept[entry_word] = reinterpret_cast<void*>(fiber_main);
+    fiber->stack_pointer = kept;
 }
 static void give_way(Fiber* from, Fiber* to) { tunebench_switch(&from->stack_pointer, to->stack_pointer); }
 #endif
@@ -176,7 +215,11 @@ struct Cooperation {
 
     // Makes the stack of the running thread its own, and counts those that its loop finished before it.
     Fiber* park() {
-        if (parked) return running;
+        if (!parked) park_first_time();
+        return running;
+    }
+
+    __attribute__((noinline)) void park_first_time() {
         const unsigned number = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
         if (!started) start();
         running->thread = threadIdx;
@@ -184,7 +227,6 @@ struct Cooperation {
         next = number + 1;
         parked = true;
         count_returned(loop_start, number);
-        return running;
     }
 
     void start() {

@@ -146,11 +146,14 @@ static inline double min(double x, float y) { return min(x, double(y)); }
 static inline double max(float x, double y) { return max(double(x), y); }
 static inline double max(double x, float y) { return max(x, double(y)); }
 
-static inline constexpr int abs(int x) { return x < 0 ? -x : x; }
+extern "C" int abs(int x) noexcept;  // as <stdlib.h> declares it, which takes no overloads beside it
+namespace tunebench::absolute {
 static inline constexpr long abs(long x) { return x < 0 ? -x : x; }
 static inline constexpr long long abs(long long x) { return x < 0 ? -x : x; }
 static inline float abs(float x) { return __builtin_fabsf(x); }
 static inline double abs(double x) { return __builtin_fabs(x); }
+}  // namespace tunebench::absolute
+using namespace tunebench::absolute;
 
 // -------------------------------------------------------------------------------------- exp and tanh, fit for vectors
 

@@ -1,0 +1,39 @@
+"""The `tunebench` command. Heavy imports wait until a command needs them, so that `--help` answers at once."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tunebench import __version__
+from tunebench.studies.cli.results import best, trials
+from tunebench.studies.cli.tuning import doctor, tune
+
+app = typer.Typer(
+    name="tunebench",
+    help="An autotuning workbench for CUDA kernels in PyTorch.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"tunebench {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    del version
+
+
+for command in (tune, best, trials, doctor):
+    app.command()(command)

@@ -1,0 +1,60 @@
+"""What the commands share: options, and how values come in and go out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+
+DatabaseOption = Annotated[
+    str | None,
+    typer.Option("--db", metavar="URL", help="Results database: a file, or a SQLAlchemy URL. Default: $TUNEBENCH_DB."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, and nothing else there.")]
+
+
+def _pairs(options: list[str], form: str) -> dict[str, str]:
+    from tunebench.tuner.errors import UserError
+
+    pairs = {}
+    for option in options:
+        name, separator, value = option.partition("=")
+        if not (separator and name and value):
+            raise UserError(f"'{option}' is not of the form {form}")
+        pairs[name] = value
+    return pairs
+
+
+def parse_sizes(options: list[str]) -> dict[str, object]:
+    """NAME=NUMBER options as a mapping."""
+    return {name: _value(text) for name, text in _pairs(options, "NAME=NUMBER").items()}
+
+
+def parse_tunables(options: list[str]) -> dict[str, list[Any]]:
+    """NAME=V1,V2,... options as a mapping to lists of values."""
+    pairs = _pairs(options, "NAME=VALUE or NAME=V1,V2,...")
+    return {name: [_value(part) for part in text.split(",")] for name, text in pairs.items()}
+
+
+def _value(text: str) -> bool | int | float | str:
+    """What a value on the command line means: true, false, a number, else text."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def print_json(values: object) -> None:
+    """JSON on standard output."""
+    print(json.dumps(values, indent=2, ensure_ascii=False))
+
+
+def output_width() -> int | None:
+    """The terminal's width; wide where the output is no terminal, so that rows stay on one line."""
+    return None if sys.stdout.isatty() else 240

@@ -1,0 +1,102 @@
+"""`tune` and `doctor`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tunebench.studies.cli.options import (
+    DatabaseOption,
+    JsonOption,
+    output_width,
+    parse_sizes,
+    parse_tunables,
+    print_json,
+)
+
+
+def tune(
+    targets: Annotated[
+        list[str],
+        typer.Argument(metavar="TARGET...", help="A kernel's name, a study file (.toml), or a kernel folder."),
+    ],
+    device: Annotated[str | None, typer.Option(help="cuda, cuda:INDEX or cpu. Default: a GPU if there is one.")] = None,
+    trials: Annotated[
+        int | None, typer.Option(help="Trials of each study, earlier runs included. Default: 100.")
+    ] = None,
+    seconds: Annotated[float | None, typer.Option(help="Time limit of each study in this run.")] = None,
+    sampler: Annotated[str | None, typer.Option(help="gp, tpe, random or exhaustive. Default: gp.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the search. Default: 0.")] = None,
+    compiler: Annotated[str | None, typer.Option(help="nvrtc, inline or cpu. Default: by device.")] = None,
+    mode: Annotated[list[str] | None, typer.Option(help="eval or train. Default: every mode of the kernel.")] = None,
+    size: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=NUMBER", help="Change a constant of reference.py; repeatable.")
+    ] = None,
+    tunable: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=V1,V2,...", help="Restrict a tunable's values; repeatable.")
+    ] = None,
+    db: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a tuning study, or go on with it: the same command resumes where it ended.
+
+    Every configuration is built, checked against the reference in float64 and timed; the best are timed again,
+    interleaved with the reference and the default. Ctrl-C ends a study with everything recorded.
+    """
+    from rich.console import Console
+
+    from tunebench.db.store import open_database
+    from tunebench.studies.progress import StudyDisplay
+    from tunebench.studies.tables import print_reports, report_values
+    from tunebench.studies.tune import request_of, resolve
+    from tunebench.studies.tune import tune as run_studies
+    from tunebench.tuner.study import Ending
+
+    options: dict[str, object] = {
+        "device": device,
+        "trials": trials,
+        "seconds": seconds,
+        "sampler": sampler,
+        "seed": seed,
+        "compiler": compiler,
+        "modes": mode,
+        "sizes": parse_sizes(size or []),
+        "tunables": parse_tunables(tunable or []),
+    }
+    given = {key: value for key, value in options.items() if value not in (None, {}, [])}
+    studies = [resolve(request_of(target, given)) for target in targets]
+    reports = []
+    with open_database(db) as database, StudyDisplay(Console(stderr=True)) as display:
+        for study in studies:
+            reports += run_studies(study, database, display)
+            if reports[-1].outcome.ending is Ending.INTERRUPTED:
+                break
+    if as_json:
+        print_json([report_values(report) for report in reports])
+    else:
+        print_reports(Console(width=output_width()), reports)
+    if any(report.outcome.ending is Ending.INTERRUPTED for report in reports):
+        raise typer.Exit(130)
+    if any(report.outcome.best is None for report in reports):
+        raise typer.Exit(1)
+
+
+def doctor(db: DatabaseOption = None, as_json: JsonOption = False) -> None:
+    """What is on this machine: GPU, driver, compilers, database, and what will run where. Changes nothing."""
+    from dataclasses import asdict
+
+    from rich.console import Console
+
+    from tunebench.studies.doctor import examine
+    from tunebench.studies.tables import print_table
+
+    findings = examine(db)
+    if as_json:
+        print_json([asdict(finding) for finding in findings])
+        return
+    rows = [
+        ("yes" if finding.works else "no", finding.subject, "\n".join(filter(None, (finding.detail, finding.remedy))))
+        for finding in findings
+    ]
+    print_table(Console(width=output_width()), ("works", "what", "detail"), rows)
