@@ -2,8 +2,8 @@
 //
 // A block's threads are a plain loop that g++ may vectorise, blocks are spread over OpenMP threads, and `__shared__`
 // variables are thread-local, since a block stays on one OpenMP thread. A CUDA thread that has to wait for others of its
-// block gets a stack of its own at that moment (cuda_on_cpu_fibers.h). Arithmetic is IEEE; multiplications and additions
-// contract as nvcc's do. `__CUDA_ARCH__` stays undefined.
+// block gets a stack of its own at that moment (cuda_on_cpu_fibers.h). Arithmetic is IEEE; products and sums contract as
+// nvcc's do. `__CUDA_ARCH__` stays undefined.
 //
 // It includes next to nothing: every variant is compiled once, and the standard C++ headers would double the time.
 
@@ -59,7 +59,7 @@ struct dim3 {
     constexpr operator uint3() const { return {x, y, z}; }
 };
 
-// ------------------------------------------------------------------------------------------- where a thread finds itself
+// ----------------------------------------------------------------------------------------- where a thread finds itself
 
 // Nothing takes these variables' addresses, so g++ keeps them in registers wherever a kernel is inlined into its loop.
 static thread_local uint3 threadIdx, blockIdx;
@@ -73,7 +73,7 @@ template <class T> using exactly = typename Exactly<T>::type;  // a parameter th
 
 static thread_local void* dynamic_shared;
 
-// An `extern __shared__` array declared outside functions is a pointer that each OpenMP thread sets before it runs blocks.
+// An `extern __shared__` array outside functions is a pointer that each OpenMP thread sets before it runs blocks.
 struct SharedArray {
     void (*bind)();
     const SharedArray* next;
@@ -97,7 +97,7 @@ extern "C" [[noreturn, gnu::cold, gnu::visibility("hidden")]] void __assert_fail
 
 // ------------------------------------------------------------------------------------------------- loads and stores
 
-// Cache hints mean nothing here: instructions past the caches are opaque to g++, and a loop with one is slower than without.
+// Cache hints mean nothing here: instructions that pass the caches by are opaque to g++, and slow a loop down instead.
 template <class T> __forceinline__ T __ldg(const T* address) { return *address; }
 template <class T> __forceinline__ T __ldca(const T* address) { return *address; }
 template <class T> __forceinline__ T __ldcg(const T* address) { return *address; }

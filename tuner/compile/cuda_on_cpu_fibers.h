@@ -3,191 +3,29 @@
 // Every block starts as a loop over its threads, on the stack of its OpenMP thread. The first time a CUDA thread has to
 // wait, the stack it runs on becomes its own, a fiber, and the rest of the loop goes on on a fresh one; a thread that
 // never waits costs no more than an iteration. So no kernel needs to be known beforehand to cooperate, and none can be
-// taken wrongly for one that does not. A thread that has returned is never waited for. Fibers of a block share one OpenMP
-// thread and give way to each other only where they wait.
+// taken wrongly for one that does not. A thread that has returned is never waited for. The fibers of a block share one
+// OpenMP thread and give way to each other only where they wait.
 
 #pragma once
 
-#include <sys/mman.h>
-#if !defined(__x86_64__) && !defined(__aarch64__)
-#define TUNEBENCH_UCONTEXT
-#endif
-#ifdef TUNEBENCH_UCONTEXT
-#include <ucontext.h>
-#endif
+#include "cuda_on_cpu_stacks.h"
 
 namespace tunebench {
-
-constexpr unsigned most_threads = 1024, lanes = 32, most_warps = most_threads / lanes;
 
 // Whether the CUDA thread that runs is a fiber already. Only the functions here write it, so that a loop whose kernel
 // calls none of them does not have to look.
 static thread_local bool parked;
 
-// ------------------------------------------------------------------------------------------------------------- fibers
-
-struct Fiber {
-#ifdef TUNEBENCH_UCONTEXT
-    ucontext_t context;
-#else
-    void* stack_pointer;
-#endif
-    Fiber* next;                     // in the list it is in
-    uint3 thread;                    // the CUDA thread it is
-    unsigned number;                 // the same as one number
-    unsigned mask;                   // the lanes it waits for
-    unsigned source;                 // the lane whose value it wants
-    bool votes;                      // it wants everyone's predicate instead
-    unsigned long long value, answer;
-    const void* site;                // where it asked for the active lanes
-
-    size_t depth(const void* frame) const { return reinterpret_cast<const char*>(this) - static_cast<const char*>(frame); }
-};
-
-struct FiberList {
-    Fiber *first, *last;
-    void push(Fiber* fiber) {
-        fiber->next = nullptr;
-        (first ? last->next : first) = fiber;
-        last = fiber;
-    }
-    Fiber* pop() {
-        Fiber* fiber = first;
-        if (fiber) first = fiber->next;
-        return fiber;
-    }
-    void append(FiberList& list) {
-        if (!list.first) return;
-        (first ? last->next : first) = list.first;
-        last = list.last;
-        list.first = nullptr;
-    }
-};
-
-// The stacks of one OpenMP thread's fibers, each with its Fiber at the upper end. The step between them is not a power of
-// two, so that the tops of many stacks do not compete for the same lines of the cache. They are never unmapped: variants
-// hand them on to each other.
-struct Stacks {
-    static constexpr size_t header = 4096, step = 65536 + 5 * 64, bytes = header + most_threads * step;
-    static constexpr size_t usable = 62 * 1024;  // of a step; the rest is the Fiber and what `dispatch` calls
-    Stacks* next;
-
-    Fiber* fiber(unsigned number) {
-        char* end = reinterpret_cast<char*>(this) + header + (number + 1) * step;
-        return reinterpret_cast<Fiber*>(end - (sizeof(Fiber) + 63) / 64 * 64);
-    }
-
-    static Stacks* take(StackPool* pool) {
-        pool->lock();
-        Stacks* stacks = pool->first;
-        if (stacks) pool->first = stacks->next;
-        pool->unlock();
-        if (stacks) return stacks;
-        void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (memory == MAP_FAILED) return nullptr;
-        madvise(memory, bytes, MADV_NOHUGEPAGE);  // a few pages of each stack are used; huge ones would take all 64 MiB
-        return static_cast<Stacks*>(memory);
-    }
-
-    void give_back(StackPool* pool) {
-        pool->lock();
-        next = pool->first;
-        pool->first = this;
-        pool->unlock();
-    }
-};
-
-static void fiber_main();
-
-#ifdef TUNEBENCH_UCONTEXT
-static void prepare(Fiber* fiber) {
-    getcontext(&fiber->context);
-    fiber->context.uc_stack.ss_sp = reinterpret_cast<char*>(fiber) - Stacks::usable;
-    fiber->context.uc_stack.ss_size = Stacks::usable;
-    fiber->context.uc_link = nullptr;
-    makecontext(&fiber->context, fiber_main, 0);
+static inline unsigned thread_number() {
+    return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
 }
-static void give_way(Fiber* from, Fiber* to) { swapcontext(&from->context, &to->context); }
-#else
-// Keeps on the stack what the calling convention says survives a call, and changes the stack pointer. ucontext would change
-// the signal mask as well, which costs two system calls a switch.
-extern "C" void tunebench_switch(void** keep, void* load);
-#if defined(__x86_64__)
-constexpr unsigned kept_words = 8, entry_word = 6;  // the last one stands where a caller's return address would
-asm(R"(
-    .pushsection .text
-    .local tunebench_switch
-    .type tunebench_switch, @function
-tunebench_switch:
-    pushq %rbp
-    pushq %rbx
-    pushq %r12
-    pushq %r13
-    pushq %r14
-    pushq %r15
-    movq %rsp, (%rdi)
-    movq %rsi, %rsp
-    popq %r15
-    popq %r14
-    popq %r13
-    popq %r12
-    popq %rbx
-    popq %rbp
-    ret
-    .size tunebench_switch, . - tunebench_switch
-    .popsection
-)");
-#else
-constexpr unsigned kept_words = 20, entry_word = 11;
-asm(R"(
-    .pushsection .text
-    .balign 4
-    .local tunebench_switch
-    .type tunebench_switch, %function
-tunebench_switch:
-    stp x19, x20, [sp, -160]!
-    stp x21, x22, [sp, 16]
-    stp x23, x24, [sp, 32]
-    stp x25, x26, [sp, 48]
-    stp x27, x28, [sp, 64]
-    stp x29, x30, [sp, 80]
-    stp d8, d9, [sp, 96]
-    stp d10, d11, [sp, 112]
-    stp d12, d13, [sp, 128]
-    stp d14, d15, [sp, 144]
-    mov x9, sp
-    str x9, [x0]
-    mov sp, x1
-    ldp x21, x22, [sp, 16]
-    ldp x23, x24, [sp, 32]
-    ldp x25, x26, [sp, 48]
-    ldp x27, x28, [sp, 64]
-    ldp x29, x30, [sp, 80]
-    ldp d8, d9, [sp, 96]
-    ldp d10, d11, [sp, 112]
-    ldp d12, d13, [sp, 128]
-    ldp d14, d15, [sp, 144]
-    ldp x19, x20, [sp], 160
-    ret
-    .size tunebench_switch, . - tunebench_switch
-    .popsection
-)");
-#endif
-static void prepare(Fiber* fiber) {
-    void** kept = reinterpret_cast<void**>(fiber) - kept_words;
-    for (unsigned i = 0; i < kept_words; ++i) kept[i] = nullptr;
-    kept[entry_word] = reinterpret_cast<void*>(fiber_main);
-    fiber->stack_pointer = kept;
-}
-static void give_way(Fiber* from, Fiber* to) { tunebench_switch(&from->stack_pointer, to->stack_pointer); }
-#endif
 
 // ------------------------------------------------------------------------------------------- a block and its threads
 
 struct Warp {
-    unsigned live;        // lanes that have not returned
-    unsigned exchanging;  // lanes that wait for the others of their mask
-    unsigned converging;  // lanes that wait to learn who is with them
+    unsigned live;         // lanes that have not returned
+    unsigned exchanging;   // lanes that wait for the others of their mask
+    unsigned converging;   // lanes that wait to learn who is with them
     Fiber* fibers[lanes];  // of the lanes that wait
 };
 
@@ -208,7 +46,7 @@ struct Cooperation {
     unsigned arrived, votes, last_arrived, last_votes;  // at the barrier; last: when it opened
     FiberList ready, barrier;
     Fiber* running;
-    Fiber native;  // the OpenMP thread's own stack
+    Fiber native;  // whichever thread is on the OpenMP thread's own stack
     Warp warps[most_warps];
 
     Cooperation(Loop loop, void* const* arguments, StackPool* pool) : loop(loop), arguments(arguments), pool(pool) {}
@@ -219,8 +57,8 @@ struct Cooperation {
         return running;
     }
 
-    __attribute__((noinline)) void park_first_time() {
-        const unsigned number = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+    [[gnu::noinline]] void park_first_time() {
+        const unsigned number = thread_number();
         if (!started) start();
         running->thread = threadIdx;
         running->number = number;
@@ -317,8 +155,8 @@ struct Cooperation {
         return fiber;
     }
 
-    // Lets another thread of the block run; returns when the running one may go on, or, on the native stack, when its own
-    // thread has returned and so have all others.
+    // Lets another thread of the block run; returns when the running one may go on, or, if that one has returned, on the
+    // native stack when all others have as well.
     void dispatch() {
         Fiber* me = running;
         if (me != &native && me->depth(__builtin_frame_address(0)) > Stacks::usable)
@@ -342,7 +180,7 @@ struct Cooperation {
         threadIdx = me->thread;
     }
 
-    [[noreturn]] __attribute__((noinline, cold)) void deadlock() {
+    [[noreturn, gnu::noinline, gnu::cold]] void deadlock() {
         char counts[96];
         __builtin_snprintf(counts, sizeof counts, "%u of %u are at __syncthreads, %u have returned", arrived, threads,
                            returned);
@@ -371,7 +209,7 @@ static void fiber_main() {
             block.next = block.threads;
             block.count_returned(block.loop_start, block.threads);
         }
-        // With threads left to begin, this very stack takes them on: as a spare one it would be handed out while in use.
+        // With threads left to begin, this very stack takes them on: as a spare it would be handed out while in use.
         if (!block.ready.first && block.next < block.threads) continue;
         block.spare.push(me);
         block.dispatch();
@@ -380,7 +218,7 @@ static void fiber_main() {
 
 // ---------------------------------------------------------------------------------------- what the CUDA functions call
 
-__attribute__((noinline)) static void wait_at_barrier(bool vote) {
+[[gnu::noinline]] static void wait_at_barrier(bool vote) {
     Cooperation& block = *cooperation;
     Fiber* me = block.park();
     ++block.arrived;
@@ -390,7 +228,8 @@ __attribute__((noinline)) static void wait_at_barrier(bool vote) {
     block.dispatch();
 }
 
-__attribute__((noinline)) static unsigned long long wait_for_lanes(unsigned mask, bool votes, unsigned long long value, unsigned source) {
+[[gnu::noinline]] static unsigned long long wait_for_lanes(unsigned mask, bool votes, unsigned long long value,
+                                                           unsigned source) {
     Cooperation& block = *cooperation;
     Fiber* me = block.park();
     Warp& warp = block.warps[me->number / lanes];
@@ -403,7 +242,7 @@ __attribute__((noinline)) static unsigned long long wait_for_lanes(unsigned mask
     return me->answer;
 }
 
-__attribute__((noinline)) static unsigned wait_for_convergence() {
+[[gnu::noinline]] static unsigned wait_for_convergence() {
     Cooperation& block = *cooperation;
     Fiber* me = block.park();
     Warp& warp = block.warps[me->number / lanes];
@@ -414,7 +253,7 @@ __attribute__((noinline)) static unsigned wait_for_convergence() {
     return me->answer;
 }
 
-static inline unsigned own_lane() { return (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % lanes; }
+static inline unsigned own_lane() { return thread_number() % lanes; }
 
 template <class T> static T exchange(unsigned mask, T value, unsigned source) {
     static_assert(sizeof(T) <= sizeof(long long), "shuffles are for values of at most 8 bytes");

@@ -32,8 +32,8 @@ struct Request {
     } arguments[];
 };
 
-// Runs the threads of the current block from number `start` on, and then of so many blocks in all. A block that turns out
-// to need fibers ends it early. Returns how many blocks it has not finished.
+// Runs the threads of the current block from number `start` on, and then of further blocks, `blocks` in all. Returns how
+// many of them are not finished: some when a thread had to wait, as then that block goes on by other means.
 using Loop = unsigned long long (*)(void* const* arguments, unsigned start, unsigned long long blocks);
 
 }  // namespace tunebench
@@ -44,12 +44,14 @@ using Loop = unsigned long long (*)(void* const* arguments, unsigned start, unsi
 
 namespace tunebench {
 
+constexpr size_t message_bytes = 512;
+
 struct Launch {
     const Request& request;
     Loop loop;
-    void* const* arguments;  // addresses of the values
+    void* const* arguments;                  // addresses of the values
     unsigned long long blocks, next, share;  // blocks in all, the first not handed out, and how many at a time
-    int failed;  // 1 from the first failure on, which alone writes the message
+    int failed;                              // 1 from the first failure on, which alone writes the message
     char* message;
 };
 
@@ -60,18 +62,19 @@ struct Worker {
 };
 static thread_local Worker* worker;
 
-static constexpr size_t message_bytes = 512;
-
-[[noreturn]] __attribute__((noinline, cold)) static void fail(const char* what, const char* detail, const char* file, int line) {
+[[noreturn, gnu::noinline, gnu::cold]] static void fail(const char* what, const char* detail, const char* file,
+                                                        int line) {
     Launch& launch = *worker->launch;
     if (!__atomic_exchange_n(&launch.failed, 1, __ATOMIC_RELAXED)) {
         char place[128] = "";
         if (file) __builtin_snprintf(place, sizeof place, " at %s:%d", file, line);
-        __builtin_snprintf(launch.message, message_bytes, "%s%s%s, in block (%u, %u, %u), thread (%u, %u, %u)", what, detail, place,
-                           blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z);
+        __builtin_snprintf(launch.message, message_bytes, "%s%s%s, in block (%u, %u, %u), thread (%u, %u, %u)", what,
+                           detail, place, blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z);
     }
     longjmp(worker->escape, 1);
 }
+
+// ------------------------------------------------------------------------------------------------ an entry point's loop
 
 static inline void advance_block() {
     if (++blockIdx.x < gridDim.x) return;
@@ -86,11 +89,13 @@ template <unsigned... numbers> struct Numbers {};
 // One entry point, its parameters as its own type has them.
 template <auto kernel> struct EntryPoint;
 template <class... Parameters, void (*kernel)(Parameters...)> struct EntryPoint<kernel> {
+    static constexpr unsigned parameters = sizeof...(Parameters), bytes[parameters + 1] = {sizeof(Parameters)...};
+
     // Flattened so that g++ sees the kernel with all that it calls as the body of the loop over x, with threadIdx as its
     // counter, and so a loop that it can vectorise.
-    __attribute__((flatten, noinline)) static unsigned long long loop(void* const* arguments, unsigned start,
-                                                                      unsigned long long blocks) {
-        return spread(arguments, start, blocks, Numbers<__integer_pack(sizeof...(Parameters))...>{});
+    [[gnu::flatten, gnu::noinline]] static unsigned long long loop(void* const* arguments, unsigned start,
+                                                                   unsigned long long blocks) {
+        return spread(arguments, start, blocks, Numbers<__integer_pack(parameters)...>{});
     }
 
     template <unsigned... numbers>
@@ -99,7 +104,8 @@ template <class... Parameters, void (*kernel)(Parameters...)> struct EntryPoint<
         return threads(start, blocks, *static_cast<const Parameters*>(arguments[numbers])...);
     }
 
-    __forceinline__ static unsigned long long threads(unsigned start, unsigned long long blocks, Parameters... parameters) {
+    __forceinline__ static unsigned long long threads(unsigned start, unsigned long long blocks,
+                                                      Parameters... values) {
         const unsigned width = blockDim.x, height = blockDim.y, depth = blockDim.z;
         unsigned x = 0, y = 0, z = 0;
         if (start) x = start % width, y = start / width % height, z = start / width / height;
@@ -111,7 +117,7 @@ template <class... Parameters, void (*kernel)(Parameters...)> struct EntryPoint<
                 for (; y < height; ++y, x = 0) {
                     for (; x < width; ++x) {
                         threadIdx = {x, y, z};
-                        kernel(parameters...);
+                        kernel(values...);
 #ifdef TUNEBENCH_COOPERATES
                         // This thread has a stack of its own by now, and others do the rest of the loop.
                         if (parked) return blocks;
@@ -123,27 +129,9 @@ template <class... Parameters, void (*kernel)(Parameters...)> struct EntryPoint<
             advance_block();
         }
     }
-
-    // Null, or why CUDA would refuse such a launch of this kernel, in the buffer.
-    static const char* refusal(const Request& request, long long most_threads, char* buffer) {
-        constexpr unsigned count = sizeof...(Parameters), bytes[count + 1] = {sizeof(Parameters)...};
-        if (long(request.block[0] * request.block[1] * request.block[2]) > most_threads) {
-            __builtin_snprintf(buffer, message_bytes, "its __launch_bounds__ allow %lld threads a block", most_threads);
-            return buffer;
-        }
-        if (request.argument_count != count) {
-            __builtin_snprintf(buffer, message_bytes, "it takes %u arguments, not %llu", count, request.argument_count);
-            return buffer;
-        }
-        for (unsigned i = 0; i < count; ++i) {
-            const unsigned long long given = request.arguments[i].bytes ? request.arguments[i].bytes : sizeof(void*);
-            if (given == bytes[i]) continue;
-            __builtin_snprintf(buffer, message_bytes, "its argument %u takes %u bytes, not %llu", i + 1, bytes[i], given);
-            return buffer;
-        }
-        return nullptr;
-    }
 };
+
+// -------------------------------------------------------------------------------------------------------------- launches
 
 // Blocks are handed out in ascending order, so that one which waits for an earlier one of its grid gets its answer.
 static void run_blocks(Launch& launch) {
@@ -188,26 +176,48 @@ static void work_on(void* state) {
     worker = nullptr;
 }
 
-// Null, or the message of why the launch was refused or failed; it lasts until this OpenMP thread's next launch.
-static const char* run(const Request& request, Loop loop, char* message) {
+// Null, or why CUDA would refuse such a launch of the kernel, in the buffer.
+[[gnu::noinline, gnu::cold]] static const char* refusal(const Request& request, long long most_threads,
+                                                        unsigned parameters, const unsigned* bytes, char* buffer) {
+    if (static_cast<long long>(request.block[0] * request.block[1] * request.block[2]) > most_threads) {
+        __builtin_snprintf(buffer, message_bytes, "its __launch_bounds__ allow %lld threads a block", most_threads);
+        return buffer;
+    }
+    if (request.argument_count != parameters) {
+        __builtin_snprintf(buffer, message_bytes, "it takes %u arguments, not %llu", parameters, request.argument_count);
+        return buffer;
+    }
+    for (unsigned i = 0; i < parameters; ++i) {
+        const unsigned long long given = request.arguments[i].bytes ? request.arguments[i].bytes : sizeof(void*);
+        if (given == bytes[i]) continue;
+        __builtin_snprintf(buffer, message_bytes, "its argument %u takes %u bytes, not %llu", i + 1, bytes[i], given);
+        return buffer;
+    }
+    return nullptr;
+}
+
+// Null, or the message of why the launch failed, in the buffer.
+static const char* run(const Request& request, Loop loop, char* buffer) {
     void** arguments = static_cast<void**>(__builtin_alloca((request.argument_count + 1) * sizeof(void*)));
     for (unsigned long long i = 0; i < request.argument_count; ++i) {
-        const auto& argument = request.arguments[i];
-        arguments[i] = argument.bytes ? reinterpret_cast<void*>(argument.word) : const_cast<unsigned long long*>(&argument.word);
+        const Request::Argument& argument = request.arguments[i];
+        const void* value = argument.bytes ? reinterpret_cast<const void*>(argument.word) : &argument.word;
+        arguments[i] = const_cast<void*>(value);
     }
     const unsigned long long blocks = request.grid[0] * request.grid[1] * request.grid[2];
     const unsigned threads = request.parallel && blocks > 1 ? unsigned(request.openmp_threads) : 1;
     // Neighbouring blocks stay together for the caches' sake; 16 shares a thread even out what disturbs one of them.
     const unsigned long long share = blocks / (16ull * threads);
-    Launch launch{request, loop, arguments, blocks, 0, share ? share : 1, 0, message};
+    Launch launch{request, loop, arguments, blocks, 0, share ? share : 1, 0, buffer};
     // The team is always the whole of torch's: libgomp ends the threads that a smaller team leaves out.
     if (threads > 1)
         request.parallel(work_on, &launch, threads, 0);
     else
         work_on(&launch);
-    return launch.failed ? message : nullptr;
+    return launch.failed ? buffer : nullptr;
 }
 
+// Of this thread's last launch that was refused or failed.
 static thread_local char message[message_bytes];
 
 }  // namespace tunebench
@@ -216,12 +226,13 @@ extern "C" void __assert_fail(const char* condition, const char* file, unsigned 
     tunebench::fail("assertion failed: ", condition, file, int(line));
 }
 
-// Exports an entry point's launch. The further arguments are those of its __launch_bounds__; CUDA refuses more threads a
-// block than the first of them.
-#define TUNEBENCH_EXPORT(name, ...)                                                                                       \
-    extern "C" __attribute__((visibility("default"))) const char* tunebench_launch_##name(const tunebench::Request* request) { \
-        constexpr long long bounds[] = {__VA_ARGS__};                                                                     \
-        using EntryPoint = tunebench::EntryPoint<&name>;                                                                  \
-        if (const char* refusal = EntryPoint::refusal(*request, bounds[0], tunebench::message)) return refusal;           \
-        return tunebench::run(*request, EntryPoint::loop, tunebench::message);                                            \
+// Exports an entry point's launch, which returns null or a message. The further arguments are those of its
+// __launch_bounds__; CUDA refuses more threads a block than the first of them.
+#define TUNEBENCH_EXPORT(name, ...)                                                                                    \
+    extern "C" [[gnu::visibility("default")]] const char* tunebench_launch_##name(const tunebench::Request* request) { \
+        using Entry = tunebench::EntryPoint<&name>;                                                                    \
+        constexpr long long bounds[] = {__VA_ARGS__};                                                                  \
+        char* buffer = tunebench::message;                                                                             \
+        const char* refused = tunebench::refusal(*request, bounds[0], Entry::parameters, Entry::bytes, buffer);        \
+        return refused ? refused : tunebench::run(*request, Entry::loop, buffer);                                      \
     }
