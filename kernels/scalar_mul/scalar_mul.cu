@@ -19,8 +19,8 @@ __device__ __forceinline__ vector_t scaled(vector_t value, scalar_t s) {
 }
 
 template <bool whole>
-__device__ __forceinline__ void scale_tile(const vector_t* a, vector_t* c, scalar_t s, long long first,
-                                           long long vectors) {
+__device__ __forceinline__ void scale_items(const vector_t* a, vector_t* c, scalar_t s, long long first,
+                                            long long vectors) {
 #pragma unroll 1
     for (int item = 0; item < items_per_thread; item += items_at_once) {
         vector_t values[items_at_once];
@@ -41,24 +41,42 @@ __device__ __forceinline__ void scale_tile(const vector_t* a, vector_t* c, scala
     }
 }
 
+__device__ __forceinline__ void scale_tile(const vector_t* a, vector_t* c, scalar_t s, long long tile,
+                                           long long vectors) {
+    if (tile + tile_vectors <= vectors) {
+        scale_items<true>(a, c, s, tile + threadIdx.x, vectors);
+    } else {
+        scale_items<false>(a, c, s, tile + threadIdx.x, vectors);
+    }
+}
+
+// Everything where a pointer is not aligned for vectors: element by element, all blocks in stride.
+__device__ __forceinline__ void scale_elements(const scalar_t* a, scalar_t* c, scalar_t s, long long n) {
+    const long long threads = static_cast<long long>(gridDim.x) * block_size;
+    for (long long i = blockIdx.x * static_cast<long long>(block_size) + threadIdx.x; i < n; i += threads) {
+        c[i] = a[i] * s;
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(block_size)
     scalar_mul(const scalar_t* __restrict__ a, scalar_t* __restrict__ c, scalar_t s, long long n) {
-    const bool aligned = is_aligned(a, sizeof(vector_t)) && is_aligned(c, sizeof(vector_t));
-    const long long vectors = aligned ? n / vector_width : 0;
-    const long long step = grid == grid_t::stride ? gridDim.x * tile_vectors : vectors;
-    for (long long tile = blockIdx.x * tile_vectors; tile < vectors; tile += step) {
-        const vector_t* from = reinterpret_cast<const vector_t*>(a);
-        vector_t* to = reinterpret_cast<vector_t*>(c);
-        if (tile + tile_vectors <= vectors) {
-            scale_tile<true>(from, to, s, tile + threadIdx.x, vectors);
-        } else {
-            scale_tile<false>(from, to, s, tile + threadIdx.x, vectors);
-        }
+    if (!is_aligned(a, sizeof(vector_t)) || !is_aligned(c, sizeof(vector_t))) {
+        scale_elements(a, c, s, n);
+        return;
     }
-    // What no vector covers: fewer than vector_width elements at the end, or everything where a pointer is misaligned.
-    const long long threads = static_cast<long long>(gridDim.x) * block_size;
-    for (long long i = vectors * vector_width + blockIdx.x * static_cast<long long>(block_size) + threadIdx.x; i < n;
-         i += threads) {
+    const vector_t* from = reinterpret_cast<const vector_t*>(a);
+    vector_t* to = reinterpret_cast<vector_t*>(c);
+    const long long vectors = n / vector_width;
+    if constexpr (grid == grid_t::stride) {
+        for (long long tile = blockIdx.x * tile_vectors; tile < vectors; tile += gridDim.x * tile_vectors) {
+            scale_tile(from, to, s, tile, vectors);
+        }
+    } else {
+        scale_tile(from, to, s, blockIdx.x * tile_vectors, vectors);
+    }
+    // The fewer than vector_width elements that no vector covers.
+    if (blockIdx.x == gridDim.x - 1 && threadIdx.x < n % vector_width) {
+        const long long i = vectors * vector_width + threadIdx.x;
         c[i] = a[i] * s;
     }
 }
