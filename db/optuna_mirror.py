@@ -15,9 +15,11 @@ import optuna
 from optuna.distributions import CategoricalDistribution
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
 from tunebench.db.engine import BUSY_SECONDS, as_database_error, file_of
+from tunebench.db.models import TrialRecord
 from tunebench.db.query import Order, TrialRow, trials
 from tunebench.db.store import Database
 from tunebench.tuner.errors import DatabaseError
@@ -54,7 +56,7 @@ def publish(database: Database, study_id: int, choices: Mapping[str, Sequence[Va
     rows = list(reversed(trials(database, study_id=study_id, order=Order.NEWEST, limit=None)))
     if not rows:
         raise DatabaseError(f"{database.name} has no study {study_id} with trials in it")
-    storage = _storage(database)
+    storage = optuna_storage(database)
     try:
         study = _study_to_extend(storage, rows, _all_choices(rows, choices or {}))
         published = {trial.user_attrs.get(TRIAL_ATTRIBUTE) for trial in study.get_trials(deepcopy=False)}
@@ -70,8 +72,43 @@ def publish(database: Database, study_id: int, choices: Mapping[str, Sequence[Va
         storage.engine.dispose()
 
 
-def _storage(database: Database) -> RDBStorage:
-    """Optuna's storage on the same database, waiting for other writers as tunebench does."""
+def publish_all(database: Database) -> int:
+    """Publish every study that has trials; a copy that is there keeps its tunables' values.
+
+    Returns:
+        how many studies there are.
+
+    Raises:
+        DatabaseError: the database cannot be written.
+    """
+    with database.reading() as connection:
+        study_ids = connection.scalars(select(TrialRecord.study_id).distinct().order_by(TrialRecord.study_id)).all()
+    choices = _published_choices(database) if study_ids else {}
+    for study_id in study_ids:
+        publish(database, study_id, choices.get(study_id))
+    return len(study_ids)
+
+
+def _published_choices(database: Database) -> dict[int, Mapping[str, Sequence[Value]]]:
+    """The tunables' values of the copies that are there, by the study that each is a copy of."""
+    storage = optuna_storage(database)
+    try:
+        attributes = [study.user_attrs for study in storage.get_all_studies()]
+    except SQLAlchemyError as error:
+        raise as_database_error(error, database.name) from error
+    finally:
+        storage.remove_session()
+        storage.engine.dispose()
+    found = ((entry.get(_STUDY_ATTRIBUTE), entry.get(_CHOICES_ATTRIBUTE)) for entry in attributes)
+    return {number: choices for number, choices in found if isinstance(number, int) and isinstance(choices, dict)}
+
+
+def optuna_storage(database: Database) -> RDBStorage:
+    """Optuna's storage on the same database, waiting for other writers as tunebench does; who takes it disposes of it.
+
+    Raises:
+        DatabaseError: the database cannot be written.
+    """
     file = file_of(database.url)
     try:
         if file is None:

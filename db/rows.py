@@ -209,10 +209,18 @@ def _measurement_row(connection: Connection, measurement: Measurement) -> int:
 
 def _by_digest(connection: Connection, table: type[DeviceRecord | EnvironmentRecord], value: object) -> int:
     """The row that has a value's attributes in its columns of the same names."""
-    columns = [column.name for column in table.__table__.columns if column.name not in ("id", "digest")]
-    parts = {name: getattr(value, name) for name in columns}
-    digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-    return _find_or_create(connection, table, {"digest": digest}, parts)[0]
+    parts = {name: getattr(value, name) for name in digested_columns(table)}
+    return _find_or_create(connection, table, {"digest": digest_of(parts)}, parts)[0]
+
+
+def digested_columns(table: type[DeviceRecord | EnvironmentRecord]) -> list[str]:
+    """The columns that such a row's digest is made of."""
+    return [column.name for column in table.__table__.columns if column.name not in ("id", "digest")]
+
+
+def digest_of(parts: Mapping[str, Any]) -> str:
+    """The digest of a device's or an environment's row, from its other columns by name."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def _add(connection: Connection, table: type[Base], values: Mapping[str, Any]) -> int:

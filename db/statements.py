@@ -41,7 +41,7 @@ from tunebench.db.models import (
     TrialRecord,
 )
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.result import CacheRegime, Ratio, TrialStatus
+from tunebench.tuner.result import Baseline, CacheRegime, Ratio, TrialStatus
 from tunebench.tuner.space import Configuration, Value
 
 AnySelect: TypeAlias = Select[*tuple[Any, ...]]
@@ -53,8 +53,7 @@ _FEW = 50_000
 CORRECT: Condition = TrialRecord.status == literal_column(f"'{TrialStatus.CORRECT.value}'")
 """Spelt out because a partial index serves a constant only, not a bound parameter."""
 
-_REFERENCE = aliased(SpeedUpRecord, name="over_reference")
-_DEFAULT = aliased(SpeedUpRecord, name="over_default")
+_SPEED_UPS = {baseline: aliased(SpeedUpRecord, name=f"over_{baseline.value}") for baseline in Baseline}
 _RATIO = ("ratio", "low", "high", "rounds", "confidence")
 
 
@@ -185,7 +184,7 @@ def everything_about(picked: CTE) -> AnySelect:
         .correlate(TrialRecord)
         .scalar_subquery()
     )
-    return (
+    query = (
         select(
             TrialRecord.id,
             TrialRecord.study_id,
@@ -211,8 +210,7 @@ def everything_about(picked: CTE) -> AnySelect:
             TrialRecord.recorded_at,
             TrialRecord.message,
             ComparisonRecord.concluded_at,
-            *_ratio_columns(_REFERENCE, "reference"),
-            *_ratio_columns(_DEFAULT, "default"),
+            *(column for baseline in Baseline for column in _ratio_columns(baseline)),
         )
         .select_from(picked)
         .join(TrialRecord, TrialRecord.id == picked.c.trial_id)
@@ -222,17 +220,15 @@ def everything_about(picked: CTE) -> AnySelect:
         .join(ConfigurationRecord, ConfigurationRecord.id == TrialRecord.configuration_id)
         .outerjoin(MeasurementRecord, MeasurementRecord.id == TrialRecord.measurement_id)
         .outerjoin(ComparisonRecord, ComparisonRecord.id == newest)
-        .outerjoin(_REFERENCE, _ratio_over(_REFERENCE, "reference"))
-        .outerjoin(_DEFAULT, _ratio_over(_DEFAULT, "default"))
     )
+    for baseline, table in _SPEED_UPS.items():
+        over = and_(table.comparison_id == ComparisonRecord.id, table.baseline == baseline.value)
+        query = query.outerjoin(table, over)
+    return query
 
 
-def _ratio_over(table: Any, baseline: str) -> Condition:
-    return and_(table.comparison_id == ComparisonRecord.id, table.baseline == baseline)
-
-
-def _ratio_columns(table: Any, name: str) -> list[ColumnElement[Any]]:
-    return [getattr(table, part).label(f"{name}_{part}") for part in _RATIO]
+def _ratio_columns(baseline: Baseline) -> list[ColumnElement[Any]]:
+    return [getattr(_SPEED_UPS[baseline], part).label(f"{baseline.value}_{part}") for part in _RATIO]
 
 
 def fields_of(row: Row[*tuple[Any, ...]], problems: dict[str, Problem]) -> dict[str, Any]:
@@ -269,11 +265,10 @@ def fields_of(row: Row[*tuple[Any, ...]], problems: dict[str, Problem]) -> dict[
         "recorded_at": row.recorded_at,
         "message": row.message,
         "confirmed_at": row.concluded_at,
-        "over_reference": _ratio(row, "reference"),
-        "over_default": _ratio(row, "default"),
+        **{f"over_{baseline.value}": _ratio(row, baseline) for baseline in Baseline},
     }
 
 
-def _ratio(row: Row[*tuple[Any, ...]], name: str) -> Ratio | None:
-    values = [getattr(row, f"{name}_{part}") for part in _RATIO]
+def _ratio(row: Row[*tuple[Any, ...]], baseline: Baseline) -> Ratio | None:
+    values = [getattr(row, f"{baseline.value}_{part}") for part in _RATIO]
     return None if values[0] is None else Ratio(*values)

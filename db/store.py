@@ -17,7 +17,7 @@ from tunebench.db.engine import default_file, file_of, first_line, for_writing, 
 from tunebench.db.models import ConfigurationRecord, TrialRecord
 from tunebench.db.rows import comparison_row, environment_row, study_row, trial_row
 from tunebench.db.sqlite_file import FileState, look_at, require_folder, use_wal
-from tunebench.db.upgrade import HEAD, require_known, revision_of, upgrade
+from tunebench.db.upgrade import HEAD, Upgrade, require_known, revision_of, upgrade
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.errors import DatabaseError, DatabaseMissingError
 from tunebench.tuner.history import PastTrial, StudyDescription
@@ -175,6 +175,24 @@ def open_database(url_or_path: str | Path | None = None, *, read_only: bool = Fa
     return Database(engine, url, read_only=read_only)
 
 
+def upgrade_database(url_or_path: str | Path | None = None) -> Upgrade:
+    """Bring a database to this tunebench's revision, creating it where there is none; what opening for writing does.
+
+    Raises:
+        DatabaseError: it cannot be used; the message is one line.
+    """
+    url = locate(url_or_path)
+    file, engine = file_of(url), make_engine(url)
+    try:
+        with translated(name_of(url)):
+            state = _look(engine, file)
+            if state.revision is not None:
+                require_known(state.revision, name_of(url))
+            return _prepare(url, file, state)
+    finally:
+        engine.dispose()
+
+
 def _look(engine: Engine, file: Path | None) -> FileState:
     if file is not None:
         return look_at(file)
@@ -190,16 +208,17 @@ def _not_to_be_read(where: str, revision: str | None) -> DatabaseError:
     return DatabaseError(f"{where} has the older revision '{revision}': the next study upgrades it, and keeps a copy")
 
 
-def _prepare(url: URL, file: Path | None, state: FileState) -> None:
+def _prepare(url: URL, file: Path | None, state: FileState) -> Upgrade:
     """Create the tables, or bring them to `HEAD`; nothing where they are there already."""
     if file is not None and state.revision is None:
         require_folder(file, create=file == default_file())
     if file is not None and not state.in_wal_mode:
         # Before the tables are made: a process killed while it makes them then leaves nothing to be rolled back.
         use_wal(file)
-    if state.revision != HEAD:
-        upgrading = make_engine(url, foreign_keys=False)
-        try:
-            upgrade(for_writing(upgrading), name_of(url), file)
-        finally:
-            upgrading.dispose()
+    if state.revision == HEAD:
+        return Upgrade(HEAD, HEAD, None)
+    upgrading = make_engine(url, foreign_keys=False)
+    try:
+        return upgrade(for_writing(upgrading), name_of(url), file)
+    finally:
+        upgrading.dispose()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, inspect, text
@@ -10,7 +11,7 @@ from tunebench.db.models import VERSION_TABLE
 from tunebench.db.sqlite_file import back_up
 from tunebench.tuner.errors import DatabaseError
 
-REVISIONS = ("0001", "0002")
+REVISIONS = ("0001", "0002", "0003")
 """Every revision in order, so that opening a database needs no Alembic; a test compares it with the migrations."""
 
 HEAD = REVISIONS[-1]
@@ -47,7 +48,22 @@ def require_known(revision: str, where: str) -> None:
         )
 
 
-def upgrade(engine: Engine, where: str, file: Path | None) -> None:
+@dataclass(frozen=True)
+class Upgrade:
+    """What an upgrade did.
+
+    Attributes:
+        before: the revision found; None where there were no tables yet.
+        after: the revision now.
+        backup: the copy of the file as it was; None where nothing was upgraded, or on a server.
+    """
+
+    before: str | None
+    after: str
+    backup: Path | None
+
+
+def upgrade(engine: Engine, where: str, file: Path | None) -> Upgrade:
     """Create the tables or bring them to `HEAD`, in one transaction.
 
     Processes that come at the same moment wait for the first and then find nothing left to do.
@@ -63,16 +79,17 @@ def upgrade(engine: Engine, where: str, file: Path | None) -> None:
     with engine.begin() as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _ADVISORY_LOCK})
-        revision = revision_of(connection)
+        revision, backup = revision_of(connection), None
         if revision == HEAD:
-            return
+            return Upgrade(HEAD, HEAD, None)
         if revision is not None:
             require_known(revision, where)
             if file is not None:
-                back_up(file, revision)
+                backup = back_up(file, revision)
         migrate(connection, HEAD)
         if connection.dialect.name == "sqlite" and connection.exec_driver_sql("PRAGMA foreign_key_check").first():
             raise DatabaseError(f"{where} has rows that refer to rows that are not there: restore a backup")
+    return Upgrade(revision, HEAD, backup)
 
 
 def migrate(connection: Connection, revision: str) -> None:

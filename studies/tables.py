@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from tunebench.db.query import BestRow, TrialRow
 from tunebench.studies.tune import StudyReport
@@ -17,12 +18,21 @@ from tunebench.tuner.study import Ending
 
 def print_table(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
     """A table whose columns fold rather than lose what does not fit."""
-    table = Table(*columns, box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
-    for column in table.columns:
-        column.overflow = "fold"
+    heading = Text(printable(title)) if title else None
+    table = Table(box=box.SIMPLE_HEAD, title=heading, title_justify="left", pad_edge=False)
+    for column in columns:
+        table.add_column(Text(printable(column)), overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(Text(printable(cell)) for cell in row))
     console.print(table, highlight=False)
+
+
+def printable(text: str) -> str:
+    """The text without what a terminal would obey: a database is anyone's, and ESC in it could rewrite the screen."""
+    return "".join(
+        character if character in "\n\t" or character.isprintable() else f"\\x{ord(character):02x}"
+        for character in text
+    )
 
 
 def print_reports(console: Console, reports: Sequence[StudyReport]) -> None:
@@ -65,8 +75,6 @@ def _print_notes(console: Console, report: StudyReport) -> None:
         lines.append(f"all {outcome.space_size} valid configurations were measured: the best is the best there is")
     if outcome.ending is Ending.INTERRUPTED:
         lines.append("interrupted: everything done is recorded, the same command goes on")
-    if outcome.ending is Ending.DEVICE_LOST:
-        lines.append("stopped: a variant left the device unusable; it is recorded, the same command goes on")
     console.print(f"{report.kernel} ({report.problem}), study {report.study}:", highlight=False, soft_wrap=True)
     for line in lines:
         console.print(f"  {line}", highlight=False, soft_wrap=True, markup=False)
@@ -118,7 +126,10 @@ def _ratio_values(ratio: Ratio | None) -> dict[str, float] | None:
 
 def print_best(console: Console, rows: Sequence[BestRow]) -> None:
     """The best trial of each kernel, problem and device."""
-    columns = ("kernel", "problem", "device", "compiler", "median", "over reference", "over default", "configuration")
+    columns = (
+        *("kernel", "problem", "device", "compiler", "median"),
+        *("over reference", "over default", "of copy rate", "configuration"),
+    )
     print_table(
         console,
         columns,
@@ -131,6 +142,7 @@ def print_best(console: Console, rows: Sequence[BestRow]) -> None:
                 _milliseconds(row.median_ms),
                 _ratio(row.over_reference),
                 _ratio(row.over_default),
+                _share(row.over_copy),
                 str(row.configuration),
             )
             for row in rows
@@ -186,6 +198,7 @@ def row_values(row: TrialRow) -> dict[str, object]:
         "confirmed": row.confirmed,
         "over_reference": _ratio_values(row.over_reference),
         "over_default": _ratio_values(row.over_default),
+        "over_copy": _ratio_values(row.over_copy),
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gc
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Sequence
@@ -19,7 +19,8 @@ from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.environment import current_environment
 from tunebench.tuner.errors import UnknownNameError
-from tunebench.tuner.evaluate import Subject
+from tunebench.tuner.evaluate import LocalEvaluator, Subject
+from tunebench.tuner.forkserver import start_forkserver
 from tunebench.tuner.history import StudyDescription
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Problem
@@ -27,6 +28,7 @@ from tunebench.tuner.reference import Reference
 from tunebench.tuner.sampler import SAMPLERS, make_sampler
 from tunebench.tuner.space import SearchSpace
 from tunebench.tuner.study import Budget, Ending, Outcome, Progress, StudyRun
+from tunebench.tuner.worker import WorkerEvaluator
 
 
 @dataclass(frozen=True)
@@ -125,36 +127,51 @@ def tune(
     Raises:
         UserError: the model cannot serve its reference's inputs, or no configuration is valid for them.
     """
+    start_forkserver([__name__])
     reports: list[StudyReport] = []
     for mode in resolved.modes:
         reports.append(_tune_mode(resolved, mode, database, announce))
-        gc.collect()  # the next mode's tensors need the room
-        if reports[-1].outcome.ending in (Ending.INTERRUPTED, Ending.DEVICE_LOST):
+        if reports[-1].outcome.ending is Ending.INTERRUPTED:
             break
     forget_plans()
     return reports
 
 
+def make_evaluator(request: StudyRequest, mode: str) -> LocalEvaluator:
+    """The evaluator of a request in one mode; called in the worker process.
+
+    Raises:
+        UserError: the model cannot serve its reference's inputs, or something is not on this machine.
+    """
+    resolved = resolve(request)
+    subject = Subject.prepare(resolved.kernel, resolved.model, resolved.reference, mode, resolved.device)
+    return LocalEvaluator(subject, resolved.compiler)
+
+
 def _tune_mode(resolved: Resolved, mode: str, database: Database, announce: Reporter) -> StudyReport:
     request, kernel, device, compiler = resolved.request, resolved.kernel, resolved.device, resolved.compiler
-    subject = Subject.prepare(kernel, resolved.model, resolved.reference, mode, device)
-    space = resolved.space.enumerate(subject.problem, device)
-    description = StudyDescription(
-        kernel=kernel.name,
-        source_digest=kernel.digest,
-        space_digest=_space_digest(resolved.space),
-        problem=subject.problem,
-        device=device,
-        compiler=compiler.name,
-        sampler=request.sampler,
-        seed=request.seed,
-    )
-    log = database.study(description, current_environment(device, compiler.version()))
-    run = StudyRun(subject, space, compiler, make_sampler(request.sampler, space, request.seed), log)
-    progress = announce(Announcement(kernel.name, subject.problem, device, len(space)))
-    outcome = run.run(Budget(request.trials, request.seconds), progress)
+    evaluator = WorkerEvaluator(functools.partial(make_evaluator, request, mode))
+    try:
+        space = resolved.space.enumerate(evaluator.problem, device)
+        description = StudyDescription(
+            kernel=kernel.name,
+            source_digest=kernel.digest,
+            space_digest=_space_digest(resolved.space),
+            problem=evaluator.problem,
+            device=device,
+            compiler=compiler.name,
+            sampler=request.sampler,
+            seed=request.seed,
+        )
+        log = database.study(description, current_environment(device, compiler.version()))
+        sampler = make_sampler(request.sampler, space, request.seed)
+        run = StudyRun(kernel, evaluator, space, compiler, sampler, log)
+        progress = announce(Announcement(kernel.name, evaluator.problem, device, len(space)))
+        outcome = run.run(Budget(request.trials, request.seconds), progress)
+    finally:
+        evaluator.close()
     publish(database, log.study_id, {tunable.name: tunable.values for tunable in resolved.space.tunables})
-    return StudyReport(kernel.name, subject.problem, device, log.study_id, outcome)
+    return StudyReport(kernel.name, evaluator.problem, device, log.study_id, outcome)
 
 
 def _modes(kernel: Kernel, request: StudyRequest) -> Sequence[str]:

@@ -74,7 +74,7 @@ def find_device(wanted: str | None = None) -> Device:
     if wanted == "cpu":
         return _cpu()
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    index = int(match.group(1)) if match.group(1) else (torch.cuda.current_device() if count else 0)
+    index = int(match.group(1) or 0)
     if index >= count:
         reason = "torch is a CPU build" if torch.version.cuda is None else f"torch sees {count} CUDA device(s)"
         raise DeviceMissingError(
@@ -91,29 +91,37 @@ def device_of(torch_device: torch.device) -> Device:
         DeviceMissingError: the device is neither a CUDA device nor the CPU.
     """
     if torch_device.type == "cuda":
-        index = torch_device.index
-        return _cuda(torch.cuda.current_device() if index is None else index)
+        return _cuda(torch_device.index or 0)
     return find_device(str(torch_device))
 
 
 @cache
 def _cuda(index: int) -> Device:
-    from cuda.core import Device as CudaDevice  # loads the driver; a CPU-only process never needs it
+    """Asks the driver and NVML, neither of which puts a context on the device: whoever only looks must not hold it."""
+    import pynvml
+    from cuda.core import Device as CudaDevice
 
-    properties = torch.cuda.get_device_properties(index)
-    limits = CudaDevice(index).properties
+    device = CudaDevice(index)
+    properties = device.properties
+    major, minor = device.compute_capability
+    uuid = f"GPU-{device.uuid.removeprefix('GPU-')}"
+    pynvml.nvmlInit()
+    try:
+        memory_bytes = int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByUUID(uuid)).total)
+    finally:
+        pynvml.nvmlShutdown()
     return Device(
         kind=DeviceKind.CUDA,
         index=index,
-        name=properties.name,
-        architecture=f"sm_{properties.major}{properties.minor}",
-        uuid=f"GPU-{properties.uuid}",
-        multiprocessors=properties.multi_processor_count,
-        memory_bytes=properties.total_memory,
-        l2_bytes=properties.L2_cache_size,
-        max_threads_per_block=limits.max_threads_per_block,
-        max_shared_bytes=limits.max_shared_memory_per_block_optin,
-        max_threads_per_multiprocessor=properties.max_threads_per_multi_processor,
+        name=device.name,
+        architecture=f"sm_{major}{minor}",
+        uuid=uuid,
+        multiprocessors=properties.multiprocessor_count,
+        memory_bytes=memory_bytes,
+        l2_bytes=properties.l2_cache_size,
+        max_threads_per_block=properties.max_threads_per_block,
+        max_shared_bytes=properties.max_shared_memory_per_block_optin,
+        max_threads_per_multiprocessor=properties.max_threads_per_multiprocessor,
         warp_size=properties.warp_size,
     )
 

@@ -74,5 +74,9 @@ class LaunchError(TunebenchError):
     """A kernel that the device refused to launch or that failed while running."""
 
 
+class WorkerError(TunebenchError):
+    """A study's worker process cannot go on; what was done is recorded, and the same command goes on."""
+
+
 class DeviceLostError(TunebenchError):
     """A variant left the device unusable for this process; a new process can go on."""

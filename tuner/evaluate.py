@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import cast
+from typing import Protocol, cast
 
 import torch
 
@@ -15,7 +15,7 @@ from tunebench.tuner.check import Oracle, check, consult_reference
 from tunebench.tuner.compile.base import Build, Compiler
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.device import Device
-from tunebench.tuner.errors import CompileError, DeviceLostError, LaunchError, UserError
+from tunebench.tuner.errors import DeviceLostError, LaunchError, UserError
 from tunebench.tuner.kernel import Kernel, ModelFactory, Plan, TunableModel
 from tunebench.tuner.measure import Call, clock_for, interleave, measure, speedup
 from tunebench.tuner.problem import Problem
@@ -99,33 +99,51 @@ class Subject:
         return self.kernel.work(self.problem).bytes
 
 
-class Evaluator:
-    """Turns configurations into results for one subject."""
+class Evaluator(Protocol):
+    """Turns configurations into results for one problem on one device, wherever that happens."""
+
+    problem: Problem
+    device: Device
+
+    def evaluate(self, configuration: Configuration, build: Build, incumbent_ms: float | None) -> TrialResult:
+        """One configuration's result; a variant that fails is a result as well."""
+
+    def compare(self, finalists: Sequence[Finalist], default: Finalist | None) -> Comparison:
+        """Time the finalists and the baselines interleaved; the fastest finalist is the best."""
+
+    def close(self) -> None:
+        """Let go of the device."""
+
+
+class LocalEvaluator:
+    """Evaluates in this process; a variant that crashes takes the process with it."""
 
     def __init__(self, subject: Subject, compiler: Compiler) -> None:
+        self.problem = subject.problem
+        self.device = subject.device
         self._subject = subject
         self._compiler = compiler
         self._clock = clock_for(subject.device, subject.footprint_bytes)
         self._inputs = subject.oracle.cases[0].inputs
 
-    def evaluate(
-        self, configuration: Configuration, building: Future[Build], incumbent_ms: float | None
-    ) -> TrialResult:
+    def reference_seconds(self) -> float:
+        """What one call of the reference takes, roughly: for deadlines."""
+        started = time.perf_counter()
+        with torch.no_grad():
+            self._subject.reference(*self._inputs)
+            self._synchronise()
+        return time.perf_counter() - started
+
+    def close(self) -> None:
+        """Nothing to let go of: the tensors go with this object."""
+
+    def evaluate(self, configuration: Configuration, build: Build, incumbent_ms: float | None) -> TrialResult:
         """One configuration's result; a variant that fails is a result as well.
 
         Raises:
-            CompilerMissingError: the compiler has gone.
             DeviceLostError: the variant left the device unusable for this process.
         """
-        seconds: dict[str, float] = {}
-        started = time.perf_counter()
-        try:
-            build = building.result()
-        except CompileError as error:
-            return TrialResult(configuration, TrialStatus.COMPILE, message=f"{error}\n{error.log}")
-        finally:
-            seconds["wait"] = time.perf_counter() - started
-        seconds["compile"] = build.seconds
+        seconds = {"compile": build.seconds}
         verdict = measurement = None
         try:
             started = time.perf_counter()

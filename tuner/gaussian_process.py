@@ -1,310 +1,336 @@
-"""A Gaussian process over a finite pool of configurations, kept up to date one observation at a time."""
+"""A Gaussian process over a finite pool of configurations: its features, its hyper-parameters, its running posterior.
+
+The kernel is exp(−Σ wᵢ·dᵢ(x, x′)), a product of exponential kernels. Every dᵢ is a distance of two configurations in
+one respect (see `PoolFeatures`), scaled to 0..1, and every weight wᵢ is learnt. All distances look up tables of levels,
+so that the kernel between an observation and the whole pool is one matrix product with the pool's one-hot levels.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
 
-from tunebench.tuner.space import INACTIVE
+from tunebench.tuner.space import INACTIVE, Value
 
 Floats = npt.NDArray[np.float64]
 Singles = npt.NDArray[np.float32]
-Numbers = npt.NDArray[np.intp]
+Integers = npt.NDArray[np.intp]
+Indices = npt.NDArray[np.int16]
+
+_MOST_PRODUCTS_OF = 8
+_PRODUCT_LEVELS = 32
+_INACTIVE_DISTANCE = 0.5
+"""From an inactive tunable to any of its values: half the range keeps the distance conditionally negative definite."""
+
+_LARGEST_WEIGHT = 50.0
+_SMALLEST_WEIGHT = 1e-4
+_NOISE_RANGE = (1e-4, 1.0)
 
 
 @dataclass(frozen=True)
-class PoolSettings:
-    initial: int = 8
-    candidates: int = 1 << 14
-    first_refit: int = 8
-    refit_growth: float = 1.3
-    steps: int = 20
-    rate_mean: float = 0.5
-    jump_mean: float = 0.3
-    spread: float = 1.0
-    noise_mean: float = 1e-3
-    noise_spread: float = 1.0
+class KernelPrior:
+    """Medians and spread of the log-normal priors of the hyper-parameters.
+
+    Each weight's median is divided by the square root of the number of tunables, so that two random configurations are
+    about as far apart in a space of many tunables as in one of few (Hvarfner et al., "Vanilla Bayesian optimization
+    performs great in high dimensions", 2024).
+
+    Attributes:
+        distance: weight of the distance between value indices.
+        difference: weight of two values being different at all; with the distance of a tunable that has an order.
+        alignment: weight of the difference in how often 2 divides the values.
+        product: weight of the distance between the logarithms of the product of two tunables.
+        noise: variance that the features do not explain, in units of the variance of the targets.
+        spread, noise_spread: standard deviation of the logarithm of a weight, and of the noise.
+    """
+
+    distance: float = 0.7
+    difference: float = 0.4
+    alignment: float = 0.3
+    product: float = 0.3
+    noise: float = 0.01
+    spread: float = 0.7
+    noise_spread: float = 0.5
 
 
-class Encoding:
-    """Value indices as columns of one-hot rows, constant tunables dropped."""
+@dataclass(frozen=True)
+class _Aspect:
+    """One respect in which configurations differ: a level looked up from one tunable or two, and distances of levels.
 
-    def __init__(self, indices: npt.NDArray[np.int16]) -> None:
-        varying = [j for j in range(indices.shape[1]) if (indices[:, j] != indices[0, j]).any()]
-        self.indices = indices[:, varying]
-        tops = [int(self.indices[:, j].max()) for j in range(len(varying))]
-        self.sizes = [top - INACTIVE + 1 for top in tops]
-        self.offsets = np.concatenate([[0], np.cumsum(self.sizes)]).astype(np.intp)
-        self.distances: list[Floats] = []
-        self.differs: list[Floats] = []
-        for top, size in zip(tops, self.sizes, strict=True):
-            position = np.arange(size, dtype=np.float64)
-            distance = np.abs(position[:, None] - position[None, :]) / max(top, 1)
-            distance[0, :] = distance[:, 0] = 0.5
-            distance[0, 0] = 0.0
-            self.distances.append(distance)
-            self.differs.append(1.0 - np.eye(size))
+    Attributes:
+        tunables: columns of the index matrix, one or two.
+        levels: level by value index + 1 (so that the inactive index is 0); one axis per tunable.
+        distances: level × level matrices in 0..1.
+        medians: prior median of each distance's weight, before division by the number of tunables.
+    """
 
-    @property
-    def tunables(self) -> int:
-        return len(self.sizes)
+    tunables: tuple[int, ...]
+    levels: Integers
+    distances: tuple[Floats, ...]
+    medians: tuple[float, ...]
 
-    def codes(self, numbers: Numbers) -> Numbers:
-        return (self.indices[numbers].astype(np.intp) - INACTIVE) + self.offsets[:-1]
 
-    def one_hot(self, numbers: Numbers) -> Singles:
-        hot = np.zeros((int(self.offsets[-1]), len(numbers)), dtype=np.float32)
-        codes = self.codes(numbers)
-        columns = np.arange(len(numbers))
-        for j in range(self.tunables):
-            hot[codes[:, j], columns] = 1.0
+def _line(positions: Floats) -> Floats:
+    """Distances of levels on a line, 0..1; level 0 is the inactive one, off the line."""
+    between = np.abs(positions[:, None] - positions[None, :]) / max(float(np.ptp(positions)), 1e-12)
+    distance = np.full((len(positions) + 1, len(positions) + 1), _INACTIVE_DISTANCE)
+    distance[1:, 1:] = between
+    distance[0, 0] = 0.0
+    return distance
+
+
+def _value_aspect(column: int, values: Sequence[Value], prior: KernelPrior) -> _Aspect:
+    count = len(values)
+    different = 1.0 - np.eye(count + 1)
+    levels = np.arange(count + 1)
+    if count <= 2 or isinstance(values[0], str | bool):
+        return _Aspect((column,), levels, (different,), (prior.difference,))
+    distances = (_line(np.arange(float(count))), different)
+    return _Aspect((column,), levels, distances, (prior.distance, prior.difference))
+
+
+def _alignment_aspect(column: int, values: Sequence[Value], prior: KernelPrior) -> _Aspect | None:
+    """How often 2 divides a value: memory, warps and caches come in powers of two. None where the index says it."""
+    numbers = [value for value in values if isinstance(value, int) and not isinstance(value, bool) and value > 0]
+    if len(numbers) < len(values):
+        return None
+    twos = np.array([(number & -number).bit_length() - 1 for number in numbers])
+    if (np.diff(twos) >= 0).all():
+        return None
+    distinct, level = np.unique(twos, return_inverse=True)
+    return _Aspect((column,), np.append(0, level + 1), (_line(distinct.astype(float)),), (prior.alignment,))
+
+
+def _product_aspect(columns: tuple[int, int], logs: tuple[Floats, Floats], prior: KernelPrior) -> _Aspect:
+    """The product of two tunables: threads of a block, elements of a tile, bytes of a buffer."""
+    product = logs[0][:, None] + logs[1][None, :]
+    scaled = np.rint((product - product.min()) / max(float(np.ptp(product)), 1e-12) * _PRODUCT_LEVELS)
+    distinct, level = np.unique(scaled, return_inverse=True)
+    levels = np.zeros((len(logs[0]) + 1, len(logs[1]) + 1), dtype=np.intp)
+    levels[1:, 1:] = level.reshape(product.shape) + 1
+    return _Aspect(columns, levels, (_line(distinct),), (prior.product,))
+
+
+def _logarithms(values: Sequence[Value]) -> Floats | None:
+    """Of a tunable that can be a factor: three positive numbers or more."""
+    if len(values) < 3 or any(isinstance(v, str | bool) or v <= 0 for v in values):
+        return None
+    return np.log(np.array(values, dtype=np.float64))
+
+
+class PoolFeatures:
+    """The respects in which the configurations of a space differ, as levels and tables of distances.
+
+    Per tunable: the distance of its value indices and whether the values differ (only the latter where there is no
+    order); for integers, their alignment to powers of two; for each pair of numeric tunables, their product. Tunables
+    that do not vary have no part; products are of the eight numeric tunables with the most values.
+
+    Args:
+        indices: int16, configurations × tunables.
+        values: every tunable's values.
+    """
+
+    def __init__(self, indices: Indices, values: Sequence[Sequence[Value]], prior: KernelPrior) -> None:
+        self._indices = indices
+        self.prior = prior
+        varying = np.flatnonzero((indices != indices[0]).any(axis=0)).tolist()
+        self._aspects = [_value_aspect(j, values[j], prior) for j in varying]
+        aligned = [_alignment_aspect(j, values[j], prior) for j in varying]
+        self._aspects += [aspect for aspect in aligned if aspect is not None]
+        factors = [(j, logs) for j in varying if (logs := _logarithms(values[j])) is not None]
+        factors = sorted(factors, key=lambda factor: -len(factor[1]))[:_MOST_PRODUCTS_OF]
+        for (j, logs_j), (k, logs_k) in itertools.combinations(factors, 2):
+            self._aspects.append(_product_aspect((j, k), (logs_j, logs_k), prior))
+        sizes = [len(aspect.distances[0]) for aspect in self._aspects]
+        self._offsets = np.concatenate([[0], np.cumsum(sizes, dtype=np.intp)])
+        medians = [median for aspect in self._aspects for median in aspect.medians]
+        self.medians: Floats = np.array(medians) / math.sqrt(max(len(varying), 1))
+
+    def codes(self, numbers: Integers) -> Integers:
+        """The levels of some configurations, configurations × aspects, each aspect's counted on from the one before."""
+        shifted = self._indices[numbers].astype(np.intp) - INACTIVE
+        columns = [aspect.levels[tuple(shifted[:, j] for j in aspect.tunables)] for aspect in self._aspects]
+        local = np.stack(columns, axis=1) if columns else np.empty((len(numbers), 0), dtype=np.intp)
+        codes: Integers = local + self._offsets[:-1]
+        return codes
+
+    def one_hot(self, numbers: Integers) -> Singles:
+        """1 where a configuration has a level: levels × configurations."""
+        hot = np.zeros((int(self._offsets[-1]), len(numbers)), dtype=np.float32)
+        hot[self.codes(numbers), np.arange(len(numbers))[:, None]] = 1.0
         return hot
 
-    def features(self, numbers: Numbers) -> Floats:
-        """(2·tunables) × n × n: index distances, then whether the values differ."""
-        local = self.indices[numbers].astype(np.intp) - INACTIVE
-        layers = [table[np.ix_(local[:, j], local[:, j])] for j, table in enumerate(self.distances)]
-        layers += [table[np.ix_(local[:, j], local[:, j])] for j, table in enumerate(self.differs)]
-        return np.stack(layers)
+    def distances(self, numbers: Integers) -> Singles:
+        """Distances between all pairs of some configurations, one layer per weight: weights × n × n."""
+        local = self.codes(numbers) - self._offsets[:-1]
+        layers = [
+            table[np.ix_(local[:, k], local[:, k])]
+            for k, aspect in enumerate(self._aspects)
+            for table in aspect.distances
+        ]
+        return np.array(layers, dtype=np.float32).reshape(len(layers), len(numbers), len(numbers))
+
+    def weighted(self, weights: Floats) -> Singles:
+        """The weighted distance between any two levels, levels × levels; zero between levels of different aspects."""
+        size = int(self._offsets[-1])
+        table = np.zeros((size, size), dtype=np.float32)
+        remaining = iter(weights.tolist())
+        for start, end, aspect in zip(self._offsets, self._offsets[1:], self._aspects, strict=False):
+            table[start:end, start:end] = sum(next(remaining) * distance for distance in aspect.distances)
+        return table
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class KernelParameters:
-    weights: Floats  # 2·tunables
+    """Hyper-parameters: a weight for each distance, and the variance of noise where that of the targets is 1."""
+
+    weights: Floats
     noise: float
 
-    def table(self, encoding: Encoding) -> list[Floats]:
-        d = encoding.tunables
-        return [self.weights[j] * encoding.distances[j] + self.weights[d + j] * encoding.differs[j] for j in range(d)]
 
-
-def normal_scores(values: Floats) -> Floats:
-    n = len(values)
-    order = np.argsort(values, kind="stable")
-    ranks = np.empty(n)
-    ranks[order] = np.arange(n)
-    # ties share their mean rank
-    unique, inverse = np.unique(values, return_inverse=True)
-    if len(unique) < n:
-        sums = np.bincount(inverse, weights=ranks)
-        ranks = (sums / np.bincount(inverse))[inverse]
-    inv = NormalDist().inv_cdf
-    return np.array([inv((rank + 0.5) / n) for rank in ranks.tolist()])
+def prior_parameters(features: PoolFeatures) -> KernelParameters:
+    """The hyper-parameters at the median of their prior."""
+    return KernelParameters(features.medians, features.prior.noise)
 
 
 def fit(
-    encoding: Encoding, numbers: Numbers, targets: Floats, start: Floats, prior: Floats, spread: Floats, steps: int
-) -> Floats:
-    """MAP of log parameters (weights..., noise) by resilient gradient steps."""
-    features = encoding.features(numbers)
-    flat = features.reshape(len(features), -1)
-    n = len(numbers)
+    features: PoolFeatures, numbers: Integers, targets: Floats, start: KernelParameters, steps: int
+) -> KernelParameters:
+    """Hyper-parameters of about the largest posterior density, given observations of unit variance.
 
-    def value_and_gradient(x: Floats) -> tuple[float, Floats]:
-        p = np.exp(x)
-        kernel = np.exp(-(p[:-1] @ flat)).reshape(n, n)
-        covariance = kernel + p[-1] * np.eye(n)
-        try:
-            factor = np.linalg.cholesky(covariance)
-        except np.linalg.LinAlgError:
-            return -math.inf, np.zeros_like(x)
-        inverse = np.linalg.inv(covariance)
-        alpha = inverse @ targets
-        deviation = (x - prior) / spread
-        value = -0.5 * targets @ alpha - np.log(np.diag(factor)).sum() - 0.5 * deviation @ deviation
-        inner = 0.5 * (np.outer(alpha, alpha) - inverse)
-        gradient = np.empty_like(x)
-        gradient[:-1] = -p[:-1] * (flat @ (inner * kernel).ravel())
-        gradient[-1] = p[-1] * np.trace(inner)
-        return float(value), gradient - deviation / spread
+    Climbs in their logarithms by resilient propagation (Riedmiller and Braun, 1993), which needs only the signs of the
+    gradient; the best point on the way is returned.
 
-    x = start.copy()
-    step = np.full_like(x, 0.2)
-    previous = np.zeros_like(x)
-    best, best_x = -math.inf, x
+    Args:
+        numbers, targets: the configurations observed, and what was.
+        steps: evaluations of the density; more refine the result.
+    """
+    prior = features.prior
+    center = np.log(np.append(features.medians, prior.noise))
+    spread = np.append(np.full(len(features.medians), prior.spread), prior.noise_spread)
+    lower = np.log(np.append(np.full(len(features.medians), _SMALLEST_WEIGHT), _NOISE_RANGE[0]))
+    upper = np.log(np.append(np.full(len(features.medians), _LARGEST_WEIGHT), _NOISE_RANGE[1]))
+    evidence = _Evidence(features.distances(numbers), targets)
+    point = np.log(np.append(start.weights, start.noise))
+    best, best_density = point, -math.inf
+    step = np.full_like(point, 0.2)
+    previous = np.zeros_like(point)
     for _ in range(steps):
-        value, gradient = value_and_gradient(x)
-        if value > best:
-            best, best_x = value, x.copy()
-        agree = gradient * previous
-        step = np.clip(np.where(agree > 0, step * 1.3, np.where(agree < 0, step * 0.5, step)), 1e-3, 1.0)
+        density, gradient = evidence(np.exp(point))
+        deviation = (point - center) / spread
+        density -= 0.5 * float(deviation @ deviation)
+        gradient -= deviation / spread
+        if density > best_density:
+            best, best_density = point, density
+        agreement = gradient * previous
+        step = np.clip(np.where(agreement > 0, 1.3 * step, np.where(agreement < 0, 0.5 * step, step)), 1e-3, 1.0)
         previous = gradient
-        x = np.clip(x + step * np.sign(gradient), -9.0, 4.0)
-    return best_x
+        point = np.clip(point + step * np.sign(gradient), lower, upper)
+    parameters = np.exp(best)
+    return KernelParameters(parameters[:-1], float(parameters[-1]))
 
 
-def _improvement_table() -> tuple[Floats, Floats]:
-    z = np.concatenate([-np.geomspace(200, 1e-3, 6000), np.linspace(0, 12, 2000)])
-    out = []
-    for v in z.tolist():
-        if v < -30:
-            out.append(-math.log(v * v + 3) - 0.5 * math.log(2 * math.pi))
-        else:
-            h = math.exp(-0.5 * v * v) / math.sqrt(2 * math.pi) + v * 0.5 * math.erfc(-v / math.sqrt(2))
-            out.append(math.log(h) + (0.5 * v * v if v < 0 else 0.0))
-    return z, np.array(out)
+class _Evidence:
+    """The log marginal likelihood of observations and its gradient in the logarithms of the hyper-parameters."""
 
+    def __init__(self, distances: Singles, targets: Floats) -> None:
+        self._flat = distances.reshape(len(distances), -1)
+        self._targets = targets
 
-_TABLE = _improvement_table()
-
-
-def log_expected_improvement(mean: Singles, deviation: Singles, best: float) -> Floats:
-    z = ((best - mean) / deviation).astype(np.float64)
-    return np.interp(z, *_TABLE) - 0.5 * np.minimum(z, 0) ** 2 + np.log(deviation)
+    def __call__(self, parameters: Floats) -> tuple[float, Floats]:
+        weights, noise = parameters[:-1], parameters[-1]
+        n = len(self._targets)
+        kernel = np.exp(-(weights.astype(np.float32) @ self._flat)).astype(np.float64).reshape(n, n)
+        covariance = kernel + noise * np.eye(n)
+        factor = np.linalg.cholesky(covariance)
+        inverse = np.linalg.inv(covariance)
+        alpha = inverse @ self._targets
+        value = -0.5 * float(self._targets @ alpha) - float(np.log(np.diag(factor)).sum())
+        inner = 0.5 * (np.outer(alpha, alpha) - inverse)
+        gradient = np.empty(len(parameters))
+        gradient[:-1] = -weights * (self._flat @ (inner * kernel).astype(np.float32).ravel())
+        gradient[-1] = noise * np.trace(inner)
+        return value, gradient
 
 
 class Posterior:
+    """What a set of observed configurations says about the candidates, extended one observation at a time.
+
+    Kept are the inverse L⁻¹ of the Cholesky factor of the observations' covariance and, in single precision, the rows
+    L⁻¹·k(observed, candidates). A new observation adds one row to each, at a cost of observations × candidates; the
+    targets enter only when the mean is asked for, so that they may be transformed anew each time.
+    """
+
     def __init__(
-        self, encoding: Encoding, parameters: KernelParameters, candidates: Numbers, capacity: int = 64
+        self, features: PoolFeatures, parameters: KernelParameters, candidates: Integers, observed: Integers
     ) -> None:
-        self.encoding = encoding
-        self.parameters = parameters
+        self._features = features
+        self._noise = parameters.noise
+        self._table = features.weighted(parameters.weights)
+        self._hot = features.one_hot(candidates)
         self.candidates = candidates
-        self.hot = encoding.one_hot(candidates)
-        table = parameters.table(encoding)
-        size = int(encoding.offsets[-1])
-        self.table = np.zeros((size, size), dtype=np.float32)
-        for j in range(encoding.tunables):
-            a, b = encoding.offsets[j], encoding.offsets[j + 1]
-            self.table[a:b, a:b] = table[j]
-        self.n = 0
-        self.inverse = np.zeros((capacity, capacity))
-        self.solved = np.empty((capacity, len(candidates)), dtype=np.float32)
-        self.explained = np.zeros(len(candidates), dtype=np.float32)
-        self.codes = np.empty((capacity, encoding.tunables), dtype=np.intp)
+        self._count = len(observed)
+        self._codes = features.codes(observed)
+        self._inverse = np.empty((self._count, self._count))
+        self._rows = np.empty((self._count, len(candidates)), dtype=np.float32)
+        self._condition()
 
-    def weights_of(self, numbers: Numbers) -> Singles:
-        out: Singles = self.table[self.encoding.codes(numbers)].sum(axis=1, dtype=np.float32)
-        return out
+    def _grow(self, more: int) -> None:
+        self._inverse = np.pad(self._inverse, (0, more))
+        self._rows = np.concatenate([self._rows, np.empty((more, self._rows.shape[1]), dtype=np.float32)])
+        self._codes = np.pad(self._codes, ((0, more), (0, 0)))
 
-    def add_first(self, numbers: Numbers) -> None:
-        n = len(numbers)
-        self._grow(n)
-        codes = self.encoding.codes(numbers)
-        weights = self.weights_of(numbers)
-        kernel = np.exp(-weights[:, codes].sum(axis=2, dtype=np.float64))
-        factor = np.linalg.cholesky(kernel + self.parameters.noise * np.eye(n))
-        self.inverse[:n, :n] = np.linalg.inv(factor)
-        cross = np.exp(-(weights @ self.hot))
-        np.matmul(self.inverse[:n, :n].astype(np.float32), cross, out=self.solved[:n])
-        self.explained = np.einsum("ij,ij->j", self.solved[:n], self.solved[:n])
-        self.codes[:n] = codes
-        self.n = n
-
-    def row(self, number: int) -> tuple[Floats, float, Singles]:
-        n = self.n
-        weights = self.weights_of(np.array([number]))[0]
-        covariance = np.exp(-weights[self.codes[:n]].sum(axis=1, dtype=np.float64))
-        half = self.inverse[:n, :n] @ covariance
-        scale = math.sqrt(max(1.0 + self.parameters.noise - half @ half, 1e-9))
-        cross = np.exp(-(weights @ self.hot))
-        cross -= half.astype(np.float32) @ self.solved[:n]
-        cross /= np.float32(scale)
-        return half, scale, cross
+    def _condition(self) -> None:
+        n, codes = self._count, self._codes
+        to_levels = self._table[codes].sum(axis=1, dtype=np.float32)
+        kernel = np.exp(-to_levels[:, codes].sum(axis=2, dtype=np.float64))
+        factor = np.linalg.cholesky(0.5 * (kernel + kernel.T) + self._noise * np.eye(n))
+        self._inverse[:] = np.linalg.inv(factor)
+        cross = np.exp(-(to_levels @ self._hot))
+        np.matmul(self._inverse.astype(np.float32), cross, out=self._rows)
+        self._explained: Singles = np.einsum("ij,ij->j", self._rows, self._rows)
 
     def add(self, number: int) -> None:
-        n = self.n
-        self._grow(n + 1)
-        half, scale, solved = self.row(number)
-        self.inverse[n, :n] = -(half @ self.inverse[:n, :n]) / scale
-        self.inverse[n, n] = 1.0 / scale
-        self.solved[n] = solved
-        self.explained += solved * solved
-        self.codes[n] = self.encoding.codes(np.array([number]))[0]
-        self.n = n + 1
-
-    def pop(self, solved_before: Singles) -> None:
-        self.n -= 1
-        self.inverse[self.n] = 0.0
-        self.explained = solved_before
-
-    def _grow(self, n: int) -> None:
-        capacity = len(self.inverse)
-        if n <= capacity:
-            return
-        new = max(n, 2 * capacity)
-        inverse = np.zeros((new, new))
-        inverse[:capacity, :capacity] = self.inverse
-        solved = np.empty((new, self.solved.shape[1]), dtype=np.float32)
-        solved[:capacity] = self.solved
-        codes = np.empty((new, self.codes.shape[1]), dtype=np.intp)
-        codes[:capacity] = self.codes
-        self.inverse, self.solved, self.codes = inverse, solved, codes
+        """Condition on one more configuration."""
+        n = self._count
+        if n == len(self._rows):
+            self._grow(n // 4 + 16)
+        codes = self._features.codes(np.array([number]))[0]
+        to_levels = self._table[codes].sum(axis=0, dtype=np.float32)
+        kernel = np.exp(-to_levels[self._codes[:n]].sum(axis=1, dtype=np.float64))
+        half = self._inverse[:n, :n] @ kernel
+        scale = math.sqrt(max(1.0 + self._noise - float(half @ half), self._noise))
+        row = np.exp(-(to_levels @ self._hot))
+        row -= half.astype(np.float32) @ self._rows[:n]
+        row /= np.float32(scale)
+        self._inverse[n, :n] = -(half @ self._inverse[:n, :n]) / scale
+        self._inverse[n, n] = 1.0 / scale
+        self._rows[n] = row
+        self._codes[n] = codes
+        self._explained = self._explained + row * row
+        self._count = n + 1
 
     def mean(self, targets: Floats) -> Singles:
+        """The expected target of each candidate, given those of the first configurations that were added."""
         n = len(targets)
-        whitened = self.inverse[:n, :n] @ targets
-        out: Singles = whitened.astype(np.float32) @ self.solved[:n]
-        return out
+        whitened = (self._inverse[:n, :n] @ targets).astype(np.float32)
+        result: Singles = whitened @ self._rows[:n]
+        return result
 
-    def deviation(self) -> Singles:
-        out: Singles = np.sqrt(np.maximum(np.float32(1.0) - self.explained, np.float32(1e-8)))
-        return out
+    def deviation(self, pending: Sequence[int] = ()) -> Singles:
+        """The standard deviation of what would be observed at each candidate, once the pending ones were observed.
 
-
-class PoolModel:
-    """The strategy's whole state: observations in, proposals out."""
-
-    def __init__(self, indices: npt.NDArray[np.int16], seed: int, settings: PoolSettings) -> None:
-        self.settings = settings
-        self.seed = seed
-        self.encoding = Encoding(indices)
-        self.numbers: list[int] = []
-        self.times: list[float] = []
-        self.done = 0
-        self.posterior: Posterior | None = None
-        d = self.encoding.tunables
-        s = settings
-        self.prior = np.log(
-            np.concatenate(
-                [np.full(d, s.rate_mean / math.sqrt(d)), np.full(d, s.jump_mean / math.sqrt(d)), [s.noise_mean]]
-            )
-        )
-        self.spread = np.concatenate([np.full(2 * d, s.spread), [s.noise_spread]])
-        self.x = self.prior
-        self.next_refit = s.first_refit
-        self.size = len(indices)
-        self.order = np.random.default_rng(seed).permutation(self.size)
-
-    def observe(self, number: int, time_ms: float | None) -> None:
-        self.numbers.append(number)
-        self.times.append(math.inf if time_ms is None else time_ms)
-
-    def targets(self, n: int) -> Floats:
-        return normal_scores(np.array(self.times[:n]))
-
-    def catch_up(self) -> None:
-        while self.done < len(self.numbers):
-            n = self.done + 1
-            if n >= self.next_refit:
-                self.next_refit = math.ceil(n * self.settings.refit_growth)
-                self.refit(n)
-            elif self.posterior is not None:
-                self.posterior.add(self.numbers[n - 1])
-            self.done = n
-
-    def refit(self, n: int) -> None:
-        numbers = np.array(self.numbers[:n])
-        self.x = fit(self.encoding, numbers, self.targets(n), self.x, self.prior, self.spread, self.settings.steps)
-        p = np.exp(self.x)
-        self.posterior = Posterior(self.encoding, KernelParameters(p[:-1], float(p[-1])), np.arange(self.size), 256)
-        self.posterior.add_first(numbers)
-
-    def propose(self, seen: npt.NDArray[np.bool_], pending: list[int]) -> int:
-        self.catch_up()
-        if self.posterior is None:
-            return int(self.order[~seen[self.order]][0])
-        targets = self.targets(self.done)
-        mean = self.posterior.mean(targets)
-        before = self.posterior.explained.copy()
+        The unexplained variance is included: with times that repeat well it is the function's own roughness.
+        """
+        count, explained = self._count, self._explained
         for number in pending:
-            self.posterior.add(number)
-        score = log_expected_improvement(mean, self.posterior.deviation(), float(targets.min()))
-        for _ in pending:
-            self.posterior.pop(before)
-        score[seen[self.posterior.candidates]] = -np.inf
-        return int(self.posterior.candidates[np.argmax(score)])
+            self.add(number)
+        variance = np.maximum(np.float32(1.0) - self._explained, np.float32(0.0)) + np.float32(self._noise)
+        self._count, self._explained = count, explained
+        result: Singles = np.sqrt(variance)
+        return result

@@ -37,8 +37,8 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from tunebench.tuner.errors import TunebenchError, UnknownNameError, UserError
-from tunebench.tuner.gaussian_process import PoolModel, PoolSettings
 from tunebench.tuner.parzen import choose_by_density_ratio
+from tunebench.tuner.pool_model import PoolModel, PoolSettings
 from tunebench.tuner.space import Configuration, ValidSpace, Value
 
 _FIXED = "fixed_params"
@@ -336,7 +336,7 @@ def draw_unseen(
 class PoolGpSampler(PoolSampler):
     """A Gaussian process over the pool of valid configurations, proposing what it expects to gain most from.
 
-    The model is `tunebench.tuner.gaussian_process.PoolModel`; `docs/search.md` says how it works and how well.
+    The model is `tunebench.tuner.pool_model.PoolModel`; `docs/search.md` says how it works and how well.
     """
 
     name = "gp"
@@ -347,7 +347,8 @@ class PoolGpSampler(PoolSampler):
 
     def _forget(self) -> None:
         super()._forget()
-        self._model = PoolModel(self.space.indices, self.seed, self._settings)
+        values = [tunable.values for tunable in self.space.space.tunables]
+        self._model = PoolModel(self.space.indices, values, self.seed, self._settings)
 
     def _observe(self, observation: Observation) -> None:
         self._model.observe(observation.number, observation.time_ms)

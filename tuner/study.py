@@ -12,16 +12,17 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import optuna
 from optuna.trial import TrialState
 
 from tunebench.tuner.compile.base import Build, Compiler
 from tunebench.tuner.compile.cache import BuildCache
-from tunebench.tuner.errors import DeviceLostError
-from tunebench.tuner.evaluate import BuildQueue, Evaluator, Finalist, Subject
+from tunebench.tuner.errors import CompileError
+from tunebench.tuner.evaluate import BuildQueue, Evaluator, Finalist
 from tunebench.tuner.history import PastTrial, TrialLog
+from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.result import Comparison, TrialResult, TrialStatus
 from tunebench.tuner.sampler import PoolSampler, SpaceExhausted
 from tunebench.tuner.space import Configuration, ValidSpace
@@ -53,7 +54,6 @@ class Ending(enum.StrEnum):
     BUDGET = "budget"
     EXHAUSTED = "exhausted"
     INTERRUPTED = "interrupted"
-    DEVICE_LOST = "device lost"
 
 
 @dataclass(frozen=True)
@@ -118,11 +118,12 @@ class _InFlight:
 
 
 class StudyRun:
-    """One run of a study over one subject."""
+    """One run of a study: a kernel's valid space, tried by an evaluator."""
 
     def __init__(
         self,
-        subject: Subject,
+        kernel: Kernel,
+        evaluator: Evaluator,
         space: ValidSpace,
         compiler: Compiler,
         sampler: PoolSampler,
@@ -130,13 +131,13 @@ class StudyRun:
         cache: BuildCache | None = None,
     ) -> None:
         workers = min(_MAX_COMPILE_WORKERS, len(os.sched_getaffinity(0)))
-        self._subject = subject
+        self._kernel = kernel
+        self._evaluator = evaluator
         self._space = space
         self._sampler = sampler
         self._log = log
         self._queue = BuildQueue(compiler, cache or BuildCache(), workers)
         self._ahead = workers
-        self._evaluator = Evaluator(subject, compiler)
         self._past = list(log.past())
         self._study = self._rebuild()
         self._refusals: Counter[str] = Counter()
@@ -147,6 +148,7 @@ class StudyRun:
 
         Raises:
             CompilerMissingError: the compiler went away.
+            WorkerError: the evaluator cannot go on; everything done is recorded.
         """
         self._started = time.monotonic()
         already = len(self._past)
@@ -155,8 +157,7 @@ class StudyRun:
         try:
             report(self._progress(already, budget, None))
             ending = self._search(budget, already, report)
-            if ending is not Ending.DEVICE_LOST:
-                comparison = self._conclude()
+            comparison = self._conclude()
         except KeyboardInterrupt:
             ending = Ending.INTERRUPTED
         finally:
@@ -185,26 +186,18 @@ class StudyRun:
                     break
             if not flying:
                 return Ending.BUDGET if len(self._past) >= budget.trials else Ending.EXHAUSTED
-            try:
-                result = self._finish(flying.popleft())
-            except DeviceLostError:
-                return Ending.DEVICE_LOST
-            report(self._progress(already, budget, result))
+            report(self._progress(already, budget, self._finish(flying.popleft())))
 
     def _ask(self) -> _InFlight:
         trial, number = self._sampler.ask(self._study)
         configuration = self._space[number]
-        building = self._queue.submit(self._subject.kernel, configuration, self._subject.problem, self._subject.device)
-        return _InFlight(trial, configuration, building)
+        return _InFlight(trial, configuration, self._submit(configuration))
+
+    def _submit(self, configuration: Configuration) -> Future[Build]:
+        return self._queue.submit(self._kernel, configuration, self._evaluator.problem, self._evaluator.device)
 
     def _finish(self, flight: _InFlight) -> TrialResult:
-        best = self._ranked()
-        incumbent_ms = best[0].median_ms if best else None
-        try:
-            result = self._evaluator.evaluate(flight.configuration, flight.building, incumbent_ms)
-        except DeviceLostError as error:
-            self._record(TrialResult(flight.configuration, TrialStatus.RUNTIME, message=str(error)))
-            raise
+        result = self._result_of(flight)
         self._record(result)
         median_ms = result.measurement.median_ms if result.measurement else None
         if result.status is TrialStatus.CORRECT:
@@ -215,6 +208,17 @@ class StudyRun:
                 flight.trial.report(median_ms, step=0)
             self._study.tell(flight.trial, state=TrialState.PRUNED)
         return result
+
+    def _result_of(self, flight: _InFlight) -> TrialResult:
+        started = time.perf_counter()
+        try:
+            build = flight.building.result()
+        except CompileError as error:
+            return TrialResult(flight.configuration, TrialStatus.COMPILE, message=f"{error}\n{error.log}")
+        waited = time.perf_counter() - started
+        ranked = self._ranked()
+        result = self._evaluator.evaluate(flight.configuration, build, ranked[0].median_ms if ranked else None)
+        return replace(result, seconds={"wait": waited, **result.seconds})
 
     def _record(self, result: TrialResult) -> None:
         number = len(self._past)
@@ -236,10 +240,7 @@ class StudyRun:
         return comparison
 
     def _built(self, configuration: Configuration) -> Finalist:
-        subject = self._subject
-        return configuration, self._queue.submit(
-            subject.kernel, configuration, subject.problem, subject.device
-        ).result()
+        return configuration, self._submit(configuration).result()
 
     def _ranked(self) -> list[PastTrial]:
         """Correct trials, fastest first."""

@@ -6,8 +6,12 @@ from typing import Annotated
 
 import typer
 
+import tunebench.studies.cli.exchange  # noqa: F401 (adds its commands to `database_app`)
 from tunebench import __version__
-from tunebench.studies.cli.results import best, trials
+from tunebench.studies.cli.database import database_app
+from tunebench.studies.cli.difference import diff
+from tunebench.studies.cli.pictures import dashboard, report
+from tunebench.studies.cli.results import best, query, show, trials
 from tunebench.studies.cli.tuning import doctor, tune
 
 app = typer.Typer(
@@ -35,5 +39,8 @@ def _root(
     del version
 
 
-for command in (tune, best, trials, doctor):
+for command in (tune, best, trials, show, query, diff, doctor):
     app.command()(command)
+app.add_typer(database_app)
+app.command()(report)
+app.command()(dashboard)

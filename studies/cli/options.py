@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +16,7 @@ DatabaseOption = Annotated[
     typer.Option("--db", metavar="URL", help="Results database: a file, or a SQLAlchemy URL. Default: $TUNEBENCH_DB."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, and nothing else there.")]
+CsvOption = Annotated[bool, typer.Option("--csv", help="Print CSV on standard output, and nothing else there.")]
 
 
 def _pairs(options: list[str], form: str) -> dict[str, str]:
@@ -53,6 +57,44 @@ def _value(text: str) -> bool | int | float | str:
 def print_json(values: object) -> None:
     """JSON on standard output."""
     print(json.dumps(values, indent=2, ensure_ascii=False))
+
+
+def print_csv(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """CSV (RFC 4180) with a header on standard output."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+
+
+def require_one_form(*, as_json: bool, as_csv: bool) -> None:
+    """Refuse both at once.
+
+    Raises:
+        UserError: both were asked for.
+    """
+    from tunebench.tuner.errors import UserError
+
+    if as_json and as_csv:
+        raise UserError("--json and --csv are two forms of the same output: give one of them")
+
+
+def parse_moment(option: str, text: str | None) -> datetime | None:
+    """A date or a time in ISO 8601; UTC where it names no zone.
+
+    Raises:
+        UserError: it is neither.
+    """
+    from tunebench.tuner.errors import UserError
+
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise UserError(
+            f"{option} '{text}' is not a time: write 2026-01-31 or 2026-01-31T12:00+01:00 (UTC where no zone is named)"
+        ) from None
 
 
 def output_width() -> int | None:

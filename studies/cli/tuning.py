@@ -44,6 +44,10 @@ def tune(
     Every configuration is built, checked against the reference in float64 and timed; the best are timed again,
     interleaved with the reference and the default. Ctrl-C ends a study with everything recorded.
     """
+    from tunebench.tuner.forkserver import start_forkserver
+
+    start_forkserver(["tunebench.studies.tune"])  # it imports torch while this process does
+
     from rich.console import Console
 
     from tunebench.db.store import open_database

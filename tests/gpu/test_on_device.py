@@ -11,7 +11,7 @@ from tunebench.tuner.compile.base import CompilerName
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.errors import LaunchError
-from tunebench.tuner.evaluate import Subject
+from tunebench.tuner.evaluate import LocalEvaluator, Subject
 from tunebench.tuner.history import MemoryLog
 from tunebench.tuner.kernel import Plan
 from tunebench.tuner.measure import clock_for
@@ -133,7 +133,8 @@ def test_a_study_on_the_device(cuda: Device) -> None:
     space = kernel.space.enumerate(subject.problem, cuda)
     log = MemoryLog()
     sampler = make_sampler("gp", space, 0)
-    outcome = StudyRun(subject, space, compiler_for(cuda), sampler, log).run(Budget(25))
+    evaluator = LocalEvaluator(subject, compiler_for(cuda))
+    outcome = StudyRun(kernel, evaluator, space, compiler_for(cuda), sampler, log).run(Budget(25))
     assert outcome.trials == 25
     assert all(result.status.timed for result in log.results), outcome.refusals
     assert outcome.comparison is not None

@@ -161,7 +161,8 @@ def test_ctrl_c_records_everything_and_the_same_command_goes_on(tmp_path: Path) 
     database = tmp_path / "a.db"
     command = ("tune", "scalar_mul", *SMALL, "--trials", "400", "--sampler", "random", "--db", str(database))
     process = subprocess.Popen(
-        [sys.executable, "-m", "tunebench", *command, "--json"],
+        # A test run in the background has Ctrl-C ignored, and its children inherit that.
+        ["env", "--default-signal=INT", sys.executable, "-m", "tunebench", *command, "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

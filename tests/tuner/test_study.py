@@ -10,7 +10,7 @@ from tunebench.kernels.tuned_module import TunedModule
 from tunebench.tuner.compile import compiler_for
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import UserError
-from tunebench.tuner.evaluate import Subject
+from tunebench.tuner.evaluate import LocalEvaluator, Subject
 from tunebench.tuner.history import MemoryLog
 from tunebench.tuner.result import Baseline, TrialResult, TrialStatus
 from tunebench.tuner.sampler import make_sampler
@@ -29,7 +29,8 @@ def run(
     kernel = factory.kernel
     subject = Subject.prepare(kernel, factory, kernel.reference(), "eval", CPU)
     space = kernel.space.enumerate(subject.problem, CPU)
-    study = StudyRun(subject, space, compiler_for(CPU), make_sampler(sampler, space, 3), log)
+    evaluator = LocalEvaluator(subject, compiler_for(CPU))
+    study = StudyRun(kernel, evaluator, space, compiler_for(CPU), make_sampler(sampler, space, 3), log)
     return study.run(Budget(trials), report)
 
 

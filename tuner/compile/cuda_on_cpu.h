@@ -1,9 +1,9 @@
 // What CUDA C++ has built in, for g++: an ordinary .cu file, included after this header, runs on the CPU.
 //
 // A block's threads are a plain loop that g++ may vectorise, blocks are spread over OpenMP threads, and `__shared__`
-// variables are thread-local, since a block stays on one OpenMP thread. A CUDA thread that has to wait for others of its
-// block gets a stack of its own at that moment (cuda_on_cpu_fibers.h). Arithmetic is IEEE; products and sums contract as
-// nvcc's do. `__CUDA_ARCH__` stays undefined.
+// variables are thread-local, since a block stays on one OpenMP thread. A CUDA thread that has to wait for others of
+// its block gets a stack of its own at that moment (cuda_on_cpu_fibers.h). Arithmetic is IEEE; products and sums
+// contract as nvcc's do. `__CUDA_ARCH__` stays undefined.
 //
 // It includes next to nothing: every variant is compiled once, and the standard C++ headers would double the time.
 

@@ -67,7 +67,7 @@ struct Cooperation {
         count_returned(loop_start, number);
     }
 
-    void start() {
+    [[gnu::noinline]] void start() {
         started = true;
         threads = blockDim.x * blockDim.y * blockDim.z;
         loop_start = returned = arrived = votes = 0;
@@ -81,16 +81,14 @@ struct Cooperation {
     }
 
     // Threads from..to-1 have returned: whoever waited only for them goes on.
-    void count_returned(unsigned from, unsigned to) {
+    [[gnu::noinline]] void count_returned(unsigned from, unsigned to) {
         if (from == to) return;
         returned += to - from;
         for (unsigned number = from; number < to; ++number) warps[number / lanes].live &= ~(1u << number % lanes);
         for (unsigned index = from / lanes; index <= (to - 1) / lanes; ++index) {
-            for (unsigned pending = warps[index].exchanging; pending;) {
-                const unsigned mask = warps[index].fibers[__builtin_ctz(pending)]->mask;
-                settle(warps[index], mask);
-                pending &= ~mask;
-            }
+            // Lane by lane: the masks of different groups may overlap.
+            for (unsigned pending = warps[index].exchanging; pending; pending &= pending - 1)
+                settle(warps[index], warps[index].fibers[__builtin_ctz(pending)]->mask);
         }
         open_barrier();
     }
@@ -104,7 +102,7 @@ struct Cooperation {
     }
 
     // Answers the lanes of a mask once all of them that live have come with that same mask.
-    bool settle(Warp& warp, unsigned mask) {
+    [[gnu::noinline]] bool settle(Warp& warp, unsigned mask) {
         const unsigned all = mask & warp.live;
         if ((warp.exchanging & all) != all) return false;
         unsigned ballot = 0;
@@ -124,7 +122,7 @@ struct Cooperation {
     }
 
     // Nothing else can run: those that asked for their active lanes at one place of the program are together there.
-    bool converge() {
+    [[gnu::noinline, gnu::cold]] bool converge() {
         bool any = false;
         for (unsigned index = 0; index <= (threads - 1) / lanes; ++index) {
             Warp& warp = warps[index];
@@ -144,7 +142,7 @@ struct Cooperation {
         return any;
     }
 
-    Fiber* fresh() {
+    [[gnu::noinline]] Fiber* fresh() {
         Fiber* fiber = spare.pop();
         if (!fiber) {
             if (!stacks) stacks = Stacks::take(pool);
@@ -155,9 +153,9 @@ struct Cooperation {
         return fiber;
     }
 
-    // Lets another thread of the block run; returns when the running one may go on, or, if that one has returned, on the
-    // native stack when all others have as well.
-    void dispatch() {
+    // Lets another thread of the block run; returns when the running one may go on. On the native stack, after its own
+    // thread has returned, it returns when all others have as well.
+    [[gnu::noinline]] void dispatch() {
         Fiber* me = running;
         if (me != &native && me->depth(__builtin_frame_address(0)) > Stacks::usable)
             fail("a thread that waits for others has used more than its 64 KiB of stack");

@@ -26,14 +26,14 @@ struct Request {
     unsigned long long openmp_threads;
     StackPool* stacks;
     unsigned long long argument_count;
-    // A value where `bytes` is 0, a pointer then, else the address of a value of so many bytes.
+    // A pointer itself where `bytes` is 0, else the address of a value of so many bytes.
     struct Argument {
         unsigned long long word, bytes;
     } arguments[];
 };
 
-// Runs the threads of the current block from number `start` on, and then of further blocks, `blocks` in all. Returns how
-// many of them are not finished: some when a thread had to wait, as then that block goes on by other means.
+// Runs the threads of the current block from number `start` on, and then of further blocks, `blocks` in all. Returns
+// how many of them are not finished: some when a thread had to wait, as then that block goes on by other means.
 using Loop = unsigned long long (*)(void* const* arguments, unsigned start, unsigned long long blocks);
 
 }  // namespace tunebench
@@ -74,7 +74,7 @@ static thread_local Worker* worker;
     longjmp(worker->escape, 1);
 }
 
-// ------------------------------------------------------------------------------------------------ an entry point's loop
+// --------------------------------------------------------------------------------------------- an entry point's loop
 
 static inline void advance_block() {
     if (++blockIdx.x < gridDim.x) return;
@@ -91,8 +91,8 @@ template <auto kernel> struct EntryPoint;
 template <class... Parameters, void (*kernel)(Parameters...)> struct EntryPoint<kernel> {
     static constexpr unsigned parameters = sizeof...(Parameters), bytes[parameters + 1] = {sizeof(Parameters)...};
 
-    // Flattened so that g++ sees the kernel with all that it calls as the body of the loop over x, with threadIdx as its
-    // counter, and so a loop that it can vectorise.
+    // Flattened so that g++ sees the kernel with all that it calls as the body of the loop over x, with threadIdx as
+    // its counter, and so a loop that it can vectorise.
     [[gnu::flatten, gnu::noinline]] static unsigned long long loop(void* const* arguments, unsigned start,
                                                                    unsigned long long blocks) {
         return spread(arguments, start, blocks, Numbers<__integer_pack(parameters)...>{});
@@ -131,7 +131,7 @@ template <class... Parameters, void (*kernel)(Parameters...)> struct EntryPoint<
     }
 };
 
-// -------------------------------------------------------------------------------------------------------------- launches
+// ----------------------------------------------------------------------------------------------------------- launches
 
 // Blocks are handed out in ascending order, so that one which waits for an earlier one of its grid gets its answer.
 static void run_blocks(Launch& launch) {
@@ -184,7 +184,8 @@ static void work_on(void* state) {
         return buffer;
     }
     if (request.argument_count != parameters) {
-        __builtin_snprintf(buffer, message_bytes, "it takes %u arguments, not %llu", parameters, request.argument_count);
+        const unsigned long long given = request.argument_count;
+        __builtin_snprintf(buffer, message_bytes, "it takes %u arguments, not %llu", parameters, given);
         return buffer;
     }
     for (unsigned i = 0; i < parameters; ++i) {

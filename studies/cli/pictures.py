@@ -1,0 +1,82 @@
+"""`report` and `dashboard`: what the database holds, as pictures."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tunebench.studies.cli.options import DatabaseOption, JsonOption, print_json
+
+
+def report(
+    kernels: Annotated[
+        list[str] | None, typer.Argument(metavar="[KERNEL]...", help="Only these: kernels' names or folders.")
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write.")] = Path(
+        "report.html"
+    ),
+    study: Annotated[
+        list[int] | None,
+        typer.Option(help="This study, by number; repeatable. Default: the newest of each kernel, problem and device."),
+    ] = None,
+    db: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write one HTML file with pictures of studies; it opens offline. Exit code 1 where there is nothing to show."""
+    from tunebench.db.store import open_database
+    from tunebench.studies.report.gather import gather
+
+    with open_database(db, read_only=True) as database:
+        data = gather(database, kernels or (), study or ())
+    if not data.studies:
+        print("no trials of that are recorded, so there is nothing to show", file=sys.stderr)
+        if as_json:
+            print_json({"file": None, "bytes": 0, "studies": []})
+        raise typer.Exit(1)
+
+    from tunebench.studies.report.page import render, write
+
+    html = render(data)
+    write(html, output)
+    size = len(html.encode())
+    numbers = [entry.row.study_id for entry in data.studies]
+    if as_json:
+        print_json({"file": str(output), "bytes": size, "studies": numbers})
+    else:
+        print(f"{output}: {_counted(len(numbers))}, {size / 1e6:.1f} MB, opens in any browser without a network")
+
+
+def dashboard(
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The port to listen on, on this machine only.")] = 8080,
+    db: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Open Optuna's own dashboard on the same database, until Ctrl-C. It needs the package optuna-dashboard."""
+    from tunebench.db.optuna_mirror import publish_all
+    from tunebench.db.store import open_database
+    from tunebench.studies.dashboard import load_dashboard, serving
+
+    make_application = load_dashboard()
+    # Only a database that is there: opening for writing would create one.
+    with open_database(db, read_only=True):
+        pass
+    with open_database(db) as database:
+        published = publish_all(database)
+        with serving(make_application, database, port) as address:
+            if as_json:
+                print_json({"address": address, "studies": published})
+            else:
+                print(f"{_counted(published)} at {address}, until Ctrl-C")
+            sys.stdout.flush()
+            # Ctrl-C is the ordinary end.
+            with contextlib.suppress(KeyboardInterrupt):
+                threading.Event().wait()
+
+
+def _counted(studies: int) -> str:
+    return f"{studies} {'study' if studies == 1 else 'studies'}"

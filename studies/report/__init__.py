@@ -1,0 +1,1 @@
+"""The report: what a database holds of some studies, as one HTML file that opens offline."""

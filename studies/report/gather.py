@@ -1,0 +1,196 @@
+"""What a report shows, taken from the database as typed values; nothing here knows how it will look."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tunebench.db.query import Order, TrialRow, kernels_with_results, trials
+from tunebench.db.report_rows import (
+    ComparisonRow,
+    EnvironmentRow,
+    StudyRow,
+    environments,
+    newest_comparison,
+    studies,
+)
+from tunebench.db.store import Database
+from tunebench.kernels.registry import kernel_names, load_model
+from tunebench.tuner.errors import DatabaseError, UnknownNameError, UserError
+from tunebench.tuner.kernel import Kernel
+from tunebench.tuner.problem import Work
+from tunebench.tuner.result import TrialStatus
+
+_SMALLEST, _LARGEST = 1e-9, 1e12
+"""No time in milliseconds and no speed-up is beyond these: a femtosecond, and thirty years."""
+
+_LARGEST_WORK = 10**24
+
+
+@dataclass(frozen=True)
+class StudyData:
+    """One study with everything that its section shows.
+
+    Attributes:
+        trials: by number.
+        comparison: the newest; None where the study was never concluded.
+        work: what the problem must move and compute; None where that is not known.
+        work_missing: why not; empty where it is known.
+        kernel: the kernel as it is now, where its source is the study's; None otherwise.
+    """
+
+    row: StudyRow
+    trials: tuple[TrialRow, ...]
+    comparison: ComparisonRow | None
+    environments: tuple[EnvironmentRow, ...]
+    work: Work | None
+    work_missing: str
+    kernel: Kernel | None
+
+    @property
+    def timed(self) -> list[TrialRow]:
+        """Trials that have a measurement, by number."""
+        return [trial for trial in self.trials if trial.median_ms is not None]
+
+    @property
+    def correct(self) -> list[TrialRow]:
+        """Correct trials, fastest first."""
+        found = [trial for trial in self.trials if trial.status is TrialStatus.CORRECT]
+        return sorted(found, key=lambda trial: (trial.median_ms or 0.0, trial.number))
+
+    @property
+    def best(self) -> TrialRow | None:
+        """The trial that won the newest comparison; the fastest one where there was none."""
+        if self.comparison is not None:
+            winner = self.comparison.configuration
+            return next((trial for trial in self.trials if trial.configuration == winner), None)
+        return self.correct[0] if self.correct else None
+
+    def count(self, status: TrialStatus) -> int:
+        """How many trials ended so."""
+        return sum(trial.status is status for trial in self.trials)
+
+
+@dataclass(frozen=True)
+class ReportData:
+    """A whole report.
+
+    Attributes:
+        database: as messages call it.
+        older: studies of the same things with less recent trials, which are left out.
+    """
+
+    database: str
+    studies: tuple[StudyData, ...]
+    older: tuple[StudyRow, ...]
+
+
+def gather(database: Database, targets: Sequence[str] = (), study_ids: Sequence[int] = ()) -> ReportData:
+    """Everything a report shows.
+
+    Args:
+        targets: names or folders of kernels; none for every kernel with results.
+        study_ids: these studies, whatever their age; none for the newest study of each kernel, problem, device and
+            compiler.
+
+    Raises:
+        UnknownNameError: a kernel that neither ships nor has results here.
+        UserError: a study that is not here.
+        DatabaseError: the database cannot be read, or holds what tunebench does not write.
+    """
+    kernels = _kernels(database, targets)
+    found = studies(database, kernels=list(kernels) if targets else None, study_ids=study_ids or None)
+    _require_found(found, study_ids)
+    newest = list(found) if study_ids else _newest(found)
+    older = [row for row in found if row not in newest]
+    sections = tuple(_study_data(database, row, kernels.get(row.kernel)) for row in newest)
+    return ReportData(database.name, sections, tuple(older))
+
+
+def _kernels(database: Database, targets: Sequence[str]) -> dict[str, Kernel | None]:
+    """The kernels asked for by name, or all that are known; None for one that has results here and no source.
+
+    A database may come from anyone: its kernels' names are looked up among the shipped ones and never taken for
+    folders. A folder is loaded where the user names it.
+    """
+    shipped = kernel_names()
+    known = {*shipped, *kernels_with_results(database)}
+    asked: dict[str, Kernel | None] = {}
+    for target in targets or sorted(known):
+        if target in shipped:
+            asked[target] = load_model(target).kernel
+        elif target in known:
+            asked[target] = None
+        elif Path(target).is_dir():
+            kernel = load_model(target).kernel
+            asked[kernel.name] = kernel
+        else:
+            raise UnknownNameError("kernel", target, known)
+    return asked
+
+
+def _require_found(found: Collection[StudyRow], study_ids: Sequence[int]) -> None:
+    here = {row.study_id for row in found}
+    if missing := [str(number) for number in study_ids if number not in here]:
+        raise UserError(f"no study {', '.join(missing)} with trials of the kernels asked for in this database")
+
+
+def _newest(found: Sequence[StudyRow]) -> list[StudyRow]:
+    """The first of each kernel, problem, device and compiler; the database lists the newest first."""
+    kept: dict[tuple[str, ...], StudyRow] = {}
+    for row in found:
+        device = row.device
+        kept.setdefault((row.kernel, row.problem.key, device.name, device.architecture, row.compiler), row)
+    return list(kept.values())
+
+
+def _study_data(database: Database, row: StudyRow, kernel: Kernel | None) -> StudyData:
+    work, missing = _work(row, kernel)
+    newest_first = trials(database, study_id=row.study_id, order=Order.NEWEST, limit=None)
+    comparison = newest_comparison(database, row.study_id)
+    times = [trial.median_ms for trial in newest_first if trial.median_ms is not None]
+    if comparison is not None:
+        times += [time for contender in comparison.contenders for time in (contender.median_ms, *contender.samples_ms)]
+        times += [part for ratio in comparison.speed_ups.values() for part in (ratio.value, ratio.low, ratio.high)]
+    _require_plausible(times, row)
+    return StudyData(
+        row=row,
+        trials=tuple(reversed(newest_first)),
+        comparison=comparison,
+        environments=tuple(environments(database, row.study_id)),
+        work=work,
+        work_missing=missing,
+        kernel=kernel if work is not None else None,
+    )
+
+
+def _require_plausible(figures: Sequence[float], row: StudyRow) -> None:
+    """No figure is one that a plot could not be scaled to.
+
+    Raises:
+        DatabaseError: one is.
+    """
+    for figure in figures:
+        if not _SMALLEST <= figure <= _LARGEST:
+            raise DatabaseError(
+                f"study {row.study_id} holds {figure!r} as a time or a ratio: tunebench did not write it"
+            )
+
+
+def _work(row: StudyRow, kernel: Kernel | None) -> tuple[Work | None, str]:
+    """What the problem takes by the kernel's own account, or why that is not known."""
+    if kernel is None:
+        return None, (
+            f"the kernel '{row.kernel}' does not ship with tunebench, so its work is not known here; "
+            "naming its folder on the command line adds it"
+        )
+    if kernel.digest != row.source_digest:
+        return None, f"the source of '{row.kernel}' has changed since this study, and its work may have changed with it"
+    try:
+        work = kernel.work(row.problem)
+    except (LookupError, TypeError, ValueError, ArithmeticError) as error:
+        return None, f"the kernel does not know this problem ({type(error).__name__}: {error})"
+    if not (0 < work.bytes <= _LARGEST_WORK and 0 < work.operations <= _LARGEST_WORK):
+        return None, f"the kernel declares {work.bytes} bytes and {work.operations} operations for this problem"
+    return work, ""

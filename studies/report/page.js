@@ -1,0 +1,56 @@
+"use strict";
+// Draws each plot when it comes near the window; a report of many studies opens as fast as one of few.
+(() => {
+  const config = {
+    responsive: true,
+    displaylogo: false,
+    modeBarButtons: [["zoom2d", "pan2d", "resetScale2d", "toImage"]],
+  };
+  const themed = () => {
+    const style = getComputedStyle(document.documentElement);
+    const read = (name) => style.getPropertyValue(name).trim();
+    return {
+      "font.color": read("--text"),
+      "modebar.bgcolor": read("--panel"),
+      "modebar.color": read("--quiet"),
+      "modebar.activecolor": read("--text"),
+      "hoverlabel.bgcolor": read("--panel"),
+      "hoverlabel.bordercolor": read("--line"),
+      "hoverlabel.font.color": read("--text"),
+    };
+  };
+  const draw = async (element) => {
+    if (element.dataset.state) return;
+    element.dataset.state = "drawing";
+    try {
+      const figure = JSON.parse(document.getElementById(element.dataset.figure).textContent);
+      await Plotly.newPlot(element, figure.data, figure.layout, {
+        ...config,
+        displayModeBar: "zoomable" in element.dataset,
+      });
+      await Plotly.relayout(element, themed());
+      element.dataset.state = "drawn";
+    } catch (error) {
+      element.dataset.state = "failed";
+      element.textContent = "This plot could not be drawn: " + error;
+      console.error(error);
+    }
+  };
+  const plots = Array.from(document.querySelectorAll(".plot"));
+  const observer = new IntersectionObserver(
+    (entries) => {
+      for (const entry of entries) {
+        if (entry.isIntersecting) {
+          observer.unobserve(entry.target);
+          draw(entry.target);
+        }
+      }
+    },
+    { rootMargin: "800px 0px" },
+  );
+  for (const element of plots) observer.observe(element);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+    for (const element of plots) if (element.dataset.state === "drawn") Plotly.relayout(element, themed());
+  });
+  window.addEventListener("beforeprint", () => plots.forEach(draw));
+})();

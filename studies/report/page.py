@@ -1,0 +1,87 @@
+"""A report as one HTML file that refers to nothing outside itself.
+
+The page's content security policy allows exactly two scripts, by their digests: plotly's and this package's. What comes
+from a database is escaped as text; were an escape ever missed, the browser would still not run it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+import plotly.graph_objects as go
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from plotly.offline import get_plotlyjs
+
+from tunebench import __version__
+from tunebench.studies.report.gather import ReportData
+from tunebench.studies.report.view import OVERVIEW_COLUMNS, overview_row, study_view
+from tunebench.tuner.errors import UserError
+
+_HERE = Path(__file__).parent
+
+
+def render(report: ReportData) -> str:
+    """The HTML of a report."""
+    environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined)
+    environment.filters["plot_json"] = plot_json
+    script, plotly = (_HERE / "page.js").read_text(encoding="utf-8"), get_plotlyjs()
+    kernels = sorted({study.row.kernel for study in report.studies})
+    return environment.get_template("page.html.jinja").render(
+        title="tunebench report: " + (", ".join(kernels) if len(kernels) <= 4 else f"{len(kernels)} kernels"),
+        introduction=f"{len(report.studies)} {'study' if len(report.studies) == 1 else 'studies'} from "
+        f"{Path(report.database).name}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, tunebench {__version__}.",
+        version=__version__,
+        columns=OVERVIEW_COLUMNS,
+        rows=[overview_row(study) for study in report.studies],
+        left_out=_left_out(report),
+        views=[study_view(study) for study in report.studies],
+        style=(_HERE / "page.css").read_text(encoding="utf-8"),
+        script=script,
+        plotly=plotly,
+        script_hashes=" ".join(f"'{_digest(text)}'" for text in (plotly, script)),
+    )
+
+
+def write(html: str, path: Path) -> None:
+    """Write the file whole or not at all.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+                file.write(html)
+            Path(temporary).chmod(0o644)
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def plot_json(plot: go.Figure) -> str:
+    """A plot as JSON that cannot end the script element it stands in."""
+    compact = json.dumps(json.loads(plot.to_json()), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    # U+2028 and U+2029 need no escape in JSON.
+    return compact.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _left_out(report: ReportData) -> str:
+    if not report.older:
+        return ""
+    numbers = ", ".join(str(row.study_id) for row in report.older[:12])
+    more = ", …" if len(report.older) > 12 else ""
+    return f"Older studies of the same problems are left out ({numbers}{more}); --study NUMBER shows one."

@@ -1,0 +1,194 @@
+"""How numbers and plots look: units, digits, ticks, colours. Text from a database becomes harmless here."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import plotly.graph_objects as go
+
+from tunebench.tuner.result import Ratio
+
+# Okabe and Ito's colours, which the colour-blind tell apart; they also differ in dash and symbol wherever they meet.
+# Lightened or darkened where needed to keep 3:1 against the page in light and in dark.
+ORDER = ("best", "reference", "default", "copy")
+"""The contenders that a comparison may have, as they are listed everywhere."""
+
+COLOURS = {"best": "#1a7fc1", "default": "#d55e00", "reference": "#828a93", "copy": "#00916a"}
+DASHES = {"default": "dash", "reference": "dashdot", "copy": "dot"}
+SYMBOLS = {"best": "diamond", "default": "circle", "reference": "square", "copy": "triangle-up"}
+OTHER_COLOUR = "#b0679a"
+REFUSED_COLOUR = "#d55e00"
+FAST_TO_SLOW = [[0.0, "#fde737"], [0.25, "#b9a769"], [0.5, "#7c7b78"], [0.75, "#434e6c"], [1.0, "#00224e"]]
+"""Cividis, made for colour-blind readers, turned around: bright is fast."""
+
+_GRID = "rgba(128,128,128,0.22)"
+_LINE = "rgba(128,128,128,0.6)"
+
+LOG_FROM_RATIO = 3.0
+"""A value axis whose largest value is so many times its smallest is logarithmic."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A unit to show a quantity in: what a stored value is multiplied by, and its symbol."""
+
+    symbol: str
+    factor: float
+
+    def text(self, value: float) -> str:
+        """The value with four significant digits and the unit."""
+        return f"{number(value * self.factor)} {self.symbol}"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A value axis: its range and ticks, linear or logarithmic by how far the values lie apart."""
+
+    logarithmic: bool
+    low: float
+    high: float
+
+    @classmethod
+    def over(cls, values: Sequence[float], *, room: float = 0.06) -> Scale:
+        """The scale that shows all of these positive values with some room around them."""
+        low, high = min(values), max(values)
+        if high / low > LOG_FROM_RATIO:
+            factor = (high / low) ** room
+            return cls(True, low / factor, high * factor)
+        margin = (high - low) * room or high * room
+        return cls(False, max(0.0, low - margin), high + margin)
+
+    def axis(self) -> dict[str, Any]:
+        """The keys of a plotly axis."""
+        if not self.logarithmic:
+            return {"range": [self.low, self.high], "nticks": 7}
+        ticks = log_ticks(self.low, self.high)
+        limits = [math.log10(self.low), math.log10(self.high)]
+        return {"type": "log", "range": limits, "tickvals": ticks, "ticktext": [number(tick) for tick in ticks]}
+
+
+def number(value: float, digits: int = 4) -> str:
+    """A number with that many significant digits and no exponent where people would not write one."""
+    text = fixed(value, digits)
+    return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
+
+
+def telling_digits(values: Sequence[float]) -> int:
+    """How many significant digits tell such values apart: three where they differ widely, six at most."""
+    low, high = min(values), max(values)
+    return 3 if high == low else max(3, min(6, 2 + math.ceil(-math.log10((high - low) / high))))
+
+
+def fixed(value: float, digits: int) -> str:
+    """The same with its zeros, for numbers that stand beside each other."""
+    if value != 0 and not 1e-4 <= abs(value) < 1e7:
+        return f"{value:.{digits - 1}e}"
+    places = digits - 1 - math.floor(math.log10(abs(value))) if value else 0
+    return f"{round(value, places):,.{max(0, places)}f}"
+
+
+def time_unit(milliseconds: float) -> Unit:
+    """The unit in which such a time is a number that people can read."""
+    if milliseconds < 0.5:
+        return Unit("µs", 1e3)
+    return Unit("ms", 1.0) if milliseconds < 5000 else Unit("s", 1e-3)
+
+
+def decimal_unit(quantity: float, symbol: str) -> Unit:
+    """The decimal prefix with which such a quantity is a number that people can read."""
+    for prefix, factor in (("T", 1e-12), ("G", 1e-9), ("M", 1e-6), ("k", 1e-3)):
+        if quantity * factor >= 0.5:
+            return Unit(f"{prefix}{symbol}", factor)
+    return Unit(symbol, 1.0)
+
+
+def bytes_text(count: int) -> str:
+    """A size in binary units."""
+    for symbol, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= size:
+            return f"{number(count / size)} {symbol}"
+    return f"{count} B"
+
+
+def ratio_text(ratio: Ratio) -> str:
+    """A speed-up with its interval."""
+    value, low, high = (fixed(part, 4) for part in (ratio.value, ratio.low, ratio.high))
+    return f"{value}× [{low}, {high}]"
+
+
+def share_text(ratio: Ratio) -> str:
+    """A ratio as a percentage with its interval."""
+    value, low, high = (fixed(100 * part, 3) for part in (ratio.value, ratio.low, ratio.high))
+    return f"{value} % [{low}, {high}]"
+
+
+def percent(share: float) -> str:
+    """A share of a whole."""
+    return f"{100 * share:.1f} %" if share >= 0.001 or share == 0 else "< 0.1 %"
+
+
+def verdict_text(ratio: Ratio) -> str:
+    """What a speed-up says once its interval is taken seriously."""
+    if ratio.low > 1:
+        return "faster"
+    return "slower" if ratio.high < 1 else "a tie"
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Round numbers between two positive ones, some three to eight of them."""
+    decades = math.log10(high / low)
+    mantissas = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0) if decades < 1 else (1.0, 2.0, 5.0) if decades < 2.5 else (1.0,)
+    step = max(1, math.ceil(decades / 8))
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    ticks = (mantissa * 10.0**power for power in range(first, last + 1, step) for mantissa in mantissas)
+    return [float(f"{tick:.6g}") for tick in ticks if low <= tick <= high]
+
+
+def plain(text: str, longest: int = 200) -> str:
+    """Text for a plot: plotly reads some HTML in it, which text from a database must not reach."""
+    cut = text if len(text) <= longest else text[: longest - 1] + "…"
+    return html.escape(cut, quote=False)
+
+
+def thinned(values: Sequence[Any], most: int) -> list[Any]:
+    """At most so many of the values, evenly spread, the first and the last among them."""
+    if len(values) <= most:
+        return list(values)
+    return [values[round(index * (len(values) - 1) / (most - 1))] for index in range(most)]
+
+
+def new_plot(height: int, **layout: Any) -> go.Figure:
+    """An empty plot in the report's style; the page sets the colour of its text by the reader's theme."""
+    plot = go.Figure()
+    plot.update_layout(
+        template="none",
+        height=height,
+        margin={"l": 12, "r": 16, "t": 12, "b": 12, "pad": 2},
+        font={"family": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", "size": 13},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "xanchor": "left"},
+        hovermode="closest",
+        dragmode=False,
+        **layout,
+    )
+    return plot
+
+
+def dress_axes(plot: go.Figure) -> go.Figure:
+    """Grid, lines and room for labels on every axis that the plot has by now."""
+    common: dict[str, Any] = {
+        "gridcolor": _GRID,
+        "linecolor": _LINE,
+        "zeroline": False,
+        "automargin": True,
+        "ticks": "",
+    }
+    common |= {"title_standoff": 8, "title_font_size": 13, "separatethousands": True, "exponentformat": "none"}
+    plot.update_xaxes(**common, showline=True)
+    plot.update_yaxes(**common)
+    return plot

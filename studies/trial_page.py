@@ -1,0 +1,202 @@
+"""Everything about one trial, printed for people and as plain values for programs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+
+from rich.console import Console
+
+from tunebench.db.details import BuildDetails, TrialDetails, WonComparison
+from tunebench.kernels.registry import kernel_names, load_model
+from tunebench.studies.tables import print_table, printable, row_values
+from tunebench.tuner.result import Measurement, Verdict
+
+
+@dataclass(frozen=True)
+class CurrentSource:
+    """The shipped kernel's source, where it is the one that a trial ran.
+
+    Attributes:
+        text: None where it is another one now, or the kernel does not ship with this tunebench.
+        reason: in one line, which of these it is.
+    """
+
+    text: str | None
+    reason: str
+
+
+def current_source(details: TrialDetails) -> CurrentSource:
+    """The source of a trial. A database has its digest only, so the text must be here and unchanged."""
+    name, digest = details.row.kernel, details.row.source_digest
+    if name not in kernel_names():
+        return CurrentSource(None, f"the source of '{name}' is not here: it does not ship with this tunebench")
+    kernel = load_model(name).kernel
+    if kernel.digest != digest:
+        return CurrentSource(
+            None, f"'{name}' ships with another source now ({kernel.digest[:12]}): its text is not shown"
+        )
+    return CurrentSource(kernel.source.text, f"'{name}' ships with this very source")
+
+
+def detail_values(details: TrialDetails, *, source: CurrentSource | None = None) -> dict[str, object]:
+    """A trial as plain values for `--json`; a figure that is not a finite number is null.
+
+    Args:
+        source: None to leave it out.
+    """
+    build, verdict, measurement = details.build, details.verdict, details.measurement
+    values: dict[str, object] = {
+        **row_values(details.row),
+        "study_begun_at": details.study.begun_at.isoformat(),
+        "space_digest": details.study.space_digest,
+        "origin": details.study.origin,
+        "device_facts": {name: value for name, value in asdict(details.device).items() if name != "index"},
+        "environment": asdict(details.environment),
+        "build": asdict(build) if build else None,
+        "verdict": asdict(verdict) if verdict else None,
+        "measurement": asdict(measurement) if measurement else None,
+        "seconds": dict(details.seconds),
+        "comparisons": [_comparison_values(one) for one in details.comparisons],
+    }
+    if source is not None:
+        values["source"] = {"text": source.text, "reason": source.reason}
+    return {name: _finite(value) for name, value in values.items()}
+
+
+def _comparison_values(won: WonComparison) -> dict[str, object]:
+    comparison = won.comparison
+    return {
+        "concluded_at": won.concluded_at.isoformat(),
+        "environment": asdict(won.environment),
+        "medians_ms": dict(comparison.medians_ms),
+        "samples_ms": {name: list(samples) for name, samples in comparison.samples_ms.items()},
+        "speedups": {baseline.value: asdict(ratio) for baseline, ratio in comparison.speedups.items()},
+    }
+
+
+def _finite(value: object) -> object:
+    """The same value as JSON can say it."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return value
+
+
+def print_details(
+    console: Console, details: TrialDetails, *, log: bool = False, source: CurrentSource | None = None
+) -> None:
+    """A trial for people, section by section.
+
+    Args:
+        log: the compiler's full output as well.
+        source: None to leave it out.
+    """
+    row = details.row
+    title = f"trial {row.trial_id}: {row.kernel} ({row.problem}), trial {row.number} of study {row.study_id}"
+    _section(console, title, _facts(details))
+    _section(console, "configuration", [(name, str(value)) for name, value in row.configuration.items()])
+    _section(
+        console, "device", [(name, str(value)) for name, value in asdict(details.device).items() if name != "index"]
+    )
+    _section(console, "environment", [(name, str(value)) for name, value in asdict(details.environment).items()])
+    if details.build is not None:
+        _print_build(console, details.build, log=log)
+    if details.verdict is not None:
+        _print_verdict(console, details.verdict)
+    if details.measurement is not None:
+        _print_measurement(console, details.measurement)
+    for won in details.comparisons:
+        _print_comparison(console, won)
+    if source is not None:
+        _text(console, source.reason, source.text or "")
+
+
+def _facts(details: TrialDetails) -> list[tuple[str, str]]:
+    row = details.row
+    facts = [
+        ("status", row.status.value),
+        ("message", row.message),
+        ("recorded", row.recorded_at.isoformat(timespec="seconds")),
+        ("seconds", ", ".join(f"{phase} {seconds:.3g}" for phase, seconds in details.seconds.items())),
+        ("sampler", f"{row.sampler}, seed {row.seed}"),
+        ("compiler", row.compiler),
+        ("source", row.source_digest),
+        ("space", details.study.space_digest),
+        ("study began", f"{details.study.begun_at.isoformat(timespec='seconds')}, database {details.study.origin}"),
+    ]
+    return [(name, value) for name, value in facts if value]
+
+
+def _print_build(console: Console, build: BuildDetails, *, log: bool) -> None:
+    facts = [
+        ("compiler", f"{build.compiler}, {build.compiler_version}"),
+        ("binary", f"{build.code_bytes:,} bytes, SHA-256 {build.code_sha256}"),
+        ("variant", build.variant_digest),
+        ("compiling took", f"{build.seconds:.3g} s" + (", here from the cache" if build.cached else "")),
+        ("log", f"{len(build.log.splitlines())} lines" + ("" if log else ": see --log")),
+    ]
+    _section(console, "build", facts)
+    if build.figures:
+        rows = [
+            (entry_point, *("" if value is None else str(value) for value in asdict(figures).values()))
+            for entry_point, figures in build.figures.items()
+        ]
+        units = ("registers", "spill stores, B", "spill loads, B", "stack, B", "shared, B")
+        print_table(console, ("entry point", *units), rows)
+    if log:
+        _text(console, "compiler's log", build.log)
+
+
+def _print_verdict(console: Console, verdict: Verdict) -> None:
+    outcome = "passed" if verdict.passed else f"refused: {verdict.reason}"
+    _section(console, "verdict", [("outcome", outcome), ("tolerance", f"{verdict.tolerance:.3g}")])
+    rows = [
+        (stage.name, "yes" if stage.passed else "NO", f"{stage.seconds:.3g} s", stage.detail)
+        for stage in verdict.stages
+    ]
+    print_table(console, ("stage", "passed", "took", "found"), rows)
+    if verdict.errors is not None:
+        figures = asdict(verdict.errors).items()
+        _section(console, "error figures", [(name.replace("_", " "), _figure(value)) for name, value in figures])
+
+
+def _figure(value: float | None) -> str:
+    return "none" if value is None else f"{value:.6g}" if isinstance(value, float) else f"{value:,}"
+
+
+def _print_measurement(console: Console, measurement: Measurement) -> None:
+    samples = measurement.samples_ms
+    facts = [
+        ("median", f"{measurement.median_ms:.6g} ms [{measurement.low_ms:.6g}, {measurement.high_ms:.6g}]"),
+        ("caches", measurement.regime.value),
+        ("clock", measurement.clock),
+        (f"{len(samples)} samples, ms", " ".join(f"{sample:.5g}" for sample in samples)),
+    ]
+    _section(console, "measurement", facts)
+
+
+def _print_comparison(console: Console, won: WonComparison) -> None:
+    comparison, environment = won.comparison, won.environment
+    speedups = {baseline.value: str(ratio) for baseline, ratio in comparison.speedups.items()}
+    rows = [
+        (name, f"{median_ms:.6g} ms", str(len(comparison.samples_ms[name])), speedups.get(name, ""))
+        for name, median_ms in comparison.medians_ms.items()
+    ]
+    title = f"won a comparison at {won.concluded_at.isoformat(timespec='seconds')}, torch {environment.torch}"
+    title += f", driver {environment.driver}" if environment.driver else ""
+    print_table(console, ("contender", "median", "rounds", "times slower than the best"), rows, title)
+
+
+def _section(console: Console, title: str, facts: list[tuple[str, str]]) -> None:
+    print_table(console, (title, ""), facts)
+
+
+def _text(console: Console, title: str, text: str) -> None:
+    """Text as it is: folded nowhere, nothing in it taken for markup."""
+    console.print(f"{title}:", highlight=False, markup=False, soft_wrap=True)
+    if text:
+        console.print(printable(text), highlight=False, markup=False, soft_wrap=True)

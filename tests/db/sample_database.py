@@ -1,0 +1,43 @@
+"""A database with one of everything in it, and what a database holds without its own numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from sample_results import ENVIRONMENT, H100, STUDY, build, comparison, correct, failed, result
+
+from tunebench.db.record import Entry
+from tunebench.db.scan import scan
+from tunebench.db.store import Database
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.result import CacheRegime, TrialStatus
+
+ODD_TEXT = "'; DROP TABLE tunebench_trials; -- ,\"\n\r\t\\u0000 <b>µ</b> \U0001f600"
+
+
+def fill(database: Database, seed: int = 0) -> None:
+    """Three studies: every status with a comparison, odd text on another device and problem, and one without trials."""
+    log = database.study(replace(STUDY, seed=seed), ENVIRONMENT)
+    for number, status in enumerate(TrialStatus):
+        log.record(number, result(number, status))
+    log.conclude(comparison(0))
+    other = replace(STUDY, seed=seed, kernel="gemm_scale_bn", device=H100, problem=Problem({"z": 1, "a": 0}, "float16"))
+    log = database.study(other, replace(ENVIRONMENT, cuda=None, host=ODD_TEXT))
+    shared = build(7, code=b"the same code")
+    log.record(0, replace(correct(20, 0.1 + 0.2, CacheRegime.WARM), build=shared))
+    log.record(1, replace(correct(21, 1e-300), build=replace(shared, cached=True)))
+    log.record(5, failed(22, TrialStatus.COMPILE, ODD_TEXT))
+    log.conclude(comparison(20, with_default=False))
+    log.conclude(comparison(20, 3.0))
+    database.study(replace(STUDY, seed=seed + 1000), ENVIRONMENT)
+
+
+def content(database: Database) -> list[str]:
+    """Everything in a database but its numbers, sorted."""
+    return contents_of(scan(database))
+
+
+def contents_of(entries: Iterable[Entry]) -> list[str]:
+    """Entries without the numbers of trials, sorted."""
+    return sorted(repr(replace(entry, trial=entry.trial and replace(entry.trial, number=None))) for entry in entries)

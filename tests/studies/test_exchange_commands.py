@@ -1,0 +1,118 @@
+"""`db export`, `db import` and `db merge` as a user meets them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import CommandLine
+from sample_database import content, fill
+
+from tunebench.db.store import open_database
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return CommandLine(monkeypatch, capsys)
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Path:
+    file = tmp_path / "results.db"
+    with open_database(file) as database:
+        fill(database)
+    return file
+
+
+def contents(file: Path) -> list[str]:
+    with open_database(file, read_only=True) as database:
+        return content(database)
+
+
+@pytest.mark.parametrize("name", ["all.jsonl", "all.jsonl.gz", "all.csv", "all.parquet"])
+def test_everything_goes_through_a_file(run: CommandLine, filled: Path, tmp_path: Path, name: str) -> None:
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    file, other = tmp_path / name, tmp_path / "other.db"
+    done = run("db", "export", "--db", filled, "-o", file)
+    assert done.code == 0 and done.out.startswith(f"10 trials of 3 studies written to {file}")
+    added = run("db", "import", file, "--db", other, "--json").json
+    assert added == [{"source": str(file), "studies": 3, "trials": 10, "comparisons": 3, "present": 0, "conflicts": 0}]
+    assert "0 trials added, 10 already there" in run("db", "import", file, "--db", other).out
+    assert contents(other) == contents(filled)
+
+
+def test_a_study_goes_to_other_tuners_and_back(run: CommandLine, filled: Path, tmp_path: Path) -> None:
+    t4, cache = tmp_path / "one-t4.json", tmp_path / "one.json"
+    options = ("--db", filled, "--study", 1, "--json")
+    assert run("db", "export", *options, "-o", t4).json == {
+        "files": [str(t4), str(tmp_path / "one-t4-metadata.json")],
+        "format": "t4",
+        "studies": 1,
+        "trials": 7,
+    }
+    assert run("db", "export", *options, "-o", cache, "--format", "kernel-tuner").json["trials"] == 7
+    said = (
+        "--kernel",
+        "mine",
+        "--device",
+        "NVIDIA H200",
+        "--architecture",
+        "sm_90",
+        "--dtype",
+        "float16",
+        "--size",
+        "n=4",
+    )
+    for file, form in ((t4, "t4"), (cache, "kernel-tuner")):
+        database = tmp_path / f"{form}.db"
+        assert run("db", "import", file, "--format", form, "--db", database, *said).code == 0
+        rows = run("trials", "--db", database, "--kernel", "mine", "--json").json
+        assert len(rows) == 7
+        assert {row["device"] for row in rows} == {"NVIDIA H200"}
+
+
+def test_databases_are_merged(run: CommandLine, filled: Path, tmp_path: Path) -> None:
+    into, second = tmp_path / "all.db", tmp_path / "second.db"
+    with open_database(second) as database:
+        fill(database)
+    added = run("db", "merge", into, filled, second, "--json").json
+    assert [one["trials"] for one in added] == [10, 10]
+    assert run("db", "merge", into, filled, second).out.count("0 trials added, 10 already there") == 2
+    assert contents(into) == sorted(contents(filled) + contents(second))
+
+
+def test_wrong_questions_are_one_line(run: CommandLine, filled: Path, tmp_path: Path) -> None:
+    export = ("db", "export", "--db", filled, "-o")
+    assert "does not say what format" in run(*export, tmp_path / "results.xml").error
+    assert "unknown format 'jsonlines'" in run(*export, tmp_path / "x", "--format", "jsonlines").error
+    assert "is the database itself" in run(*export, filled, "--format", "csv", "--force").error
+    assert "holds one study, 3 are meant" in run(*export, tmp_path / "t4.json").error
+    assert "no study of kernel 'nothing'" in run(*export, tmp_path / "x.csv", "--kernel", "nothing").error
+    assert "does not exist" in run(*export, tmp_path / "no" / "x.csv").error
+    (tmp_path / "there.csv").write_text("")
+    assert "--force" in run(*export, tmp_path / "there.csv").error
+    assert "into itself" in run("db", "merge", filled, filled).error
+    (tmp_path / "there.csv").write_text("text")
+    assert "is not a database" in run("db", "merge", filled, tmp_path / "there.csv").error
+
+
+def test_a_bad_file_makes_no_database(run: CommandLine, tmp_path: Path) -> None:
+    new = tmp_path / "new.db"
+    file = tmp_path / "results.jsonl"
+    assert "there is no file" in run("db", "import", file, "--db", new).error
+    file.write_text(json.dumps({"study": {}, "trial": None}))
+    assert "leave out options such as --kernel" in run("db", "import", file, "--kernel", "k", "--db", new).error
+    assert "a size is a whole number" in run("db", "import", file, "--size", "n=1.5", "--db", new).error
+    assert not new.exists()
+    assert "results.jsonl: line 1: study.origin: Field required" in run("db", "import", file, "--db", new).error
+
+
+def test_parquet_without_pyarrow_is_one_line(
+    run: CommandLine, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    refusal = run("db", "export", "--db", filled, "-o", tmp_path / "x.parquet").error
+    assert "pip install 'tunebench[parquet]'" in refusal

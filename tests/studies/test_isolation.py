@@ -1,0 +1,159 @@
+"""Variants that crash, hang or are killed: rows in the database, and a study that goes on in a new worker."""
+
+import functools
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sample_kernel import WriteKernel
+
+from tunebench.db.query import trials
+from tunebench.db.store import open_database
+from tunebench.kernels.tuned_module import TunedModule
+from tunebench.studies.tune import make_evaluator, request_of, resolve, tune
+from tunebench.tuner.compile import compiler_for
+from tunebench.tuner.compile.cache import BuildCache
+from tunebench.tuner.device import find_device
+from tunebench.tuner.errors import UserError, WorkerError
+from tunebench.tuner.result import TrialResult, TrialStatus
+from tunebench.tuner.worker import WorkerEvaluator
+
+CPU = find_device("cpu")
+WEIGH = "y[i] = x[i] * weight[0];"
+CRASH = "if (variety == 1) { *reinterpret_cast<volatile int*>(variety) = 0; } " + WEIGH
+HANG = "for (volatile int spin = 0; variety == 1;) { spin = spin; } " + WEIGH
+
+
+def study(factory: type[TunedModule], folder: Path, **options: object) -> dict[object, list[TrialStatus]]:
+    """The statuses that an exhaustive study ends with, by the value of `variety`."""
+    request = request_of(str(factory.kernel.folder), {"device": "cpu", "sampler": "exhaustive", **options})
+    with open_database(folder / "results.db") as database:
+        tune(resolve(request), database)
+        found: dict[object, list[TrialStatus]] = {}
+        for row in trials(database, limit=None):
+            found.setdefault(row.configuration["variety"], []).append(row.status)
+    return found
+
+
+def evaluate(evaluator: WorkerEvaluator, factory: type[TunedModule], number: int) -> TrialResult:
+    space = factory.kernel.space.enumerate(evaluator.problem, CPU)
+    compiler = compiler_for(CPU)
+    variant = factory.kernel.variant(space[number], evaluator.problem, CPU.architecture)
+    return evaluator.evaluate(space[number], BuildCache().build(compiler, variant), None)
+
+
+@pytest.fixture
+def start() -> object:
+    """Starts worker evaluators and ends them with the test."""
+    started: list[WorkerEvaluator] = []
+
+    def begin(factory: type[TunedModule]) -> WorkerEvaluator:
+        request = request_of(str(factory.kernel.folder), {"device": "cpu"})
+        started.append(WorkerEvaluator(functools.partial(make_evaluator, request, "eval")))
+        return started[-1]
+
+    yield begin
+    for evaluator in started:
+        evaluator.close()
+
+
+Start = Callable[[type[TunedModule]], WorkerEvaluator]
+
+
+def test_a_third_of_all_variants_crashes_and_the_study_ends(write_kernel: WriteKernel, tmp_path: Path) -> None:
+    found = study(write_kernel(source={WEIGH: CRASH}), tmp_path)
+    assert set(found[1]) == {TrialStatus.RUNTIME}
+    assert all(status.timed for variety in (0, 2) for status in found[variety])
+    assert [len(found[variety]) for variety in (0, 1, 2)] == [11, 11, 11]
+
+
+def test_a_crash_says_how_the_worker_died(write_kernel: WriteKernel, start: Start) -> None:
+    factory = write_kernel(source={WEIGH: CRASH})
+    evaluator = start(factory)
+    died = evaluate(evaluator, factory, 1)
+    assert died.status is TrialStatus.RUNTIME
+    assert died.message == "the worker was killed by SIGSEGV"
+    assert evaluate(evaluator, factory, 0).status.timed
+
+
+def test_an_endless_loop_is_killed_at_its_deadline(
+    write_kernel: WriteKernel, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tunebench.tuner.worker.EVALUATE_SECONDS", 3.0)
+    factory = write_kernel(source={WEIGH: HANG})
+    evaluator = start(factory)
+    hung = evaluate(evaluator, factory, 1)
+    assert hung.status is TrialStatus.TIMEOUT
+    assert "killed" in hung.message
+    assert evaluate(evaluator, factory, 0).status.timed
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", "the worker was killed by SIGKILL"),
+        ("os._exit(3)", "the worker ended with exit code 3"),
+        ("os.abort()", "the worker was killed by SIGABRT"),
+    ],
+)
+def test_a_worker_killed_from_outside(write_kernel: WriteKernel, start: Start, statement: str, message: str) -> None:
+    launch = "        grid = ("
+    kill = f"        if plan.configuration['variety'] == 1:\n            {statement}\n{launch}"
+    factory = write_kernel(model={"import ctypes\n": "import ctypes, os, signal\n", launch: kill})
+    evaluator = start(factory)
+    assert evaluate(evaluator, factory, 1).message == message
+    assert evaluate(evaluator, factory, 0).status.timed
+
+
+def test_running_out_of_memory_is_a_row_and_costs_no_worker(write_kernel: WriteKernel, start: Start) -> None:
+    allocation = "y = torch.empty_like(x)"
+    greedy = f"{allocation} if plan.configuration['variety'] != 1 else torch.empty(1 << 60)"
+    factory = write_kernel(model={allocation: greedy})
+    evaluator = start(factory)
+    failed = evaluate(evaluator, factory, 1)
+    assert failed.status is TrialStatus.RUNTIME
+    assert "memory" in failed.message
+    assert "the worker" not in failed.message
+
+
+def test_three_deaths_in_a_row_stop_the_study_with_the_reason(write_kernel: WriteKernel, tmp_path: Path) -> None:
+    factory = write_kernel(source={WEIGH: "*reinterpret_cast<volatile int*>(variety) = 0;"})
+    with pytest.raises(WorkerError, match="3 variants in a row killed their worker"):
+        study(factory, tmp_path)
+    with open_database(tmp_path / "results.db", read_only=True) as database:
+        assert [row.status for row in trials(database)] == [TrialStatus.RUNTIME] * 3
+
+
+def test_what_the_worker_refuses_is_refused_here(write_kernel: WriteKernel, tmp_path: Path) -> None:
+    factory = write_kernel(reference={"torch.rand(rows, columns) + 0.1": "torch.rand(rows, columns).t()"})
+    with pytest.raises(UserError, match="cannot serve its reference's inputs"):
+        study(factory, tmp_path)
+
+
+def test_a_reference_that_crashes_is_said(write_kernel: WriteKernel, start: Start) -> None:
+    factory = write_kernel(
+        reference={"    return [torch.rand(rows": "    __import__('os').abort()\n    return [torch.rand(rows"}
+    )
+    with pytest.raises(WorkerError, match="did not come up: the worker was killed by SIGABRT"):
+        start(factory)
+
+
+def test_a_worker_ends_with_its_parent(write_kernel: WriteKernel, tmp_path: Path) -> None:
+    marker = tmp_path / "worker"
+    launch = "        grid = ("
+    announce = f"        open({str(marker)!r}, 'w').write(str(__import__('os').getpid()))\n{launch}"
+    factory = write_kernel(model={launch: announce}, source={WEIGH: HANG})
+    arguments = ("tune", str(factory.kernel.folder), "--device", "cpu", "--db", str(tmp_path / "a.db"))
+    parent = os.spawnlp(os.P_NOWAIT, "python", "python", "-m", "tunebench", *arguments, "--tunable", "variety=1")
+    deadline = time.monotonic() + 60
+    while not marker.exists() or not marker.read_text():
+        assert time.monotonic() < deadline, "the study never began"
+        time.sleep(0.05)
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    while Path("/proc", marker.read_text()).exists():
+        assert time.monotonic() < deadline + 30, "the worker outlives its parent"
+        time.sleep(0.05)

@@ -1,0 +1,330 @@
+"""The report of real studies: what its page says, that it needs nothing else, and how a browser draws it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chromium import Chromium, running_chromium
+from command_line import CommandLine
+from html_outline import Outline
+from sample_kernel import MODEL, REFERENCE, SOURCE
+
+from tunebench.db.report_rows import newest_comparison, studies
+from tunebench.db.store import open_database
+from tunebench.studies.report.gather import StudyData, gather
+from tunebench.studies.report.page import render, write
+from tunebench.studies.report.style import ratio_text, share_text, time_unit
+from tunebench.studies.tune import request_of, resolve, tune
+from tunebench.tuner.compile.base import CompilerName
+from tunebench.tuner.device import find_device
+from tunebench.tuner.environment import current_environment
+from tunebench.tuner.errors import UnknownNameError, UserError
+from tunebench.tuner.history import StudyDescription
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.result import (
+    Baseline,
+    TrialResult,
+    TrialStatus,
+)
+from tunebench.tuner.space import Configuration
+
+SECTIONS = (
+    *("Convergence", "Speed-ups and roofline", "Effect of each tunable", "Pairs of tunables", "Fastest trials"),
+    *("Refused variants", "Samples by round", "Environment"),
+)
+FIGURES = ("convergence", "speed-ups", "importance", "effect-0", "pair-0", "outcomes", "rounds")
+
+BROKEN = 'static_assert(variety != 1, "not built");\nextern "C"'
+WRONG = "y[i] = x[i] * weight[0] + (variety == 2 ? 1 : 0);"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A kernel of one's own, a third of whose variants do not compile and a third of which are wrong."""
+    path = tmp_path_factory.mktemp("kernels") / "weigh"
+    path.mkdir()
+    source = SOURCE.replace('extern "C"', BROKEN).replace("y[i] = x[i] * weight[0];", WRONG)
+    for name, text in (("weigh.cu", source), ("model.py", MODEL), ("reference.py", REFERENCE)):
+        (path / name).write_text(text)
+    return path
+
+
+@pytest.fixture(scope="module")
+def results(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with real studies of that kernel and of a shipped one."""
+    file = tmp_path_factory.mktemp("results") / "results.db"
+    with open_database(file) as database:
+        tune(resolve(request_of(str(folder), {"device": "cpu", "trials": 40, "sampler": "exhaustive"})), database)
+        options = {"device": "cpu", "trials": 12, "sampler": "random", "sizes": {"M": 64, "N": 33}}
+        tune(resolve(request_of("scalar_mul", options)), database)
+    return file
+
+
+@pytest.fixture(scope="module")
+def data(results: Path, folder: Path) -> dict[str, StudyData]:
+    """What the report is made of, by kernel."""
+    with open_database(results, read_only=True) as database:
+        report = gather(database, [str(folder), "scalar_mul"])
+    return {study.row.kernel: study for study in report.studies}
+
+
+@pytest.fixture(scope="module")
+def page_file(results: Path, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of both."""
+    file = tmp_path_factory.mktemp("page") / "report.html"
+    with open_database(results, read_only=True) as database:
+        write(render(gather(database, [str(folder), "scalar_mul"])), file)
+    return file
+
+
+@pytest.fixture(scope="module")
+def page(page_file: Path) -> str:
+    return page_file.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def outline(page: str) -> Outline:
+    return Outline(page)
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    with running_chromium(tmp_path_factory.mktemp("profile")) as running:
+        yield running
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return CommandLine(monkeypatch, capsys)
+
+
+def plots(outline: Outline, study: StudyData) -> dict[str, dict[str, Any]]:
+    """The data of every plot of a study, by the plot's name."""
+    prefix = f"study-{study.row.study_id}-"
+    return {
+        attributes["id"].removeprefix(prefix).removesuffix("-data"): json.loads(text)
+        for attributes, text in outline.all("script")
+        if attributes.get("type") == "application/json" and attributes["id"].startswith(prefix)
+    }
+
+
+def named(plot: dict[str, Any], name: str) -> dict[str, Any]:
+    """A plot's trace of that name."""
+    return next(trace for trace in plot["data"] if trace.get("name", "").startswith(name))
+
+
+def test_the_page_is_well_formed_and_can_be_read_without_seeing_it(outline: Outline) -> None:
+    ids = [attributes["id"] for _, attributes in outline.elements if "id" in attributes]
+    assert len(set(ids)) == len(ids)
+    assert outline.all("html")[0][0]["lang"] == "en"
+    assert outline.text_of("title") == ["tunebench report: scalar_mul, weigh"] == outline.text_of("h1")
+    for tag, attributes in outline.elements:
+        if tag == "a":
+            assert attributes["href"].startswith("#") and attributes["href"][1:] in ids
+        if "aria-labelledby" in attributes:
+            assert attributes["aria-labelledby"] in ids
+        if "plot" in attributes.get("class", "").split():
+            assert attributes["role"] == "img" and len(attributes["aria-label"]) > 20
+    assert all(attributes["scope"] == "col" for attributes, _ in outline.all("th"))
+
+
+def test_the_page_refers_to_nothing_outside_itself(outline: Outline) -> None:
+    for tag, attributes in outline.elements:
+        assert tag not in ("link", "img", "iframe", "object", "embed", "base", "form")
+        assert not {"src", "srcset", "action", "data", "poster", "background"} & set(attributes)
+        assert not any(name.startswith("on") for name in attributes)
+    assert not re.search(r"url\(|@import", outline.text_of("style")[0])
+    policy = next(a["content"] for a, _ in outline.all("meta") if a.get("http-equiv") == "Content-Security-Policy")
+    assert "default-src 'none'" in policy and "http" not in policy
+    scripts = [text for attributes, text in outline.all("script") if "type" not in attributes]
+    digests = ["'sha256-" + base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() + "'" for s in scripts]
+    assert len(scripts) == 2
+    assert f"script-src {' '.join(digests)};" in policy
+
+
+def test_every_section_is_there(outline: Outline, data: dict[str, StudyData]) -> None:
+    assert outline.text_of("h3") == list(SECTIONS) * 2
+    for study in data.values():
+        assert f"{study.row.kernel}: {study.row.problem}" in outline.text_of("h2")
+        assert set(FIGURES) <= set(plots(outline, study))
+
+
+def test_the_summary_has_the_recorded_numbers(outline: Outline, data: dict[str, StudyData]) -> None:
+    cells, tiles, notes = outline.text_of("td"), outline.text_of("dd"), outline.text_of("small")
+    for study in data.values():
+        assert study.comparison is not None and study.best is not None
+        best = study.comparison.contender("best")
+        assert best is not None
+        assert time_unit(best.median_ms).text(best.median_ms) in tiles
+        assert str(study.comparison.configuration) in outline.text_of("code")
+        for baseline in (Baseline.REFERENCE, Baseline.DEFAULT):
+            text = ratio_text(study.comparison.speed_ups[baseline])
+            assert text in cells and text.split(" ")[0] in tiles
+            assert any(note.startswith(text.split(" ", 1)[1]) for note in notes)
+        assert share_text(study.comparison.speed_ups[Baseline.COPY]) in cells
+    assert "11 of 33" in tiles and "22" in tiles
+    assert "12 of 12" in tiles and "0" in tiles
+
+
+def test_refused_variants_are_listed_by_reason(outline: Outline, data: dict[str, StudyData]) -> None:
+    rows = [text for attributes, text in outline.all("td") if attributes.get("class") == "reason"]
+    assert any("not built" in text for text in rows)
+    assert any("error" in text for text in rows)
+    cells = outline.text_of("td")
+    assert cells.count("compile") == 1 and cells.count("correctness") == 1
+    (bars,) = plots(outline, data["weigh"])["outcomes"]["data"]
+    assert sum(bars["x"]) == 33
+    assert "compile: 11" in bars["y"] and "correctness: 11" in bars["y"]
+    assert "No variant was refused." in outline.text_of("p")
+
+
+def test_convergence_shows_every_trial_and_the_best_so_far(outline: Outline, data: dict[str, StudyData]) -> None:
+    study = data["scalar_mul"]
+    plot = plots(outline, study)["convergence"]
+    drawn = sum(len(trace["x"]) for trace in plot["data"] if trace["mode"] == "markers")
+    assert drawn == len(study.timed)
+    line = named(plot, "best so far")["y"]
+    assert line == sorted(line, reverse=True)
+    fastest = study.correct[0].median_ms
+    assert fastest is not None and line[-1] == pytest.approx(fastest * time_unit(fastest).factor)
+    assert study.comparison is not None
+    for name in ("reference", "default"):
+        contender = study.comparison.contender(name)
+        assert contender is not None
+        assert named(plot, name)["y"][0] == pytest.approx(contender.median_ms * time_unit(fastest).factor)
+
+
+def test_bars_roofline_and_rounds_are_of_the_comparison(outline: Outline, data: dict[str, StudyData]) -> None:
+    for study in data.values():
+        assert study.comparison is not None and study.work is not None
+        drawn = plots(outline, study)
+        (bars,) = drawn["speed-ups"]["data"]
+        ratios = [study.comparison.speed_ups[name] for name in (Baseline.REFERENCE, Baseline.DEFAULT)]
+        assert bars["x"] == pytest.approx([ratio.value for ratio in ratios])
+        assert bars["error_x"]["array"] == pytest.approx([ratio.high - ratio.value for ratio in ratios])
+        intensity = study.work.operations / study.work.bytes
+        points = [trace for trace in drawn["roofline"]["data"] if trace["mode"] == "markers"]
+        assert [trace["x"] for trace in points] == [[intensity]] * 3
+        assert [trace["name"].split()[0] for trace in points] == ["best", "reference", "default"]
+        samples = [trace["customdata"] for trace in drawn["rounds"]["data"] if trace["type"] == "scatter"]
+        assert len(samples) == 4
+        best = study.comparison.contender("best")
+        assert best is not None
+        assert samples[0] == pytest.approx([s * time_unit(best.median_ms).factor for s in best.samples_ms])
+
+
+def test_the_environment_is_told(outline: Outline, data: dict[str, StudyData]) -> None:
+    cells = outline.text_of("td")
+    row, (entry,) = data["weigh"].row, data["weigh"].environments
+    for text in (row.source_digest, row.device.uuid, entry.environment.compiler, entry.environment.torch):
+        assert text in cells
+    assert entry.trials == 33
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_browser_draws_every_plot(chromium: Chromium, page_file: Path, width: int, scheme: str) -> None:
+    opened = chromium.open(page_file)
+    opened.prefer(scheme)
+    states = opened.draw_all(width)
+    assert len(states) > 20 and set(states) == {"drawn"}
+    plots_without_svg = "[...document.querySelectorAll('.plot')].filter(p => !p.querySelector('svg.main-svg')).length"
+    assert opened.ask(plots_without_svg) == 0
+    assert opened.ask("document.querySelectorAll('.plot [class^=x][class$=title]').length") == len(states)
+    assert opened.ask("document.documentElement.scrollWidth") == width
+    colour = opened.ask("getComputedStyle(document.querySelector('.plot .xtitle')).fill")
+    assert colour == opened.ask("getComputedStyle(document.body).color")
+    assert opened.ask("performance.getEntriesByType('resource').length") == 0
+    assert opened.complaints() == []
+
+
+def test_plots_far_below_are_drawn_when_they_are_reached(chromium: Chromium, page_file: Path) -> None:
+    opened = chromium.open(page_file)
+    waiting = "document.querySelectorAll('.plot:not([data-state])').length"
+    assert opened.ask(waiting) != 0
+    opened.ask("window.dispatchEvent(new Event('beforeprint'))")
+    assert opened.ask(waiting) == 0
+
+
+def test_without_the_source_the_roofline_is_left_out(results: Path, folder: Path, tmp_path: Path) -> None:
+    with open_database(results, read_only=True) as database:
+        (study,) = gather(database, ["weigh"]).studies
+        assert "does not ship with tunebench" in study.work_missing
+        html = render(gather(database, ["weigh"]))
+        assert "The roofline is left out: the kernel &#39;weigh&#39; does not ship" in html
+        assert 'id="study-1-roofline"' not in html
+        edited = tmp_path / "weigh"
+        shutil.copytree(folder, edited, ignore=shutil.ignore_patterns("__pycache__"))
+        (edited / "model.py").write_text(MODEL + "\n# edited\n")
+        (study,) = gather(database, [str(edited)]).studies
+        assert "has changed since this study" in study.work_missing
+        render(gather(database, [str(edited)]))
+
+
+def test_a_study_that_was_not_concluded(tmp_path: Path) -> None:
+    with open_database(tmp_path / "a.db") as database:
+        device = find_device("cpu")
+        description = StudyDescription("k", "s", "", Problem({"n": 1}), device, CompilerName.CPU, "gp", 0)
+        log = database.study(description, current_environment(device, "g++"))
+        log.record(0, TrialResult(Configuration({"a": 1}), TrialStatus.RUNTIME, message="it crashed"))
+        html = render(gather(database))
+    texts = Outline(html).text_of("p")
+    assert "No variant of this study was correct." in texts
+    assert "Nothing to show: this study was not concluded." in texts
+    assert "it crashed" in html
+
+
+def test_only_the_newest_study_of_a_problem_is_shown(tmp_path: Path) -> None:
+    with open_database(tmp_path / "a.db") as database:
+        device = find_device("cpu")
+        for seed in range(3):
+            description = StudyDescription("k", "s", "", Problem({"n": 1}), device, CompilerName.CPU, "gp", seed)
+            log = database.study(description, current_environment(device, "g++"))
+            log.record(0, TrialResult(Configuration({"a": 1}), TrialStatus.RUNTIME, message="it crashed"))
+        report = gather(database)
+        assert [study.row.study_id for study in report.studies] == [3]
+        assert "left out (2, 1); --study NUMBER shows one." in render(report)
+        assert [study.row.study_id for study in gather(database, study_ids=[1, 2]).studies] == [2, 1]
+        with pytest.raises(UserError, match="no study 7, 8"):
+            gather(database, study_ids=[1, 7, 8])
+        with pytest.raises(UnknownNameError, match="unknown kernel 'scaler_mul'; did you mean scalar_mul"):
+            gather(database, ["scaler_mul"])
+
+
+def test_studies_without_trials_do_not_count(tmp_path: Path) -> None:
+    with open_database(tmp_path / "a.db") as database:
+        device = find_device("cpu")
+        description = StudyDescription("k", "s", "", Problem({"n": 1}), device, CompilerName.CPU, "gp", 0)
+        log = database.study(description, current_environment(device, "g++"))
+        assert studies(database) == []
+        assert newest_comparison(database, log.study_id) is None
+
+
+def test_the_command_writes_one_file(command: CommandLine, results: Path, tmp_path: Path) -> None:
+    file = tmp_path / "out.html"
+    ran = command("report", "scalar_mul", "-o", file, "--db", results)
+    assert ran.code == 0 and ran.out.startswith(f"{file}: 1 study, ")
+    assert file.read_text().startswith("<!DOCTYPE html>")
+    ran = command("report", "--study", 1, "-o", file, "--db", results, "--json")
+    assert ran.json == {"file": str(file), "bytes": file.stat().st_size, "studies": [1]}
+    assert list(tmp_path.glob(".out*")) == []
+
+
+def test_questions_that_are_wrong_get_one_line(command: CommandLine, results: Path, tmp_path: Path) -> None:
+    assert "there is no results database" in command("report", "--db", tmp_path / "none.db").error
+    assert "unknown kernel 'scaler'" in command("report", "scaler", "--db", results).error
+    assert "no study 99" in command("report", "--study", 99, "--db", results).error
+    unwritable = command("report", "-o", tmp_path / "absent" / "a.html", "--db", results)
+    assert "cannot write" in unwritable.error
+    open_database(tmp_path / "empty.db").close()
+    ran = command("report", "--db", tmp_path / "empty.db", "-o", tmp_path / "a.html")
+    assert (ran.code, ran.out) == (1, "") and len(ran.err.splitlines()) == 1
+    assert not (tmp_path / "a.html").exists()
