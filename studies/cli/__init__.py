@@ -11,6 +11,7 @@ from tunebench import __version__
 from tunebench.studies.cli.database import database_app
 from tunebench.studies.cli.difference import diff
 from tunebench.studies.cli.pictures import dashboard, report
+from tunebench.studies.cli.replaying import replay
 from tunebench.studies.cli.results import best, query, show, trials
 from tunebench.studies.cli.tuning import doctor, tune
 
@@ -39,8 +40,6 @@ def _root(
     del version
 
 
-for command in (tune, best, trials, show, query, diff, doctor):
+for command in (tune, best, trials, show, query, diff, report, dashboard, replay, doctor):
     app.command()(command)
 app.add_typer(database_app)
-app.command()(report)
-app.command()(dashboard)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from tunebench.tuner.compile.cpu import CpuCompiler
-
 from tunebench.tuner.compile.base import Compiler, CompilerName
+from tunebench.tuner.compile.cpu import CpuCompiler
 from tunebench.tuner.compile.inline import InlineCompiler
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
 from tunebench.tuner.device import Device, DeviceKind
