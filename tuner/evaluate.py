@@ -168,21 +168,29 @@ class LocalEvaluator:
         return TrialResult(configuration, status, build, verdict, measurement, message, seconds)
 
     def compare(self, finalists: Sequence[Finalist], default: Finalist | None) -> Comparison:
-        """Time the finalists and the baselines interleaved; the fastest finalist is the best."""
+        """Time the finalists and the baselines interleaved; the fastest finalist is the best.
+
+        Where none of them is faster than the default configuration in these rounds, the default is the best: the
+        screening's lowest median may have been luck.
+        """
         plans = {f"finalist {number}": self._plan(*finalist) for number, finalist in enumerate(finalists)}
         calls: dict[str, Call] = {Baseline.REFERENCE: lambda: self._subject.reference(*self._inputs)}
+        candidates = dict(plans)
         if default is not None:
-            calls[Baseline.DEFAULT] = self._pinned_call(self._plan(*default))
+            candidates[Baseline.DEFAULT] = self._plan(*default)
+            calls[Baseline.DEFAULT] = self._pinned_call(candidates[Baseline.DEFAULT])
         calls |= self._copy_call()
         baselines = [Baseline(name) for name in calls]
         calls |= {name: self._pinned_call(plan) for name, plan in plans.items()}
         with torch.no_grad():
             samples = interleave(calls, self._clock, COMPARISON_ROUNDS, COMPARISON_SECONDS)
         self._subject.model.pin(None)
-        winner = max(plans, key=lambda name: speedup(samples[name], samples[Baseline.REFERENCE]).value)
+        measure_of = Baseline.REFERENCE if default is None else Baseline.DEFAULT
+        # Ties go to the default, which stands last: `max` keeps the first of equals, hence the reversal.
+        winner = max(reversed(candidates), key=lambda name: speedup(samples[name], samples[measure_of]).value)
         kept = {"best": samples[winner]} | {name.value: samples[name] for name in baselines}
         return Comparison(
-            best=plans[winner].configuration,
+            best=candidates[winner].configuration,
             medians_ms={name: statistics.median(values) for name, values in kept.items()},
             samples_ms=kept,
             speedups={name: speedup(samples[winner], samples[name]) for name in baselines},
