@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from command_line import CommandLine
 from sample_kernel import WriteKernel
 
 from tunebench.db.query import count_rows
@@ -42,6 +43,12 @@ def one_line_error(result: subprocess.CompletedProcess[str]) -> str:
 
 def folder_of(factory: type[TunedModule]) -> str:
     return str(factory.kernel.folder)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    """Runs a command in this process."""
+    return CommandLine(monkeypatch, capsys)
 
 
 @pytest.fixture(scope="module")
@@ -209,10 +216,12 @@ def count_trials(database: Path) -> int:
     ],
     ids=lambda value: " ".join(value[1:]) if isinstance(value, tuple) else "",
 )
-def test_bad_input_gets_one_line(tuned: Path, tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+def test_bad_input_gets_one_line(
+    run: CommandLine, tuned: Path, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
     database = tuned if arguments[0] != "tune" else tmp_path / "a.db"
     device = ("--device", "cpu") if arguments[0] == "tune" and "--device" not in arguments else ()
-    assert message in one_line_error(tunebench(*arguments, *device, "--db", str(database)))
+    assert message in run(*arguments, *device, "--db", str(database)).error
 
 
 def test_an_empty_space_names_the_constraint(write_kernel: WriteKernel, tmp_path: Path) -> None:

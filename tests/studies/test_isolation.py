@@ -1,8 +1,8 @@
 """Variants that crash, hang or are killed: rows in the database, and a study that goes on in a new worker."""
 
 import functools
-import os
-import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -147,13 +147,13 @@ def test_a_worker_ends_with_its_parent(write_kernel: WriteKernel, tmp_path: Path
     announce = f"        open({str(marker)!r}, 'w').write(str(__import__('os').getpid()))\n{launch}"
     factory = write_kernel(model={launch: announce}, source={WEIGH: HANG})
     arguments = ("tune", str(factory.kernel.folder), "--device", "cpu", "--db", str(tmp_path / "a.db"))
-    parent = os.spawnlp(os.P_NOWAIT, "python", "python", "-m", "tunebench", *arguments, "--tunable", "variety=1")
+    parent = subprocess.Popen([sys.executable, "-m", "tunebench", *arguments, "--tunable", "variety=1"])
     deadline = time.monotonic() + 60
     while not marker.exists() or not marker.read_text():
         assert time.monotonic() < deadline, "the study never began"
         time.sleep(0.05)
-    os.kill(parent, signal.SIGKILL)
-    os.waitpid(parent, 0)
+    parent.kill()
+    parent.wait()
     while Path("/proc", marker.read_text()).exists():
         assert time.monotonic() < deadline + 30, "the worker outlives its parent"
         time.sleep(0.05)
