@@ -1,8 +1,14 @@
 """A Gaussian process over a finite pool of configurations: its features, its hyper-parameters, its running posterior.
 
-The kernel is exp(−Σ wᵢ·dᵢ(x, x′)), a product of exponential kernels. Every dᵢ is a distance of two configurations in
-one respect (see `PoolFeatures`), scaled to 0..1, and every weight wᵢ is learnt. All distances look up tables of levels,
-so that the kernel between an observation and the whole pool is one matrix product with the pool's one-hot levels.
+The kernel is the sum, in fixed shares, of
+
+- the product of exponential kernels exp(−Σ wᵢ·dᵢ(x, x′)): every dᵢ is a distance of two configurations in one respect
+  (see `PoolFeatures`), scaled to 0..1, and every weight wᵢ is learnt;
+- main effects: the mean over the respects of a sharp kernel in each alone, so that what was seen of a tunable's value
+  anywhere says something about it everywhere (Duvenaud et al., "Additive Gaussian processes", 2011).
+
+All distances look up tables of levels, so that the kernel between an observation and the whole pool is one matrix
+product with the pool's one-hot levels.
 """
 
 from __future__ import annotations
@@ -46,6 +52,8 @@ class KernelPrior:
         alignment: weight of the difference in how often 2 divides the values.
         product: weight of the distance between the logarithms of the product of two tunables.
         noise: variance that the features do not explain, in units of the variance of the targets.
+        effects: share of the main effects in the explained variance.
+        sharpness: how many times the median weights make the main effects' kernels.
         spread, noise_spread: standard deviation of the logarithm of a weight, and of the noise.
     """
 
@@ -54,6 +62,8 @@ class KernelPrior:
     alignment: float = 0.3
     product: float = 0.3
     noise: float = 0.01
+    effects: float = 0.5
+    sharpness: float = 30.0
     spread: float = 0.7
     noise_spread: float = 0.5
 
@@ -175,6 +185,14 @@ class PoolFeatures:
         ]
         return np.array(layers, dtype=np.float32).reshape(len(layers), len(numbers), len(numbers))
 
+    def effects(self) -> Singles:
+        """The main effects' covariance of any two levels, levels × levels; zero between levels of different aspects."""
+        blocks = np.exp(-self.weighted(self.medians * self.prior.sharpness))
+        for start, end in itertools.pairwise(self._offsets):
+            blocks[start:end, :start] = blocks[start:end, end:] = 0.0
+        result: Singles = blocks * np.float32(self.prior.effects / max(len(self._aspects), 1))
+        return result
+
     def weighted(self, weights: Floats) -> Singles:
         """The weighted distance between any two levels, levels × levels; zero between levels of different aspects."""
         size = int(self._offsets[-1])
@@ -215,7 +233,9 @@ def fit(
     spread = np.append(np.full(len(features.medians), prior.spread), prior.noise_spread)
     lower = np.log(np.append(np.full(len(features.medians), _SMALLEST_WEIGHT), _NOISE_RANGE[0]))
     upper = np.log(np.append(np.full(len(features.medians), _LARGEST_WEIGHT), _NOISE_RANGE[1]))
-    evidence = _Evidence(features.distances(numbers), targets)
+    codes = features.codes(numbers)
+    effects = features.effects()[codes].sum(axis=1)[:, codes].sum(axis=2)
+    evidence = _Evidence(features.distances(numbers), effects, prior.effects, targets)
     point = np.log(np.append(start.weights, start.noise))
     best, best_density = point, -math.inf
     step = np.full_like(point, 0.2)
@@ -238,22 +258,24 @@ def fit(
 class _Evidence:
     """The log marginal likelihood of observations and its gradient in the logarithms of the hyper-parameters."""
 
-    def __init__(self, distances: Singles, targets: Floats) -> None:
+    def __init__(self, distances: Singles, effects: Singles, share: float, targets: Floats) -> None:
         self._flat = distances.reshape(len(distances), -1)
+        self._effects = effects.astype(np.float64)
+        self._share = share
         self._targets = targets
 
     def __call__(self, parameters: Floats) -> tuple[float, Floats]:
         weights, noise = parameters[:-1], parameters[-1]
         n = len(self._targets)
-        kernel = np.exp(-(weights.astype(np.float32) @ self._flat)).astype(np.float64).reshape(n, n)
-        covariance = kernel + noise * np.eye(n)
+        product = np.exp(-(weights.astype(np.float32) @ self._flat)).reshape(n, n) * (1.0 - self._share)
+        covariance = product + self._effects + noise * np.eye(n)
         factor = np.linalg.cholesky(covariance)
         inverse = np.linalg.inv(covariance)
         alpha = inverse @ self._targets
         value = -0.5 * float(self._targets @ alpha) - float(np.log(np.diag(factor)).sum())
         inner = 0.5 * (np.outer(alpha, alpha) - inverse)
         gradient = np.empty(len(parameters))
-        gradient[:-1] = -weights * (self._flat @ (inner * kernel).astype(np.float32).ravel())
+        gradient[:-1] = -weights * (self._flat @ (inner * product).astype(np.float32).ravel())
         gradient[-1] = noise * np.trace(inner)
         return value, gradient
 
@@ -271,7 +293,8 @@ class Posterior:
     ) -> None:
         self._features = features
         self._noise = parameters.noise
-        self._table = features.weighted(parameters.weights)
+        self._share = features.prior.effects
+        self._tables = features.weighted(parameters.weights), features.effects()
         self._hot = features.one_hot(candidates)
         self.candidates = candidates
         self._count = len(observed)
@@ -285,13 +308,25 @@ class Posterior:
         self._rows = np.concatenate([self._rows, np.empty((more, self._rows.shape[1]), dtype=np.float32)])
         self._codes = np.pad(self._codes, ((0, more), (0, 0)))
 
+    def _to_levels(self, codes: Integers) -> tuple[Singles, Singles]:
+        """Of configurations given by their codes: weighted distances to, and main effects shared with, each level."""
+        distances, effects = (table[codes].sum(axis=-2, dtype=np.float32) for table in self._tables)
+        return distances, effects
+
+    def _kernel(self, distances: Singles, effects: Singles) -> Singles:
+        """The kernel, given the sums over the levels of both configurations."""
+        kernel: Singles = np.exp(-distances)
+        kernel *= np.float32(1.0 - self._share)
+        kernel += effects
+        return kernel
+
     def _condition(self) -> None:
         n, codes = self._count, self._codes
-        to_levels = self._table[codes].sum(axis=1, dtype=np.float32)
-        kernel = np.exp(-to_levels[:, codes].sum(axis=2, dtype=np.float64))
+        distances, effects = self._to_levels(codes)
+        kernel = self._kernel(distances[:, codes].sum(axis=2), effects[:, codes].sum(axis=2)).astype(np.float64)
         factor = np.linalg.cholesky(0.5 * (kernel + kernel.T) + self._noise * np.eye(n))
         self._inverse[:] = np.linalg.inv(factor)
-        cross = np.exp(-(to_levels @ self._hot))
+        cross = self._kernel(distances @ self._hot, effects @ self._hot)
         np.matmul(self._inverse.astype(np.float32), cross, out=self._rows)
         self._explained: Singles = np.einsum("ij,ij->j", self._rows, self._rows)
 
@@ -301,11 +336,12 @@ class Posterior:
         if n == len(self._rows):
             self._grow(n // 4 + 16)
         codes = self._features.codes(np.array([number]))[0]
-        to_levels = self._table[codes].sum(axis=0, dtype=np.float32)
-        kernel = np.exp(-to_levels[self._codes[:n]].sum(axis=1, dtype=np.float64))
+        distances, effects = self._to_levels(codes)
+        seen = self._codes[:n]
+        kernel = self._kernel(distances[seen].sum(axis=1), effects[seen].sum(axis=1)).astype(np.float64)
         half = self._inverse[:n, :n] @ kernel
         scale = math.sqrt(max(1.0 + self._noise - float(half @ half), self._noise))
-        row = np.exp(-(to_levels @ self._hot))
+        row = self._kernel(*(np.stack([distances, effects]) @ self._hot))
         row -= half.astype(np.float32) @ self._rows[:n]
         row /= np.float32(scale)
         self._inverse[n, :n] = -(half @ self._inverse[:n, :n]) / scale

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -35,17 +36,19 @@ class PoolSettings:
         refit_steps: evaluations of their density each time.
         fitted: observations that hyper-parameters are learnt from, at most.
         kept: observations that the posterior holds when it is made anew, at most.
-        candidates: a pool of up to this size is searched exactly, of a larger one this many candidates.
+        exact: a pool of up to this size is searched exactly.
+        sampled: of a larger one this many candidates, drawn anew with every refit and every improvement.
     """
 
     initial: int = 8
     margin: float = 0.1
     slowest: float = 1.0
     refit_growth: float = 1.2
-    refit_steps: int = 20
-    fitted: int = 160
-    kept: int = 1024
-    candidates: int = 1 << 14
+    refit_steps: int = 12
+    fitted: int = 128
+    kept: int = 512
+    exact: int = 1 << 14
+    sampled: int = 1 << 12
     prior: KernelPrior = field(default_factory=KernelPrior)
 
 
@@ -212,7 +215,7 @@ class PoolModel:
             if self._absorbed >= self._refit_at:
                 self._refit()
             elif self._posterior is not None:
-                if improved and len(self._indices) > self._settings.candidates:
+                if improved and len(self._indices) > self._settings.exact:
                     self._rebuild()
                 else:
                     self._posterior.add(self._numbers[self._held[-1]])
@@ -243,19 +246,18 @@ class PoolModel:
 
     def _candidates(self) -> Integers:
         """The whole pool; of a large one, the neighbours of the best configuration so far and a random sample."""
-        size, most = len(self._indices), self._settings.candidates
-        if size <= most:
+        size, most = len(self._indices), self._settings.sampled
+        if size <= self._settings.exact:
             return np.arange(size)
         rng = np.random.default_rng([self._seed, self._absorbed])
         best = self._numbers[int(np.argmin(self._times_ms[: self._absorbed]))]
-        differing = sum((column != column[best]).view(np.int8) for column in self._columns())
+        differing = sum((column != column[best]).view(np.int8) for column in self._columns)
         near = np.flatnonzero(differing <= 2)
         if len(near) > most // 2:
             near = rng.choice(near, size=most // 2, replace=False)
         return np.union1d(near, rng.integers(size, size=most - len(near)))
 
+    @cached_property
     def _columns(self) -> Sequence[Indices]:
         """The index matrix by columns, each contiguous: comparing them is what a large pool costs."""
-        if not hasattr(self, "_by_column"):
-            self._by_column = [np.ascontiguousarray(column) for column in self._indices.T]
-        return self._by_column
+        return [np.ascontiguousarray(column) for column in self._indices.T]

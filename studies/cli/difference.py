@@ -38,7 +38,7 @@ def diff(
     from tunebench.db.store import open_database
     from tunebench.tuner.errors import UserError
 
-    sides = [parse_selector(before), parse_selector(after)]
+    sides = parse_selector(before), parse_selector(after)
     with ExitStack() as stack:
         rows = []
         for side in sides:

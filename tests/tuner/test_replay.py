@@ -15,14 +15,8 @@ from optuna.samplers import TPESampler
 
 from tunebench.tuner.errors import UnknownNameError
 from tunebench.tuner.filtered import FilteredSampler
-from tunebench.tuner.replay import (
-    RecordedSpaceError,
-    _main,
-    describe,
-    expected_random_best,
-    load_recorded,
-    replay,
-)
+from tunebench.tuner.recorded import RecordedSpaceError, load_recorded
+from tunebench.tuner.replay import _main, describe, expected_random_best, replay
 
 SHARED = Path(__file__).parents[3] / "shared" / "spaces"
 BLOCKS = (256, 32, 64, 128)

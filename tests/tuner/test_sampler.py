@@ -16,13 +16,15 @@ from optuna.trial import TrialState
 
 from tunebench.tuner.errors import UnknownNameError, UserError
 from tunebench.tuner.filtered import FilteredSampler
+from tunebench.tuner.gaussian_process import KernelPrior, PoolFeatures, Posterior, fit, prior_parameters
+from tunebench.tuner.pool_model import PoolModel, PoolSettings, balanced_design, log_expected_improvement, targets_of
 from tunebench.tuner.sampler import (
     SAMPLER_NAMES,
     PoolSampler,
     SpaceExhausted,
     make_sampler,
 )
-from tunebench.tuner.space import Constraint, SearchSpace, Tunable, ValidSpace
+from tunebench.tuner.space import Constraint, SearchSpace, Tunable, ValidSpace, Value
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -196,7 +198,7 @@ def test_refuses_what_it_cannot_serve() -> None:
 
 FAILING: dict[str, Callable[[npt.NDArray[np.int16]], bool]] = {
     "gp": lambda row: bool((row[0] > 4) == (row[4] == 1)),
-    # An interaction of two tunables is beyond a product of densities.
+    # The fastest region fails too. (An interaction of two tunables is beyond a product of densities.)
     "tpe": lambda row: bool(row[0] > 4),
 }
 
@@ -219,9 +221,10 @@ def test_avoids_the_half_that_fails(strategy: str) -> None:
                 study.tell(trial, time_ms(space, number))
         return float(np.mean(failed[40:]))
 
-    seeds = range(4)
-    assert np.mean([failing_share("random", seed) for seed in seeds]) > 0.4
-    assert np.mean([failing_share(strategy, seed) for seed in seeds]) < 0.2
+    seeds = range(8)
+    at_random = np.mean([failing_share("random", seed) for seed in seeds])
+    assert at_random > 0.4
+    assert np.mean([failing_share(strategy, seed) for seed in seeds]) < at_random / 2
 
 
 def test_pruned_trials_with_a_time_are_slow_and_without_one_failed() -> None:
@@ -297,3 +300,108 @@ def test_a_million_configurations(strategy: str) -> None:
     if strategy in ("gp", "tpe"):
         values = [float(np.abs(grid[number] - 4).sum()) for number in asked]
         assert min(values[15:]) < min(values[:10])
+
+
+def values_of(space: ValidSpace) -> list[tuple[Value, ...]]:
+    return [tunable.values for tunable in space.space.tunables]
+
+
+def test_posterior_is_that_of_the_textbook_however_it_was_reached() -> None:
+    space = small_space()
+    features = PoolFeatures(space.indices, values_of(space), KernelPrior())
+    parameters = prior_parameters(features)
+    pool = np.arange(len(space))
+    observed = np.random.default_rng(0).permutation(len(space))[:60]
+    targets = np.random.default_rng(1).standard_normal(60)
+
+    distances = np.tensordot(parameters.weights, features.distances(pool), axes=1)
+    codes = features.codes(pool)
+    effects = features.effects()[codes].sum(axis=1)[:, codes].sum(axis=2)
+    kernel = (1 - features.prior.effects) * np.exp(-distances) + effects
+    np.testing.assert_allclose(np.diag(kernel), 1.0, atol=1e-5)
+    assert np.linalg.eigvalsh(kernel).min() > -1e-5, "inactive tunables must leave it a kernel"
+    across = kernel[observed]
+    inverse = np.linalg.inv(kernel[np.ix_(observed, observed)] + parameters.noise * np.eye(60))
+    mean = across.T @ inverse @ targets
+    variance = 1 - np.einsum("ij,ik,kj->j", across, inverse, across) + parameters.noise
+
+    at_once = Posterior(features, parameters, pool, observed)
+    one_by_one = Posterior(features, parameters, pool, observed[:10])
+    for number in observed[10:].tolist():
+        one_by_one.add(number)
+    for posterior in (at_once, one_by_one):
+        np.testing.assert_allclose(posterior.mean(targets), mean, atol=1e-2)
+        np.testing.assert_allclose(posterior.deviation(), np.sqrt(variance), atol=1e-2)
+    before = one_by_one.deviation()
+    pending = one_by_one.deviation([5, 6])
+    assert (pending <= before + 1e-6).all()
+    assert pending[5] < before[5] or 5 in observed
+    np.testing.assert_array_equal(one_by_one.deviation(), before)
+
+
+def test_hyper_parameters_find_the_tunable_that_matters() -> None:
+    space = wide_space()
+    features = PoolFeatures(space.indices, values_of(space), KernelPrior())
+    numbers = np.random.default_rng(0).permutation(len(space))[:80]
+    targets = space.indices[numbers, 1].astype(float)
+    targets = (targets - targets.mean()) / targets.std()
+    weights = fit(features, numbers, targets, prior_parameters(features), steps=40).weights
+    # Two weights a tunable with an order: the distance of its indices and whether they differ.
+    assert weights[2] > 3 * max(weights[0], weights[4], weights[6])
+
+
+def test_expected_improvement_keeps_ranking_where_it_underflows() -> None:
+    mean = np.array([0.0, 0.3, 2.0, 50.0, 60.0], dtype=np.float32)
+    deviation = np.full(5, 0.5, dtype=np.float32)
+    score = log_expected_improvement(mean, deviation, threshold=0.1)
+    draws = np.random.default_rng(0).standard_normal(1_000_000)
+    for position in (0, 1):
+        sampled = np.maximum(0.1 - (mean[position] + 0.5 * draws), 0).mean()
+        assert math.exp(score[position]) == pytest.approx(sampled, rel=0.01)
+    assert (np.diff(score) < 0).all()
+    assert np.isfinite(score).all()
+
+
+def test_targets_level_the_slow_and_the_failed() -> None:
+    targets = targets_of(np.array([1.0, 2.0, 4.0, 8.0, 1e6, math.inf]), slowest=1.0)
+    assert targets.mean() == pytest.approx(0)
+    assert targets.std() == pytest.approx(1)
+    assert targets[4] == targets[5] == targets.max()
+    assert (np.diff(targets[:4]) > 0).all()
+    assert not targets_of(np.array([math.inf, math.inf]), slowest=1.0).any()
+    assert not targets_of(np.array([3.0, 3.0]), slowest=1.0).any()
+
+
+def test_initial_design_uses_every_value_evenly() -> None:
+    space = wide_space()
+    chosen = space.indices[balanced_design(space.indices, 18, np.random.default_rng(0))]
+    for column, count in enumerate((9, 6, 5, 5, 2)):
+        used = np.bincount(chosen[:, column], minlength=count)
+        assert used.min() >= 18 // count - 1
+        assert used.max() <= 18 // count + 2
+
+
+def test_a_long_search_forgets_what_it_can_spare() -> None:
+    space = wide_space()
+    settings = PoolSettings(kept=40)
+    model = PoolModel(space.indices, values_of(space), seed=0, settings=settings)
+    seen = np.zeros(len(space), dtype=np.bool_)
+    for _ in range(150):
+        number = model.propose(seen, [])
+        assert not seen[number]
+        seen[number] = True
+        model.observe(number, time_ms(space, number))
+    assert min(time_ms(space, number) for number in np.flatnonzero(seen)) < 1.02
+
+
+@pytest.mark.parametrize("time", [lambda _: 2.0, lambda _: None])
+def test_a_space_without_differences_is_searched_to_its_end(time: Callable[[int], float | None]) -> None:
+    space = small_space()
+    model = PoolModel(space.indices, values_of(space), seed=0, settings=PoolSettings())
+    seen = np.zeros(len(space), dtype=np.bool_)
+    for _ in range(len(space)):
+        number = model.propose(seen, [])
+        assert not seen[number]
+        seen[number] = True
+        model.observe(number, time(number))
+    assert seen.all()
