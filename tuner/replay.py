@@ -3,20 +3,15 @@
 The score is that of Willemsen et al., "A methodology for comparing optimization algorithms for auto-tuning", 2024: the
 mean over evaluations 1..L of (E[random] − best so far) / (E[random] − optimum), where E[random] is what random search
 without replacement expects to have found by then, computed exactly. 1 is the optimum from the first evaluation on, 0 is
-random search.
-
-    python -m tunebench.tuner.replay FILE... --sampler gp --budget 200 --seeds 20
+random search. `tunebench replay` is the command.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +19,7 @@ import optuna
 from optuna.trial import TrialState
 
 from tunebench.tuner.recorded import RecordedSpace, RecordedSpaceError, load_recorded
-from tunebench.tuner.sampler import SAMPLER_NAMES, PoolSampler, make_sampler
+from tunebench.tuner.sampler import PoolSampler, make_sampler
 from tunebench.tuner.space import ValidSpace
 
 __all__ = [
@@ -204,32 +199,6 @@ def _score(best_ms: Floats, random_ms: Floats, recorded: RecordedSpace) -> float
     return float(np.mean((random_ms - best_ms)[counted] / possible[counted])) if counted.any() else 0.0
 
 
-def _main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m tunebench.tuner.replay", description="Search recorded spaces.")
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="T4 or Kernel Tuner cache file")
-    parser.add_argument("--sampler", nargs="+", default=["gp"], choices=SAMPLER_NAMES)
-    parser.add_argument("--budget", type=int, default=200, help="evaluations per search")
-    parser.add_argument("--seeds", type=int, default=20, help="searches per file")
-    parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--batch", type=int, default=1, help="configurations asked for at once")
-    parser.add_argument("--json", action="store_true", help="print every run as JSON and nothing else")
-    chosen = parser.parse_args(arguments)
-    seeds = range(chosen.first_seed, chosen.first_seed + chosen.seeds)
-    spaces = [load_recorded(path) for path in chosen.files]
-    reports = {
-        name: [replay(space, name, chosen.budget, seeds, chosen.batch) for space in spaces] for name in chosen.sampler
-    }
-    if chosen.json:
-        print(json.dumps([asdict(report) | {"score": report.score} for each in reports.values() for report in each]))
-        return
-    for name, each in reports.items():
-        for report in each:
-            print(describe(report))
-        geometric = math.exp(float(np.mean([math.log(report.ratio_after(100)) for report in each])))
-        average = float(np.mean([report.score for report in each]))
-        print(f"{name}: average score {average:.3f}, geometric mean of best/optimum after 100: {geometric:.3f}\n")
-
-
 def describe(report: ReplayReport) -> str:
     """A report as a few lines of text, every seed's score among them."""
     after = [n for n in (25, 50, 100, 150, 200) if n <= report.budget]
@@ -246,7 +215,3 @@ def describe(report: ReplayReport) -> str:
             f"  scores by seed from {report.runs[0].seed}: " + " ".join(f"{score:.2f}" for score in report.scores),
         ]
     )
-
-
-if __name__ == "__main__":
-    _main()

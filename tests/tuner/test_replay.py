@@ -16,7 +16,7 @@ from optuna.samplers import TPESampler
 from tunebench.tuner.errors import UnknownNameError
 from tunebench.tuner.filtered import FilteredSampler
 from tunebench.tuner.recorded import RecordedSpaceError, load_recorded
-from tunebench.tuner.replay import _main, describe, expected_random_best, replay
+from tunebench.tuner.replay import describe, expected_random_best, replay
 
 SHARED = Path(__file__).parents[3] / "shared" / "spaces"
 BLOCKS = (256, 32, 64, 128)
@@ -190,16 +190,10 @@ def test_takes_any_sampler_and_batches(tmp_path: Path) -> None:
     assert report.runs[0].best_ms[-1] == 1.0
 
 
-def test_command_prints_every_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = written(tmp_path, "small.json", t4_text())
-    _main([str(path), "--sampler", "gp", "random", "--budget", "8", "--seeds", "3", "--first-seed", "5"])
-    printed = capsys.readouterr().out
-    assert printed.count("scores by seed from 5:") == 2
-    assert "gp: average score" in printed
-    _main([str(path), "--sampler", "random", "--seeds", "2", "--json"])
-    (report,) = json.loads(capsys.readouterr().out)
-    assert [run["seed"] for run in report["runs"]] == [0, 1]
-    assert report["score"] == pytest.approx(np.mean([run["score"] for run in report["runs"]]))
+def test_a_description_has_every_seed(tmp_path: Path) -> None:
+    recorded = load_recorded(written(tmp_path, "small.json", t4_text()))
+    text = describe(replay(recorded, "gp", 8, range(5, 8)))
+    assert "scores by seed from 5:" in text
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="the recorded spaces are not here")
