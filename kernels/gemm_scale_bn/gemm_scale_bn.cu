@@ -1,5 +1,6 @@
-// What follows the matrix product of gemm_scale_bn: y = BatchNorm(product * scale), per feature (column).
+// gemm_scale_bn: y = BatchNorm(product * scale), per feature (column), with product = x · wᵀ + bias.
 //
+// split_product      the product from split halves; in eval mode all that follows is in its epilogue (split_product.cuh)
 // batch_statistics   mean and biased variance of product * scale over the rows (train mode)
 // prepare_features   the per-feature vectors that normalise_rows reads
 // normalise_rows     one pass over the product; may write over it
@@ -7,8 +8,10 @@
 // `normalisation` says how a value is normalised: `per_element` does all of the reference's arithmetic for every
 // element; `reciprocal` computes 1 / sqrt(variance + eps) once per feature; `folded` reduces everything to one
 // multiply-add per element, y = product * multiplier + offset.
+#include "split_product.cuh"
 #include "vector.cuh"
 
+constexpr bool fused = product == product_t::fused;
 constexpr bool folded = normalisation == normalisation_t::folded;
 constexpr bool per_element = normalisation == normalisation_t::per_element;
 
@@ -59,12 +62,12 @@ extern "C" __global__ void __launch_bounds__(statistics_columns * statistics_row
 }
 
 // multiplier and offset where folded; else multiplier is 1 / sqrt(variance + eps) and offset is not written.
-extern "C" __global__ void __launch_bounds__(block_size)
+extern "C" __global__ void
     prepare_features(const scalar_t* __restrict__ scale, const scalar_t* __restrict__ mean,
                      const scalar_t* __restrict__ variance, const scalar_t* __restrict__ weight,
                      const scalar_t* __restrict__ bias, scalar_t eps, scalar_t* __restrict__ multiplier,
                      scalar_t* __restrict__ offset, long long features) {
-    const long long column = static_cast<long long>(blockIdx.x) * block_size + threadIdx.x;
+    const long long column = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (column >= features) {
         return;
     }
@@ -87,10 +90,12 @@ struct Features {
     const scalar_t* offset;
 };
 
-// The constants of a thread's vector_width columns, in registers for all of its rows.
-struct Columns {
+// The constants of `width` neighbouring columns, in registers for all rows that a thread has of them.
+template <int width> struct Columns {
+    using vector_t = vector_of<scalar_t, width>;
     vector_t scale, mean, variance, weight, bias, multiplier, offset;
 
+    Columns() = default;
     __device__ __forceinline__ Columns(const Features& features, long long first) {
         if constexpr (folded) {
             multiplier = *reinterpret_cast<const vector_t*>(features.multiplier + first);
@@ -109,13 +114,14 @@ struct Columns {
     }
 };
 
-__device__ __forceinline__ scalar_t element_of(vector_t value, int position) {
+template <typename V> __device__ __forceinline__ scalar_t element_of(V value, int position) {
     scalar_t found = 0;
     for_each(value, [&found, position](scalar_t& element, int i) { found = i == position ? element : found; });
     return found;
 }
 
-__device__ __forceinline__ scalar_t normalised(scalar_t value, const Columns& columns, int i, scalar_t eps) {
+template <int width>
+__device__ __forceinline__ scalar_t normalised(scalar_t value, const Columns<width>& columns, int i, scalar_t eps) {
     if constexpr (folded) {
         return value * element_of(columns.multiplier, i) + element_of(columns.offset, i);
     } else if constexpr (per_element) {
@@ -141,7 +147,7 @@ extern "C" __global__ void __launch_bounds__(block_size)
     if (column >= features) {
         return;
     }
-    const Columns columns({scale, mean, variance, weight, bias, multiplier, offset}, column);
+    const Columns<vector_width> columns({scale, mean, variance, weight, bias, multiplier, offset}, column);
     for (long long first = static_cast<long long>(blockIdx.y) * rows_per_thread; first < rows;
          first += static_cast<long long>(gridDim.y) * rows_per_thread) {
 #pragma unroll
@@ -157,4 +163,70 @@ extern "C" __global__ void __launch_bounds__(block_size)
             }
         }
     }
+}
+
+// In eval mode the running statistics are there before the product is; `normalises` is false in train mode, where the
+// product alone is written and none of the vectors is there.
+struct NormalisingEpilogue {
+    Features features;
+    const scalar_t* linear_bias;  // may be null
+    scalar_t* output;
+    scalar_t eps;
+    long long count;
+    bool normalises;
+
+    struct Feature {
+        Columns<1> columns;
+        scalar_t* output;
+        scalar_t linear_bias, eps;
+        long long count;
+        bool normalises;
+        __device__ __forceinline__ void operator()(float value, long long row) const {
+            const scalar_t whole = value + linear_bias;
+            output[row * count] = normalises ? normalised(whole, columns, 0, eps) : whole;
+        }
+    };
+    __device__ __forceinline__ Feature feature(long long index) const {
+        Feature found;
+        if (normalises) {
+            found.columns = Columns<1>(features, index);
+        }
+        found.output = output + index;
+        found.linear_bias = linear_bias ? linear_bias[index] : scalar_t(0);
+        found.eps = eps;
+        found.count = count;
+        found.normalises = normalises;
+        return found;
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(product_threads, 1) TUNEBENCH_CLUSTER(product_cluster)
+    split_product(const float* __restrict__ w, const unsigned char* __restrict__ parts,
+                  const int* __restrict__ x_exponents, const int* __restrict__ w_exponents, int* __restrict__ w_unfit,
+                  float* __restrict__ scratch, long long x_rows, long long w_rows, long long depth,
+                  const scalar_t* __restrict__ linear_bias, scalar_t* __restrict__ output,
+                  const scalar_t* __restrict__ scale, const scalar_t* __restrict__ mean,
+                  const scalar_t* __restrict__ variance, const scalar_t* __restrict__ weight,
+                  const scalar_t* __restrict__ bias, const scalar_t* __restrict__ multiplier,
+                  const scalar_t* __restrict__ offset, scalar_t eps, int normalises) {
+#if TUNEBENCH_HOPPER
+    if constexpr (fused) {
+        const Features features{scale, mean, variance, weight, bias, multiplier, offset};
+        split_product_of_block(w, parts, x_exponents, w_exponents, w_unfit, scratch, {x_rows, w_rows, depth},
+                               NormalisingEpilogue{features, linear_bias, output, eps, w_rows, normalises != 0});
+    }
+#endif
+}
+
+extern "C" __global__ void __launch_bounds__(repair_threads)
+    repair_rows(const float* __restrict__ x, const float* __restrict__ w, const int* __restrict__ x_unfit,
+                const int* __restrict__ w_unfit, int* __restrict__ kept_exponents, long long x_rows, long long w_rows,
+                long long depth, const scalar_t* __restrict__ linear_bias, scalar_t* __restrict__ output,
+                const scalar_t* __restrict__ scale, const scalar_t* __restrict__ mean,
+                const scalar_t* __restrict__ variance, const scalar_t* __restrict__ weight,
+                const scalar_t* __restrict__ bias, const scalar_t* __restrict__ multiplier,
+                const scalar_t* __restrict__ offset, scalar_t eps, int normalises) {
+    const Features features{scale, mean, variance, weight, bias, multiplier, offset};
+    repair_rows_of_block(x, w, x_unfit, w_unfit, kept_exponents, x_rows, w_rows, depth,
+                         NormalisingEpilogue{features, linear_bias, output, eps, w_rows, normalises != 0});
 }

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from tunebench.kernels import INCLUDE
+from tunebench.kernels import INCLUDE, split_product
+from tunebench.kernels.split_product import RowExponents, fused_product
 from tunebench.kernels.tuned_module import ITEM_BYTES, SCALAR_TYPE, TunedModule, is_plain
 from tunebench.tuner.compile.base import Argument
 from tunebench.tuner.device import Device
@@ -19,6 +21,7 @@ from tunebench.tuner.space import Constraint, SearchSpace, Tunable
 
 _MAX_GRID_Y = 65535
 _STATISTICS_COLUMNS = 32
+_PREPARING_THREADS = 128
 _NULL = ctypes.c_void_p(None)
 
 
@@ -39,21 +42,29 @@ def _is_train(problem: Problem) -> bool:
     return problem.options["mode"] == "train"
 
 
+def _normalises_rows(product: str, problem: Problem) -> bool:
+    """Whether a pass of its own normalises: not where the product's epilogue can."""
+    return product != "fused" or _is_train(problem)
+
+
 SPACE = SearchSpace(
     tunables=(
+        *split_product.TUNABLES,
         Tunable("normalisation", ("per_element", "reciprocal", "folded")),
-        Tunable("block_size", (64, 128, 256, 512)),
-        Tunable("vector_width", (1, 2, 4)),
-        Tunable("rows_per_thread", (1, 2, 4, 8)),
-        Tunable("in_place", (False, True), host=True),
+        Tunable("block_size", (64, 128, 256, 512), when=_normalises_rows),
+        Tunable("vector_width", (1, 2, 4), when=_normalises_rows),
+        Tunable("rows_per_thread", (1, 2, 4, 8), when=_normalises_rows),
+        Tunable("in_place", (False, True), when=_normalises_rows, host=True),
         Tunable("statistics_rows", (4, 8, 16, 32), when=_is_train),
     ),
     constraints=(
+        *split_product.CONSTRAINTS,
         Constraint("vector_is_at_most_16_bytes", _fits_vector),
         Constraint("vector_divides_features", _divides_features),
         Constraint("block_within_limit", _block_runs),
     ),
     default={
+        **split_product.DEFAULT,
         "normalisation": "per_element",
         "block_size": 256,
         "vector_width": 1,
@@ -71,15 +82,35 @@ def work(problem: Problem) -> Work:
     return Work(bytes=elements * ITEM_BYTES[problem.dtype], operations=2 * rows * inputs * outputs)
 
 
-class ModelNew(TunedModule):
-    """`Model` of `reference.py`; the product by torch, scale and normalisation by `gemm_scale_bn.cu`.
+@dataclass(frozen=True)
+class _Constants:
+    """Vectors (features,) that a value is normalised with; the last two where the configuration has them prepared."""
 
-    Nothing is kept between calls: every forward reads the parameters and running statistics as they are.
+    scale: torch.Tensor
+    mean: torch.Tensor
+    variance: torch.Tensor
+    weight: torch.Tensor
+    bias: torch.Tensor
+    multiplier: Argument = _NULL
+    offset: Argument = _NULL
+
+    @property
+    def arguments(self) -> tuple[Argument, ...]:
+        """In the order of the kernels' parameters."""
+        return (self.scale, self.mean, self.variance, self.weight, self.bias, self.multiplier, self.offset)
+
+
+class ModelNew(TunedModule):
+    """`Model` of `reference.py`: torch's product with passes behind it, or one product from split halves.
+
+    Nothing that a result depends on is kept between calls: every forward reads the parameters and running statistics as
+    they are. The fused product keeps a guess at the magnitude of the weight's rows, which it verifies whenever it reads
+    the weight (see `RowExponents`): a change is noticed in the call that meets it, also one through `.data`.
     """
 
     kernel = Kernel.declare(
         __file__,
-        entry_points=("batch_statistics", "prepare_features", "normalise_rows"),
+        entry_points=("batch_statistics", "prepare_features", "normalise_rows", *split_product.ENTRY_POINTS),
         space=SPACE,
         work=work,
         include=INCLUDE,
@@ -98,6 +129,7 @@ class ModelNew(TunedModule):
         self.gemm = nn.Linear(in_features, out_features)
         self.scale = nn.Parameter(torch.randn(tuple(scale_shape)))
         self.bn = nn.BatchNorm1d(out_features, eps=eps, momentum=momentum)
+        self._exponents = RowExponents()
 
     def problem(self, *inputs: Any) -> Problem | None:
         """2-d float32 and float64 batches of at least one row (two in train mode), on the parameters' device."""
@@ -125,34 +157,60 @@ class ModelNew(TunedModule):
     def tuned_forward(self, plan: Plan, *inputs: Any) -> torch.Tensor:
         """(rows, in_features) to (rows, out_features); in train mode the running statistics move as in BatchNorm1d."""
         (x,) = inputs
-        product = self.gemm(x)
-        rows, features = product.shape
-        configuration = plan.configuration
-        if plan.problem.options["mode"] == "train":
-            mean, variance = self._batch_statistics(plan, product)
-            self._update_running_statistics(mean, variance, rows)
-        else:
-            assert self.bn.running_mean is not None and self.bn.running_var is not None
-            mean, variance = self.bn.running_mean, self.bn.running_var
+        bn = self.bn
+        assert bn.running_mean is not None and bn.running_var is not None
+        fused = plan.configuration["product"] == "fused"
+        if not _is_train(plan.problem):
+            constants = self._constants(plan, bn.running_mean, bn.running_var)
+            return self._fused(plan, x, constants) if fused else self._normalise(plan, self.gemm(x), constants)
+        product = self._fused(plan, x, None) if fused else self.gemm(x)
+        mean, variance = self._batch_statistics(plan, product)
+        self._update_running_statistics(mean, variance, len(x))
+        return self._normalise(plan, product, self._constants(plan, mean, variance))
 
+    def _constants(self, plan: Plan, mean: torch.Tensor, variance: torch.Tensor) -> _Constants:
+        """What a value of a feature is normalised with."""
+        vectors = (self.scale, mean, variance, self.bn.weight, self.bn.bias)
+        if plan.configuration["normalisation"] == "per_element":
+            return _Constants(*vectors)
+        multiplier, offset = torch.empty_like(mean), torch.empty_like(mean)
+        features = len(mean)
+        eps = SCALAR_TYPE[plan.problem.dtype](self.bn.eps)
+        plan.launch(
+            "prepare_features",
+            (-(-features // _PREPARING_THREADS), 1, 1),
+            (_PREPARING_THREADS, 1, 1),
+            *vectors,
+            eps,
+            multiplier,
+            offset,
+            ctypes.c_longlong(features),
+        )
+        return _Constants(*vectors, multiplier, offset)
+
+    def _fused(self, plan: Plan, x: torch.Tensor, constants: _Constants | None) -> torch.Tensor:
+        """The product with the linear bias, normalised where the constants are known before it is."""
+        weight, bias = self.gemm.weight, self.gemm.bias
+        output = x.new_empty(len(x), len(weight))
+        offset: Argument = _NULL if bias is None else bias.contiguous()
+        vectors = constants.arguments if constants else (_NULL,) * 7
+        eps = SCALAR_TYPE[plan.problem.dtype](self.bn.eps)
+        known = ctypes.c_int(constants is not None)
+        fused_product(plan, x, weight, self._exponents, offset, output, *vectors, eps, known)
+        return output
+
+    def _normalise(self, plan: Plan, product: torch.Tensor, constants: _Constants) -> torch.Tensor:
+        """One pass over the product."""
+        configuration = plan.configuration
+        rows, features = product.shape
         block_size = configuration.integer("block_size")
-        vector_width = configuration.integer("vector_width")
+        output = product if configuration["in_place"] else torch.empty_like(product)
+        blocks_x = -(-features // (block_size * configuration.integer("vector_width")))
+        blocks_y = min(-(-rows // configuration.integer("rows_per_thread")), _MAX_GRID_Y)
         eps = SCALAR_TYPE[plan.problem.dtype](self.bn.eps)
         counts = (ctypes.c_longlong(rows), ctypes.c_longlong(features))
-        vectors = (self.scale, mean, variance, self.bn.weight, self.bn.bias)
-        multiplier: Argument = _NULL
-        offset: Argument = _NULL
-        if configuration["normalisation"] != "per_element":
-            multiplier, offset = product.new_empty(features), product.new_empty(features)
-            blocks = -(-features // block_size)
-            written = (multiplier, offset, counts[1])
-            plan.launch("prepare_features", (blocks, 1, 1), (block_size, 1, 1), *vectors, eps, *written)
-
-        output = product if configuration["in_place"] else torch.empty_like(product)
-        blocks_x = -(-features // (block_size * vector_width))
-        blocks_y = min(-(-rows // configuration.integer("rows_per_thread")), _MAX_GRID_Y)
-        read = (product, output, *vectors, multiplier, offset)
-        plan.launch("normalise_rows", (blocks_x, blocks_y, 1), (block_size, 1, 1), *read, eps, *counts)
+        arguments = (product, output, *constants.arguments, eps, *counts)
+        plan.launch("normalise_rows", (blocks_x, blocks_y, 1), (block_size, 1, 1), *arguments)
         return output
 
     def _batch_statistics(self, plan: Plan, product: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

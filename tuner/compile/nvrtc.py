@@ -32,6 +32,9 @@ _FLAGS = ("--std=c++17", "--ptxas-options=-v")
 # nothing else anyway.
 _FIRST_ARCHITECTURE_SPECIFIC = 90
 
+_SHARED_WITHOUT_ASKING = 48 * 1024
+"""Dynamic shared memory, in bytes, that a block gets without the function's limit being raised."""
+
 
 class NvrtcCompiler(Compiler):
     """NVRTC through cuda-core. Compilation releases the GIL, so threads compile side by side."""
@@ -115,6 +118,7 @@ class CudaModule(LoadedModule):
         self._device = Device(device_index)
         self._kernels: dict[str, Any] = {}
         self._streams: dict[int, Any] = {}
+        self._shared_limits: dict[str, int] = {}
         with torch.cuda.device(device_index):
             torch.cuda.current_stream().synchronize()  # makes torch create the context that the binary is loaded in
             self._device.set_current()
@@ -140,10 +144,25 @@ class CudaModule(LoadedModule):
         values = [_value(argument) for argument in arguments]
         with torch.cuda.device(self._index):
             try:
+                if shared > self._shared_limits.get(entry_point, _SHARED_WITHOUT_ASKING):
+                    self._raise_shared_limit(entry_point, shared)
                 config = LaunchConfig(grid=grid, block=block, shmem_size=shared)
                 launch(self._stream(), config, self._kernels[entry_point], *values)
             except Exception as error:
                 raise LaunchError(f"launch of '{entry_point}' with grid {grid}, block {block}: {error}") from error
+
+    def _raise_shared_limit(self, entry_point: str, shared: int) -> None:
+        from cuda.bindings import driver
+
+        (status,) = driver.cuKernelSetAttribute(
+            driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+            shared,
+            driver.CUkernel(int(self._kernels[entry_point].handle)),
+            driver.CUdevice(self._index),
+        )
+        if status != driver.CUresult.CUDA_SUCCESS:
+            raise LaunchError(f"'{entry_point}' needs {shared} bytes of shared memory a block: {status.name}")
+        self._shared_limits[entry_point] = shared
 
     def _stream(self) -> Any:
         handle = torch.cuda.current_stream(self._index).cuda_stream

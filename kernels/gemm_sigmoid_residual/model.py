@@ -1,0 +1,129 @@
+"""gemm_sigmoid_residual: Linear, and its output plus a multiple of its sigmoid."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import nn
+
+from tunebench.kernels import INCLUDE, split_product
+from tunebench.kernels.split_product import RowExponents, fused_product, has_passes
+from tunebench.kernels.tuned_module import ITEM_BYTES, SCALAR_TYPE, TunedModule, is_plain
+from tunebench.tuner.compile.base import Argument
+from tunebench.tuner.device import Device
+from tunebench.tuner.kernel import Kernel, Plan
+from tunebench.tuner.problem import Problem, Work
+from tunebench.tuner.space import Constraint, SearchSpace, Tunable
+
+_MAX_GRID_X = 2**31 - 1
+
+
+def _fits_vector(vector_width: int, problem: Problem) -> bool:
+    """A vector access moves 16 bytes at most."""
+    return vector_width * ITEM_BYTES[problem.dtype] <= 16
+
+
+def _block_runs(block_size: int, device: Device) -> bool:
+    return block_size <= device.max_threads_per_block
+
+
+def _is_precise_enough(exponential: str, problem: Problem) -> bool:
+    """The fast exponential is fp32's."""
+    return exponential == "exact" or problem.dtype == "float32"
+
+
+SPACE = SearchSpace(
+    tunables=(
+        *split_product.TUNABLES,
+        Tunable("exponential", ("exact", "fast")),
+        Tunable("block_size", (64, 128, 256, 512, 1024), when=has_passes),
+        Tunable("vector_width", (1, 2, 4), when=has_passes),
+        Tunable("vectors_per_thread", (1, 2, 4), when=has_passes),
+        Tunable("in_place", (False, True), when=has_passes, host=True),
+    ),
+    constraints=(
+        *split_product.CONSTRAINTS,
+        Constraint("vector_is_at_most_16_bytes", _fits_vector),
+        Constraint("block_within_limit", _block_runs),
+        Constraint("fast_exponential_is_for_float32", _is_precise_enough),
+    ),
+    default={
+        **split_product.DEFAULT,
+        "exponential": "exact",
+        "block_size": 256,
+        "vector_width": 1,
+        "vectors_per_thread": 1,
+        "in_place": False,
+    },
+)
+
+
+def work(problem: Problem) -> Work:
+    """x, W and y cross memory once; the product has 2·rows·in·out operations, the rest a few per element."""
+    rows, inputs, outputs = (problem.axes[name] for name in ("rows", "in_features", "out_features"))
+    elements = rows * inputs + inputs * outputs + rows * outputs
+    return Work(bytes=elements * ITEM_BYTES[problem.dtype], operations=2 * rows * inputs * outputs)
+
+
+class ModelNew(TunedModule):
+    """`Model` of `reference.py`: torch's product and one pass behind it, or one product from split halves.
+
+    Nothing that a result depends on is kept between calls. The fused product keeps a guess at the magnitude of the
+    weight's rows, which it verifies whenever it reads the weight (see `RowExponents`): a change is noticed in the call
+    that meets it, however it was made, also through `.data`. The verification costs no time beside the product.
+    """
+
+    kernel = Kernel.declare(
+        __file__,
+        entry_points=("add_sigmoid", *split_product.ENTRY_POINTS),
+        space=SPACE,
+        work=work,
+        include=INCLUDE,
+    )
+
+    def __init__(self, input_size: int, hidden_size: int, scaling_factor: float) -> None:
+        super().__init__()
+        self.gemm = nn.Linear(input_size, hidden_size)
+        self.scaling_factor = scaling_factor
+        self._exponents = RowExponents()
+
+    def problem(self, *inputs: Any) -> Problem | None:
+        """2-d float32 and float64 batches of at least one row, on the parameters' device."""
+        (x,) = inputs
+        if not isinstance(x, torch.Tensor) or x.dim() != 2 or x.shape[1] != self.gemm.in_features:
+            return None
+        if not is_plain(self.gemm, nn.Linear) or x.shape[0] == 0 or 0 in self.gemm.weight.shape:
+            return None
+        dtype = str(x.dtype).removeprefix("torch.")
+        parameters = [value for value in (self.gemm.weight, self.gemm.bias) if value is not None]
+        if dtype not in SCALAR_TYPE or any(p.dtype != x.dtype or p.device != x.device for p in parameters):
+            return None
+        return Problem({"rows": x.shape[0], "in_features": x.shape[1], "out_features": self.gemm.out_features}, dtype)
+
+    def tuned_forward(self, plan: Plan, *inputs: Any) -> torch.Tensor:
+        """(rows, in_features) to (rows, out_features)."""
+        (x,) = inputs
+        configuration = plan.configuration
+        factor = SCALAR_TYPE[plan.problem.dtype](self.scaling_factor)
+        if configuration["product"] == "fused":
+            weight, bias = self.gemm.weight, self.gemm.bias
+            output: torch.Tensor = x.new_empty(len(x), len(weight))
+            offset: Argument = ctypes.c_void_p(None) if bias is None else bias.contiguous()
+            fused_product(plan, x, weight, self._exponents, offset, output, factor)
+            return output
+        product: torch.Tensor = self.gemm(x)
+        output = product if configuration["in_place"] else torch.empty_like(product)
+        block_size = configuration.integer("block_size")
+        elements = configuration.integer("vector_width") * configuration.integer("vectors_per_thread")
+        blocks = min(-(-product.numel() // (block_size * elements)), _MAX_GRID_X)
+        arguments = (product, output, factor, ctypes.c_longlong(product.numel()))
+        plan.launch("add_sigmoid", (blocks, 1, 1), (block_size, 1, 1), *arguments)
+        return output
+
+    def reference_forward(self, *inputs: Any) -> torch.Tensor:
+        """The reference's operations."""
+        (x,) = inputs
+        product: torch.Tensor = self.gemm(x)
+        return torch.sigmoid(product) * self.scaling_factor + product

@@ -1,0 +1,587 @@
+// The fp32 matrix product y = x · wᵀ on Hopper's half-precision tensor cores, as accurate as a strict fp32 product.
+//
+// Each operand, scaled by a power of two per row, is split into two halves, v = high + low, which together hold 22 bits
+// of its mantissa; x · w is then x_high · w_high + x_high · w_low + x_low · w_high (Ootomo and Yokota, "Recovering
+// single precision accuracy from Tensor Cores", 2022). Tensor cores add with truncation, which would be the largest
+// error left: every so often the sums are therefore taken out of them and added in fp32.
+//
+//   row_exponents    the exponent that brings each row of a matrix into range
+//   split_rows       x, once per call: its exponents and its parts, laid out tile by tile as the product reads them
+//   split_product    the product; w is read as it is and split on the way into shared memory
+//   repair_rows      strict fp32 for the rows that halves cannot hold
+//
+// What is kept of w between calls is a guess that every call verifies: its rows' exponents. The product notes each row
+// of w that does not fit its exponent, or holds an infinity or a NaN, and `repair_rows` computes what depends on such a
+// row again in strict fp32 and corrects the exponent. So no change of w, however it is made, can go unseen.
+//
+// Sizes are the tunables of kernels/split_product.py: `product_columns` rows of x in a tile, `product_stages` tiles of both
+// operands in flight, `product_cluster` blocks that share a tile of x, `sum_stages` stages (of 32 along K) between sums in
+// fp32 (0: none), and `split_threads` a block of the smaller kernels.
+#pragma once
+
+#include "hopper.cuh"
+
+// A row whose largest magnitude is m has the exponent e that brings m · 2^e into [2^10, 2^11): far from the largest
+// half (2^16), so that a row may grow a little, and low parts stay clear of underflow.
+constexpr int exponent_target = 10;
+constexpr int exponent_limit = 110;
+constexpr int exponent_of_zeros = 126;  // Any number but zero shows as a half at this scale.
+constexpr int tile_depth = 32;          // Along K, of one stage.
+constexpr int core_bytes = 16;          // One row of a core matrix: 8 halves.
+constexpr int product_rows = 128;       // Rows of w in a tile.
+constexpr int producer_threads = 128;
+constexpr int consumer_threads = 256;
+constexpr int product_threads = producer_threads + consumer_threads;
+constexpr int repair_threads = 256;
+
+__device__ __forceinline__ float power_of_two(int exponent) { return __int_as_float((exponent + 127) << 23); }
+
+// value · 2^exponent for exponents beyond what one float holds.
+__device__ __forceinline__ float scaled(float value, int exponent) {
+    const int half = exponent / 2;
+    return value * power_of_two(half) * power_of_two(exponent - half);
+}
+
+__device__ __forceinline__ int exponent_for(float largest) {
+    if (largest == 0.0f) {
+        return exponent_of_zeros;
+    }
+    const int exponent = ((__float_as_int(largest) >> 23) & 255) - 127;
+    return max(-exponent_limit, min(exponent_limit, exponent_target - exponent));
+}
+
+// Whether halves hold a row whose largest scaled magnitude is `largest` (NaN where any element is).
+__device__ __forceinline__ bool fits(float largest, int exponent) {
+    return exponent == exponent_of_zeros ? largest == 0.0f : largest >= 1.0f && largest < 65520.0f;
+}
+
+// Magnitudes are compared as integers: their order is that of the bits, with NaN above infinity above all numbers.
+__device__ __forceinline__ int magnitude(float value) { return __float_as_int(value) & 0x7FFFFFFF; }
+
+// The largest magnitude of a row among `threads` threads, of which this is number `thread`; of a part of the block if
+// `threads` is less than the block, which must be a whole number of warps.
+__device__ __forceinline__ int largest_of_row(const float* __restrict__ row, long long depth, bool vectors, int thread,
+                                              int threads) {
+    int largest = 0;
+    if (vectors) {
+#pragma unroll 4
+        for (long long k = thread; k < depth / 4; k += threads) {
+            const float4 v = reinterpret_cast<const float4*>(row)[k];
+            largest = max(max(largest, max(magnitude(v.x), magnitude(v.y))), max(magnitude(v.z), magnitude(v.w)));
+        }
+    } else {
+        for (long long k = thread; k < depth; k += threads) {
+            largest = max(largest, magnitude(row[k]));
+        }
+    }
+    return largest;
+}
+
+// The largest of a whole number of warps, for each of them; the block's other warps may do the same beside them.
+template <int block_threads, int threads> __device__ __forceinline__ float largest_of_warps(int largest) {
+    __shared__ int warps[block_threads / 32];
+    for (int distance = 16; distance > 0; distance /= 2) {
+        largest = max(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, distance));
+    }
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) {
+        warps[threadIdx.x / 32] = largest;
+    }
+    __syncthreads();
+    const int first = threadIdx.x / threads * (threads / 32);
+    for (int warp = 0; warp < threads / 32; ++warp) {
+        largest = max(largest, warps[first + warp]);
+    }
+    return __int_as_float(largest);
+}
+
+__device__ __forceinline__ bool reads_as_vectors(const float* matrix, long long depth) {
+    return reinterpret_cast<unsigned long long>(matrix) % 16 == 0 && depth % 4 == 0;
+}
+
+extern "C" __global__ void __launch_bounds__(split_threads)
+    row_exponents(const float* __restrict__ matrix, int* __restrict__ exponents, long long rows, long long depth) {
+    for (long long row = blockIdx.x; row < rows; row += gridDim.x) {
+        const bool vectors = reads_as_vectors(matrix, depth);
+        const int mine = largest_of_row(matrix + row * depth, depth, vectors, threadIdx.x, split_threads);
+        const float largest = largest_of_warps<split_threads, split_threads>(mine);
+        if (threadIdx.x == 0) {
+            exponents[row] = exponent_for(largest);
+        }
+    }
+}
+
+#if TUNEBENCH_HOPPER
+
+// Two halves in a word, the first in its low bits.
+__device__ __forceinline__ u32 halves(float first, float second) {
+    u32 word;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
+    return word;
+}
+__device__ __forceinline__ float first_half(u32 word) {
+    float value;
+    asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %1;\ncvt.f32.f16 %0, low;\n}" : "=f"(value) : "r"(word));
+    return value;
+}
+__device__ __forceinline__ float second_half(u32 word) {
+    float value;
+    asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %1;\ncvt.f32.f16 %0, high;\n}" : "=f"(value) : "r"(word));
+    return value;
+}
+__device__ __forceinline__ u32 larger_halves(u32 a, u32 b) {
+    u32 word;
+    asm("{\n.reg .b32 m;\nabs.f16x2 m, %2;\nmax.NaN.f16x2 %0, %1, m;\n}" : "=r"(word) : "r"(a), "r"(b));
+    return word;
+}
+
+struct Parts {
+    u32 high, low;
+    __device__ __forceinline__ Parts(float first, float second) {
+        high = halves(first, second);
+        low = halves(first - first_half(high), second - second_half(high));
+    }
+};
+
+constexpr int part_bytes = product_columns * tile_depth * 2;  // Of x, one part of one stage.
+
+// One block splits eight neighbouring rows of x. Tile (t, k) of x holds rows product_columns · t … and columns 32 · k …,
+// first the high parts, then the low, each as [column / 8][row][column % 8]; the last tiles are filled with zeros.
+__device__ __forceinline__ void split_rows_of_block(const float* __restrict__ x, unsigned char* __restrict__ parts,
+                                                   int* __restrict__ exponents, int* __restrict__ unfit,
+                                                   const int* __restrict__ kept_exponents,
+                                                   int* __restrict__ w_exponents, long long rows, long long depth,
+                                                   long long w_rows) {
+    constexpr int rows_of_block = 8;
+    constexpr int threads_of_row = split_threads / rows_of_block;
+    __shared__ int exponent_of_row[rows_of_block];
+    const long long first = static_cast<long long>(blockIdx.x) * rows_of_block;
+    const bool vectors = reads_as_vectors(x, depth);
+
+    // Every call works on a snapshot of what is kept of w.
+    for (long long i = static_cast<long long>(blockIdx.x) * split_threads + threadIdx.x; i < w_rows;
+         i += static_cast<long long>(gridDim.x) * split_threads) {
+        w_exponents[i] = kept_exponents[i];
+    }
+
+    {
+        const int thread = threadIdx.x % threads_of_row;
+        const long long row = first + threadIdx.x / threads_of_row;
+        const int mine = row < rows ? largest_of_row(x + row * depth, depth, vectors, thread, threads_of_row) : 0;
+        const float largest = largest_of_warps<split_threads, threads_of_row>(mine);
+        const int exponent = exponent_for(largest);
+        if (thread == 0) {
+            exponent_of_row[threadIdx.x / threads_of_row] = exponent;
+            if (row < rows) {
+                exponents[row] = exponent;
+                unfit[row] = !fits(scaled(largest, exponent), exponent);
+            }
+        }
+        __syncthreads();
+    }
+
+    // A warp reads 128 bytes of each of the eight rows and writes 128 bytes of each of four columns of core matrices.
+    const long long row = first + threadIdx.x % rows_of_block;
+    const bool inside = row < rows;
+    const float* source = x + (inside ? row : 0) * depth;
+    const float factor = power_of_two(exponent_of_row[threadIdx.x % rows_of_block]);
+    const long long stages = (depth + tile_depth - 1) / tile_depth;
+    unsigned char* target = parts + row / product_columns * stages * (2 * part_bytes) + row % product_columns * core_bytes;
+#pragma unroll 2
+    for (long long piece = threadIdx.x / rows_of_block; piece < stages * (tile_depth / 8); piece += threads_of_row) {
+        const long long k = piece * 8;
+        float v[8];
+        if (inside && vectors && k + 8 <= depth) {
+            const float4 a = reinterpret_cast<const float4*>(source + k)[0];
+            const float4 b = reinterpret_cast<const float4*>(source + k)[1];
+            v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
+            v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+        } else {
+#pragma unroll
+            for (int i = 0; i < 8; ++i) {
+                v[i] = inside && k + i < depth ? source[k + i] : 0.0f;
+            }
+        }
+        const Parts p0(v[0] * factor, v[1] * factor), p1(v[2] * factor, v[3] * factor);
+        const Parts p2(v[4] * factor, v[5] * factor), p3(v[6] * factor, v[7] * factor);
+        unsigned char* place = target + piece / (tile_depth / 8) * (2 * part_bytes) +
+                               piece % (tile_depth / 8) * (product_columns * core_bytes);
+        *reinterpret_cast<uint4*>(place) = {p0.high, p1.high, p2.high, p3.high};
+        *reinterpret_cast<uint4*>(place + part_bytes) = {p0.low, p1.low, p2.low, p3.low};
+    }
+}
+
+// --- The product ----------------------------------------------------------------------------------------------------
+
+// In shared memory a stage is a tile of w as it is, fp32, its rows 32 bytes apart (a warp that reads pairs of four columns
+// and eight rows then meets every bank once), and a tile of x as split_rows has laid it out.
+constexpr int w_pitch = tile_depth * 4 + 32;
+constexpr int w_stage_bytes = product_rows * w_pitch;
+constexpr int stage_bytes = w_stage_bytes + 2 * part_bytes;
+constexpr int product_shared_bytes = product_stages * (stage_bytes + 2 * 8);
+
+// 65536 registers, less what 384 threads cannot have in steps of 8.
+constexpr int producer_registers = 40;
+constexpr int consumer_registers = 232;
+
+struct ProductShape {
+    long long x_rows, w_rows, depth;
+    __device__ __forceinline__ long long stages() const { return (depth + tile_depth - 1) / tile_depth; }
+    __device__ __forceinline__ long long x_tiles() const { return (x_rows + product_columns - 1) / product_columns; }
+    // Of the cluster: its blocks work on neighbouring tiles of w and one tile of x.
+    __device__ __forceinline__ long long tiles() const {
+        constexpr int rows_of_cluster = product_rows * product_cluster;
+        return (w_rows + rows_of_cluster - 1) / rows_of_cluster * product_cluster * x_tiles();
+    }
+};
+
+// What a block works on: the number of a tile of x, and the first row of its tile of w.
+struct Tile {
+    long long x_tile, w_first;
+    __device__ __forceinline__ Tile(long long number, const ProductShape& shape, u32 rank) {
+        const long long group = number / product_cluster;
+        x_tile = group % shape.x_tiles();
+        w_first = (group / shape.x_tiles() * product_cluster + rank) * product_rows;
+    }
+};
+
+// Where a pipeline of product_stages stages is: the slot, and the parity of its current use.
+struct Position {
+    int slot = 0;
+    u32 parity = 0;
+    __device__ __forceinline__ void advance() {
+        if (++slot == product_stages) {
+            slot = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+__device__ __forceinline__ void produce(unsigned char* shared, u64* full, u64* empty, const float* __restrict__ w,
+                                        const unsigned char* __restrict__ parts, const ProductShape& shape, u32 rank) {
+    const int thread = threadIdx.x;
+    const int row_in_tile = thread / 8;
+    const int column_in_stage = thread % 8 * 4;
+    const bool vectors = reads_as_vectors(w, shape.depth);
+    const long long stages = shape.stages();
+    const u32 place = shared_address(shared) + row_in_tile * w_pitch + column_in_stage * 4;
+    Position position;
+    for (long long number = blockIdx.x; number < shape.tiles(); number += gridDim.x) {
+        const Tile tile(number, shape, rank);
+        const long long first = tile.w_first + row_in_tile;
+        const float* w_source = w + first * shape.depth + column_in_stage;
+        const unsigned char* x_source = parts + tile.x_tile * stages * (2 * part_bytes);
+        for (long long stage = 0; stage < stages; ++stage) {
+            barrier_wait(empty + position.slot, position.parity ^ 1);
+            if (thread == 0) {
+                barrier_arrive_expecting(full + position.slot, 2 * part_bytes);
+                unsigned char* target = shared + position.slot * stage_bytes + w_stage_bytes;
+                if constexpr (product_cluster == 1) {
+                    bulk_copy(target, x_source, 2 * part_bytes, full + position.slot);
+                } else {
+                    // Each of two blocks fetches one part and sends it to both.
+                    bulk_copy_to_cluster(target + rank * part_bytes, x_source + rank * part_bytes, part_bytes,
+                                         full + position.slot, 3);
+                }
+            }
+            u32 target = place + position.slot * stage_bytes;
+            const float* source = w_source + stage * tile_depth;
+            const long long columns = shape.depth - stage * tile_depth - column_in_stage;
+            // Not unrolled: eight addresses are more than this branch's registers hold.
+#pragma unroll 1
+            for (int below = 0; below < product_rows; below += 16) {
+                const bool inside = first + below < shape.w_rows;
+                if (vectors) {
+                    copy_16(target, inside && columns > 0 ? source : w, inside && columns > 0);
+                } else {
+                    for (int i = 0; i < 4; ++i) {
+                        copy_4(target + 4 * i, inside && columns > i ? source + i : w, inside && columns > i);
+                    }
+                }
+                source += 16 * shape.depth;
+                target += 16 * w_pitch;
+            }
+            barrier_arrive_after_copies(full + position.slot);
+            x_source += 2 * part_bytes;
+            position.advance();
+        }
+    }
+}
+
+// A warp's 16 rows and 16 columns of a tile of w, split, in the registers that a warpgroup's product takes them from.
+struct Fragment {
+    u32 high[4], low[4];
+
+    // `source` is this thread's first pair; `largest` collects the magnitudes of its two rows.
+    __device__ __forceinline__ void load(const unsigned char* source, const float (&factors)[2], u32 (&largest)[2]) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const float2 pair = *reinterpret_cast<const float2*>(source + i % 2 * 8 * w_pitch + i / 2 * 8 * 4);
+            const Parts parts(pair.x * factors[i % 2], pair.y * factors[i % 2]);
+            high[i] = parts.high;
+            low[i] = parts.low;
+            largest[i % 2] = larger_halves(largest[i % 2], parts.high);
+        }
+    }
+};
+
+// The three products of the parts over one stage.
+__device__ __forceinline__ void multiply(float (&sum)[product_columns / 2], const Fragment (&w)[2], u32 x_high,
+                                         bool accumulate) {
+    constexpr int x_column_bytes = product_columns * core_bytes;
+    using Product = WarpgroupProduct<product_columns>;
+    products_begin();
+#pragma unroll
+    for (int step = 0; step < 2; ++step) {
+        const u32 address = x_high + step * 2 * x_column_bytes;
+        const u64 high = matrix_descriptor(address, x_column_bytes, 8 * core_bytes);
+        const u64 low = matrix_descriptor(address + part_bytes, x_column_bytes, 8 * core_bytes);
+        Product::run(sum, w[step].low, high, accumulate || step > 0);
+        Product::run(sum, w[step].high, low, true);
+        Product::run(sum, w[step].high, high, true);
+    }
+    products_commit();
+}
+
+// What is added in fp32 outside the tensor cores, by the memory system itself: nobody waits for it. Each thread has its
+// own words, laid out for whole lines; the sums' order does not depend on timing.
+struct Sums {
+    float4* first;
+    __device__ __forceinline__ float4* word(int i) const { return first + i * consumer_threads; }
+
+    __device__ __forceinline__ void add(const float (&sum)[product_columns / 2], bool to_nothing) const {
+#pragma unroll
+        for (int i = 0; i < product_columns / 8; ++i) {
+            const float4 value = {sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3]};
+            if (to_nothing) {
+                __stcg(word(i), value);
+            } else {
+                add_in_memory(word(i), value);
+            }
+        }
+    }
+    __device__ __forceinline__ void add_to(float (&sum)[product_columns / 2]) const {
+#pragma unroll
+        for (int i = 0; i < product_columns / 8; ++i) {
+            const float4 value = __ldcg(word(i));
+            sum[4 * i] += value.x;
+            sum[4 * i + 1] += value.y;
+            sum[4 * i + 2] += value.z;
+            sum[4 * i + 3] += value.w;
+        }
+    }
+};
+
+// `epilogue.feature(row of w)` gives what is called with each value of that row and its row of x, and writes.
+template <class Epilogue>
+__device__ __forceinline__ void consume(unsigned char* shared, u64* full, u64* empty, const ProductShape& shape,
+                                        const int* __restrict__ x_exponents, const int* __restrict__ w_exponents,
+                                        int* __restrict__ w_unfit, const Sums& sums, u32 rank,
+                                        const Epilogue& epilogue) {
+    const int warpgroup = threadIdx.x / 128 - 1;
+    const int lane = threadIdx.x % 32;
+    const int row_in_tile = threadIdx.x / 32 % 4 * 16 + warpgroup * 64 + lane / 4;
+    const u32 x_base = shared_address(shared) + w_stage_bytes;
+    const unsigned char* w_base = shared + row_in_tile * w_pitch + lane % 4 * 8;
+    const int stages = static_cast<int>(shape.stages());
+    // Warpgroups add in different stages: their memory traffic spreads out, and while one adds, another multiplies.
+    const int first_sum = sum_stages > 0 ? 1 + (blockIdx.x + warpgroup * (sum_stages / 2)) % sum_stages : 0;
+    Position position;
+    for (long long number = blockIdx.x; number < shape.tiles(); number += gridDim.x) {
+        const Tile tile(number, shape, rank);
+        const long long row = tile.w_first + row_in_tile;
+        float factors[2];
+        u32 largest[2] = {0, 0};
+#pragma unroll
+        for (int below = 0; below < 2; ++below) {
+            factors[below] = row + 8 * below < shape.w_rows ? power_of_two(w_exponents[row + 8 * below]) : 0.0f;
+        }
+        float sum[product_columns / 2];
+        Fragment even[2], odd[2];
+        const auto split = [&](Fragment (&w)[2]) {
+            barrier_wait(full + position.slot, position.parity);
+            w[0].load(w_base + position.slot * stage_bytes, factors, largest);
+            w[1].load(w_base + position.slot * stage_bytes + 16 * 4, factors, largest);
+        };
+        int previous = 0;
+        // Multiplies a stage that is split already and splits the next while it multiplies.
+        const auto advance = [&](int stage, Fragment (&w)[2], Fragment (&next)[2]) {
+            const bool adds = sum_stages > 0 && stage >= first_sum && (stage - first_sum) % sum_stages == 0;
+            const bool begins = stage == 0 || adds;
+            if (adds) {
+                products_wait<0>();
+                sums.add(sum, stage == first_sum);
+            }
+            multiply(sum, w, x_base + position.slot * stage_bytes, !begins);
+            products_wait<1>();
+            if (stage > 0 && lane < product_cluster) {
+                barrier_arrive_at(empty + previous, lane);
+            }
+            previous = position.slot;
+            position.advance();
+            if (stage + 1 < stages) {
+                split(next);
+            }
+        };
+        split(even);
+        for (int stage = 0; stage < stages; stage += 2) {
+            advance(stage, even, odd);
+            if (stage + 1 < stages) {
+                advance(stage + 1, odd, even);
+            }
+        }
+        products_wait<0>();
+        if (lane < product_cluster) {
+            barrier_arrive_at(empty + previous, lane);
+        }
+        if (sum_stages > 0 && stages > first_sum) {
+            sums.add_to(sum);
+        }
+#pragma unroll
+        for (int below = 0; below < 2; ++below) {
+            const long long w_row = row + 8 * below;
+            int most = max(magnitude(first_half(largest[below])), magnitude(second_half(largest[below])));
+            most = max(most, __shfl_xor_sync(0xFFFFFFFFu, most, 1));
+            most = max(most, __shfl_xor_sync(0xFFFFFFFFu, most, 2));
+            if (w_row < shape.w_rows) {
+                const int w_exponent = w_exponents[w_row];
+                const auto finish = epilogue.feature(w_row);
+                if (tile.x_tile == 0 && lane % 4 == 0) {
+                    w_unfit[w_row] = !fits(__int_as_float(most), w_exponent);
+                }
+#pragma unroll
+                for (int i = 0; i < product_columns / 4; ++i) {
+                    const long long x_row = tile.x_tile * product_columns + i / 2 * 8 + lane % 4 * 2 + i % 2;
+                    if (x_row < shape.x_rows) {
+                        const float value = sum[i / 2 * 4 + 2 * below + i % 2];
+                        finish(scaled(value, -(w_exponent + x_exponents[x_row])), x_row);
+                    }
+                }
+            }
+        }
+    }
+}
+
+template <class Epilogue>
+__device__ __forceinline__ void split_product_of_block(const float* __restrict__ w,
+                                                       const unsigned char* __restrict__ parts,
+                                                       const int* __restrict__ x_exponents,
+                                                       const int* __restrict__ w_exponents, int* __restrict__ w_unfit,
+                                                       float* __restrict__ scratch, const ProductShape& shape,
+                                                       const Epilogue& epilogue) {
+    extern __shared__ __align__(128) unsigned char shared[];
+    u64* full = reinterpret_cast<u64*>(shared + product_stages * stage_bytes);
+    u64* empty = full + product_stages;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < product_stages; ++i) {
+            barrier_init(full + i, producer_threads + 1);
+            barrier_init(empty + i, consumer_threads / 32 * product_cluster);
+        }
+        barrier_init_fence();
+    }
+    const u32 rank = product_cluster == 1 ? 0 : rank_in_cluster();
+    cluster_sync();
+    if (threadIdx.x < producer_threads) {
+        fewer_registers<producer_registers>();
+        produce(shared, full, empty, w, parts, shape, rank);
+    } else {
+        more_registers<consumer_registers>();
+        const Sums sums{reinterpret_cast<float4*>(scratch) + blockIdx.x * (consumer_threads * (product_columns / 8)) +
+                        threadIdx.x - producer_threads};
+        consume(shared, full, empty, shape, x_exponents, w_exponents, w_unfit, sums, rank, epilogue);
+    }
+    cluster_sync();  // A block must not end while the other still sends to it.
+}
+
+#endif  // TUNEBENCH_HOPPER
+
+extern "C" __global__ void __launch_bounds__(split_threads)
+    split_rows(const float* __restrict__ x, unsigned char* __restrict__ parts, int* __restrict__ exponents,
+               int* __restrict__ unfit, const int* __restrict__ kept_exponents, int* __restrict__ w_exponents,
+               long long rows, long long depth, long long w_rows) {
+#if TUNEBENCH_HOPPER
+    split_rows_of_block(x, parts, exponents, unfit, kept_exponents, w_exponents, rows, depth, w_rows);
+#endif
+}
+
+// --- Repair ---------------------------------------------------------------------------------------------------------
+
+// Everything that depends on a row noted as unfit, again in strict fp32, tile by tile of 64 · 64; and the exponents of
+// such rows of w for later calls. 256 threads; does nothing but read the notes where all rows fit.
+template <class Epilogue>
+__device__ __forceinline__ void repair_rows_of_block(const float* __restrict__ x, const float* __restrict__ w,
+                                                     const int* __restrict__ x_unfit, const int* __restrict__ w_unfit,
+                                                     int* __restrict__ kept_exponents, long long x_rows,
+                                                     long long w_rows, long long depth, const Epilogue& epilogue) {
+    constexpr int threads = repair_threads;
+    constexpr int edge = 64;
+    constexpr int step = 16;
+    bool any_of_mine = false;
+    for (long long i = threadIdx.x; i < x_rows; i += threads) {
+        any_of_mine |= x_unfit[i] != 0;
+    }
+    for (long long i = threadIdx.x; i < w_rows; i += threads) {
+        any_of_mine |= w_unfit[i] != 0;
+    }
+    if (!__syncthreads_or(any_of_mine)) {
+        return;
+    }
+    for (long long row = blockIdx.x; row < w_rows; row += gridDim.x) {
+        if (w_unfit[row]) {
+            const int mine = largest_of_row(w + row * depth, depth, reads_as_vectors(w, depth), threadIdx.x, threads);
+            const float largest = largest_of_warps<threads, threads>(mine);
+            if (threadIdx.x == 0) {
+                kept_exponents[row] = exponent_for(largest);
+            }
+        }
+    }
+    __shared__ float x_tile[step][edge + 1];
+    __shared__ float w_tile[step][edge + 1];
+    const long long x_tiles = (x_rows + edge - 1) / edge;
+    const long long w_tiles = (w_rows + edge - 1) / edge;
+    const int across = threadIdx.x % 16;
+    const int down = threadIdx.x / 16;
+    for (long long tile = blockIdx.x; tile < x_tiles * w_tiles; tile += gridDim.x) {
+        const long long x_first = tile % x_tiles * edge;
+        const long long w_first = tile / x_tiles * edge;
+        const int mine = threadIdx.x % edge;
+        const bool unfit = threadIdx.x < edge ? x_first + mine < x_rows && x_unfit[x_first + mine]
+                                              : w_first + mine < w_rows && w_unfit[w_first + mine];
+        if (!__syncthreads_or(unfit)) {
+            continue;
+        }
+        float sums[4][4] = {};
+        for (long long first = 0; first < depth; first += step) {
+            __syncthreads();
+            for (int i = threadIdx.x; i < edge * step; i += threads) {
+                const int k = i % step;
+                const int r = i / step;
+                const bool inside = first + k < depth;
+                x_tile[k][r] = inside && x_first + r < x_rows ? x[(x_first + r) * depth + first + k] : 0.0f;
+                w_tile[k][r] = inside && w_first + r < w_rows ? w[(w_first + r) * depth + first + k] : 0.0f;
+            }
+            __syncthreads();
+#pragma unroll
+            for (int k = 0; k < step; ++k) {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+#pragma unroll
+                    for (int j = 0; j < 4; ++j) {
+                        sums[i][j] += x_tile[k][down + 16 * i] * w_tile[k][across + 16 * j];
+                    }
+                }
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                const long long x_row = x_first + down + 16 * i;
+                const long long w_row = w_first + across + 16 * j;
+                if (x_row < x_rows && w_row < w_rows && (x_unfit[x_row] || w_unfit[w_row])) {
+                    epilogue.feature(w_row)(sums[i][j], x_row);
+                }
+            }
+        }
+    }
+}

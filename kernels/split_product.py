@@ -1,0 +1,146 @@
+"""The host's side of `include/split_product.cuh`: tunables, buffers, launches, and what is kept of a weight."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Mapping
+
+import torch
+
+from tunebench.tuner.compile.base import Argument
+from tunebench.tuner.device import Device
+from tunebench.tuner.kernel import Plan
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.space import Constraint, Tunable, Value
+
+ENTRY_POINTS = ("row_exponents", "split_rows", "split_product", "repair_rows")
+"""What a source that includes `split_product.cuh` must list; it defines the last two itself, with its epilogue."""
+
+_TILE_DEPTH = 32
+_TILE_ROWS = 128
+_W_STAGE_BYTES = _TILE_ROWS * (_TILE_DEPTH * 4 + 32)
+_BARRIER_BYTES = 16
+_PRODUCT_THREADS = 384
+_REPAIR_THREADS = 256
+_ROWS_OF_SPLIT_BLOCK = 8
+
+
+def is_fused(product: str) -> bool:
+    """Whether the product is ours, from split halves, with everything behind it in its epilogue."""
+    return product == "fused"
+
+
+def has_passes(product: str) -> bool:
+    """Whether torch makes the product and a pass of its own does what follows."""
+    return product != "fused"
+
+
+def _runs_fused(product: str, problem: Problem, device: Device) -> bool:
+    """Warpgroup products are Hopper's; halves hold what fp32 holds, not what fp64 does."""
+    return product != "fused" or (device.architecture == "sm_90" and problem.dtype == "float32")
+
+
+def _stages_fit(product_columns: int, product_stages: int, device: Device) -> bool:
+    return _shared_bytes(product_columns, product_stages) <= device.max_shared_bytes
+
+
+TUNABLES = (
+    Tunable("product", ("fp32", "fused")),
+    Tunable("product_columns", (256, 128), when=is_fused),
+    Tunable("product_stages", (3, 4, 6), when=is_fused),
+    Tunable("product_cluster", (1, 2), when=is_fused),
+    Tunable("sum_stages", (0, 8, 16, 32, 64), when=is_fused),
+    Tunable("split_threads", (256, 512, 1024), when=is_fused),
+)
+CONSTRAINTS = (
+    Constraint("fused_is_for_hopper_and_float32", _runs_fused),
+    Constraint("product_stages_fit_shared_memory", _stages_fit),
+)
+DEFAULT: Mapping[str, Value] = {
+    "product": "fp32",
+    "product_columns": 256,
+    "product_stages": 4,
+    "product_cluster": 2,
+    "sum_stages": 16,
+    "split_threads": 1024,
+}
+
+
+class RowExponents:
+    """The exponents of a weight's rows, guessed from one call to the next.
+
+    A guess that is off costs time, never the answer: the product verifies it against the weight it reads, and
+    `repair_rows` corrects both. It is made anew where the weight is another tensor or PyTorch counts a change, so that
+    optimiser steps cost one pass over the weight and not a repair.
+    """
+
+    def __init__(self) -> None:
+        self._exponents: torch.Tensor | None = None
+        self._weight: weakref.ref[torch.Tensor] | None = None
+        self._version = -1
+
+    def of(self, plan: Plan, weight: torch.Tensor) -> torch.Tensor:
+        """Those of a contiguous weight (rows, depth): int32 (rows,), on its device; the kernels write to it."""
+        version = -1 if weight.is_inference() else weight._version
+        same = self._weight is not None and self._weight() is weight and self._version == version
+        found = self._exponents
+        if not same or found is None or found.device != weight.device or len(found) != len(weight):
+            rows, depth = weight.shape
+            found = torch.empty(rows, dtype=torch.int32, device=weight.device)
+            threads = plan.configuration.integer("split_threads")
+            blocks = min(rows, plan.device.multiprocessors * (plan.device.max_threads_per_multiprocessor // threads))
+            counts = (ctypes.c_longlong(rows), ctypes.c_longlong(depth))
+            plan.launch("row_exponents", (blocks, 1, 1), (threads, 1, 1), weight, found, *counts)
+            if not torch.cuda.is_current_stream_capturing():
+                self._exponents, self._weight, self._version = found, weakref.ref(weight), version
+        return found
+
+    def __getstate__(self) -> dict[str, object]:
+        """A copy makes its own."""
+        return {}
+
+    def __setstate__(self, state: object) -> None:
+        """As new."""
+        self.__init__()  # type: ignore[misc]
+
+
+def fused_product(
+    plan: Plan, x: torch.Tensor, weight: torch.Tensor, exponents: RowExponents, *epilogue: Argument
+) -> None:
+    """Launch x · weightᵀ with the source's epilogue on torch's current stream.
+
+    Args:
+        x: (rows, depth), float32.
+        weight: (features, depth), float32, on the same device.
+        epilogue: what the source's `split_product` and `repair_rows` take behind the sizes, outputs among it.
+    """
+    x, contiguous = x.contiguous(), weight.contiguous()
+    configuration = plan.configuration
+    columns, stages = configuration.integer("product_columns"), configuration.integer("product_stages")
+    cluster, threads = configuration.integer("product_cluster"), configuration.integer("split_threads")
+    (rows, depth), features = x.shape, len(weight)
+    kept = exponents.of(plan, contiguous)
+
+    x_tiles = -(-rows // columns)
+    tiles = -(-features // (_TILE_ROWS * cluster)) * cluster * x_tiles
+    grid = min(tiles, plan.device.multiprocessors // cluster * cluster)
+    depth_stages = -(-depth // _TILE_DEPTH)
+    parts = x.new_empty(x_tiles * depth_stages * columns * _TILE_DEPTH)  # two halves are as long as one float
+    scratch = x.new_empty(grid * _TILE_ROWS * columns if configuration.integer("sum_stages") else 0)
+    notes = torch.empty(2 * (rows + features), dtype=torch.int32, device=x.device)
+    x_exponents, x_unfit, w_exponents, w_unfit = torch.split(notes, [rows, rows, features, features])
+    sizes = (ctypes.c_longlong(rows), ctypes.c_longlong(features), ctypes.c_longlong(depth))
+
+    split = (x, parts, x_exponents, x_unfit, kept, w_exponents, sizes[0], sizes[2], sizes[1])
+    plan.launch("split_rows", (x_tiles * columns // _ROWS_OF_SPLIT_BLOCK, 1, 1), (threads, 1, 1), *split)
+    read = (contiguous, parts, x_exponents, w_exponents, w_unfit, scratch)
+    shared = _shared_bytes(columns, stages)
+    plan.launch("split_product", (grid, 1, 1), (_PRODUCT_THREADS, 1, 1), *read, *sizes, *epilogue, shared=shared)
+    noted = (x, contiguous, x_unfit, w_unfit, kept)
+    blocks = (plan.device.multiprocessors, 1, 1)
+    plan.launch("repair_rows", blocks, (_REPAIR_THREADS, 1, 1), *noted, *sizes, *epilogue)
+
+
+def _shared_bytes(columns: int, stages: int) -> int:
+    return stages * (_W_STAGE_BYTES + 2 * columns * _TILE_DEPTH * 2 + _BARRIER_BYTES)

@@ -1,0 +1,141 @@
+"""The fp32 product from split halves against float64: magnitudes, what is not finite, sizes, and changed weights."""
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from tunebench.kernels.gemm_sigmoid_residual.model import SPACE, ModelNew
+from tunebench.tuner.compile import compiler_for
+from tunebench.tuner.compile.cache import BuildCache
+from tunebench.tuner.device import device_of
+from tunebench.tuner.kernel import Plan
+
+pytestmark = pytest.mark.gpu
+
+FUSED = {"product": "fused", "product_columns": 256, "product_stages": 4, "product_cluster": 2, "split_threads": 512}
+
+
+def product(x: torch.Tensor, weight: torch.Tensor, **values: object) -> torch.Tensor:
+    """x · weightᵀ by a model whose factor is 0."""
+    return run(model_of(weight, x, **values), x)
+
+
+def model_of(weight: torch.Tensor, x: torch.Tensor, **values: object) -> ModelNew:
+    features, depth = weight.shape
+    model = ModelNew(depth, features, 0.0).to(weight.device)
+    model.gemm.bias = None  # type: ignore[assignment]
+    model.gemm.weight = nn.Parameter(weight)
+    problem = model.problem(x)
+    assert problem is not None
+    device = device_of(x.device)
+    space = SPACE.enumerate(problem, device)
+    if not any(space[number]["product"] == "fused" for number in range(len(space))):
+        pytest.skip("the product from halves needs Hopper's warpgroup products")
+    configuration = space[space.nearest({**SPACE.default, **FUSED, "sum_stages": 16, **values})]  # type: ignore[dict-item]
+    assert configuration["product"] == "fused"
+    compiler = compiler_for(device)
+    build = BuildCache().build(compiler, model.kernel.variant(configuration, problem, device.architecture))
+    model.pin(Plan(configuration, problem, device, compiler.load(build, device.index)))
+    return model
+
+
+def run(model: ModelNew, x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        output: torch.Tensor = model(x)
+        return output
+
+
+def error(found: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> float:
+    """Largest error relative to the sum of the products' magnitudes, which is what rounding scales with."""
+    wanted = x.double() @ weight.double().T
+    size = x.double().abs() @ weight.double().abs().T
+    return float(((found.double() - wanted).abs() / size.clamp_min(torch.finfo(torch.float32).tiny)).max())
+
+
+def matrices(rows: int, features: int, depth: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator("cuda").manual_seed(seed)
+    x = torch.randn(rows, depth, device="cuda", generator=generator)
+    return x, torch.randn(features, depth, device="cuda", generator=generator)
+
+
+SIZES = [(1, 1, 1), (3, 130, 33), (130, 257, 100), (257, 513, 1001), (64, 1000, 4096), (1000, 127, 31), (2, 4096, 8)]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize(("columns", "cluster", "sum_stages"), [(256, 2, 8), (128, 1, 0), (128, 2, 32), (256, 1, 64)])
+def test_sizes(size: tuple[int, int, int], columns: int, cluster: int, sum_stages: int) -> None:
+    x, weight = matrices(*size)
+    values = {"product_columns": columns, "product_cluster": cluster, "sum_stages": sum_stages}
+    found = product(x, weight, **values)
+    assert error(found, x, weight) < 3e-6
+    assert torch.equal(found, product(x, weight, **values))
+
+
+@pytest.mark.parametrize(
+    ("x_size", "w_size"), list(itertools.product((1e-20, 1e-10, 1.0, 1e10, 1e18), (1e-18, 1.0, 1e20)))
+)
+def test_magnitudes(x_size: float, w_size: float) -> None:
+    x, weight = matrices(200, 300, 512)
+    x, weight = x * x_size, weight * w_size
+    strict = error(x @ weight.T, x, weight)
+    assert error(product(x, weight), x, weight) < max(4 * strict, 1e-6)
+
+
+def test_rows_of_very_different_magnitudes() -> None:
+    x, weight = matrices(200, 300, 512)
+    x *= torch.logspace(-20, 20, 200, device="cuda")[:, None]
+    weight *= torch.logspace(15, -15, 300, device="cuda")[:, None]
+    assert error(product(x, weight), x, weight) < 1e-6
+
+
+def test_elements_of_one_row_of_very_different_magnitudes() -> None:
+    x, weight = matrices(64, 64, 512)
+    x *= torch.logspace(0, -30, 512, device="cuda")
+    weight *= torch.logspace(0, -30, 512, device="cuda")
+    assert error(product(x, weight), x, weight) < 1e-6
+
+
+def test_what_is_not_finite_and_what_is_huge_or_tiny() -> None:
+    x, weight = matrices(100, 200, 96)
+    x[3, 5], x[7, 0], x[9, 95], weight[11, 2], weight[150, 4] = torch.inf, torch.nan, 3e38, -torch.inf, 1e-44
+    weight[20], x[30] = 0.0, 0.0
+    x[31] *= 1e-42
+    found, strict = product(x, weight), x @ weight.T
+    torch.testing.assert_close(found, strict, rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+@pytest.mark.parametrize("factor", [2.0, 2.0**4, 2.0**-9, 2.0**25, 2.0**-25, 0.0])
+def test_a_weight_changed_behind_pytorchs_back(factor: float) -> None:
+    x, weight = matrices(100, 300, 512)
+    model = model_of(weight, x)
+    run(model, x)
+    model.gemm.weight.data.mul_(factor)
+    model.gemm.weight.data[17] *= 2.0**40
+    model.gemm.weight.data[18, 3] = 1e30
+    changed = model.gemm.weight.detach()
+    for _ in range(3):
+        assert error(run(model, x), x, changed) < 1e-6
+
+
+def test_unaligned_operands() -> None:
+    depth = 101
+    memory = torch.randn(64 * depth + 1, device="cuda")
+    x, weight = memory[1:].view(64, depth), torch.randn(70 * depth + 3, device="cuda")[3:].view(70, depth)
+    assert error(product(x, weight), x, weight) < 1e-6
+    x = torch.randn(96, 64, device="cuda").T
+    weight = torch.randn(96, 40, device="cuda").T
+    assert error(product(x, weight), x, weight) < 1e-6
+
+
+def test_a_captured_graph_follows_the_weight() -> None:
+    x, weight = matrices(64, 128, 256)
+    model = model_of(weight, x)
+    run(model, x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        output = run(model, x)
+    model.gemm.weight.data.mul_(2.0**30)
+    graph.replay()
+    assert error(output, x, model.gemm.weight.detach()) < 1e-6
