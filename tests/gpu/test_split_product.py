@@ -74,7 +74,7 @@ def test_sizes(size: tuple[int, int, int], columns: int, cluster: int, sum_stage
 
 
 @pytest.mark.parametrize(
-    ("x_size", "w_size"), list(itertools.product((1e-20, 1e-10, 1.0, 1e10, 1e18), (1e-18, 1.0, 1e20)))
+    ("x_size", "w_size"), list(itertools.product((1e-20, 1e-10, 1.0, 1e10, 1e15), (1e-18, 1.0, 1e20)))
 )
 def test_magnitudes(x_size: float, w_size: float) -> None:
     x, weight = matrices(200, 300, 512)
