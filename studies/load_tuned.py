@@ -17,6 +17,7 @@ from tunebench.kernels.tuned_module import TunedModule
 from tunebench.studies.tune import request_of
 from tunebench.tuner.check import REFERENCE_MULTIPLE, TOLERANCE, compare, scale_of
 from tunebench.tuner.device import find_device
+from tunebench.tuner.kernel import Mode
 
 
 def main() -> int:
@@ -38,10 +39,13 @@ def _agrees(study: str) -> bool:
     where = find_device(request.device).torch_device
     good = True
     for mode in request.modes or factory.kernel.modes:
-        original = reference.make_model(0, where).train(mode == "train")
-        tuned = reference.make_model(0, where, factory).train(mode == "train")
+        training = mode is Mode.TRAIN
+        original = reference.make_model(0, where).train(training)
+        tuned = cast(TunedModule, reference.make_model(0, where, factory)).train(training)
         tuned.load_state_dict(original.state_dict())
-        exact = reference.make_model(0, where).train(mode == "train")
+        if mode is Mode.FROZEN:
+            tuned.freeze()
+        exact = reference.make_model(0, where).train(training)
         exact.load_state_dict(original.state_dict())
         inputs = reference.make_inputs(seed=12345, device=where)
         with torch.no_grad():
@@ -55,7 +59,7 @@ def _agrees(study: str) -> bool:
         error = compare(output, expected, scale, bound).max_relative
         agrees = error <= bound
         good &= agrees
-        (choice,) = cast(TunedModule, tuned).choices.values()
+        (choice,) = tuned.choices.values()
         print(
             f"{factory.kernel.name} ({mode}): {'agrees' if agrees else 'DIFFERS'}; error {error:.1e} of the output's "
             f"size, the reference's own {own:.1e}, allowed {bound:.1e}; configuration from tier '{choice.tier}': "

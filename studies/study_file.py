@@ -5,14 +5,12 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tunebench.tuner.compile.base import CompilerName
 from tunebench.tuner.errors import StudyFileError, UnknownNameError
-
-Mode = Literal["eval", "train"]
+from tunebench.tuner.kernel import Mode
 
 
 class StudyRequest(BaseModel):

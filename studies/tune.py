@@ -22,7 +22,7 @@ from tunebench.tuner.errors import UnknownNameError
 from tunebench.tuner.evaluate import LocalEvaluator, Subject
 from tunebench.tuner.forkserver import start_forkserver
 from tunebench.tuner.history import StudyDescription
-from tunebench.tuner.kernel import Kernel
+from tunebench.tuner.kernel import Kernel, Mode
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.reference import Reference
 from tunebench.tuner.sampler import SAMPLERS, make_sampler
@@ -87,7 +87,7 @@ class Resolved:
     device: Device
     compiler: Compiler
     reference: Reference
-    modes: Sequence[str]
+    modes: Sequence[Mode]
 
     @property
     def kernel(self) -> Kernel:
@@ -137,7 +137,7 @@ def tune(
     return reports
 
 
-def make_evaluator(request: StudyRequest, mode: str) -> LocalEvaluator:
+def make_evaluator(request: StudyRequest, mode: Mode) -> LocalEvaluator:
     """The evaluator of a request in one mode; called in the worker process.
 
     Raises:
@@ -148,7 +148,7 @@ def make_evaluator(request: StudyRequest, mode: str) -> LocalEvaluator:
     return LocalEvaluator(subject, resolved.compiler)
 
 
-def _tune_mode(resolved: Resolved, mode: str, database: Database, announce: Reporter) -> StudyReport:
+def _tune_mode(resolved: Resolved, mode: Mode, database: Database, announce: Reporter) -> StudyReport:
     request, kernel, device, compiler = resolved.request, resolved.kernel, resolved.device, resolved.compiler
     evaluator = WorkerEvaluator(functools.partial(make_evaluator, request, mode))
     try:
@@ -174,7 +174,7 @@ def _tune_mode(resolved: Resolved, mode: str, database: Database, announce: Repo
     return StudyReport(kernel.name, evaluator.problem, device, log.study_id, outcome)
 
 
-def _modes(kernel: Kernel, request: StudyRequest) -> Sequence[str]:
+def _modes(kernel: Kernel, request: StudyRequest) -> Sequence[Mode]:
     for mode in request.modes or ():
         if mode not in kernel.modes:
             raise UnknownNameError(f"mode of kernel '{kernel.name}'", mode, kernel.modes)

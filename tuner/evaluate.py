@@ -16,7 +16,7 @@ from tunebench.tuner.compile.base import Build, Compiler
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import DeviceLostError, LaunchError, UserError
-from tunebench.tuner.kernel import Kernel, ModelFactory, Plan, TunableModel
+from tunebench.tuner.kernel import Kernel, Mode, ModelFactory, Plan, TunableModel
 from tunebench.tuner.measure import Call, clock_for, interleave, measure, speedup
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.reference import Reference
@@ -72,25 +72,31 @@ class Subject:
     oracle: Oracle
 
     @classmethod
-    def prepare(cls, kernel: Kernel, factory: ModelFactory, reference: Reference, mode: str, device: Device) -> Subject:
-        """Build both models on the device and ask the reference for its answers.
-
-        Args:
-            mode: `eval` or `train`.
+    def prepare(
+        cls, kernel: Kernel, factory: ModelFactory, reference: Reference, mode: Mode, device: Device
+    ) -> Subject:
+        """Build both models on the device, in this mode, and ask the reference for its answers.
 
         Raises:
-            UserError: the model cannot serve the reference's own inputs with a kernel.
+            UserError: the model cannot serve the reference's own inputs with a kernel, or takes them for another mode.
         """
-        training = mode == "train"
+        training = mode is Mode.TRAIN
         where = device.torch_device
         original = reference.make_model(0, where).train(training)
         module = reference.make_model(0, where, cast(Callable[..., torch.nn.Module], factory)).train(training)
         module.load_state_dict(original.state_dict())
         model = cast(TunableModel, module)
+        if mode is Mode.FROZEN:
+            model.freeze()
         oracle = consult_reference(reference, original, where, SEEDS)
         problem = model.problem(*oracle.cases[0].inputs)
         if problem is None:
             raise UserError(f"kernel '{kernel.name}' cannot serve its reference's inputs on {device.kind}")
+        if len(kernel.modes) > 1 and problem.options.get("mode") != mode:
+            raise UserError(
+                f"kernel '{kernel.name}' in mode '{mode}' takes its inputs for the problem {problem}: "
+                f"its `problem` must give the option mode={mode}"
+            )
         return cls(kernel, problem, device, original, model, oracle)
 
     @property

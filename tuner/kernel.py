@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,15 @@ from tunebench.tuner.space import Configuration, SearchSpace
 from tunebench.tuner.variant import KernelSource, Variant, prologue
 
 
+class Mode(enum.StrEnum):
+    """The state of a module that a call is made in; modes are different problems, told apart by the option `mode`."""
+
+    EVAL = "eval"
+    TRAIN = "train"
+    FROZEN = "frozen"
+    """As `eval`, after `ModelNew.freeze()`: what depends on the weights alone is kept between calls."""
+
+
 @dataclass(frozen=True)
 class Kernel:
     """All that is declared about a kernel.
@@ -29,7 +39,7 @@ class Kernel:
         folder: where its `reference.py`, `model.py` and `.cu` are.
         space: its tunables, constraints and default.
         work: the least any implementation of a problem must do.
-        modes: the modules' modes worth tuning: `eval`, `train`; one where the mode changes nothing.
+        modes: those worth tuning, each a problem of its own; one where the mode changes nothing.
         compiled_axes: axes of the problem that are constants of the binary.
     """
 
@@ -38,7 +48,7 @@ class Kernel:
     source: KernelSource
     space: SearchSpace
     work: Callable[[Problem], Work]
-    modes: tuple[str, ...] = ("eval",)
+    modes: tuple[Mode, ...] = (Mode.EVAL,)
     compiled_axes: tuple[str, ...] = ()
 
     @classmethod
@@ -56,14 +66,14 @@ class Kernel:
         """Declare the kernel of the folder that `model_file` (the model's `__file__`) is in.
 
         Raises:
-            KernelFolderError: the folder has no `.cu` of the folder's name.
+            KernelFolderError: the folder has no `.cu` of the folder's name, or a mode is none.
         """
         folder = Path(model_file).parent
         path = folder / f"{folder.name}.cu"
         if not path.exists():
             raise KernelFolderError(f"{folder}: no {path.name}; a kernel's source has its folder's name")
         source = KernelSource.read(path, entry_points, include)
-        return cls(folder.name, folder, source, space, work, modes, compiled_axes)
+        return cls(folder.name, folder, source, space, work, _modes(folder, modes), compiled_axes)
 
     @cached_property
     def digest(self) -> str:
@@ -79,6 +89,13 @@ class Kernel:
         """The variant that a configuration needs for a problem on an architecture."""
         axes = {name: problem.axes[name] for name in self.compiled_axes}
         return Variant(self.source, prologue(self.space, configuration, problem.dtype, axes), architecture)
+
+
+def _modes(folder: Path, names: Sequence[str]) -> tuple[Mode, ...]:
+    legal = [mode.value for mode in Mode]
+    if not names or any(name not in legal for name in names):
+        raise KernelFolderError(f"{folder}: modes {tuple(names)}: name one or more of {', '.join(legal)}")
+    return tuple(Mode(name) for name in names)
 
 
 @dataclass(frozen=True)
@@ -122,6 +139,9 @@ class TunableModel(Protocol):
 
     def train(self, mode: bool = True) -> Any:
         """As in `nn.Module`."""
+
+    def freeze(self) -> Any:
+        """Keep what depends on the weights alone between calls."""
 
 
 ModelFactory = Callable[..., TunableModel]

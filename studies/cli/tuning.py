@@ -29,7 +29,9 @@ def tune(
     sampler: Annotated[str | None, typer.Option(help="gp, tpe, random or exhaustive. Default: gp.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the search. Default: 0.")] = None,
     compiler: Annotated[str | None, typer.Option(help="nvrtc, inline or cpu. Default: by device.")] = None,
-    mode: Annotated[list[str] | None, typer.Option(help="eval or train. Default: every mode of the kernel.")] = None,
+    mode: Annotated[
+        list[str] | None, typer.Option(help="eval, train or frozen. Default: every mode of the kernel.")
+    ] = None,
     size: Annotated[
         list[str] | None, typer.Option(metavar="NAME=NUMBER", help="Change a constant of reference.py; repeatable.")
     ] = None,
