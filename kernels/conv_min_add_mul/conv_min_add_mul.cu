@@ -5,8 +5,8 @@
 // transpose_output, finish         everything behind the convolution, in one pass; the first changes the layout too
 // repair                           in half precision: again, in full precision, what lay outside its range
 //
-// A sample's elements are a matrix, channels by pixels (NCHW) or pixels by channels (channels-last), so that a change of
-// layout is a transposition, through a tile of shared memory.
+// A sample's elements are a matrix, channels by pixels (NCHW) or pixels by channels (channels-last), so that a change
+// of layout is a transposition, through a tile of shared memory.
 //
 // Half precision keeps TF32's mantissa but not its range. x is multiplied by input_scale, and each output channel's
 // weight by the power of two that brings the sum of its absolute values below 1, so that no sum of products leaves the
@@ -364,7 +364,8 @@ extern "C" __global__ void __launch_bounds__(output_block_size)
             if (i < elements) {
                 const auto read = load_pack<width>(product + plane * elements + i, elements - i, whole);
                 Channel of[width];
-                channels_of(of, epilogue, channels_last ? remainder_of(i, channels, is_short) : plane % channels, channels);
+                const long long first = channels_last ? remainder_of(i, channels, is_short) : plane % channels;
+                channels_of(of, epilogue, first, channels);
                 Pack<scalar_t, width> pack;
 #pragma unroll
                 for (int j = 0; j < width; ++j) {

@@ -1,4 +1,4 @@
-"""conv_min_add_mul: Conv2d, min with a constant, a bias per channel, a scale; all behind the convolution in one pass."""
+"""conv_min_add_mul: Conv2d, then min with a constant, a bias per channel and a scale in one pass."""
 
 from __future__ import annotations
 
@@ -72,8 +72,9 @@ SPACE = SearchSpace(
         Tunable(
             "input_items",
             (1, 2, 4),
-            when=lambda convolution, convolution_layout, problem: convolution == "fp16"
-            and not _relays_input(convolution_layout, problem),
+            when=lambda convolution, convolution_layout, problem: (
+                convolution == "fp16" and not _relays_input(convolution_layout, problem)
+            ),
         ),
         Tunable("output_block_size", (128, 256, 512)),
         Tunable("output_vector_bytes", (4, 8, 16)),
@@ -254,9 +255,9 @@ class ModelNew(TunedModule):
         factors = torch.empty(weight.shape[0], dtype=torch.float32, device=weight.device)
         largest = torch.empty(samples, dtype=torch.int32, device=weight.device)
         counts = (samples, weight.shape[1], weight.shape[2] * weight.shape[3])
-        arguments = (*map(ctypes.c_longlong, counts), ctypes.c_int(_layout(weight) == "channels_last"))
+        last = ctypes.c_int(_layout(weight) == "channels_last")
         grid, block = (weight.shape[0], 1, 1), (_WEIGHT_THREADS, 1, 1)
-        plan.launch("prepare_weight", grid, block, weight, halves, factors, largest, *arguments)
+        plan.launch("prepare_weight", grid, block, weight, halves, factors, largest, *_longs(counts), last)
         return halves, factors, largest
 
     def _convert(self, plan: Plan, x: torch.Tensor, dtype: torch.dtype, largest: Argument) -> torch.Tensor:
@@ -268,14 +269,14 @@ class ModelNew(TunedModule):
         samples, channels, pixels = x.shape[0], x.shape[1], x.shape[2] * x.shape[3]
         if layout != plan.problem.options["input"]:
             tile = configuration.integer("input_tile")
-            entry_point, counts = "transpose_input", (samples, channels, pixels)
+            entry_point, sizes = "transpose_input", [samples, channels, pixels]
             blocks = samples * -(-channels // tile) * -(-pixels // tile)
         else:
             width = _width(plan, "input_vector_bytes")
-            entry_point, counts = "cast_input", (samples, channels * pixels)
+            entry_point, sizes = "cast_input", [samples, channels * pixels]
             blocks = samples * -(-channels * pixels // (threads * configuration.integer("input_items") * width))
         grid, block = (min(blocks, _MAX_GRID), 1, 1), (threads, 1, 1)
-        plan.launch(entry_point, grid, block, x, converted, largest, *map(ctypes.c_longlong, counts))
+        plan.launch(entry_point, grid, block, x, converted, largest, *_longs(sizes))
         return converted
 
     def _convolve(self, plan: Plan, source: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -315,7 +316,7 @@ class ModelNew(TunedModule):
             in_planes = configuration["convolution_layout"] == "nchw"
             planes, elements = (samples * channels, pixels) if in_planes else (1, product.numel())
             blocks = planes * -(-elements // chunk)
-        counts = map(ctypes.c_longlong, (samples, channels, pixels))
+        counts = _longs((samples, channels, pixels))
         grid, block = (min(blocks, _MAX_GRID), 1, 1), (threads, 1, 1)
         plan.launch(entry_point, grid, block, product, output, *arguments, *counts)
 
@@ -327,11 +328,11 @@ class ModelNew(TunedModule):
         counts = (samples, in_channels, out_channels, height, width, kernel_height, kernel_width)
         options = plan.problem.options
         last = (options["input"] == "channels_last", _layout(weight) == "channels_last")
-        layouts = map(ctypes.c_int, (*last, options["output"] == "channels_last"))
+        layouts = [ctypes.c_int(is_last) for is_last in (*last, options["output"] == "channels_last")]
         blocks = min(samples * out_channels, _REPAIR_BLOCKS * plan.device.multiprocessors)
         read = (x, weight, output, conv_bias, bias, factors, largest, constant, factor)
         grid, block = (blocks, 1, 1), (_REPAIR_THREADS, 1, 1)
-        plan.launch("repair", grid, block, *read, *map(ctypes.c_longlong, counts), *layouts)
+        plan.launch("repair", grid, block, *read, *_longs(counts), *layouts)
 
     def reference_forward(self, *inputs: Any) -> torch.Tensor:
         """The reference's operations."""
@@ -342,6 +343,10 @@ class ModelNew(TunedModule):
         return output
 
 
+def _longs(counts: Sequence[int]) -> list[ctypes.c_longlong]:
+    return [ctypes.c_longlong(count) for count in counts]
+
+
 def _width(plan: Plan, tunable: str) -> int:
     """Elements of the model's type in one access of so many bytes."""
     return max(1, plan.configuration.integer(tunable) // ITEM_BYTES[plan.problem.dtype])
@@ -350,7 +355,9 @@ def _width(plan: Plan, tunable: str) -> int:
 def _precision(x: torch.Tensor) -> str:
     """What torch's flags let the reference's convolution of x run in: `tf32` or `strict`."""
     flags = torch.backends.cudnn
-    allowed = x.is_cuda and x.dtype == torch.float32 and flags.enabled and flags.conv.fp32_precision == "tf32"
+    allowed = x.is_cuda and x.dtype == torch.float32 and flags.enabled
+    if allowed:
+        allowed = flags.conv.fp32_precision == "tf32"  # type: ignore[attr-defined]
     return "tf32" if allowed else "strict"
 
 

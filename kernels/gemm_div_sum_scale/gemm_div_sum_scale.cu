@@ -121,10 +121,11 @@ __device__ __forceinline__ void sum_split(const scalar_t* weight, scalar_t* part
 
 // Half the sum of a column's partial sums first, first + step, ... Half, as the reference halves before it adds up.
 // Read past the first-level cache: in a fused launch other multiprocessors have just written them.
+template <int at_once>
 __device__ __forceinline__ scalar_t joined(const scalar_t* partials, long long splits, long long features,
                                            long long column, int first, int step) {
-    constexpr int at_once = 8;
     scalar_t total = 0;
+#pragma unroll 1
     for (long long split = first; split < splits; split += at_once * step) {
         scalar_t values[at_once];
 #pragma unroll
@@ -133,13 +134,9 @@ __device__ __forceinline__ scalar_t joined(const scalar_t* partials, long long s
             values[k] = other < splits ? __ldcg(partials + other * features + column) : scalar_t(0);
         }
 #pragma unroll
-        for (int half = at_once / 2; half > 0; half /= 2) {
-#pragma unroll
-            for (int k = 0; k < half; ++k) {
-                values[k] += values[k + half];
-            }
+        for (int k = 0; k < at_once; ++k) {
+            total += values[k];
         }
-        total += values[0];
     }
     return total * scalar_t(0.5);
 }
@@ -151,12 +148,12 @@ __device__ __forceinline__ void join_columns(const scalar_t* partials, scalar_t*
     constexpr int ways = threads > columns ? threads / columns : 1;
     if constexpr (ways == 1) {
         for (int i = threadIdx.x; i < columns && first + i < features; i += threads) {
-            sums[first + i] = joined(partials, splits, features, first + i, 0, 1);
+            sums[first + i] = joined<8>(partials, splits, features, first + i, 0, 1);
         }
     } else {
         __shared__ scalar_t parts[ways][columns];
         const int side = threadIdx.x % columns, way = threadIdx.x / columns;
-        parts[way][side] = first + side < features ? joined(partials, splits, features, first + side, way, ways) : 0;
+        parts[way][side] = first + side < features ? joined<8>(partials, splits, features, first + side, way, ways) : 0;
         __syncthreads();
         if (way == 0 && first + side < features) {
             scalar_t sum = 0;
@@ -250,11 +247,11 @@ __device__ __forceinline__ scalar_t factor_of(const scalar_t* sums, long long sp
     } else if constexpr (factors == Factors::sums) {
         return fuses ? __ldcg(sums + column) : sums[column];
     } else {
-        return joined(sums, splits, features, column, 0, 1);
+        return joined<2>(sums, splits, features, column, 0, 1);
     }
 }
 
-// Adds vectors_in_flight vectors a row, row_threads vectors apart, to the sums; unless `whole`, those before `features`.
+// Adds vectors_in_flight vectors a row, row_threads vectors apart; unless `whole`, those of them before `features`.
 template <Factors factors, bool whole>
 __device__ __forceinline__ void add_vectors(RowSums& totals, const Rows& rows, const scalar_t* sums, long long splits,
                                             long long features, long long first) {

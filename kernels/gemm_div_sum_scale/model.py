@@ -13,7 +13,7 @@ from tunebench.kernels import INCLUDE
 from tunebench.kernels.tuned_module import ITEM_BYTES, SCALAR_TYPE, TunedModule
 from tunebench.tuner.compile.base import LoadedModule
 from tunebench.tuner.device import Device
-from tunebench.tuner.kernel import Kernel, Plan
+from tunebench.tuner.kernel import Kernel, Mode, Plan
 from tunebench.tuner.problem import Problem, Work
 from tunebench.tuner.space import Constraint, SearchSpace, Tunable
 
@@ -47,13 +47,18 @@ def _rows_fit_block(join: str, block_size: int, row_threads: int) -> bool:
     return join != "fused" or row_threads <= block_size
 
 
+def _rows_fit_registers(vector_width: int, rows_per_thread: int, vectors_in_flight: int, problem: Problem) -> bool:
+    """256 bytes of a thread's registers for what it has in flight; the rest is for sums and addresses."""
+    return rows_per_thread * vectors_in_flight * vector_width * ITEM_BYTES[problem.dtype] <= 256
+
+
 def _sums_now(algorithm: str, problem: Problem) -> bool:
     """Whether each call sums the columns, so that how is worth tuning."""
     return algorithm == "column_sums" and not _keeps_sums(problem)
 
 
 def _keeps_sums(problem: Problem) -> bool:
-    return problem.options["mode"] == "frozen"
+    return problem.options["mode"] == Mode.FROZEN
 
 
 def _worth_keeping(algorithm: str, problem: Problem) -> bool:
@@ -81,6 +86,7 @@ SPACE = SearchSpace(
         Constraint("vector_divides_hidden", _divides_hidden),
         Constraint("block_within_limit", _block_runs),
         Constraint("rows_fit_block", _rows_fit_block),
+        Constraint("rows_fit_registers", _rows_fit_registers),
         Constraint("kept_sums_are_used", _worth_keeping),
     ),
     default={
@@ -134,6 +140,9 @@ class ModelNew(TunedModule):
     The sum over features of x · Wᵀ is x times the column sums of W: one pass over W takes the place of the product.
     It is an algebraic rewrite: a row in which the reference meets Inf − Inf between two features' products, and makes
     NaN of it, can come out as Inf, since the sums of W never see that x.
+
+    Frozen, the column sums are kept between calls (see `freeze` for how a change of the weight is noticed, and its
+    cost): a call is then one launch that reads x and the sums. Not frozen, every call reads W as it is.
     """
 
     kernel = Kernel.declare(
@@ -142,6 +151,7 @@ class ModelNew(TunedModule):
         space=SPACE,
         work=work,
         include=INCLUDE,
+        modes=("eval", "frozen"),
     )
 
     def __init__(self, input_size: int, hidden_size: int, scaling_factor: float) -> None:
@@ -167,18 +177,19 @@ class ModelNew(TunedModule):
         ):
             return None
         axes = {"rows": x.shape[0], "in_features": x.shape[1], "hidden": weight.shape[0]}
-        return Problem(axes, dtype, {"mode": "eval"})
+        return Problem(axes, dtype, {"mode": self.mode()})
 
     def tuned_forward(self, plan: Plan, *inputs: Any) -> torch.Tensor:
         """(rows, in_features) to (rows, 1)."""
         (x,) = inputs
-        output = x.new_empty(x.shape[0], 1)
+        output: torch.Tensor = x.new_empty(x.shape[0], 1)
         if plan.configuration["algorithm"] == "gemm":
             self._sum_product(plan, torch.matmul(x, self.weight.T), output)
         elif plan.configuration.get("join") == "fused":
             self._fused(plan, x, output)
         else:
-            self._dot(plan, x, *self._column_sums(plan), output)
+            kept = self.kept("column sums", lambda: self._column_sums(plan), (self.weight,), plan.configuration)
+            self._dot(plan, x, *kept, output)
         return output
 
     def _column_sums(self, plan: Plan) -> tuple[torch.Tensor, int]:
@@ -248,4 +259,5 @@ class ModelNew(TunedModule):
         """The reference's operations."""
         (x,) = inputs
         product = torch.matmul(x, self.weight.T)
-        return torch.sum(product / 2, dim=1, keepdim=True) * self.scaling_factor
+        output: torch.Tensor = torch.sum(product / 2, dim=1, keepdim=True) * self.scaling_factor
+        return output
