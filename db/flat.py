@@ -27,7 +27,12 @@ FLAT_COLUMNS = (
 
 def flat_values(row: TrialRow) -> dict[str, Flat]:
     """A trial's columns: times in milliseconds, moments in UTC, problem and configuration as JSON."""
-    ratios = {Baseline.REFERENCE: row.over_reference, Baseline.DEFAULT: row.over_default, Baseline.COPY: row.over_copy}
+    ratios = {
+        Baseline.REFERENCE: row.over_reference,
+        Baseline.DEFAULT: row.over_default,
+        Baseline.COMPILED: row.over_compiled,
+        Baseline.COPY: row.over_copy,
+    }
     values: dict[str, Flat] = {
         "trial": row.trial_id,
         "study": row.study_id,

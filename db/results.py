@@ -20,8 +20,8 @@ class TrialRow:
         median_ms, low_ms, high_ms, regime: None where the trial was not timed.
         recorded_at: UTC.
         message: why it failed; empty for a correct trial.
-        over_reference, over_default, over_copy: speed-ups of the newest comparison that this configuration won in its
-            study; the last is the share of the memory's ceiling.
+        over_reference, over_default, over_compiled, over_copy: speed-ups of the newest comparison that this
+            configuration won in its study; the last is the share of the memory's ceiling.
     """
 
     trial_id: int
@@ -47,6 +47,7 @@ class TrialRow:
     confirmed_at: datetime | None
     over_reference: Ratio | None
     over_default: Ratio | None
+    over_compiled: Ratio | None
     over_copy: Ratio | None
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -34,7 +35,7 @@ class StudyRequest(BaseModel):
     seed: int = Field(default=0, ge=0)
     device: str | None = None
     compiler: CompilerName | None = Field(default=None, strict=False)
-    modes: tuple[Mode, ...] | None = Field(default=None, strict=False)
+    modes: tuple[Annotated[Mode, Field(strict=False)], ...] | None = Field(default=None, strict=False)
     sizes: Mapping[str, int | float] = Field(default_factory=dict)
     tunables: Mapping[str, Sequence[bool | int | float | str]] = Field(default_factory=dict)
 

@@ -198,6 +198,7 @@ def row_values(row: TrialRow) -> dict[str, object]:
         "confirmed": row.confirmed,
         "over_reference": _ratio_values(row.over_reference),
         "over_default": _ratio_values(row.over_default),
+        "over_compiled": _ratio_values(row.over_compiled),
         "over_copy": _ratio_values(row.over_copy),
     }
 

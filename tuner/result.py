@@ -182,6 +182,8 @@ class Baseline(enum.StrEnum):
     """The reference model, eager."""
     DEFAULT = "default"
     """The kernel's hand-picked default configuration, where it is correct."""
+    COMPILED = "compiled"
+    """The reference under `torch.compile(mode="max-autotune")`, where it was asked for."""
     COPY = "copy"
     """A plain copy of as many bytes as the problem must move: the memory's ceiling."""
 

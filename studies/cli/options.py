@@ -31,7 +31,7 @@ def _pairs(options: list[str], form: str) -> dict[str, str]:
     return pairs
 
 
-def parse_sizes(options: list[str]) -> dict[str, object]:
+def parse_sizes(options: list[str]) -> dict[str, bool | int | float | str]:
     """NAME=NUMBER options as a mapping."""
     return {name: _value(text) for name, text in _pairs(options, "NAME=NUMBER").items()}
 

@@ -1,0 +1,448 @@
+"""Tuned models against eager, torch.compile and the hand-picked default, timed in the same rounds; and the ceilings.
+
+Every case runs in a process of its own: one that fails, crashes or hangs costs no other its result.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar, cast
+
+import torch
+from pebble import ProcessExpired, ProcessPool
+
+from tunebench.kernels.registry import load_model
+from tunebench.kernels.tuned_module import TunedModule
+from tunebench.studies.tune import request_of
+from tunebench.tuner.check import REFERENCE_MULTIPLE, Oracle, compare
+from tunebench.tuner.compile import compiler_for
+from tunebench.tuner.compile.cache import BuildCache
+from tunebench.tuner.compiled import CompiledReferenceError, compile_reference
+from tunebench.tuner.device import Device, DeviceKind, find_device
+from tunebench.tuner.environment import Environment, current_environment
+from tunebench.tuner.errors import CompileError, TunebenchError, UnknownNameError, UserError
+from tunebench.tuner.evaluate import Subject
+from tunebench.tuner.forkserver import context, start_forkserver
+from tunebench.tuner.kernel import Kernel, Mode, Plan
+from tunebench.tuner.measure import Call, clock_for, interleave, speedup
+from tunebench.tuner.problem import Problem, Work
+from tunebench.tuner.reference import Reference
+from tunebench.tuner.result import Baseline, CacheRegime, ErrorFigures, Ratio
+from tunebench.tuner.space import Configuration, Value
+from tunebench.tuner.statistics import median_interval
+
+TUNED = "tuned"
+"""The contender that everything else is a baseline of."""
+
+ROUNDS = 60
+CASE_SECONDS = 1800.0
+"""The longest that one case may take; max-autotune compiles for minutes."""
+
+_CEILING_SAMPLES = 11
+_GEMM = {DeviceKind.CUDA: 8192, DeviceKind.CPU: 1024}
+_STREAM_BYTES = {DeviceKind.CUDA: 1 << 30, DeviceKind.CPU: 1 << 28}
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kernel in one mode at one size.
+
+    Attributes:
+        kernel: a shipped kernel's name, or a kernel folder's path.
+        sizes: constants of its reference to change.
+        configuration: tunables to set beside the default's, in place of what `ModelNew` chooses for itself.
+        compiled: whether torch.compile is a baseline.
+        seconds: of timing, not counting compilation and checks.
+    """
+
+    kernel: str
+    mode: Mode
+    sizes: Mapping[str, int | float] = field(default_factory=dict)
+    device: str | None = None
+    configuration: Mapping[str, Value] | None = None
+    compiled: bool = True
+    seconds: float = 5.0
+
+    def __str__(self) -> str:
+        sizes = "".join(f" {name}={size}" for name, size in self.sizes.items())
+        return f"{self.kernel} {self.mode}{sizes}"
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What the device reaches, measured at the time.
+
+    Attributes:
+        copy_gbs, read_gbs: memory traffic of a copy (read and written) and of a sum, GB/s.
+        gemm_tflops: arithmetic rate of a large square matrix product, by the arithmetic it uses.
+    """
+
+    copy_gbs: float
+    read_gbs: float
+    gemm_tflops: Mapping[str, float]
+
+    def floor_ms(self, work: Work, *, in_cache: bool) -> tuple[float, str]:
+        """The least time that the device's best rates allow for a problem's work, and which of them it is.
+
+        Args:
+            in_cache: memory's rate does not bind what stays in the caches.
+        """
+        memory = ("read", self.read_gbs) if self.read_gbs > self.copy_gbs else ("copy", self.copy_gbs)
+        arithmetic = max(self.gemm_tflops.items(), key=lambda rate: rate[1])
+        floors = [(work.operations / arithmetic[1] / 1e9, f"{arithmetic[0]} products")]
+        if not in_cache:
+            floors.append((work.bytes / memory[1] / 1e6, f"{memory[0]} rate"))
+        return max(floors)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """A contender's median with its 95 % interval, milliseconds."""
+
+    median_ms: float
+    low_ms: float
+    high_ms: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a case came to.
+
+    Attributes:
+        timings: by contender: `tuned` and the baselines.
+        speedups: of the tuned model over each baseline; over `copy` it is the share of the copy rate.
+        errors: against float64 by contender, the worst of all inputs tried.
+        right: whether the tuned model's error is within the gate's bound.
+        tier: where the configuration came from; `given` where the caller named it.
+        reason: for people: the trial it comes from, or why there is nothing better.
+        floor_ms, bound: the least time that the device's best rates allow, and by which of them; None without ceilings.
+        notes: baselines that are missing, and why.
+    """
+
+    kernel: str
+    problem: Problem
+    timings: Mapping[str, Timing]
+    speedups: Mapping[Baseline, Ratio]
+    errors: Mapping[str, ErrorFigures]
+    right: bool
+    tier: str
+    configuration: Configuration | None
+    reason: str
+    floor_ms: float | None
+    bound: str
+    notes: tuple[str, ...]
+
+    @property
+    def share(self) -> float | None:
+        """Of the roofline: the floor over the tuned median."""
+        return self.floor_ms / self.timings[TUNED].median_ms if self.floor_ms else None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A case that came to nothing."""
+
+    case: Case
+    message: str
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A whole run.
+
+    Attributes:
+        ceilings: None where they could not be measured.
+    """
+
+    device: Device
+    environment: Environment
+    ceilings: Ceilings | None
+    results: tuple[Result, ...]
+    failures: tuple[Failure, ...]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the command line asks for, for all its targets alike."""
+
+    modes: Sequence[str] = ()
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+    batches: Sequence[int] = ()
+    device: str | None = None
+    configuration: Mapping[str, Value] | None = None
+    compiled: bool = True
+    seconds: float = 5.0
+
+
+def cases_of(targets: Sequence[str], wish: Wish) -> list[Case]:
+    """The cases of kernels' names, study files and kernel folders, in order.
+
+    A size goes to every kernel whose reference has a constant of that name; so does a batch, whose constant is
+    `batch_size`, or the first where there is none of that name.
+
+    Raises:
+        UserError: a target, mode or size that none of the targets has.
+    """
+    cases: list[Case] = []
+    known: set[str] = set()
+    for target in targets:
+        request = request_of(target, {"modes": list(wish.modes)} if wish.modes else {})
+        kernel = load_model(request.kernel).kernel
+        legal = kernel.reference(request.sizes).sizes
+        known |= set(legal)
+        own = {name: size for name, size in wish.sizes.items() if name in legal}
+        batch = "batch_size" if "batch_size" in legal else next(iter(legal))
+        for mode in _modes(kernel, request.modes, len(targets) > 1):
+            for sizes in [{batch: size} for size in wish.batches] or [{}]:
+                merged = {**request.sizes, **own, **sizes}
+                kernel.reference(merged)  # refuses what is not a size before anything runs
+                chosen = wish.device or request.device
+                case = Case(request.kernel, mode, merged, chosen, wish.configuration, wish.compiled, wish.seconds)
+                cases.append(case)
+    if unknown := [name for name in wish.sizes if name not in known]:
+        raise UnknownNameError("size", unknown[0], known)
+    if not cases:
+        raise UserError(f"none of the kernels has mode {' or '.join(wish.modes)}")
+    if wish.configuration is not None and len({case.kernel for case in cases}) > 1:
+        raise UserError("a configuration belongs to one kernel: name one kernel beside --config")
+    return cases
+
+
+def _modes(kernel: Kernel, wanted: Sequence[Mode] | None, lenient: bool) -> Sequence[Mode]:
+    unknown = [mode for mode in wanted or () if mode not in kernel.modes]
+    if unknown and not lenient:
+        raise UnknownNameError(f"mode of kernel '{kernel.name}'", unknown[0], kernel.modes)
+    return [mode for mode in wanted if mode in kernel.modes] if wanted else kernel.modes
+
+
+def bench(cases: Sequence[Case], begin: Callable[[str], None] = lambda _: None) -> Bench:
+    """Measure the ceilings, then every case, each in a process of its own.
+
+    Args:
+        begin: told what is about to be measured.
+    """
+    device = find_device(cases[0].device)
+    start_forkserver([__name__])
+    ceilings: Ceilings | None = None
+    results: list[Result] = []
+    failures: list[Failure] = []
+    begin("ceilings of the device")
+    try:
+        ceilings = _in_a_process(measure_ceilings, cases[0].device)
+    except _FailedError as error:
+        begin(f"no ceilings: {error}")
+    for case in cases:
+        begin(str(case))
+        try:
+            results.append(_in_a_process(measure_case, case, ceilings))
+        except _FailedError as error:
+            failures.append(Failure(case, str(error)))
+            begin(f"{case}: failed: {error}")
+    environment = current_environment(device, compiler_for(device).version())
+    return Bench(device, environment, ceilings, tuple(results), tuple(failures))
+
+
+class _FailedError(Exception):
+    """A case's process gave no result; the message says why."""
+
+
+def _in_a_process(function: Callable[..., Answer], *arguments: object) -> Answer:
+    with ProcessPool(1, max_tasks=1, context=context()) as pool:
+        # The process is forked from a server that may have been started under other settings.
+        settings = {name: value for name, value in os.environ.items() if name.startswith("TUNEBENCH_")}
+        future = pool.schedule(_answer_or_reason, args=[settings, function, *arguments], timeout=CASE_SECONDS)
+        try:
+            answer, reason = future.result()
+        except FutureTimeoutError:
+            raise _FailedError(f"still running after {CASE_SECONDS:.0f} s: killed") from None
+        except ProcessExpired as expired:
+            raise _FailedError(f"its process died with exit code {expired.exitcode}") from None
+        except KeyboardInterrupt:
+            pool.stop()  # type: ignore[no-untyped-call]
+            raise
+    if reason is not None:
+        raise _FailedError(reason)
+    return cast(Answer, answer)
+
+
+def _answer_or_reason(
+    settings: Mapping[str, str], function: Callable[..., Answer], *arguments: object
+) -> tuple[Answer | None, str | None]:
+    os.environ.update(settings)
+    try:
+        return function(*arguments), None
+    except TunebenchError as error:
+        return None, str(error)
+    except Exception as error:  # noqa: BLE001 - a process boundary: whatever it is becomes the case's failure
+        return None, f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+# What follows runs in a case's own process.
+
+
+def measure_ceilings(wanted: str | None) -> Ceilings:
+    """Copy, read and matrix-product rates of a device: medians of a few calls.
+
+    Raises:
+        UserError: the device is not here.
+    """
+    device = find_device(wanted)
+    where = device.torch_device
+    size = min(_STREAM_BYTES[device.kind], device.memory_bytes // 16)
+    clock = clock_for(device, 1 << 62)  # nothing here needs caches flushed: it is far larger, or meant to be in them
+
+    def rate(amount: float, call: Call) -> float:
+        clock.warm_up(call)
+        return amount / statistics.median(clock.sample([call] * _CEILING_SAMPLES))
+
+    source = torch.ones(size // 4, device=where)
+    target = torch.empty_like(source)
+    copy = rate(2 * size / 1e6, lambda: target.copy_(source))
+    read = rate(size / 1e6, source.sum)
+    edge = _GEMM[device.kind]
+    products = 2.0 * edge**3 / 1e9
+    one = torch.rand(edge, edge, device=where)
+    rates = {"fp32": rate(products, lambda: one @ one)}
+    if device.kind is DeviceKind.CUDA:
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high")
+        rates["TF32"] = rate(products, lambda: one @ one)
+        torch.set_float32_matmul_precision(before)
+        half = one.half()
+        rates["fp16"] = rate(products, lambda: half @ half)
+    return Ceilings(copy, read, rates)
+
+
+def measure_case(case: Case, ceilings: Ceilings | None) -> Result:
+    """Check and time one case.
+
+    Raises:
+        TunebenchError: the case is not legal, or its model cannot serve the reference's inputs.
+    """
+    factory = load_model(case.kernel)
+    kernel, device = factory.kernel, find_device(case.device)
+    reference = kernel.reference(case.sizes)
+    subject = Subject.prepare(kernel, factory, reference, case.mode, device)
+    notes: list[str] = []
+    models: dict[str, Callable[..., Any]] = {Baseline.REFERENCE: subject.reference}
+    if case.compiled:
+        try:
+            models[Baseline.COMPILED] = compile_reference(subject.reference, subject.oracle.cases[0].inputs)
+        except CompiledReferenceError as error:
+            notes.append(str(error))
+    try:
+        models[Baseline.DEFAULT] = _default_model(subject, factory, reference, case.mode)
+    except CompileError as error:
+        notes.append(f"default configuration: {error}")
+    tuned = cast(TunedModule, subject.model)
+    given = None if case.configuration is None else _given(subject, case.configuration)
+    if given is not None:
+        tuned.pin(_plan(subject, given))
+    models[TUNED] = tuned
+
+    with torch.no_grad():
+        errors = {name: _errors(model, subject.oracle) for name, model in models.items() if name != Baseline.REFERENCE}
+        samples = _samples(subject, models, case.seconds)
+    work = kernel.work(subject.problem)
+    floor: tuple[float | None, str] = (None, "")
+    if ceilings is not None:
+        warm = clock_for(device, work.bytes).regime is CacheRegime.WARM
+        floor = ceilings.floor_ms(work, in_cache=warm and work.bytes <= device.l2_bytes)
+    choice = _choice_of(tuned, subject.problem, given)
+    own = errors[TUNED]
+    return Result(
+        kernel=kernel.name,
+        problem=subject.problem,
+        timings={name: Timing(*median_interval(values)) for name, values in samples.items()},
+        speedups={one: speedup(samples[TUNED], samples[one]) for one in Baseline if one in samples},
+        errors=errors,
+        right=own.max_relative <= max(subject.oracle.tolerance, REFERENCE_MULTIPLE * own.reference_max_relative),
+        tier=choice[0],
+        configuration=choice[1],
+        reason=choice[2],
+        floor_ms=floor[0],
+        bound=floor[1],
+        notes=tuple(notes),
+    )
+
+
+def _samples(
+    subject: Subject, models: Mapping[str, Callable[..., Any]], seconds: float
+) -> dict[str, tuple[float, ...]]:
+    inputs = subject.oracle.cases[0].inputs
+    calls: dict[str, Call] = {name: _call(model, inputs) for name, model in models.items()}
+    bytes_moved = subject.kernel.work(subject.problem).bytes
+    source = torch.ones(max(1, bytes_moved // 2), dtype=torch.uint8, device=subject.device.torch_device)
+    target = torch.empty_like(source)
+    calls[Baseline.COPY] = lambda: target.copy_(source)
+    return interleave(calls, clock_for(subject.device, bytes_moved), ROUNDS, seconds)
+
+
+def _call(model: Callable[..., Any], inputs: tuple[Any, ...]) -> Call:
+    return lambda: model(*inputs)
+
+
+def _default_model(subject: Subject, factory: type[TunedModule], reference: Reference, mode: Mode) -> TunedModule:
+    """Another model with the same weights, pinned to the hand-picked default."""
+    model = cast(TunedModule, reference.make_model(0, subject.device.torch_device, factory)).train(mode is Mode.TRAIN)
+    model.load_state_dict(subject.oracle.state)
+    if mode is Mode.FROZEN:
+        model.freeze()
+    space = subject.kernel.space.enumerate(subject.problem, subject.device)
+    model.pin(_plan(subject, space[space.default]))
+    return model
+
+
+def _given(subject: Subject, values: Mapping[str, Value]) -> Configuration:
+    """The member of the valid space that has these values, and otherwise is nearest to the default.
+
+    Raises:
+        UserError: there is none.
+    """
+    space = subject.kernel.space
+    for name, value in values.items():
+        space.restrict({name: [value]})  # refuses unknown names and values
+    valid = space.enumerate(subject.problem, subject.device)
+    nearest = cast(Configuration, valid[valid.nearest({**space.default, **values})])
+    if any(nearest.get(name) != value for name, value in values.items()):
+        raise UserError(f"the configuration given is not valid for {subject.problem}: the nearest one is {nearest}")
+    return nearest
+
+
+def _plan(subject: Subject, configuration: Configuration) -> Plan:
+    compiler = compiler_for(subject.device)
+    variant = subject.kernel.variant(configuration, subject.problem, subject.device.architecture)
+    module = compiler.load(BuildCache().build(compiler, variant), subject.device.index)
+    return Plan(configuration, subject.problem, subject.device, module)
+
+
+def _choice_of(
+    tuned: TunedModule, problem: Problem, given: Configuration | None
+) -> tuple[str, Configuration | None, str]:
+    if given is not None:
+        return "given", given, "named by the caller"
+    choice = next(choice for (one, _), choice in tuned.choices.items() if one == problem)
+    return choice.tier.value, choice.configuration, choice.reason
+
+
+def _errors(model: Callable[..., Any], oracle: Oracle) -> ErrorFigures:
+    """The figures of the case with the largest multiple of the reference's own error."""
+    return max(_case_errors(model, oracle), key=lambda figures: figures.multiple_of_reference)
+
+
+def _case_errors(model: Callable[..., Any], oracle: Oracle) -> Iterator[ErrorFigures]:
+    for case in oracle.cases:
+        figures = compare(model(*case.inputs), case.expected, case.scale, bound=math.inf)
+        reference = case.reference_errors
+        yield replace(
+            figures,
+            reference_max_relative=reference.max_relative,
+            reference_relative_norm=reference.relative_norm,
+        )

@@ -1,0 +1,33 @@
+"""The reference under torch.compile, as a baseline to beat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from tunebench.tuner.errors import TunebenchError
+
+
+class CompiledReferenceError(TunebenchError):
+    """torch.compile could not compile or run the reference; the message is its first line."""
+
+
+def compile_reference(model: nn.Module, inputs: Sequence[Any]) -> Callable[..., Any]:
+    """The model under `torch.compile(mode="max-autotune")`, compiled for these inputs; takes tens of seconds.
+
+    Raises:
+        CompiledReferenceError: it does not compile, or its first calls fail.
+    """
+    torch.compiler.reset()  # what was compiled for other shapes must not make this one dynamic
+    compiled: Callable[..., Any] = torch.compile(model, mode="max-autotune", dynamic=False)
+    try:
+        with torch.no_grad():
+            for _ in range(3):  # the first compiles, the next ones record its CUDA graph
+                compiled(*inputs)
+    except Exception as error:  # another project's compiler raises what it likes
+        lines = str(error).strip().splitlines() or [""]
+        raise CompiledReferenceError(f"torch.compile: {type(error).__name__}: {lines[0]}") from error
+    return compiled
