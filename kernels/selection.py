@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from tunebench.db.query import best_for
 from tunebench.db.store import open_database
+from tunebench.kernels.shipped import find_shipped, member_of
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import DatabaseError, DatabaseMissingError, EmptySpaceError
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.space import Configuration
+from tunebench.tuner.space import Configuration, ValidSpace
 
 
 class Tier(enum.StrEnum):
@@ -24,6 +25,8 @@ class Tier(enum.StrEnum):
     """Measured for the nearest problem on this kind of device."""
     ARCHITECTURE = "architecture"
     """Measured for this problem on another device of the same architecture."""
+    SHIPPED = "shipped"
+    """Shipped with the kernel, measured for this problem or the nearest one on a device of the same architecture."""
     DEFAULT = "default"
     """The kernel's hand-picked default, or the valid configuration nearest to it."""
     REFERENCE = "reference"
@@ -47,25 +50,36 @@ class Choice:
 def choose(kernel: Kernel, problem: Problem, device: Device) -> Choice:
     """The best configuration known for a problem on a device.
 
-    A configuration from the database is used only where it is a member of the problem's own valid space: a database
-    says which configuration, never what to compile. One that cannot be read is warned of and passed over.
+    A configuration from the database or a shipped file is used only where it is a member of the problem's own valid
+    space: results say which configuration, never what to compile. What cannot be read is warned of and passed over.
     """
     try:
         space = kernel.space.enumerate(problem, device)
     except EmptySpaceError as error:
         return Choice(None, Tier.REFERENCE, str(error))
-    default = Choice(space[space.default], Tier.DEFAULT, "no result that fits is in the database")
+    recorded = _recorded(kernel, problem, device, space)
+    if isinstance(recorded, Choice):
+        return recorded
+    if (shipped := find_shipped(kernel, problem, device, space)) is not None:
+        reason = f"shipped, measured for {shipped.result.problem} on {shipped.device}"
+        return Choice(shipped.configuration, Tier.SHIPPED, reason)
+    return Choice(space[space.default], Tier.DEFAULT, recorded)
+
+
+def _recorded(kernel: Kernel, problem: Problem, device: Device, space: ValidSpace) -> Choice | str:
+    """The database's best, or why there is none."""
     try:
         with open_database(read_only=True) as database:
             found = best_for(database, kernel=kernel.name, source_digest=kernel.digest, problem=problem, device=device)
     except DatabaseMissingError as missing:
-        return Choice(default.configuration, Tier.DEFAULT, str(missing))
+        return str(missing)
     except DatabaseError as error:
-        warnings.warn(f"{kernel.name} runs its default configuration: {error}", RuntimeWarning, stacklevel=6)
-        return Choice(default.configuration, Tier.DEFAULT, str(error))
+        warnings.warn(f"{kernel.name} runs without recorded results: {error}", RuntimeWarning, stacklevel=7)
+        return str(error)
     if found is None:
-        return default
-    if space.find(found.configuration) is None:
-        return Choice(default.configuration, Tier.DEFAULT, f"trial {found.row.trial_id} is not valid for this problem")
+        return "no result that fits is in the database"
+    configuration = member_of(space, found.configuration)
+    if configuration is None:
+        return f"trial {found.row.trial_id} is not valid for this problem"
     reason = f"trial {found.row.trial_id}, measured for {found.row.problem} on {found.row.device_name}"
-    return Choice(found.configuration, Tier(found.tier.value), reason)
+    return Choice(configuration, Tier(found.tier.value), reason)

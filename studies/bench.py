@@ -6,6 +6,7 @@ Every case runs in a process of its own: one that fails, crashes or hangs costs 
 from __future__ import annotations
 
 import math
+import os
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -254,7 +255,9 @@ class _FailedError(Exception):
 
 def _in_a_process(function: Callable[..., Answer], *arguments: object) -> Answer:
     with ProcessPool(1, max_tasks=1, context=context()) as pool:
-        future = pool.schedule(_answer_or_reason, args=[function, *arguments], timeout=CASE_SECONDS)
+        # The process is forked from a server that may have been started under other settings.
+        settings = {name: value for name, value in os.environ.items() if name.startswith("TUNEBENCH_")}
+        future = pool.schedule(_answer_or_reason, args=[settings, function, *arguments], timeout=CASE_SECONDS)
         try:
             answer, reason = future.result()
         except FutureTimeoutError:
@@ -269,7 +272,10 @@ def _in_a_process(function: Callable[..., Answer], *arguments: object) -> Answer
     return cast(Answer, answer)
 
 
-def _answer_or_reason(function: Callable[..., Answer], *arguments: object) -> tuple[Answer | None, str | None]:
+def _answer_or_reason(
+    settings: Mapping[str, str], function: Callable[..., Answer], *arguments: object
+) -> tuple[Answer | None, str | None]:
+    os.environ.update(settings)
     try:
         return function(*arguments), None
     except TunebenchError as error:

@@ -9,6 +9,8 @@ import torch
 from tunebench.db.engine import locate, name_of
 from tunebench.db.query import count_rows
 from tunebench.db.store import open_database
+from tunebench.kernels.registry import kernel_names, load_model
+from tunebench.kernels.shipped import ShippedFileError, files_of, is_stale, read_file
 from tunebench.tuner.compile import COMPILERS
 from tunebench.tuner.compile.base import CompilerName
 from tunebench.tuner.compile.cache import default_cache_folder
@@ -38,7 +40,24 @@ def examine(database: str | None) -> list[Finding]:
     findings += _devices()
     findings += [_compiler(name) for name in CompilerName]
     findings += [Finding("build cache", True, str(default_cache_folder())), _database(database)]
+    findings += [_shipped(name) for name in kernel_names()]
     return findings
+
+
+def _shipped(name: str) -> Finding:
+    """Whether the results that ship with a kernel are of the kernel as it is now."""
+    subject, remedy = f"shipped {name}", f"tunebench tune studies/shipped/{name}*.toml && tunebench ship {name}"
+    kernel = load_model(name).kernel
+    served = []
+    for path in files_of(kernel):
+        try:
+            file = read_file(path)
+        except ShippedFileError as error:
+            return Finding(subject, False, str(error), remedy)
+        if is_stale(kernel, file):
+            return Finding(subject, False, f"{path.name} is of another version of the kernel: not served", remedy)
+        served.append(f"{file.device}: {len(file.results)} problems")
+    return Finding(subject, True, ", ".join(served) or "no results ship with it")
 
 
 def _devices() -> list[Finding]:

@@ -14,6 +14,7 @@ from tunebench.studies.cli.difference import diff
 from tunebench.studies.cli.pictures import dashboard, report
 from tunebench.studies.cli.replaying import replay
 from tunebench.studies.cli.results import best, query, show, trials
+from tunebench.studies.cli.shipping import ship
 from tunebench.studies.cli.tuning import doctor, tune
 
 app = typer.Typer(
@@ -41,6 +42,6 @@ def _root(
     del version
 
 
-for command in (tune, bench, best, trials, show, query, diff, report, dashboard, replay, doctor):
+for command in (tune, bench, best, trials, show, query, diff, report, dashboard, replay, ship, doctor):
     app.command()(command)
 app.add_typer(database_app)

@@ -1,0 +1,381 @@
+"""conv_min_add_mul: Conv2d, then min with a constant, a bias per channel and a scale in one pass."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from tunebench.kernels import INCLUDE
+from tunebench.kernels.tuned_module import ITEM_BYTES, SCALAR_TYPE, TunedModule, is_plain
+from tunebench.tuner.compile.base import Argument
+from tunebench.tuner.device import Device, DeviceKind
+from tunebench.tuner.kernel import Kernel, Plan
+from tunebench.tuner.problem import Problem, Work
+from tunebench.tuner.space import Constraint, SearchSpace, Tunable
+
+_NULL = ctypes.c_void_p(None)
+_MAX_GRID = 2**31 - 1
+_WEIGHT_THREADS = 128
+_REPAIR_THREADS = 256
+_REPAIR_BLOCKS = 4
+"""Blocks of `repair` a multiprocessor: it almost never has work."""
+
+_LONGEST_HALF_SUM = 16384
+"""Products a sum in half precision: with more, scaled weights would be subnormal on average."""
+
+_MEMORY_FORMAT = {"nchw": torch.contiguous_format, "channels_last": torch.channels_last}
+
+
+def _precision_allowed(convolution: str, problem: Problem, device: Device) -> bool:
+    """Less than full precision only where the reference's own convolution would run in TF32."""
+    return convolution == "strict" or (problem.options["precision"] == "tf32" and device.kind is DeviceKind.CUDA)
+
+
+def _sum_fits_half(convolution: str, problem: Problem) -> bool:
+    return convolution != "fp16" or _products(problem) <= _LONGEST_HALF_SUM
+
+
+def _blocks_run(input_block_size: int, output_block_size: int, device: Device) -> bool:
+    return max(input_block_size, output_block_size) <= device.max_threads_per_block
+
+
+def _relays_input(convolution_layout: str, problem: Problem) -> bool:
+    return convolution_layout != problem.options["input"]
+
+
+def _converts_input(convolution: str, convolution_layout: str, problem: Problem) -> bool:
+    return convolution == "fp16" or _relays_input(convolution_layout, problem)
+
+
+def _relays_output(convolution_layout: str, problem: Problem) -> bool:
+    return convolution_layout != problem.options["output"]
+
+
+def _may_overwrite(convolution: str, convolution_layout: str, problem: Problem) -> bool:
+    """The output may be the convolution's own memory: same type, same layout."""
+    return convolution != "fp16" and not _relays_output(convolution_layout, problem)
+
+
+# A further way to convolve is another value of `convolution`, with its branch in `_convolve`.
+SPACE = SearchSpace(
+    tunables=(
+        Tunable("convolution", ("strict", "tf32", "fp16")),
+        Tunable("convolution_layout", ("nchw", "channels_last")),
+        Tunable("benchmark", (False, True), when=lambda device: device.kind is DeviceKind.CUDA, host=True),
+        Tunable("input_block_size", (128, 256, 512), when=_converts_input),
+        Tunable("input_vector_bytes", (4, 8, 16), when=_converts_input),
+        Tunable("input_tile", (32, 64), when=_relays_input),
+        Tunable(
+            "input_items",
+            (1, 2, 4),
+            when=lambda convolution, convolution_layout, problem: (
+                convolution == "fp16" and not _relays_input(convolution_layout, problem)
+            ),
+        ),
+        Tunable("output_block_size", (128, 256, 512)),
+        Tunable("output_vector_bytes", (4, 8, 16)),
+        Tunable("output_tile", (32, 64), when=_relays_output),
+        Tunable(
+            "output_items",
+            (1, 2, 4),
+            when=lambda convolution_layout, problem: not _relays_output(convolution_layout, problem),
+        ),
+        Tunable("in_place", (False, True), when=_may_overwrite, host=True),
+    ),
+    constraints=(
+        Constraint("precision_is_the_reference's", _precision_allowed),
+        Constraint("sum_fits_half_precision", _sum_fits_half),
+        Constraint("block_within_limit", _blocks_run),
+    ),
+    default={
+        "convolution": "tf32",
+        "convolution_layout": "nchw",
+        "benchmark": False,
+        "input_block_size": 256,
+        "input_vector_bytes": 4,
+        "input_tile": 32,
+        "input_items": 1,
+        "output_block_size": 256,
+        "output_vector_bytes": 4,
+        "output_tile": 32,
+        "output_items": 1,
+        "in_place": False,
+    },
+)
+
+
+def _products(problem: Problem) -> int:
+    """Products that one output element sums."""
+    axes = problem.axes
+    return axes["in_channels"] * axes["kernel_height"] * axes["kernel_width"]
+
+
+def work(problem: Problem) -> Work:
+    """x, the weight and y cross memory once; a product and a sum for each weight of each output element."""
+    axes = problem.axes
+    pixels = (axes["height"] - axes["kernel_height"] + 1) * (axes["width"] - axes["kernel_width"] + 1)
+    outputs = axes["batch"] * axes["out_channels"] * pixels
+    inputs = axes["batch"] * axes["in_channels"] * axes["height"] * axes["width"]
+    elements = inputs + outputs + axes["out_channels"] * _products(problem)
+    return Work(bytes=elements * ITEM_BYTES[problem.dtype], operations=2 * outputs * _products(problem))
+
+
+class ModelNew(TunedModule):
+    """`Model` of `reference.py`; the convolution by torch, what stands around it by `conv_min_add_mul.cu`.
+
+    Layout: as the reference's. The output is channels-last where x or the convolution's weight is, which is how torch
+    decides; `model.to(memory_format=torch.channels_last)` therefore asks for it.
+
+    Precision: as torch's flags allow at each call. Where `torch.backends.cudnn.conv.fp32_precision` is `tf32` (also set
+    by `torch.backends.cudnn.allow_tf32`, and the default), the convolution may run in TF32 or in half precision with
+    single-precision sums, which keeps TF32's mantissa and rounds the sums to it as well. Half precision lacks TF32's
+    range: x is scaled by 64 and each channel's weight by a power of two. A sample whose largest absolute value is not 0
+    and not within 1/64 and 1000, and a channel whose weight has no such scale, are found on the device, without waiting
+    for it, and computed again in single precision by a plain kernel: right, and much slower. Within that range a
+    sample's tiny elements keep an absolute error of at most 2⁻²⁵ of the sample's largest or of 1/64, whichever is more.
+
+    Nothing is kept between calls: the weight is converted in every forward.
+    """
+
+    kernel = Kernel.declare(
+        __file__,
+        entry_points=("transpose_input", "cast_input", "prepare_weight", "transpose_output", "finish", "repair"),
+        space=SPACE,
+        work=work,
+        include=INCLUDE,
+    )
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, int],
+        constant_value: float,
+        bias_shape: Sequence[int],
+        scaling_factor: float,
+    ) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(in_channels, out_channels, kernel_size)
+        self.constant_value = constant_value
+        self.bias = nn.Parameter(torch.randn(tuple(bias_shape)))
+        self.scaling_factor = scaling_factor
+
+    def problem(self, *inputs: Any) -> Problem | None:
+        """4-d float32 and float64 batches, dense in NCHW or channels-last, on the parameters' device."""
+        (x,) = inputs
+        if not isinstance(x, torch.Tensor) or x.dim() != 4 or not self._is_as_built():
+            return None
+        weight, bias = self.conv.weight, self.conv.bias
+        assert bias is not None
+        batch, channels, height, width = x.shape
+        out_channels, in_channels, kernel_height, kernel_width = weight.shape
+        dtype = str(x.dtype).removeprefix("torch.")
+        layouts = [_layout(x), _layout(weight)]
+        if (
+            dtype not in SCALAR_TYPE
+            or x.numel() == 0
+            or channels != in_channels
+            or height < kernel_height
+            or width < kernel_width
+            or None in layouts
+            or any(t.dtype != x.dtype or t.device != x.device for t in (weight, bias, self.bias))
+            or not (bias.is_contiguous() and self.bias.is_contiguous())
+        ):
+            return None
+        axes = {
+            "batch": batch,
+            "in_channels": channels,
+            "height": height,
+            "width": width,
+            "out_channels": out_channels,
+            "kernel_height": kernel_height,
+            "kernel_width": kernel_width,
+        }
+        options = {
+            "input": str(layouts[0]),
+            "output": "channels_last" if "channels_last" in layouts else "nchw",
+            "precision": _precision(x),
+        }
+        return Problem(axes, dtype, options)
+
+    def _is_as_built(self) -> bool:
+        """Whether the modules and constants are those that the constructor makes."""
+        conv = self.conv
+        return (
+            is_plain(conv, nn.Conv2d)
+            and conv.bias is not None
+            and conv.padding_mode == "zeros"
+            and conv.padding in {(0, 0), "valid"}
+            and (conv.stride, conv.dilation, conv.groups) == ((1, 1), (1, 1), 1)
+            and self.bias.shape == (conv.weight.shape[0], 1, 1)
+            and isinstance(self.constant_value, int | float)
+            and isinstance(self.scaling_factor, int | float)
+        )
+
+    def tuned_forward(self, plan: Plan, *inputs: Any) -> torch.Tensor:
+        """(batch, in_channels, height, width) to (batch, out_channels, height', width')."""
+        (x,) = inputs
+        configuration, options = plan.configuration, plan.problem.options
+        layout = str(configuration["convolution_layout"])
+        factors: Argument = _NULL
+        largest: Argument = _NULL
+        if configuration["convolution"] == "fp16":
+            weight, factors, largest = self._half_weight(plan, x.shape[0])
+        else:
+            weight = self.conv.weight.contiguous(memory_format=_MEMORY_FORMAT[layout])
+        source = x
+        if configuration["convolution"] == "fp16" or layout != options["input"]:
+            source = self._convert(plan, x, weight.dtype, largest)
+        product = self._convolve(plan, source, weight)
+
+        # Rounded as the reference rounds it: to the default dtype first.
+        constant = float(torch.tensor(self.constant_value, device="cpu"))
+        scalar = SCALAR_TYPE[plan.problem.dtype]
+        read = (self.conv.bias, self.bias, factors)
+        numbers = (scalar(constant), scalar(self.scaling_factor))
+        output = product
+        if not configuration.get("in_place", False):
+            output = torch.empty(
+                product.shape, dtype=x.dtype, device=x.device, memory_format=_MEMORY_FORMAT[options["output"]]
+            )
+        self._finish(plan, product, output, *read, *numbers)
+        if configuration["convolution"] == "fp16":
+            self._repair(plan, x, output, *read, largest, *numbers)
+        return output
+
+    def _half_weight(self, plan: Plan, samples: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The scaled weight, the factors that undo the scales, and zeros for the largest value of each sample."""
+        weight = self.conv.weight
+        layout = _MEMORY_FORMAT[str(plan.configuration["convolution_layout"])]
+        halves = torch.empty(weight.shape, dtype=torch.float16, device=weight.device, memory_format=layout)
+        factors = torch.empty(weight.shape[0], dtype=torch.float32, device=weight.device)
+        largest = torch.empty(samples, dtype=torch.int32, device=weight.device)
+        counts = (samples, weight.shape[1], weight.shape[2] * weight.shape[3])
+        last = ctypes.c_int(_layout(weight) == "channels_last")
+        grid, block = (weight.shape[0], 1, 1), (_WEIGHT_THREADS, 1, 1)
+        plan.launch("prepare_weight", grid, block, weight, halves, factors, largest, *_longs(counts), last)
+        return halves, factors, largest
+
+    def _convert(self, plan: Plan, x: torch.Tensor, dtype: torch.dtype, largest: Argument) -> torch.Tensor:
+        """x in the convolution's layout and type."""
+        configuration = plan.configuration
+        layout = str(configuration["convolution_layout"])
+        converted = torch.empty(x.shape, dtype=dtype, device=x.device, memory_format=_MEMORY_FORMAT[layout])
+        threads = configuration.integer("input_block_size")
+        samples, channels, pixels = x.shape[0], x.shape[1], x.shape[2] * x.shape[3]
+        if layout != plan.problem.options["input"]:
+            tile = configuration.integer("input_tile")
+            entry_point, sizes = "transpose_input", [samples, channels, pixels]
+            blocks = samples * -(-channels // tile) * -(-pixels // tile)
+        else:
+            width = _width(plan, "input_vector_bytes")
+            entry_point, sizes = "cast_input", [samples, channels * pixels]
+            blocks = samples * -(-channels * pixels // (threads * configuration.integer("input_items") * width))
+        grid, block = (min(blocks, _MAX_GRID), 1, 1), (threads, 1, 1)
+        plan.launch(entry_point, grid, block, x, converted, largest, *_longs(sizes))
+        return converted
+
+    def _convolve(self, plan: Plan, source: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """The convolution without its bias, in the configuration's layout.
+
+        `torch._convolution` takes as arguments what `conv2d` takes from global flags, which other threads may read.
+        """
+        cudnn = torch.backends.cudnn
+        product: torch.Tensor = torch._convolution(
+            source,
+            weight,
+            None,
+            stride=[1, 1],
+            padding=[0, 0],
+            dilation=[1, 1],
+            transposed=False,
+            output_padding=[0, 0],
+            groups=1,
+            benchmark=bool(plan.configuration.get("benchmark", False)) or bool(cudnn.benchmark),
+            deterministic=bool(cudnn.deterministic) or torch.are_deterministic_algorithms_enabled(),
+            cudnn_enabled=bool(cudnn.enabled),
+            allow_tf32=plan.configuration["convolution"] == "tf32",
+        )
+        return product.contiguous(memory_format=_MEMORY_FORMAT[str(plan.configuration["convolution_layout"])])
+
+    def _finish(self, plan: Plan, product: torch.Tensor, output: torch.Tensor, *arguments: Any) -> None:
+        configuration = plan.configuration
+        threads = configuration.integer("output_block_size")
+        samples, channels, pixels = product.shape[0], product.shape[1], product.shape[2] * product.shape[3]
+        if configuration["convolution_layout"] != plan.problem.options["output"]:
+            tile = configuration.integer("output_tile")
+            entry_point = "transpose_output"
+            blocks = samples * -(-channels // tile) * -(-pixels // tile)
+        else:
+            chunk = threads * configuration.integer("output_items") * _width(plan, "output_vector_bytes")
+            entry_point = "finish"
+            in_planes = configuration["convolution_layout"] == "nchw"
+            planes, elements = (samples * channels, pixels) if in_planes else (1, product.numel())
+            blocks = planes * -(-elements // chunk)
+        counts = _longs((samples, channels, pixels))
+        grid, block = (min(blocks, _MAX_GRID), 1, 1), (threads, 1, 1)
+        plan.launch(entry_point, grid, block, product, output, *arguments, *counts)
+
+    def _repair(self, plan: Plan, x: torch.Tensor, output: torch.Tensor, *arguments: Any) -> None:
+        conv_bias, bias, factors, largest, constant, factor = arguments
+        weight = self.conv.weight
+        samples, in_channels, height, width = x.shape
+        out_channels, _, kernel_height, kernel_width = weight.shape
+        counts = (samples, in_channels, out_channels, height, width, kernel_height, kernel_width)
+        options = plan.problem.options
+        last = (options["input"] == "channels_last", _layout(weight) == "channels_last")
+        layouts = [ctypes.c_int(is_last) for is_last in (*last, options["output"] == "channels_last")]
+        blocks = min(samples * out_channels, _REPAIR_BLOCKS * plan.device.multiprocessors)
+        read = (x, weight, output, conv_bias, bias, factors, largest, constant, factor)
+        grid, block = (blocks, 1, 1), (_REPAIR_THREADS, 1, 1)
+        plan.launch("repair", grid, block, *read, *_longs(counts), *layouts)
+
+    def reference_forward(self, *inputs: Any) -> torch.Tensor:
+        """The reference's operations."""
+        (x,) = inputs
+        product = self.conv(x)
+        least = torch.min(product, torch.tensor(self.constant_value, device=product.device))
+        output: torch.Tensor = (least + self.bias) * self.scaling_factor
+        return output
+
+
+def _longs(counts: Sequence[int]) -> list[ctypes.c_longlong]:
+    return [ctypes.c_longlong(count) for count in counts]
+
+
+def _width(plan: Plan, tunable: str) -> int:
+    """Elements of the model's type in one access of so many bytes."""
+    return max(1, plan.configuration.integer(tunable) // ITEM_BYTES[plan.problem.dtype])
+
+
+def _precision(x: torch.Tensor) -> str:
+    """What torch's flags let the reference's convolution of x run in: `tf32` or `strict`."""
+    flags = torch.backends.cudnn
+    allowed = x.is_cuda and x.dtype == torch.float32 and flags.enabled
+    if allowed:
+        allowed = flags.conv.fp32_precision == "tf32"  # type: ignore[attr-defined]
+    return "tf32" if allowed else "strict"
+
+
+def _layout(tensor: torch.Tensor) -> str | None:
+    """The layout that torch takes a dense 4-d tensor for (`suggest_memory_format`); None where it is not dense.
+
+    Where sizes of 1 make both possible, the strides say which was meant.
+    """
+    if tensor.is_contiguous(memory_format=torch.channels_last) and _strides_are_channels_last(tensor):
+        return "channels_last"
+    return "nchw" if tensor.is_contiguous() else None
+
+
+def _strides_are_channels_last(tensor: torch.Tensor) -> bool:
+    least = 0
+    for axis in (1, 3, 2, 0):
+        stride = tensor.stride(axis)
+        if stride < least or (axis == 0 and least == tensor.stride(1)):
+            return False
+        least = stride * max(1, tensor.shape[axis])
+    return True

@@ -1,0 +1,263 @@
+"""gemm_div_sum_scale: x · Wᵀ, halved, summed over features, scaled; as a product with the column sums of W."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+
+from tunebench.kernels import INCLUDE
+from tunebench.kernels.tuned_module import ITEM_BYTES, SCALAR_TYPE, TunedModule
+from tunebench.tuner.compile.base import LoadedModule
+from tunebench.tuner.device import Device
+from tunebench.tuner.kernel import Kernel, Mode, Plan
+from tunebench.tuner.problem import Problem, Work
+from tunebench.tuner.space import Constraint, SearchSpace, Tunable
+
+_MAX_GRID_Y = 65535
+_JOIN_THREADS = 256
+_JOIN_STRIP = 32
+_FIRST_STRIP = 2
+"""Counters of a launch before those of its strips."""
+
+
+def _fits_vector(vector_width: int, problem: Problem) -> bool:
+    """A vector access moves 16 bytes at most."""
+    return vector_width * ITEM_BYTES[problem.dtype] <= 16
+
+
+def _divides_features(vector_width: int, problem: Problem) -> bool:
+    return problem.axes["in_features"] % vector_width == 0
+
+
+def _divides_hidden(algorithm: str, vector_width: int, problem: Problem) -> bool:
+    """Rows of the product are read where the matrix is multiplied first."""
+    return algorithm == "column_sums" or problem.axes["hidden"] % vector_width == 0
+
+
+def _block_runs(block_size: int, device: Device) -> bool:
+    return block_size <= device.max_threads_per_block
+
+
+def _rows_fit_block(join: str, block_size: int, row_threads: int) -> bool:
+    """One launch has one block size, for the column sums as for the rows."""
+    return join != "fused" or row_threads <= block_size
+
+
+def _rows_fit_registers(vector_width: int, rows_per_thread: int, vectors_in_flight: int, problem: Problem) -> bool:
+    """256 bytes of a thread's registers for what it has in flight; the rest is for sums and addresses."""
+    return rows_per_thread * vectors_in_flight * vector_width * ITEM_BYTES[problem.dtype] <= 256
+
+
+def _sums_now(algorithm: str, problem: Problem) -> bool:
+    """Whether each call sums the columns, so that how is worth tuning."""
+    return algorithm == "column_sums" and not _keeps_sums(problem)
+
+
+def _keeps_sums(problem: Problem) -> bool:
+    return problem.options["mode"] == Mode.FROZEN
+
+
+def _worth_keeping(algorithm: str, problem: Problem) -> bool:
+    """Where sums are kept, no call multiplies the matrix."""
+    return algorithm == "column_sums" or not _keeps_sums(problem)
+
+
+SPACE = SearchSpace(
+    tunables=(
+        Tunable("algorithm", ("column_sums", "gemm")),
+        Tunable("join", ("kernel", "dot", "last_block", "fused"), when=_sums_now),
+        Tunable("block_size", (128, 256, 512), when=_sums_now),
+        Tunable("strip_threads", (32, 128), when=_sums_now),
+        Tunable("rows_in_flight", (8, 4, 16), when=_sums_now),
+        Tunable("load_hint", ("normal", "streaming"), when=_sums_now),
+        Tunable("waves", (1, 2), when=_sums_now, host=True),
+        Tunable("vector_width", (1, 2, 4)),
+        Tunable("row_threads", (32, 128, 256, 512)),
+        Tunable("rows_per_thread", (1, 2, 4, 8)),
+        Tunable("vectors_in_flight", (1, 4)),
+    ),
+    constraints=(
+        Constraint("vector_is_at_most_16_bytes", _fits_vector),
+        Constraint("vector_divides_features", _divides_features),
+        Constraint("vector_divides_hidden", _divides_hidden),
+        Constraint("block_within_limit", _block_runs),
+        Constraint("rows_fit_block", _rows_fit_block),
+        Constraint("rows_fit_registers", _rows_fit_registers),
+        Constraint("kept_sums_are_used", _worth_keeping),
+    ),
+    default={
+        "algorithm": "column_sums",
+        "join": "kernel",
+        "block_size": 256,
+        "strip_threads": 32,
+        "rows_in_flight": 4,
+        "load_hint": "normal",
+        "waves": 1,
+        "vector_width": 1,
+        "row_threads": 256,
+        "rows_per_thread": 1,
+        "vectors_in_flight": 1,
+    },
+)
+
+
+def work(problem: Problem) -> Work:
+    """x, W (its sums where they are kept) and y cross memory once; operations are those of the matrix-vector form."""
+    rows, hidden, features = (problem.axes[name] for name in ("rows", "hidden", "in_features"))
+    weight = features if _keeps_sums(problem) else hidden * features
+    elements = weight + rows * features + rows
+    return Work(bytes=elements * ITEM_BYTES[problem.dtype], operations=weight + 2 * rows * features)
+
+
+_resident: WeakKeyDictionary[LoadedModule, int] = WeakKeyDictionary()
+
+
+def _resident_blocks(plan: Plan) -> int:
+    """Blocks of sum_columns that the device holds, asked of the driver once a binary."""
+    if plan.module not in _resident:
+        _resident[plan.module] = plan.resident_blocks("sum_columns", _block_size(plan))
+    return _resident[plan.module]
+
+
+def _value(plan: Plan, name: str) -> int:
+    """An integer tunable; where it is inactive, the first value, which the binary is compiled with."""
+    value = plan.configuration.get(name, SPACE.tunable(name).values[0])
+    assert isinstance(value, int)
+    return value
+
+
+def _block_size(plan: Plan) -> int:
+    return _value(plan, "block_size")
+
+
+class ModelNew(TunedModule):
+    """`Model` of `reference.py`, run by `gemm_div_sum_scale.cu`.
+
+    The sum over features of x · Wᵀ is x times the column sums of W: one pass over W takes the place of the product.
+    It is an algebraic rewrite: a row in which the reference meets Inf − Inf between two features' products, and makes
+    NaN of it, can come out as Inf, since the sums of W never see that x.
+
+    Frozen, the column sums are kept between calls (see `freeze` for how a change of the weight is noticed, and its
+    cost): a call is then one launch that reads x and the sums. Not frozen, every call reads W as it is.
+    """
+
+    kernel = Kernel.declare(
+        __file__,
+        entry_points=("sum_columns", "join_sums", "dot_rows", "sum_rows", "fused"),
+        space=SPACE,
+        work=work,
+        include=INCLUDE,
+        modes=("eval", "frozen"),
+    )
+
+    def __init__(self, input_size: int, hidden_size: int, scaling_factor: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(hidden_size, input_size))
+        self.scaling_factor = scaling_factor
+
+    def problem(self, *inputs: Any) -> Problem | None:
+        """2-d float32 and float64 batches whose rows lie dense in memory, on the weight's device."""
+        (x,) = inputs
+        weight = self.weight
+        if not isinstance(x, torch.Tensor) or x.dim() != 2 or x.numel() == 0 or weight.numel() == 0:
+            return None
+        dtype = str(x.dtype).removeprefix("torch.")
+        if (
+            dtype not in SCALAR_TYPE
+            or x.shape[1] != weight.shape[1]
+            or (x.stride(1) != 1 and x.shape[1] > 1)
+            or weight.dtype != x.dtype
+            or weight.device != x.device
+            or not weight.is_contiguous()
+            or not isinstance(self.scaling_factor, int | float)
+        ):
+            return None
+        axes = {"rows": x.shape[0], "in_features": x.shape[1], "hidden": weight.shape[0]}
+        return Problem(axes, dtype, {"mode": self.mode()})
+
+    def tuned_forward(self, plan: Plan, *inputs: Any) -> torch.Tensor:
+        """(rows, in_features) to (rows, 1)."""
+        (x,) = inputs
+        output: torch.Tensor = x.new_empty(x.shape[0], 1)
+        if plan.configuration["algorithm"] == "gemm":
+            self._sum_product(plan, torch.matmul(x, self.weight.T), output)
+        elif plan.configuration.get("join") == "fused":
+            self._fused(plan, x, output)
+        else:
+            kept = self.kept("column sums", lambda: self._column_sums(plan), (self.weight,), plan.configuration)
+            self._dot(plan, x, *kept, output)
+        return output
+
+    def _column_sums(self, plan: Plan) -> tuple[torch.Tensor, int]:
+        """What dot_rows multiplies by: half the column sums and 0, or the partial sums and how many they are."""
+        join = plan.configuration.get("join", "kernel")
+        strips, splits = self._splits(plan)
+        hidden, features = self.weight.shape
+        partials = self.weight.new_empty(splits, features)
+        sums = partials if join == "dot" else self.weight.new_empty(features)
+        counters = self._counters(strips) if join == "last_block" else ctypes.c_void_p(None)
+        counts = (ctypes.c_longlong(hidden), ctypes.c_longlong(features))
+        block = (_block_size(plan), 1, 1)
+        plan.launch("sum_columns", (strips, splits, 1), block, self.weight, partials, sums, counters, *counts)
+        if join == "kernel":
+            blocks = -(-features // _JOIN_STRIP)
+            arguments = (partials, sums, ctypes.c_longlong(splits), counts[1])
+            plan.launch("join_sums", (blocks, 1, 1), (_JOIN_THREADS, 1, 1), *arguments)
+        return sums, splits if join == "dot" else 0
+
+    def _dot(self, plan: Plan, x: torch.Tensor, sums: torch.Tensor, splits: int, output: torch.Tensor) -> None:
+        counts = (ctypes.c_longlong(value) for value in (*x.shape, x.stride(0), splits))
+        grid, block = self._row_geometry(plan, x.shape[0])
+        plan.launch("dot_rows", grid, block, x, sums, output, self._factor(plan), *counts)
+
+    def _sum_product(self, plan: Plan, product: torch.Tensor, output: torch.Tensor) -> None:
+        counts = (ctypes.c_longlong(value) for value in product.shape)
+        grid, block = self._row_geometry(plan, product.shape[0])
+        plan.launch("sum_rows", grid, block, product, output, self._factor(plan), *counts)
+
+    def _fused(self, plan: Plan, x: torch.Tensor, output: torch.Tensor) -> None:
+        strips, splits = self._splits(plan)
+        hidden, features = self.weight.shape
+        partials = self.weight.new_empty(splits, features)
+        sums = self.weight.new_empty(features)
+        sizes = (x.shape[0], hidden, features, x.stride(0), strips, splits)
+        counts = (ctypes.c_longlong(value) for value in sizes)
+        (row_blocks, _, _), block = self._row_geometry(plan, x.shape[0])
+        written = (partials, sums, self._counters(strips), output)
+        grid = (strips * splits + row_blocks, 1, 1)
+        plan.launch("fused", grid, block, self.weight, x, *written, self._factor(plan), *counts)
+
+    def _splits(self, plan: Plan) -> tuple[int, int]:
+        """Strips of columns, and splits of rows: as many as fill the device `waves` times, none of them idle."""
+        hidden, features = self.weight.shape
+        strip_threads = _value(plan, "strip_threads")
+        strips = -(-features // (strip_threads * _value(plan, "vector_width")))
+        wanted = _value(plan, "waves") * _resident_blocks(plan) // strips
+        most = -(-hidden // (_block_size(plan) // strip_threads))
+        return strips, max(1, min(wanted, most, _MAX_GRID_Y))
+
+    def _counters(self, strips: int) -> torch.Tensor:
+        """Zeros of this call's own: calls on two streams must not count each other's blocks."""
+        return torch.zeros(_FIRST_STRIP + strips, dtype=torch.int32, device=self.weight.device)
+
+    def _factor(self, plan: Plan) -> ctypes.c_float | ctypes.c_double:
+        return SCALAR_TYPE[plan.problem.dtype](self.scaling_factor)
+
+    @staticmethod
+    def _row_geometry(plan: Plan, rows: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        """Grid and block of a sum along rows."""
+        row_threads = _value(plan, "row_threads")
+        threads = _block_size(plan) if plan.configuration.get("join") == "fused" else max(row_threads, 128)
+        blocks = -(-rows // (threads // row_threads * _value(plan, "rows_per_thread")))
+        return (blocks, 1, 1), (threads, 1, 1)
+
+    def reference_forward(self, *inputs: Any) -> torch.Tensor:
+        """The reference's operations."""
+        (x,) = inputs
+        product = torch.matmul(x, self.weight.T)
+        output: torch.Tensor = torch.sum(product / 2, dim=1, keepdim=True) * self.scaling_factor
+        return output

@@ -1,0 +1,100 @@
+"""Writes the database's confirmed winners beside their kernels, to be shipped with them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tunebench.db.details import trial_details
+from tunebench.db.query import BestRow, best
+from tunebench.db.store import Database
+from tunebench.kernels.shipped import ShippedResult, write_file
+from tunebench.tuner.kernel import Kernel
+from tunebench.tuner.result import Baseline, CacheRegime, Ratio
+
+_DIGITS = 4
+_GPU = "sm_"
+
+
+@dataclass(frozen=True)
+class Shipment:
+    """One file that was written, with the number of results that it got now."""
+
+    kernel: str
+    device: str
+    path: Path
+    results: int
+
+
+def ship(database: Database, kernels: Sequence[Kernel], device: str | None = None) -> list[Shipment]:
+    """Write the winners of these kernels, as they are now, one file for each kind of device.
+
+    Only winners of a study's final rounds are shipped, and only those of the kernel's present source.
+
+    Args:
+        device: a device's name; None for every GPU that there are results of.
+
+    Raises:
+        UserError: a kernel's folder cannot be written.
+        DatabaseError: the database cannot be read.
+    """
+    shipments = []
+    for kernel in kernels:
+        rows = best(database, kernel=kernel.name, source_digest=kernel.digest, device=device)
+        winners: dict[tuple[str, str], dict[str, BestRow]] = defaultdict(dict)
+        for row in sorted(rows, key=_rank, reverse=True):
+            if row.confirmed and (device is not None or row.architecture.startswith(_GPU)):
+                winners[row.device_name, row.architecture][row.problem.key] = row
+        for (name, architecture), by_problem in sorted(winners.items()):
+            results = [_result(database, row) for row in by_problem.values()]
+            path = write_file(kernel, name, architecture, results)
+            shipments.append(Shipment(kernel.name, name, path, len(results)))
+    return shipments
+
+
+def _rank(row: BestRow) -> tuple[bool, float]:
+    """The best first, as when the database itself is asked: cold caches, then the newest."""
+    return row.regime is not CacheRegime.COLD, -(row.confirmed_at or row.recorded_at).timestamp()
+
+
+def _result(database: Database, row: BestRow) -> ShippedResult:
+    details = trial_details(database, row.trial_id)
+    errors = details.verdict.errors if details.verdict else None
+    ratios: dict[Baseline, Ratio | None] = {
+        Baseline.REFERENCE: row.over_reference,
+        Baseline.DEFAULT: row.over_default,
+        Baseline.COMPILED: row.over_compiled,
+        Baseline.COPY: row.over_copy,
+    }
+    environment, measurement = details.environment, details.measurement
+    conditions = {
+        "tunebench": environment.tunebench,
+        "torch": environment.torch,
+        "cuda": environment.cuda,
+        "driver": environment.driver,
+        "compiler": environment.compiler,
+        "caches": measurement.regime.value if measurement else None,
+        "clock": measurement.clock if measurement else None,
+        "confirmed_at": row.confirmed_at.isoformat(timespec="seconds") if row.confirmed_at else None,
+    }
+    return ShippedResult(
+        axes=dict(row.problem.axes),
+        dtype=row.problem.dtype,
+        options=dict(row.problem.options),
+        configuration=dict(row.configuration),
+        speedups={
+            name.value: [_rounded(figure) for figure in (ratio.value, ratio.low, ratio.high)]
+            for name, ratio in ratios.items()
+            if ratio is not None
+        },
+        median_ms=_rounded(row.median_ms or 0.0),
+        error_multiple=_rounded(errors.multiple_of_reference) if errors and errors.reference_max_relative else None,
+        conditions={name: value for name, value in conditions.items() if value is not None},
+    )
+
+
+def _rounded(value: float) -> float:
+    """What is left of a figure that means something; the rest would be noise in every diff."""
+    return float(f"{value:.{_DIGITS}g}")

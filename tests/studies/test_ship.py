@@ -1,0 +1,101 @@
+"""`tunebench ship`: the database's winners become the results that ship, and models run under them."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from command_line import CommandLine
+from sample_kernel import WriteKernel
+from sample_results import ENVIRONMENT, H100, H200, STUDY, comparison, correct
+
+from tunebench.db.store import open_database
+from tunebench.kernels.selection import Tier, choose
+from tunebench.kernels.shipped import file_for, read_file
+from tunebench.studies.doctor import examine
+from tunebench.tuner.device import Device, find_device
+from tunebench.tuner.kernel import Kernel
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.space import Configuration
+
+PROBLEM = Problem({"n": 2112}, "float32")
+FAST = Configuration({"block_size": 32, "blocks": 4, "variety": 1})
+SLOW = Configuration({"block_size": 256, "blocks": 1, "variety": 0})
+
+
+@pytest.fixture
+def tunebench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return CommandLine(monkeypatch, capsys)
+
+
+def record(kernel: Kernel, place: Path, device: Device, winner: Configuration, *, confirmed: bool = True) -> None:
+    study = replace(STUDY, kernel=kernel.name, source_digest=kernel.digest, problem=PROBLEM, device=device)
+    with open_database(place) as database:
+        log = database.study(study, ENVIRONMENT)
+        log.record(0, replace(correct(0), configuration=winner))
+        if confirmed:
+            log.conclude(replace(comparison(0), best=winner))
+
+
+def test_winners_are_shipped_and_served(write_kernel: WriteKernel, tmp_path: Path, tunebench: CommandLine) -> None:
+    kernel, place = write_kernel().kernel, tmp_path / "results.db"
+    record(kernel, place, H200, FAST)
+    record(kernel, place, find_device("cpu"), SLOW)
+    assert choose(kernel, PROBLEM, H200).tier is Tier.DEFAULT
+    done = tunebench("ship", kernel.folder, "--db", place, "--json")
+    (shipment,) = done.json
+    assert (done.code, shipment["device"], shipment["results"]) == (0, H200.name, 1)
+    (result,) = read_file(file_for(kernel, H200.name)).results
+    assert result.problem == PROBLEM and result.configuration == dict(FAST)
+    assert result.speedups["reference"] == [2.0, 1.98, 2.02]
+    assert result.conditions["driver"] == ENVIRONMENT.driver and result.conditions["caches"] == "cold"
+    for device in (H200, H100):
+        choice = choose(kernel, PROBLEM, device)
+        assert (choice.tier, choice.configuration) == (Tier.SHIPPED, FAST)
+        assert choice.reason == "shipped, measured for n=2112 float32 on NVIDIA H200"
+
+
+def test_the_database_comes_before_what_ships(
+    write_kernel: WriteKernel, tmp_path: Path, tunebench: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel, place = write_kernel().kernel, tmp_path / "results.db"
+    record(kernel, place, H200, FAST)
+    assert tunebench("ship", kernel.folder, "--db", place).code == 0
+    own = tmp_path / "own.db"
+    record(kernel, own, H200, SLOW)
+    monkeypatch.setenv("TUNEBENCH_DB", str(own))
+    assert (choose(kernel, PROBLEM, H200).tier, choose(kernel, PROBLEM, H200).configuration) == (Tier.EXACT, SLOW)
+
+
+def test_a_cpu_s_results_ship_when_it_is_named(
+    write_kernel: WriteKernel, tmp_path: Path, tunebench: CommandLine
+) -> None:
+    kernel, place, cpu = write_kernel().kernel, tmp_path / "results.db", find_device("cpu")
+    record(kernel, place, cpu, SLOW)
+    done = tunebench("ship", kernel.folder, "--db", place)
+    assert done.code == 1 and "nothing to ship of weigh" in done.err
+    assert tunebench("ship", kernel.folder, "--db", place, "--device", cpu.name).code == 0
+    assert choose(kernel, PROBLEM, cpu).configuration == SLOW
+
+
+def test_what_won_no_final_rounds_is_not_shipped(
+    write_kernel: WriteKernel, tmp_path: Path, tunebench: CommandLine
+) -> None:
+    kernel, place = write_kernel().kernel, tmp_path / "results.db"
+    record(kernel, place, H200, FAST, confirmed=False)
+    assert tunebench("ship", kernel.folder, "--db", place).code == 1
+    assert not file_for(kernel, H200.name).exists()
+
+
+def test_results_of_an_edited_kernel_are_not_shipped(
+    write_kernel: WriteKernel, tmp_path: Path, tunebench: CommandLine
+) -> None:
+    kernel, place = write_kernel().kernel, tmp_path / "results.db"
+    record(kernel, place, H200, FAST)
+    (kernel.folder / "model.py").write_text((kernel.folder / "model.py").read_text() + "# edited\n")
+    assert tunebench("ship", kernel.folder, "--db", place).code == 1
+
+
+def test_the_doctor_looks_at_what_ships() -> None:
+    found = [finding for finding in examine(None) if finding.subject.startswith("shipped ")]
+    assert {finding.subject for finding in found} >= {"shipped scalar_mul", "shipped gemm_scale_bn"}
+    assert all(finding.works for finding in found)
