@@ -3,6 +3,7 @@
 // transpose_input, cast_input      x in the layout and type that the convolution takes
 // prepare_weight                   the weight in half precision, scaled
 // transpose_output, finish         everything behind the convolution, in one pass; the first changes the layout too
+// implicit_gemm                    the whole model in one kernel, on Hopper (implicit_gemm.cuh)
 // repair                           in half precision: again, in full precision, what lay outside its range
 //
 // A sample's elements are a matrix, channels by pixels (NCHW) or pixels by channels (channels-last), so that a change
@@ -16,16 +17,21 @@
 #include "half.cuh"
 #include "pack.cuh"
 
-constexpr bool halves = convolution == convolution_t::fp16;
+constexpr bool implicit = convolution == convolution_t::implicit_gemm;
+constexpr bool halves = convolution == convolution_t::fp16;      // x and the convolution's output are stored in halves
+constexpr bool half_weight = halves || implicit;
 constexpr bool channels_last = convolution_layout == convolution_layout_t::channels_last;
 
 template <bool condition, typename A, typename B> struct Choose { using type = A; };
 template <typename A, typename B> struct Choose<false, A, B> { using type = B; };
 using conv_t = typename Choose<halves, half_t, scalar_t>::type;
+using weight_t = typename Choose<half_weight, half_t, scalar_t>::type;
 
 constexpr float input_scale = 64.0f;
 constexpr float largest_input = 1000.0f;     // times input_scale still below 65504, the largest half
 constexpr float smallest_input = 0.015625f;  // times input_scale 1, whose rounding error is that of the least half
+
+#include "implicit_gemm.cuh"
 
 template <typename T> __device__ constexpr int width_of(int bytes) {
     return bytes > static_cast<int>(sizeof(T)) ? bytes / static_cast<int>(sizeof(T)) : 1;
@@ -211,13 +217,23 @@ extern "C" __global__ void __launch_bounds__(input_block_size)
 
 constexpr int weight_threads = 128;
 
+// Where implicit_gemm wants a weight: by tiles of 128 filters, then by eight products of the sum, then by filter. The sum
+// goes over places, and at each over channels, whose number is rounded up to 16.
+__device__ __forceinline__ long long place_in_tile(long long filter, long long channel, long long place,
+                                                   long long channels, long long area) {
+    const long long padded = (channels + 15) / 16 * 16;
+    const long long eight = (place * padded + channel) / 8;
+    return ((filter / tile_filters * (area * padded / 8) + eight) * tile_filters + filter % tile_filters) * 8 +
+           channel % 8;
+}
+
 // One block an output channel. `factors` undo both scales; NaN where the channel has to be repaired. `largest` starts
 // at zero here.
 extern "C" __global__ void __launch_bounds__(weight_threads)
-    prepare_weight(const scalar_t* __restrict__ weight, conv_t* __restrict__ to, float* __restrict__ factors,
+    prepare_weight(const scalar_t* __restrict__ weight, weight_t* __restrict__ to, float* __restrict__ factors,
                    unsigned* __restrict__ largest, long long samples, long long channels, long long area,
                    int weight_channels_last) {
-    if constexpr (halves) {
+    if constexpr (half_weight) {
         __shared__ float of_warps[weight_threads / 32];
         const long long elements = channels * area, start = blockIdx.x * elements;
         float sum = 0;
@@ -243,8 +259,10 @@ extern "C" __global__ void __launch_bounds__(weight_threads)
         for (long long i = threadIdx.x; i < elements; i += weight_threads) {
             const long long channel = weight_channels_last ? i % channels : i / area;
             const long long place = weight_channels_last ? i / channels : i % area;
-            to[offset_of(blockIdx.x, channel, place, channels, area, channels_last)] =
-                Stored<conv_t>::from(weight[start + i] * scalar_t(scale));
+            const long long target = implicit
+                                         ? place_in_tile(blockIdx.x, channel, place, channels, area)
+                                         : offset_of(blockIdx.x, channel, place, channels, area, channels_last);
+            to[target] = Stored<weight_t>::from(weight[start + i] * scalar_t(scale));
         }
         if (threadIdx.x == 0) {
             factors[blockIdx.x] = fits || sum == 0.0f ? 1.0f / (scale * input_scale) : __uint_as_float(0x7fc00000u);
@@ -270,7 +288,7 @@ struct Epilogue {
     scalar_t constant, factor;
 
     __device__ __forceinline__ Channel of(long long channel) const {
-        return {conv_bias[channel], bias[channel], halves ? scalar_t(factors[channel]) : scalar_t(1)};
+        return {conv_bias[channel], bias[channel], half_weight ? scalar_t(factors[channel]) : scalar_t(1)};
     }
 
     // torch.min's answer is NaN where either is.
@@ -377,6 +395,25 @@ extern "C" __global__ void __launch_bounds__(output_block_size)
     }
 }
 
+// ------------------------------------------------------------------------------------------------------ implicit gemm
+
+extern "C" __global__ void __launch_bounds__(implicit_gemm_threads, 1)
+    implicit_gemm(const scalar_t* __restrict__ x, const weight_t* __restrict__ filters, scalar_t* __restrict__ output,
+                  const scalar_t* __restrict__ conv_bias, const scalar_t* __restrict__ bias,
+                  const float* __restrict__ factors, unsigned* __restrict__ largest, scalar_t constant, scalar_t factor,
+                  long long samples, long long out_channels, long long height, long long width, int input_last,
+                  int output_last) {
+#if TUNEBENCH_HOPPER
+    if constexpr (implicit) {
+        const Images images{reinterpret_cast<const float*>(x), samples,         height,
+                            width,                             out_channels,    input_last != 0,
+                            output_last != 0};
+        implicit_gemm_of_block(images, filters, largest, output,
+                               Epilogue{conv_bias, bias, factors, constant, factor});
+    }
+#endif
+}
+
 // ------------------------------------------------------------------------------------------------------------ repair
 
 constexpr int repair_threads = 256;
@@ -422,7 +459,7 @@ extern "C" __global__ void __launch_bounds__(repair_threads)
            const float* __restrict__ factors, const unsigned* __restrict__ largest, scalar_t constant, scalar_t factor,
            long long samples, long long in_channels, long long out_channels, long long height, long long width,
            long long kernel_height, long long kernel_width, int input_last, int weight_last, int output_last) {
-    if constexpr (halves) {
+    if constexpr (half_weight) {
         const Shape shape{samples,       in_channels,  out_channels,    height,           width,
                           kernel_height, kernel_width, input_last != 0, weight_last != 0, output_last != 0};
         const Epilogue epilogue{conv_bias, bias, factors, constant, factor};

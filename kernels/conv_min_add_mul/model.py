@@ -1,4 +1,4 @@
-"""conv_min_add_mul: Conv2d, then min with a constant, a bias per channel and a scale in one pass."""
+"""conv_min_add_mul: Conv2d, min with a constant, a bias per channel and a scale, in few passes or in one kernel."""
 
 from __future__ import annotations
 
@@ -24,6 +24,10 @@ _REPAIR_THREADS = 256
 _REPAIR_BLOCKS = 4
 """Blocks of `repair` a multiprocessor: it almost never has work."""
 
+_TILE_FILTERS = 128
+_TILE_COLUMNS = 128
+_IMPLICIT_THREADS = 384
+
 _LONGEST_HALF_SUM = 16384
 """Products a sum in half precision: with more, scaled weights would be subnormal on average."""
 
@@ -36,11 +40,38 @@ def _precision_allowed(convolution: str, problem: Problem, device: Device) -> bo
 
 
 def _sum_fits_half(convolution: str, problem: Problem) -> bool:
-    return convolution != "fp16" or _products(problem) <= _LONGEST_HALF_SUM
+    return convolution not in ("fp16", "implicit_gemm") or _products(problem) <= _LONGEST_HALF_SUM
 
 
 def _blocks_run(input_block_size: int, output_block_size: int, device: Device) -> bool:
     return max(input_block_size, output_block_size) <= device.max_threads_per_block
+
+
+def _is_implicit(convolution: str) -> bool:
+    return convolution == "implicit_gemm"
+
+
+def _is_not_implicit(convolution: str) -> bool:
+    return convolution != "implicit_gemm"
+
+
+def _runs_implicit(convolution: str, problem: Problem, device: Device) -> bool:
+    """Warpgroup products are Hopper's, and 128 filters stay in shared memory."""
+    return convolution != "implicit_gemm" or (device.architecture == "sm_90" and problem.dtype == "float32")
+
+
+def _ring_fits(ring_rows: int, problem: Problem, device: Device) -> bool:
+    """The ring holds the window of one row and the next row of x, and fits beside the filters."""
+    height = problem.axes["kernel_height"]
+    return height < ring_rows and _implicit_shared_bytes(problem, ring_rows) <= device.max_shared_bytes
+
+
+def _implicit_shared_bytes(problem: Problem, ring_rows: int) -> int:
+    axes = problem.axes
+    groups = -(-axes["in_channels"] // 16) * 2
+    columns = _TILE_COLUMNS + -(-axes["kernel_width"] // 2) * 2
+    filters = axes["kernel_height"] * axes["kernel_width"] * groups * _TILE_FILTERS * 16
+    return filters + ring_rows * groups * columns * 16 + (2 * ring_rows + 1) * 8
 
 
 def _relays_input(convolution_layout: str, problem: Problem) -> bool:
@@ -60,12 +91,18 @@ def _may_overwrite(convolution: str, convolution_layout: str, problem: Problem) 
     return convolution != "fp16" and not _relays_output(convolution_layout, problem)
 
 
-# A further way to convolve is another value of `convolution`, with its branch in `_convolve`.
 SPACE = SearchSpace(
     tunables=(
-        Tunable("convolution", ("strict", "tf32", "fp16")),
-        Tunable("convolution_layout", ("nchw", "channels_last")),
-        Tunable("benchmark", (False, True), when=lambda device: device.kind is DeviceKind.CUDA, host=True),
+        Tunable("convolution", ("strict", "tf32", "fp16", "implicit_gemm")),
+        Tunable("ring_rows", (4, 5, 6, 8), when=_is_implicit),
+        Tunable("strip_rows", (8, 16, 32, 64, 128), when=_is_implicit),
+        Tunable("convolution_layout", ("nchw", "channels_last"), when=_is_not_implicit),
+        Tunable(
+            "benchmark",
+            (False, True),
+            when=lambda convolution, device: convolution != "implicit_gemm" and device.kind is DeviceKind.CUDA,
+            host=True,
+        ),
         Tunable("input_block_size", (128, 256, 512), when=_converts_input),
         Tunable("input_vector_bytes", (4, 8, 16), when=_converts_input),
         Tunable("input_tile", (32, 64), when=_relays_input),
@@ -76,8 +113,8 @@ SPACE = SearchSpace(
                 convolution == "fp16" and not _relays_input(convolution_layout, problem)
             ),
         ),
-        Tunable("output_block_size", (128, 256, 512)),
-        Tunable("output_vector_bytes", (4, 8, 16)),
+        Tunable("output_block_size", (128, 256, 512), when=_is_not_implicit),
+        Tunable("output_vector_bytes", (4, 8, 16), when=_is_not_implicit),
         Tunable("output_tile", (32, 64), when=_relays_output),
         Tunable(
             "output_items",
@@ -90,9 +127,13 @@ SPACE = SearchSpace(
         Constraint("precision_is_the_reference's", _precision_allowed),
         Constraint("sum_fits_half_precision", _sum_fits_half),
         Constraint("block_within_limit", _blocks_run),
+        Constraint("implicit_gemm_is_for_hopper_and_float32", _runs_implicit),
+        Constraint("ring_fits_shared_memory", _ring_fits),
     ),
     default={
         "convolution": "tf32",
+        "ring_rows": 5,
+        "strip_rows": 128,
         "convolution_layout": "nchw",
         "benchmark": False,
         "input_block_size": 256,
@@ -125,7 +166,7 @@ def work(problem: Problem) -> Work:
 
 
 class ModelNew(TunedModule):
-    """`Model` of `reference.py`; the convolution by torch, what stands around it by `conv_min_add_mul.cu`.
+    """`Model` of `reference.py`: torch's convolution between passes of our own, or a kernel that does it all.
 
     Layout: as the reference's. The output is channels-last where x or the convolution's weight is, which is how torch
     decides; `model.to(memory_format=torch.channels_last)` therefore asks for it.
@@ -143,7 +184,16 @@ class ModelNew(TunedModule):
 
     kernel = Kernel.declare(
         __file__,
-        entry_points=("transpose_input", "cast_input", "prepare_weight", "transpose_output", "finish", "repair"),
+        entry_points=(
+            "transpose_input",
+            "cast_input",
+            "prepare_weight",
+            "transpose_output",
+            "finish",
+            "implicit_gemm",
+            "repair",
+        ),
+        compiled_axes=("in_channels", "kernel_height", "kernel_width"),
         space=SPACE,
         work=work,
         include=INCLUDE,
@@ -219,39 +269,40 @@ class ModelNew(TunedModule):
     def tuned_forward(self, plan: Plan, *inputs: Any) -> torch.Tensor:
         """(batch, in_channels, height, width) to (batch, out_channels, height', width')."""
         (x,) = inputs
-        configuration, options = plan.configuration, plan.problem.options
-        layout = str(configuration["convolution_layout"])
-        factors: Argument = _NULL
-        largest: Argument = _NULL
-        if configuration["convolution"] == "fp16":
-            weight, factors, largest = self._half_weight(plan, x.shape[0])
-        else:
-            weight = self.conv.weight.contiguous(memory_format=_MEMORY_FORMAT[layout])
-        source = x
-        if configuration["convolution"] == "fp16" or layout != options["input"]:
-            source = self._convert(plan, x, weight.dtype, largest)
-        product = self._convolve(plan, source, weight)
-
         # Rounded as the reference rounds it: to the default dtype first.
         constant = float(torch.tensor(self.constant_value, device="cpu"))
         scalar = SCALAR_TYPE[plan.problem.dtype]
-        read = (self.conv.bias, self.bias, factors)
         numbers = (scalar(constant), scalar(self.scaling_factor))
-        output = product
-        if not configuration.get("in_place", False):
-            output = torch.empty(
-                product.shape, dtype=x.dtype, device=x.device, memory_format=_MEMORY_FORMAT[options["output"]]
-            )
-        self._finish(plan, product, output, *read, *numbers)
-        if configuration["convolution"] == "fp16":
-            self._repair(plan, x, output, *read, largest, *numbers)
+        convolution, conv_bias = plan.configuration["convolution"], self.conv.bias
+        assert conv_bias is not None
+        if convolution not in ("fp16", "implicit_gemm"):
+            layout = str(plan.configuration["convolution_layout"])
+            weight = self.conv.weight.contiguous(memory_format=_MEMORY_FORMAT[layout])
+            source = x if layout == plan.problem.options["input"] else self._convert(plan, x, weight.dtype, _NULL)
+            return self._finish(plan, self._convolve(plan, source, weight), conv_bias, self.bias, _NULL, *numbers)
+        weight, factors, largest = self._half_weight(plan, x.shape[0])
+        vectors = (conv_bias, self.bias, factors)
+        if convolution == "implicit_gemm":
+            output = self._implicit_gemm(plan, x, weight, *vectors, largest, *numbers)
+        else:
+            product = self._convolve(plan, self._convert(plan, x, weight.dtype, largest), weight)
+            output = self._finish(plan, product, *vectors, *numbers)
+        self._repair(plan, x, output, *vectors, largest, *numbers)
         return output
 
     def _half_weight(self, plan: Plan, samples: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The scaled weight, the factors that undo the scales, and zeros for the largest value of each sample."""
         weight = self.conv.weight
-        layout = _MEMORY_FORMAT[str(plan.configuration["convolution_layout"])]
-        halves = torch.empty(weight.shape, dtype=torch.float16, device=weight.device, memory_format=layout)
+        if plan.configuration["convolution"] == "implicit_gemm":
+            filters, channels, *window = weight.shape
+            tiles, groups = -(-filters // _TILE_FILTERS), -(-channels // 16) * 2
+            elements = tiles * window[0] * window[1] * groups * _TILE_FILTERS * 8
+            whole = filters % _TILE_FILTERS == 0 and channels % 16 == 0
+            make = torch.empty if whole else torch.zeros  # what fills the last tile and group up counts as 0
+            halves = make(elements, dtype=torch.float16, device=weight.device)
+        else:
+            layout = _MEMORY_FORMAT[str(plan.configuration["convolution_layout"])]
+            halves = torch.empty(weight.shape, dtype=torch.float16, device=weight.device, memory_format=layout)
         factors = torch.empty(weight.shape[0], dtype=torch.float32, device=weight.device)
         largest = torch.empty(samples, dtype=torch.int32, device=weight.device)
         counts = (samples, weight.shape[1], weight.shape[2] * weight.shape[3])
@@ -302,8 +353,14 @@ class ModelNew(TunedModule):
         )
         return product.contiguous(memory_format=_MEMORY_FORMAT[str(plan.configuration["convolution_layout"])])
 
-    def _finish(self, plan: Plan, product: torch.Tensor, output: torch.Tensor, *arguments: Any) -> None:
-        configuration = plan.configuration
+    def _finish(self, plan: Plan, product: torch.Tensor, *arguments: Argument) -> torch.Tensor:
+        """Everything behind the convolution, in the output's layout."""
+        configuration, options = plan.configuration, plan.problem.options
+        output = product
+        if not configuration.get("in_place", False):
+            dtype = getattr(torch, plan.problem.dtype)
+            layout = _MEMORY_FORMAT[options["output"]]
+            output = torch.empty(product.shape, dtype=dtype, device=product.device, memory_format=layout)
         threads = configuration.integer("output_block_size")
         samples, channels, pixels = product.shape[0], product.shape[1], product.shape[2] * product.shape[3]
         if configuration["convolution_layout"] != plan.problem.options["output"]:
@@ -319,6 +376,30 @@ class ModelNew(TunedModule):
         counts = _longs((samples, channels, pixels))
         grid, block = (min(blocks, _MAX_GRID), 1, 1), (threads, 1, 1)
         plan.launch(entry_point, grid, block, product, output, *arguments, *counts)
+        return output
+
+    def _implicit_gemm(self, plan: Plan, x: torch.Tensor, filters: torch.Tensor, *arguments: Argument) -> torch.Tensor:
+        """The whole model in one kernel."""
+        options = plan.problem.options
+        samples, _, height, width = x.shape
+        out_channels, _, kernel_height, kernel_width = self.conv.weight.shape
+        out_height, out_width = height - kernel_height + 1, width - kernel_width + 1
+        output = torch.empty(
+            (samples, out_channels, out_height, out_width),
+            dtype=x.dtype,
+            device=x.device,
+            memory_format=_MEMORY_FORMAT[options["output"]],
+        )
+        rows = plan.configuration.integer("strip_rows")
+        strips = samples * -(-out_height // rows) * -(-out_width // _TILE_COLUMNS)
+        tiles = -(-out_channels // _TILE_FILTERS)
+        grid = (min(strips, -(-plan.device.multiprocessors // tiles)), tiles, 1)
+        counts = _longs((samples, out_channels, height, width))
+        last = [ctypes.c_int(options[side] == "channels_last") for side in ("input", "output")]
+        shared = _implicit_shared_bytes(plan.problem, plan.configuration.integer("ring_rows"))
+        arguments = (x, filters, output, *arguments, *counts, *last)
+        plan.launch("implicit_gemm", grid, (_IMPLICIT_THREADS, 1, 1), *arguments, shared=shared)
+        return output
 
     def _repair(self, plan: Plan, x: torch.Tensor, output: torch.Tensor, *arguments: Any) -> None:
         conv_bias, bias, factors, largest, constant, factor = arguments

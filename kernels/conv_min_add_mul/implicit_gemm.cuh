@@ -1,0 +1,388 @@
+// The convolution as a matrix product that is never laid out as one, on Hopper's half-precision tensor cores: filters by
+// pixels, summed over the window's places and the channels.
+//
+// A block keeps its 128 filters in shared memory and walks down a strip of the output, 128 columns wide. The rows of x
+// that the window covers stand in a ring, [channel / 8][column][channel % 8] in half precision, so that a place of the
+// window is nothing but another starting address. One warpgroup fills the ring: it reads x in fp32, in either layout, notes
+// each sample's largest magnitude, and rounds. Two multiply, half the filters each, and write finished values in fp32, in
+// either layout; while the sums of one row are written, those of the next are under way.
+#pragma once
+
+#include "hopper.cuh"
+
+constexpr int tile_filters = 128;
+constexpr int tile_columns = 128;
+constexpr int unit_bytes = 16;  // Eight channels of one column.
+constexpr int loader_threads = 128;
+constexpr int multiplier_threads = 256;
+constexpr int implicit_gemm_threads = loader_threads + multiplier_threads;
+
+#if TUNEBENCH_HOPPER
+
+constexpr int window_height = static_cast<int>(kernel_height);
+constexpr int window_width = static_cast<int>(kernel_width);
+constexpr int channel_groups = static_cast<int>((in_channels + 15) / 16 * 2);  // Of eight; a product takes two.
+constexpr int row_columns = tile_columns + (window_width + 1) / 2 * 2;         // An even number, for pairs.
+constexpr int group_bytes = row_columns * unit_bytes;
+constexpr int row_bytes = channel_groups * group_bytes;
+constexpr int place_bytes = channel_groups * tile_filters * unit_bytes;
+constexpr int filter_bytes = window_height * window_width * place_bytes;
+
+constexpr int loader_registers = 104;
+constexpr int multiplier_registers = 200;
+
+struct Images {
+    const float* x;
+    long long samples, height, width, filters;
+    bool input_last, output_last;
+
+    __device__ __forceinline__ long long out_height() const { return height - window_height + 1; }
+    __device__ __forceinline__ long long out_width() const { return width - window_width + 1; }
+    __device__ __forceinline__ long long strips_down() const { return (out_height() + strip_rows - 1) / strip_rows; }
+    __device__ __forceinline__ long long strips_across() const { return (out_width() + tile_columns - 1) / tile_columns; }
+    __device__ __forceinline__ long long filter_tiles() const { return (filters + tile_filters - 1) / tile_filters; }
+    // Of one tile of filters: a block keeps its tile.
+    __device__ __forceinline__ long long strips() const { return samples * strips_down() * strips_across(); }
+};
+
+// Where a strip begins in the output, and how many rows it has.
+struct Strip {
+    long long sample, row, column;
+    int rows;
+    __device__ __forceinline__ Strip(long long number, const Images& images) {
+        column = number % images.strips_across() * tile_columns;
+        row = number / images.strips_across() % images.strips_down() * strip_rows;
+        sample = number / (images.strips_across() * images.strips_down());
+        const long long left = images.out_height() - row;
+        rows = left < strip_rows ? static_cast<int>(left) : strip_rows;
+    }
+};
+
+// The ring's rows in the order they are used: where the next one stands, and the parity of its use.
+struct RingRow {
+    int slot = 0;
+    u32 parity = 0;
+    __device__ __forceinline__ void advance() {
+        if (++slot == ring_rows) {
+            slot = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+__device__ __forceinline__ u32 two_halves(float first, float second) {
+    u32 word;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
+    return word;
+}
+
+__device__ __forceinline__ int size_of(float value) { return __float_as_int(value) & 0x7FFFFFFF; }
+
+__device__ __forceinline__ uint4 rounded(const float (&v)[8], int& largest) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+        largest = max(largest, size_of(v[i]));
+    }
+    return {two_halves(v[0] * input_scale, v[1] * input_scale), two_halves(v[2] * input_scale, v[3] * input_scale),
+            two_halves(v[4] * input_scale, v[5] * input_scale), two_halves(v[6] * input_scale, v[7] * input_scale)};
+}
+
+// Eight channels of a pair of neighbouring columns.
+struct Pair {
+    float left[8], right[8];
+
+    // Where both columns are in the image, all eight channels exist, and vectors are aligned.
+    template <bool last> __device__ __forceinline__ void read(const float* source, long long pixels) {
+        if constexpr (last) {
+#pragma unroll
+            for (int i = 0; i < 8; i += 4) {
+                *reinterpret_cast<float4*>(left + i) = __ldcs(reinterpret_cast<const float4*>(source + i));
+                *reinterpret_cast<float4*>(right + i) = __ldcs(reinterpret_cast<const float4*>(source + in_channels + i));
+            }
+        } else {
+#pragma unroll
+            for (int i = 0; i < 8; ++i) {
+                const float2 both = __ldcs(reinterpret_cast<const float2*>(source));
+                left[i] = both.x;
+                right[i] = both.y;
+                source += pixels;
+            }
+        }
+    }
+
+    __device__ __forceinline__ void clear() {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            left[i] = right[i] = 0.0f;
+        }
+    }
+
+    __device__ __forceinline__ void round_to(unsigned char* target, int& largest) const {
+        *reinterpret_cast<uint4*>(target) = rounded(left, largest);
+        *reinterpret_cast<uint4*>(target + unit_bytes) = rounded(right, largest);
+    }
+};
+
+constexpr int pairs_of_row = row_columns / 2;
+constexpr int units_of_row = channel_groups * pairs_of_row;
+
+// Neighbouring threads read neighbouring memory.
+template <bool last> __device__ __forceinline__ int group_of(int unit) {
+    return last ? unit % channel_groups : unit / pairs_of_row;
+}
+template <bool last> __device__ __forceinline__ int pair_of(int unit) {
+    return last ? unit / channel_groups : unit % pairs_of_row;
+}
+
+// `x` is the row's first channel and column; a number of units is read before the first is rounded.
+template <bool last>
+__device__ __forceinline__ void load_row_in_pairs(unsigned char* shared, const float* x, long long pixels,
+                                                  long long columns_left, int thread, int& largest) {
+    constexpr int in_flight = 4;
+    for (int first = thread; first < units_of_row; first += in_flight * loader_threads) {
+        Pair flying[in_flight];
+#pragma unroll
+        for (int k = 0; k < in_flight; ++k) {
+            const int unit = first + k * loader_threads;
+            const int group = group_of<last>(unit), pair = pair_of<last>(unit);
+            if (unit < units_of_row && 2 * pair < columns_left) {
+                flying[k].template read<last>(x + (last ? 2 * pair * in_channels + group * 8 : group * 8 * pixels + 2 * pair),
+                                              pixels);
+            } else {
+                flying[k].clear();
+            }
+        }
+#pragma unroll
+        for (int k = 0; k < in_flight; ++k) {
+            const int unit = first + k * loader_threads;
+            if (unit < units_of_row) {
+                const int group = group_of<last>(unit), pair = pair_of<last>(unit);
+                flying[k].round_to(shared + group * group_bytes + pair * 2 * unit_bytes, largest);
+            }
+        }
+    }
+}
+
+// Whatever the sizes and the alignment.
+__device__ __forceinline__ void load_row_one_by_one(unsigned char* shared, const float* x, long long channel_step,
+                                                    long long column_step, long long columns_left, int thread,
+                                                    int& largest) {
+#pragma unroll 1
+    for (int unit = thread; unit < units_of_row; unit += loader_threads) {
+        const int group = group_of<false>(unit), pair = pair_of<false>(unit);
+        Pair p;
+        p.clear();
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            if (group * 8 + i < in_channels) {
+                const float* source = x + (group * 8 + i) * channel_step + 2 * pair * column_step;
+                p.left[i] = 2 * pair < columns_left ? source[0] : 0.0f;
+                p.right[i] = 2 * pair + 1 < columns_left ? source[column_step] : 0.0f;
+            }
+        }
+        p.round_to(shared + group * group_bytes + pair * 2 * unit_bytes, largest);
+    }
+}
+
+__device__ __forceinline__ void load_row(unsigned char* shared, const Images& images, long long sample, long long row,
+                                         long long column, int thread, int& largest) {
+    const long long pixels = images.height * images.width, columns_left = images.width - column;
+    const long long channel_step = images.input_last ? 1 : pixels, column_step = images.input_last ? in_channels : 1;
+    const float* x = images.x + sample * in_channels * pixels + (row * images.width + column) * column_step;
+    const bool whole = in_channels % 8 == 0 && images.width % 2 == 0 && reinterpret_cast<u64>(images.x) % 16 == 0;
+    if (whole && images.input_last) {
+        load_row_in_pairs<true>(shared, x, pixels, columns_left, thread, largest);
+    } else if (whole) {
+        load_row_in_pairs<false>(shared, x, pixels, columns_left, thread, largest);
+    } else {
+        load_row_one_by_one(shared, x, channel_step, column_step, columns_left, thread, largest);
+    }
+}
+
+__device__ __forceinline__ void load(unsigned char* ring, u64* full, u64* empty, const Images& images,
+                                     unsigned* __restrict__ largest_of_sample, long long first, long long step) {
+    const int thread = threadIdx.x;
+    RingRow next;
+    for (long long number = first; number < images.strips(); number += step) {
+        const Strip strip(number, images);
+        int largest = 0;
+        for (int row = 0; row < strip.rows + window_height - 1; ++row) {
+            barrier_wait(empty + next.slot, next.parity ^ 1);
+            load_row(ring + next.slot * row_bytes, images, strip.sample, strip.row + row, strip.column, thread, largest);
+            publish_to_tensor_cores();
+            __syncwarp();
+            if (thread % 32 == 0) {
+                barrier_arrive(full + next.slot);
+            }
+            next.advance();
+        }
+        for (int distance = 16; distance > 0; distance /= 2) {
+            largest = max(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, distance));
+        }
+        if (thread % 32 == 0) {
+            atomicMax(largest_of_sample + strip.sample, static_cast<unsigned>(largest));
+        }
+    }
+}
+
+// The sums of one row of the output: 64 filters by 128 columns. `first` is the ring's slot of the window's first row.
+__device__ __forceinline__ void multiply_row(float (&sums)[tile_columns / 2], u32 filters, u32 ring, int first) {
+    products_begin();
+    u64 filter = matrix_descriptor(filters, tile_filters * unit_bytes, 8 * unit_bytes);
+    asm volatile("" : "+l"(filter));  // else all of its sums are kept in registers from row to row
+#pragma unroll
+    for (int down = 0; down < window_height; ++down) {
+        const int slot = first + down < ring_rows ? first + down : first + down - ring_rows;
+        const u64 row = matrix_descriptor(ring + slot * row_bytes, group_bytes, 8 * unit_bytes);
+#pragma unroll
+        for (int across = 0; across < window_width; ++across) {
+#pragma unroll
+            for (int group = 0; group < channel_groups; group += 2) {
+                // Both addresses are in units of 16 bytes.
+                const int place = (down * window_width + across) * (place_bytes / 16) + group * tile_filters;
+                WarpgroupProduct<tile_columns>::run(sums, filter + place, row + group * row_columns + across,
+                                                    down + across + group > 0);
+            }
+        }
+    }
+    products_commit();
+}
+
+template <class Epilogue>
+__device__ __forceinline__ void write_row(const float (&sums)[tile_columns / 2], const Images& images,
+                                          const Strip& strip, int row, long long first_filter,
+                                          scalar_t* __restrict__ output, const Epilogue& epilogue) {
+    const int lane = threadIdx.x % 32;
+    const long long out_width = images.out_width(), pixels = images.out_height() * out_width;
+    const long long columns_left = out_width - strip.column;
+    const bool pairs = !images.output_last && out_width % 2 == 0 && reinterpret_cast<u64>(output) % 8 == 0;
+#pragma unroll
+    for (int below = 0; below < 2; ++below) {
+        const long long filter = first_filter + 8 * below;
+        if (filter >= images.filters) {
+            continue;
+        }
+        const auto channel = epilogue.of(filter);
+        const long long pixel = (strip.row + row) * out_width + strip.column;
+        scalar_t* target = output + (images.output_last ? (strip.sample * pixels + pixel) * images.filters + filter
+                                                        : (strip.sample * images.filters + filter) * pixels + pixel);
+        const long long step = images.output_last ? images.filters : 1;
+#pragma unroll
+        for (int j = 0; j < tile_columns / 8; ++j) {
+            const int column = 8 * j + lane % 4 * 2;
+            const float left = epilogue(sums[4 * j + 2 * below] * channel.scale, channel);
+            const float right = epilogue(sums[4 * j + 2 * below + 1] * channel.scale, channel);
+            if (pairs && column + 1 < columns_left) {
+                __stcs(reinterpret_cast<float2*>(target + column), float2{left, right});
+            } else {
+                if (column < columns_left) {
+                    target[column * step] = left;
+                }
+                if (column + 1 < columns_left) {
+                    target[(column + 1) * step] = right;
+                }
+            }
+        }
+    }
+}
+
+template <class Epilogue>
+__device__ __forceinline__ void multiply(unsigned char* shared, unsigned char* ring_memory, u64* full, u64* empty,
+                                         const Images& images, long long filter_tile, scalar_t* __restrict__ output,
+                                         long long first, long long step, const Epilogue& epilogue) {
+    const int warpgroup = threadIdx.x / 128 - 1;
+    const int lane = threadIdx.x % 32;
+    const int row_in_tile = warpgroup * 64 + threadIdx.x / 32 % 4 * 16 + lane / 4;
+    const long long first_filter = filter_tile * tile_filters + row_in_tile;
+    const u32 filters = shared_address(shared) + warpgroup * 64 * unit_bytes;
+    const u32 ring = shared_address(ring_memory);
+    RingRow next;   // the row of x to wait for
+    RingRow oldest; // the window's first
+    float even[tile_columns / 2], odd[tile_columns / 2];
+    const auto let_go = [&] {
+        if (lane == 0) {
+            barrier_arrive(empty + oldest.slot);
+        }
+        oldest.advance();
+    };
+    for (long long number = first; number < images.strips(); number += step) {
+        const Strip strip(number, images);
+        const auto wait = [&] {
+            barrier_wait(full + next.slot, next.parity);
+            next.advance();
+        };
+        for (int row = 0; row < window_height - 1; ++row) {
+            wait();
+        }
+        int window = oldest.slot;
+        const auto begin = [&](float (&sums)[tile_columns / 2]) {
+            wait();
+            multiply_row(sums, filters, ring, window);
+            window = window + 1 == ring_rows ? 0 : window + 1;
+        };
+        const auto write = [&](int row, const float (&sums)[tile_columns / 2]) {
+            let_go();
+            write_row(sums, images, strip, row, first_filter, output, epilogue);
+        };
+        // Written out, and not as one step with conditions: the compiler must see that no sums under way are read.
+        int row = 0;
+        begin(even);
+        for (; row + 2 < strip.rows; row += 2) {
+            begin(odd);
+            products_wait<1>();
+            write(row, even);
+            begin(even);
+            products_wait<1>();
+            write(row + 1, odd);
+        }
+        if (row + 1 < strip.rows) {
+            begin(odd);
+            products_wait<1>();
+            write(row, even);
+            products_wait<0>();
+            write(row + 1, odd);
+        } else {
+            products_wait<0>();
+            write(row, even);
+        }
+        for (int row = 0; row < window_height - 1; ++row) {
+            let_go();
+        }
+    }
+}
+
+// A block's tile of filters is blockIdx.y; its strips are blockIdx.x and every gridDim.x further.
+template <class Epilogue>
+__device__ __forceinline__ void implicit_gemm_of_block(const Images& images, const void* __restrict__ filters,
+                                                       unsigned* __restrict__ largest, scalar_t* __restrict__ output,
+                                                       const Epilogue& epilogue) {
+    extern __shared__ __align__(128) unsigned char shared[];
+    unsigned char* ring = shared + filter_bytes;
+    u64* full = reinterpret_cast<u64*>(ring + ring_rows * row_bytes);
+    u64* empty = full + ring_rows;
+    u64* filters_there = empty + ring_rows;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < ring_rows; ++i) {
+            barrier_init(full + i, loader_threads / 32);
+            barrier_init(empty + i, multiplier_threads / 32);
+        }
+        barrier_init(filters_there, 1);
+        barrier_init_fence();
+    }
+    __syncthreads();
+    if (threadIdx.x < loader_threads) {
+        fewer_registers<loader_registers>();
+        if (threadIdx.x == 0) {
+            barrier_arrive_expecting(filters_there, filter_bytes);
+            const unsigned char* source = static_cast<const unsigned char*>(filters) + blockIdx.y * filter_bytes;
+            bulk_copy(shared, source, filter_bytes, filters_there);
+        }
+        load(ring, full, empty, images, largest, blockIdx.x, gridDim.x);
+    } else {
+        more_registers<multiplier_registers>();
+        barrier_wait(filters_there, 0);
+        multiply(shared, ring, full, empty, images, blockIdx.y, output, blockIdx.x, gridDim.x, epilogue);
+    }
+}
+
+#endif  // TUNEBENCH_HOPPER
