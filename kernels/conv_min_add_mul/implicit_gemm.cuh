@@ -123,60 +123,66 @@ struct Pair {
     }
 };
 
-constexpr int pairs_of_row = row_columns / 2;
-constexpr int units_of_row = channel_groups * pairs_of_row;
+// What one row of the ring is made of: eight channels by two columns, as many pairs of columns as the image has. What lies
+// beyond it reaches only sums that nobody writes.
+struct Units {
+    int pairs;
+    __device__ __forceinline__ explicit Units(long long columns_left)
+        : pairs(columns_left < row_columns ? static_cast<int>(columns_left + 1) / 2 : row_columns / 2) {}
+    __device__ __forceinline__ int count() const { return pairs * channel_groups; }
+    // Neighbouring threads read neighbouring memory.
+    template <bool last> __device__ __forceinline__ int group(int unit) const {
+        return last ? unit % channel_groups : unit / pairs;
+    }
+    template <bool last> __device__ __forceinline__ int pair(int unit) const {
+        return last ? unit / channel_groups : unit % pairs;
+    }
+};
 
-// Neighbouring threads read neighbouring memory.
-template <bool last> __device__ __forceinline__ int group_of(int unit) {
-    return last ? unit % channel_groups : unit / pairs_of_row;
-}
-template <bool last> __device__ __forceinline__ int pair_of(int unit) {
-    return last ? unit / channel_groups : unit % pairs_of_row;
-}
-
-// `x` is the row's first channel and column; a number of units is read before the first is rounded.
-template <bool last>
+// `x` is the row's first channel and column. A number of units is under way before `wait` lets the first be written.
+template <bool last, class Wait>
 __device__ __forceinline__ void load_row_in_pairs(unsigned char* shared, const float* x, long long pixels,
-                                                  long long columns_left, int thread, int& largest) {
+                                                  const Units& units, int thread, int& largest, Wait wait) {
     constexpr int in_flight = 4;
-    for (int first = thread; first < units_of_row; first += in_flight * loader_threads) {
+    for (int first = thread; first < units.count(); first += in_flight * loader_threads) {
         Pair flying[in_flight];
+        unsigned char* target[in_flight];
 #pragma unroll
         for (int k = 0; k < in_flight; ++k) {
             const int unit = first + k * loader_threads;
-            const int group = group_of<last>(unit), pair = pair_of<last>(unit);
-            if (unit < units_of_row && 2 * pair < columns_left) {
-                flying[k].template read<last>(x + (last ? 2 * pair * in_channels + group * 8 : group * 8 * pixels + 2 * pair),
-                                              pixels);
-            } else {
-                flying[k].clear();
+            const int group = units.group<last>(unit), pair = units.pair<last>(unit);
+            target[k] = shared + group * group_bytes + pair * 2 * unit_bytes;
+            if (unit < units.count()) {
+                const long long offset = last ? 2 * pair * in_channels + group * 8 : group * 8 * pixels + 2 * pair;
+                flying[k].read<last>(x + offset, pixels);
             }
         }
+        wait();
 #pragma unroll
         for (int k = 0; k < in_flight; ++k) {
-            const int unit = first + k * loader_threads;
-            if (unit < units_of_row) {
-                const int group = group_of<last>(unit), pair = pair_of<last>(unit);
-                flying[k].round_to(shared + group * group_bytes + pair * 2 * unit_bytes, largest);
+            if (first + k * loader_threads < units.count()) {
+                flying[k].round_to(target[k], largest);
             }
         }
     }
 }
 
 // Whatever the sizes and the alignment.
+template <class Wait>
 __device__ __forceinline__ void load_row_one_by_one(unsigned char* shared, const float* x, long long channel_step,
-                                                    long long column_step, long long columns_left, int thread,
-                                                    int& largest) {
+                                                    long long column_step, long long columns_left, const Units& units,
+                                                    int thread, int& largest, Wait wait) {
+    wait();
 #pragma unroll 1
-    for (int unit = thread; unit < units_of_row; unit += loader_threads) {
-        const int group = group_of<false>(unit), pair = pair_of<false>(unit);
+    for (int unit = thread; unit < units.count(); unit += loader_threads) {
+        const int group = units.group<false>(unit), pair = units.pair<false>(unit);
         Pair p;
         p.clear();
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
             if (group * 8 + i < in_channels) {
                 const float* source = x + (group * 8 + i) * channel_step + 2 * pair * column_step;
-                p.left[i] = 2 * pair < columns_left ? source[0] : 0.0f;
+                p.left[i] = source[0];
                 p.right[i] = 2 * pair + 1 < columns_left ? source[column_step] : 0.0f;
             }
         }
@@ -184,18 +190,20 @@ __device__ __forceinline__ void load_row_one_by_one(unsigned char* shared, const
     }
 }
 
+template <class Wait>
 __device__ __forceinline__ void load_row(unsigned char* shared, const Images& images, long long sample, long long row,
-                                         long long column, int thread, int& largest) {
+                                         long long column, int thread, int& largest, Wait wait) {
     const long long pixels = images.height * images.width, columns_left = images.width - column;
     const long long channel_step = images.input_last ? 1 : pixels, column_step = images.input_last ? in_channels : 1;
     const float* x = images.x + sample * in_channels * pixels + (row * images.width + column) * column_step;
     const bool whole = in_channels % 8 == 0 && images.width % 2 == 0 && reinterpret_cast<u64>(images.x) % 16 == 0;
+    const Units units(columns_left);
     if (whole && images.input_last) {
-        load_row_in_pairs<true>(shared, x, pixels, columns_left, thread, largest);
+        load_row_in_pairs<true>(shared, x, pixels, units, thread, largest, wait);
     } else if (whole) {
-        load_row_in_pairs<false>(shared, x, pixels, columns_left, thread, largest);
+        load_row_in_pairs<false>(shared, x, pixels, units, thread, largest, wait);
     } else {
-        load_row_one_by_one(shared, x, channel_step, column_step, columns_left, thread, largest);
+        load_row_one_by_one(shared, x, channel_step, column_step, columns_left, units, thread, largest, wait);
     }
 }
 
@@ -207,8 +215,9 @@ __device__ __forceinline__ void load(unsigned char* ring, u64* full, u64* empty,
         const Strip strip(number, images);
         int largest = 0;
         for (int row = 0; row < strip.rows + window_height - 1; ++row) {
-            barrier_wait(empty + next.slot, next.parity ^ 1);
-            load_row(ring + next.slot * row_bytes, images, strip.sample, strip.row + row, strip.column, thread, largest);
+            const auto wait = [&] { barrier_wait(empty + next.slot, next.parity ^ 1); };
+            unsigned char* target = ring + next.slot * row_bytes;
+            load_row(target, images, strip.sample, strip.row + row, strip.column, thread, largest, wait);
             publish_to_tensor_cores();
             __syncwarp();
             if (thread % 32 == 0) {
