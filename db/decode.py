@@ -70,3 +70,16 @@ def regime_of(name: str) -> CacheRegime:
 
 def _mismatch(key: str, kind: str) -> DatabaseError:
     return DatabaseError(f"the database holds {key!r:.80} as {kind}: it was not written by tunebench")
+
+
+def reasons_of(value: object) -> dict[str, str]:
+    """Texts by name; none for NULL.
+
+    Raises:
+        DatabaseError: the value is not such a mapping.
+    """
+    if value is None:
+        return {}
+    if isinstance(value, dict) and all(isinstance(part, str) for pair in value.items() for part in pair):
+        return value
+    raise DatabaseError(f"the database holds {value!r:.80} where texts by name belong")

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from sqlalchemy import Connection, Row, literal, select
 
-from tunebench.db.decode import configuration_of, regime_of
+from tunebench.db.decode import configuration_of, reasons_of, regime_of
 from tunebench.db.models import (
     BuildFiguresRecord,
     BuildRecord,
@@ -255,20 +255,22 @@ def _seconds(trial: AnyRow) -> dict[str, float]:
 def _comparisons(connection: Connection, trial: AnyRow) -> tuple[WonComparison, ...]:
     table = ComparisonRecord
     query = (
-        select(table.id, table.environment_id, table.concluded_at, ConfigurationRecord.key)
+        select(table.id, table.environment_id, table.concluded_at, table.missing_baselines, ConfigurationRecord.key)
         .join(ConfigurationRecord, ConfigurationRecord.id == table.configuration_id)
         .where(table.study_id == trial.study_id, table.configuration_id == trial.configuration_id)
         .order_by(table.concluded_at.desc(), table.id.desc())
     )
     return tuple(
         WonComparison(
-            row.concluded_at, _environment(connection, row.environment_id), _comparison(connection, row.id, row.key)
+            row.concluded_at,
+            _environment(connection, row.environment_id),
+            _comparison(connection, row.id, row.key, row.missing_baselines),
         )
         for row in connection.execute(query).all()
     )
 
 
-def _comparison(connection: Connection, number: int, configuration_key: str) -> Comparison:
+def _comparison(connection: Connection, number: int, configuration_key: str, missing: Any) -> Comparison:
     sides, ratios = ContenderRecord, SpeedUpRecord
     contenders = connection.execute(
         select(sides.name, sides.median_ms, sides.samples_ms).where(sides.comparison_id == number).order_by(sides.name)
@@ -283,4 +285,5 @@ def _comparison(connection: Connection, number: int, configuration_key: str) -> 
         medians_ms={one.name: one.median_ms for one in contenders},
         samples_ms={one.name: _samples(one.samples_ms) for one in contenders},
         speedups={baseline: by_baseline[baseline] for baseline in Baseline if baseline in by_baseline},
+        missing={Baseline(name): reason for name, reason in reasons_of(missing).items()},
     )

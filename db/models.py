@@ -416,6 +416,7 @@ class ComparisonRecord(Base):
 
     Attributes:
         configuration_id: the best, which is a trial of the study.
+        missing_baselines: why a baseline that was wanted could not be timed, by its name; NULL where none is missing.
     """
 
     __tablename__ = "tunebench_comparisons"
@@ -430,6 +431,7 @@ class ComparisonRecord(Base):
     configuration_id: Mapped[int]
     environment_id: Mapped[int] = mapped_column(ForeignKey(EnvironmentRecord.id))
     concluded_at: Mapped[datetime]
+    missing_baselines: Mapped[JsonValue] = mapped_column(Json, nullable=True)
 
 
 class ContenderRecord(Base):

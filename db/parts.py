@@ -138,6 +138,7 @@ class PartWriter:
             "configuration_id": configuration_id,
             "environment_id": self.environment(comparison.environment),
             "concluded_at": comparison.concluded_at,
+            "missing_baselines": dict(comparison.missing_baselines) if comparison.missing_baselines else None,
         }
         created = insert(ComparisonRecord).returning(ComparisonRecord.id)
         owner = {"comparison_id": self._connection.execute(created, values).scalar_one()}

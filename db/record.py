@@ -266,12 +266,17 @@ class SpeedUpFacts(_Part):
 
 @dataclass(frozen=True)
 class ComparisonFacts(_Part):
-    """An interleaved comparison that the trial's configuration has won."""
+    """An interleaved comparison that the trial's configuration has won.
+
+    Attributes:
+        missing_baselines: those that were wanted and could not be timed, and why; None where there were none.
+    """
 
     environment: EnvironmentFacts
     concluded_at: Moment
     contenders: Annotated[dict[Name, ContenderFacts], Field(max_length=_MOST_PARTS)]
     speed_ups: Annotated[dict[Name, SpeedUpFacts], Field(max_length=_MOST_PARTS)]
+    missing_baselines: Annotated[dict[Name, LongText], Field(max_length=_MOST_PARTS)] | None = field(default=None)
 
 
 @dataclass(frozen=True)

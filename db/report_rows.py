@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any, TypeVar
 
 from sqlalchemy import func, select
 
-from tunebench.db.decode import configuration_of, problem_of
+from tunebench.db.decode import configuration_of, problem_of, reasons_of
 from tunebench.db.models import (
     ComparisonRecord,
     ConfigurationRecord,
@@ -75,12 +75,14 @@ class ComparisonRow:
 
     Attributes:
         speed_ups: of the best over each baseline, by the baseline's name.
+        missing: why a baseline that was wanted could not be timed, by its name.
     """
 
     configuration: Configuration
     concluded_at: datetime
     contenders: tuple[ContenderRow, ...]
     speed_ups: Mapping[str, Ratio]
+    missing: Mapping[str, str] = field(default_factory=dict)
 
     def contender(self, name: str) -> ContenderRow | None:
         """The contender of that name, if it took part."""
@@ -144,7 +146,12 @@ def newest_comparison(database: Database, study_id: int) -> ComparisonRow | None
         DatabaseError: the database cannot be read, or holds what tunebench does not write.
     """
     newest = (
-        select(ComparisonRecord.id, ComparisonRecord.concluded_at, ConfigurationRecord.key)
+        select(
+            ComparisonRecord.id,
+            ComparisonRecord.concluded_at,
+            ComparisonRecord.missing_baselines,
+            ConfigurationRecord.key,
+        )
         .join(ConfigurationRecord, ConfigurationRecord.id == ComparisonRecord.configuration_id)
         .where(ComparisonRecord.study_id == study_id)
         .order_by(ComparisonRecord.concluded_at.desc(), ComparisonRecord.id.desc())
@@ -170,6 +177,7 @@ def newest_comparison(database: Database, study_id: int) -> ComparisonRow | None
         concluded_at=found.concluded_at,
         contenders=tuple(ContenderRow(row.name, row.median_ms, _samples(row.samples_ms)) for row in contenders),
         speed_ups={row.baseline: Ratio(row.ratio, row.low, row.high, row.rounds, row.confidence) for row in ratios},
+        missing=reasons_of(found.missing_baselines),
     )
 
 

@@ -104,6 +104,7 @@ def comparison_row(connection: Connection, study_id: int, environment_id: int, c
         "configuration_id": _configuration_row(connection, comparison.best),
         "environment_id": environment_id,
         "concluded_at": datetime.now(UTC),
+        "missing_baselines": {name.value: reason for name, reason in comparison.missing.items()} or None,
     }
     comparison_id = _add(connection, ComparisonRecord, values)
     contenders = [

@@ -21,6 +21,7 @@ class StudyRequest(BaseModel):
         kernel: a shipped kernel's name, or the path of a kernel folder.
         trials: in all; running the same study again goes on where it ended.
         seconds: limit of one run, for each problem; None for none.
+        compile: compare the winner with the reference under torch.compile too; it takes tens of seconds to compile.
         modes: the module's modes to tune; None for every mode that the kernel names.
         sizes: numeric constants of `reference.py` to change, by their names there.
         tunables: values to restrict tunables to.
@@ -35,6 +36,7 @@ class StudyRequest(BaseModel):
     seed: int = Field(default=0, ge=0)
     device: str | None = None
     compiler: CompilerName | None = Field(default=None, strict=False)
+    compile: bool = False
     modes: tuple[Annotated[Mode, Field(strict=False)], ...] | None = Field(default=None, strict=False)
     sizes: Mapping[str, int | float] = Field(default_factory=dict)
     tunables: Mapping[str, Sequence[bool | int | float | str]] = Field(default_factory=dict)

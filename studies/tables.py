@@ -65,6 +65,9 @@ def _print_notes(console: Console, report: StudyReport) -> None:
     lines = []
     if outcome.comparison is not None:
         lines.append(f"best: {outcome.comparison.best}")
+        lines += [f"baseline {name} is missing: {reason}" for name, reason in outcome.comparison.missing.items()]
+        if (ratio := outcome.comparison.speedups.get(Baseline.COMPILED)) is not None:
+            lines.append(f"over torch.compile: {ratio}")
     refused = {status: count for status, count in outcome.counts.items() if not status.timed}
     by_status = ", ".join(f"{status} {count}" for status, count in refused.items())
     lines.append(f"refused: {sum(refused.values())}" + (f" ({by_status})" if refused else ""))
@@ -115,6 +118,7 @@ def report_values(report: StudyReport) -> dict[str, object]:
             baseline.value: _ratio_values(ratio)
             for baseline, ratio in (comparison.speedups if comparison else {}).items()
         },
+        "missing": {baseline.value: reason for baseline, reason in (comparison.missing if comparison else {}).items()},
     }
 
 

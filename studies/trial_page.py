@@ -72,6 +72,7 @@ def _comparison_values(won: WonComparison) -> dict[str, object]:
         "medians_ms": dict(comparison.medians_ms),
         "samples_ms": {name: list(samples) for name, samples in comparison.samples_ms.items()},
         "speedups": {baseline.value: asdict(ratio) for baseline, ratio in comparison.speedups.items()},
+        "missing": {baseline.value: reason for baseline, reason in comparison.missing.items()},
     }
 
 
@@ -186,6 +187,7 @@ def _print_comparison(console: Console, won: WonComparison) -> None:
         (name, f"{median_ms:.6g} ms", str(len(comparison.samples_ms[name])), speedups.get(name, ""))
         for name, median_ms in comparison.medians_ms.items()
     ]
+    rows += [(baseline.value, "", "", f"missing: {reason}") for baseline, reason in comparison.missing.items()]
     title = f"won a comparison at {won.concluded_at.isoformat(timespec='seconds')}, torch {environment.torch}"
     title += f", driver {environment.driver}" if environment.driver else ""
     print_table(console, ("contender", "median", "rounds", "times slower than the best"), rows, title)

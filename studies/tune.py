@@ -145,7 +145,7 @@ def make_evaluator(request: StudyRequest, mode: Mode) -> LocalEvaluator:
     """
     resolved = resolve(request)
     subject = Subject.prepare(resolved.kernel, resolved.model, resolved.reference, mode, resolved.device)
-    return LocalEvaluator(subject, resolved.compiler)
+    return LocalEvaluator(subject, resolved.compiler, compiled=request.compile)
 
 
 def _tune_mode(resolved: Resolved, mode: Mode, database: Database, announce: Reporter) -> StudyReport:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +22,9 @@ def compile_reference(model: nn.Module, inputs: Sequence[Any]) -> Callable[..., 
     Raises:
         CompiledReferenceError: it does not compile, or its first calls fail.
     """
+    bars = torch.hub.tqdm  # type: ignore[attr-defined]
+    if hasattr(bars, "set_lock"):  # by itself it takes a semaphore, which a worker that is killed leaves behind
+        bars.set_lock(threading.RLock())
     torch.compiler.reset()  # what was compiled for other shapes must not make this one dynamic
     compiled: Callable[..., Any] = torch.compile(model, mode="max-autotune", dynamic=False)
     try:

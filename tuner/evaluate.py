@@ -14,6 +14,7 @@ import torch
 from tunebench.tuner.check import Oracle, check, consult_reference
 from tunebench.tuner.compile.base import Build, Compiler
 from tunebench.tuner.compile.cache import BuildCache
+from tunebench.tuner.compiled import CompiledReferenceError, compile_reference
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import DeviceLostError, LaunchError, UserError
 from tunebench.tuner.kernel import Kernel, Mode, ModelFactory, Plan, TunableModel
@@ -122,9 +123,14 @@ class Evaluator(Protocol):
 
 
 class LocalEvaluator:
-    """Evaluates in this process; a variant that crashes takes the process with it."""
+    """Evaluates in this process; a variant that crashes takes the process with it.
 
-    def __init__(self, subject: Subject, compiler: Compiler) -> None:
+    Args:
+        compiled: compare with the reference under torch.compile as well, which takes tens of seconds to compile.
+    """
+
+    def __init__(self, subject: Subject, compiler: Compiler, *, compiled: bool = False) -> None:
+        self._compiled = compiled
         self.problem = subject.problem
         self.device = subject.device
         self._subject = subject
@@ -185,7 +191,8 @@ class LocalEvaluator:
         if default is not None:
             candidates[Baseline.DEFAULT] = self._plan(*default)
             calls[Baseline.DEFAULT] = self._pinned_call(candidates[Baseline.DEFAULT])
-        calls |= self._copy_call()
+        compiled, missing = self._compiled_call()
+        calls |= compiled | self._copy_call()
         baselines = [Baseline(name) for name in calls]
         calls |= {name: self._pinned_call(plan) for name, plan in plans.items()}
         with torch.no_grad():
@@ -200,7 +207,18 @@ class LocalEvaluator:
             medians_ms={name: statistics.median(values) for name, values in kept.items()},
             samples_ms=kept,
             speedups={name: speedup(samples[winner], samples[name]) for name in baselines},
+            missing=missing,
         )
+
+    def _compiled_call(self) -> tuple[dict[str, Call], dict[Baseline, str]]:
+        """The reference under torch.compile where that is wanted, or why it is missing."""
+        if not self._compiled:
+            return {}, {}
+        try:
+            compiled = compile_reference(self._subject.reference, self._inputs)
+        except CompiledReferenceError as error:
+            return {}, {Baseline.COMPILED: str(error)}
+        return {Baseline.COMPILED: lambda: compiled(*self._inputs)}, {}
 
     def _copy_call(self) -> dict[str, Call]:
         """A copy of as many bytes as the problem must move; nothing where memory has no room for it."""

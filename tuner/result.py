@@ -196,9 +196,11 @@ class Comparison:
         medians_ms, samples_ms: by contender, which are `best` and the baselines; the n-th samples of all of them belong
             to the same round.
         speedups: of the best over each baseline.
+        missing: baselines that were wanted and could not be timed, and why.
     """
 
     best: Configuration
     medians_ms: Mapping[str, float]
     samples_ms: Mapping[str, tuple[float, ...]]
     speedups: Mapping[Baseline, Ratio]
+    missing: Mapping[Baseline, str] = field(default_factory=dict)

@@ -32,6 +32,9 @@ def tune(
     mode: Annotated[
         list[str] | None, typer.Option(help="eval, train or frozen. Default: every mode of the kernel.")
     ] = None,
+    compiled: Annotated[
+        bool | None, typer.Option("--compile", help="Compare with torch.compile's max-autotune too. Default: not.")
+    ] = None,
     size: Annotated[
         list[str] | None, typer.Option(metavar="NAME=NUMBER", help="Change a constant of reference.py; repeatable.")
     ] = None,
@@ -66,6 +69,7 @@ def tune(
         "sampler": sampler,
         "seed": seed,
         "compiler": compiler,
+        "compile": compiled,
         "modes": mode,
         "sizes": parse_sizes(size or []),
         "tunables": parse_tunables(tunable or []),

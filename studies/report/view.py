@@ -172,6 +172,8 @@ def _notes(study: StudyData) -> tuple[str, ...]:
         notes.append("No variant of this study was correct.")
     elif study.comparison is None:
         notes.append("This study was not concluded: there is no comparison with the baselines yet.")
+    if study.comparison is not None:
+        notes += [f"Baseline {name} is missing: {reason}" for name, reason in study.comparison.missing.items()]
     if len(study.environments) > 1:
         notes.append("The trials ran under more than one environment: see below before comparing their times.")
     return tuple(notes)
@@ -185,10 +187,16 @@ def _tiles(study: StudyData) -> list[Tile]:
         note = "median of the final comparison" if study.comparison else "as screened, not confirmed"
         tiles.append(Tile("best time", time_unit(best_ms).text(best_ms), note))
     ratios = study.comparison.speed_ups if study.comparison else {}
-    for baseline in (Baseline.REFERENCE, Baseline.DEFAULT):
+    for baseline in (Baseline.REFERENCE, Baseline.DEFAULT, Baseline.COMPILED):
         if ratio := ratios.get(baseline):
             value, _, interval = ratio_text(ratio).partition(" ")
-            tiles.append(Tile(f"over the {baseline}", value, f"{interval}, {verdict_text(ratio)}"))
+            tiles.append(
+                Tile(
+                    "over torch.compile" if baseline is Baseline.COMPILED else f"over the {baseline}",
+                    value,
+                    f"{interval}, {verdict_text(ratio)}",
+                )
+            )
     if copy := ratios.get(Baseline.COPY):
         value, _, interval = share_text(copy).partition(" [")
         tiles.append(Tile("of the copy rate", value, f"[{interval}"))

@@ -168,4 +168,5 @@ def comparison(number: int, over_reference: float = 2.0, *, with_default: bool =
         medians_ms={name: sum(values) / 2 for name, values in samples.items()},
         samples_ms=samples,
         speedups=speedups,
+        missing={Baseline.COMPILED: "torch.compile: no compiler, 'g++' [0m\n"},
     )

@@ -1,0 +1,70 @@
+"""What only a GPU can show of `bench` and of kept forms: TF32, torch.compile's graphs, streams and captures."""
+
+import pytest
+import torch
+
+from tunebench.kernels.kept import KeptForms
+from tunebench.studies.bench import TUNED, Case, measure_case, measure_ceilings
+from tunebench.tuner.kernel import Mode
+from tunebench.tuner.result import Baseline
+
+pytestmark = pytest.mark.gpu
+
+SMALL = {"batch_size": 256, "in_features": 512, "out_features": 1024}
+
+
+def test_ceilings_of_the_device_are_in_order() -> None:
+    before = torch.get_float32_matmul_precision()
+    found = measure_ceilings("cuda")
+    assert list(found.gemm_tflops) == ["fp32", "TF32", "fp16"]
+    assert found.gemm_tflops["fp32"] < found.gemm_tflops["TF32"] < found.gemm_tflops["fp16"]
+    assert 0.5 < found.copy_gbs / found.read_gbs < 1.5
+    assert torch.get_float32_matmul_precision() == before
+
+
+@pytest.mark.parametrize("mode", [Mode.EVAL, Mode.TRAIN])
+def test_a_case_with_torch_compile(mode: Mode) -> None:
+    result = measure_case(Case("gemm_scale_bn", mode, SMALL, "cuda", seconds=1.0), None)
+    assert result.right and not result.notes
+    assert set(result.timings) == {TUNED, *Baseline}
+
+
+def test_a_graph_replays_the_form_of_its_capture_whatever_becomes_of_it() -> None:
+    forms, weight = KeptForms(), torch.ones(1 << 20, device="cuda")
+
+    def doubled() -> torch.Tensor:
+        return forms.get("double", lambda: weight * 2, (weight,), ())
+
+    doubled()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        output = doubled() + 1
+    weight.mul_(3)
+    assert bool((doubled() == 6).all())
+    torch.full((1 << 22,), 77.0, device="cuda")  # would land in the old form's memory, were it free
+    graph.replay()
+    assert bool((output == 3).all())
+
+
+def test_a_form_made_during_a_capture_is_the_graph_s_alone() -> None:
+    forms, weight = KeptForms(), torch.ones(1 << 20, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        output = forms.get("double", lambda: weight * 2, (weight,), ()) + 1
+    assert len(forms) == 0
+    weight.mul_(3)
+    graph.replay()
+    assert bool((output == 7).all())
+
+
+def test_a_form_made_on_one_stream_serves_another_at_once() -> None:
+    forms, weight = KeptForms(), torch.ones(1 << 20, device="cuda")
+    torch.cuda.synchronize()
+
+    def slowly() -> torch.Tensor:
+        torch.cuda._sleep(200_000_000)  # type: ignore[no-untyped-call]
+        return weight * 2
+
+    forms.get("double", slowly, (weight,), ())
+    with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
+        assert bool((forms.get("double", slowly, (weight,), ()) == 2).all())
