@@ -65,7 +65,9 @@ def choose(kernel: Kernel, problem: Problem, device: Device) -> Choice:
         return Choice(default.configuration, Tier.DEFAULT, str(error))
     if found is None:
         return default
-    if space.find(found.configuration) is None:
+    number = space.find(found.configuration)
+    # Equal is not enough: 256.0 and true equal 256 and 1, and would be compiled as what they are.
+    if number is None or space[number] != found.configuration:
         return Choice(default.configuration, Tier.DEFAULT, f"trial {found.row.trial_id} is not valid for this problem")
     reason = f"trial {found.row.trial_id}, measured for {found.row.problem} on {found.row.device_name}"
-    return Choice(found.configuration, Tier(found.tier.value), reason)
+    return Choice(space[number], Tier(found.tier.value), reason)
