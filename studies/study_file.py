@@ -72,4 +72,4 @@ def make_request(content: Mapping[str, object], source: str) -> StudyRequest:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("function", "constrained")))
-        raise StudyFileError(f"{source}: '{key}' is not legal: {first['msg']} (got {first['input']!r})") from error
+        raise StudyFileError(f"{source}: '{key}' is not legal: {first['msg']} (got {first['input']!r:.80})") from error
