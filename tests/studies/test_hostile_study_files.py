@@ -1,4 +1,4 @@
-"""A study file says what to tune: whatever its values are, nothing runs or is compiled that the kernel does not declare."""
+"""Whatever is in a study file, nothing runs or is compiled that its kernel does not declare."""
 
 from __future__ import annotations
 
@@ -41,6 +41,11 @@ FILES = {
     "deep nesting": "x = " + "[" * 5_000,
 }
 KERNELS = ("'; DROP TABLE tunebench_trials; --", "../../../../etc", "/etc/passwd", "os", "a\\u0000b", "k" * 100_000)
+
+
+@pytest.fixture
+def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return CommandLine(monkeypatch, capsys)
 
 
 @pytest.fixture
