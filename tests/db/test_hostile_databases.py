@@ -174,8 +174,8 @@ def test_a_hostile_value_is_only_a_value(file: Path, tmp_path: Path, table: str,
     if kind == "surrogate":
         value = b"\xed\xa0\x80"
     columns, place = COLUMNS[table], [*VALUES, "pickle"].index(kind)
-    # Two columns for each kind of value, other ones for the next kind.
-    for column in {columns[place % len(columns)], columns[(place * 3 + 1) % len(columns)]}:
+    # Another column for each kind of value.
+    for column in (columns[place % len(columns)],):
         copy = tmp_path / f"{column}.db"
         copy.write_bytes(file.read_bytes())
         with loosened(copy) as connection, contextlib.suppress(sqlite3.IntegrityError):
@@ -302,7 +302,7 @@ def test_a_file_cut_short_is_left_as_it_is(file: Path, share: float) -> None:
     assert read_all(file) > 0
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(30))
 def test_a_file_with_bits_flipped_is_left_as_it_is(file: Path, seed: int) -> None:
     chance = random.Random(seed)
     content = bytearray(file.read_bytes())
