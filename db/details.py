@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from sqlalchemy import Connection, Row, literal, select
 
 from tunebench.db.decode import configuration_of, reasons_of, regime_of
+from tunebench.db.engine import first_line
 from tunebench.db.models import (
     BuildFiguresRecord,
     BuildRecord,
@@ -142,7 +143,9 @@ def trial_details(database: Database, trial_id: int) -> TrialDetails:
             )
         except (TypeError, ValueError) as error:
             # The values' own invariants: what breaks them is not of tunebench's writing.
-            raise DatabaseError(f"{database.name}: trial {trial_id} is not as tunebench writes it: {error}") from error
+            raise DatabaseError(
+                f"{database.name}: trial {trial_id} is not as tunebench writes it: {first_line(error)}"
+            ) from error
 
 
 def _row(connection: Connection, table: Any, column: Any, value: object) -> AnyRow | None:

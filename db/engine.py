@@ -157,6 +157,9 @@ def translated(where: str) -> Iterator[None]:
         raise as_database_error(error, where) from error
     except sqlite3.Error as error:
         raise DatabaseError(f"{where}: {_reason(error)}") from error
+    except UnicodeDecodeError as error:
+        # Python cannot even decode SQLite's own message, which quotes the damaged schema.
+        raise DatabaseError(f"{where}: the file is not a database, or is damaged: restore a backup") from error
 
 
 def as_database_error(error: SQLAlchemyError, where: str) -> DatabaseError:

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -170,10 +171,7 @@ def _check_references(connection: Connection) -> tuple[int, list[str]]:
 
 def _check_schema(file: Path) -> tuple[int, list[str]]:
     """Compare with a database made now: a trigger that is gone lets rows be changed, one too many changes them."""
-    with tempfile.TemporaryDirectory(prefix="tunebench-") as folder:
-        fresh = Path(folder, "fresh.db")
-        upgrade_database(fresh)
-        expected, found = _schema(fresh), _schema(file)
+    expected, found = _own_schema(), _schema(file)
     missing = [f"{name} is missing" for name in expected.keys() - found.keys()]
     foreign = [f"{name} is not tunebench's" for name in found.keys() - expected.keys()]
     changed = [
@@ -182,6 +180,14 @@ def _check_schema(file: Path) -> tuple[int, list[str]]:
         if expected[name] != found[name]
     ]
     return len(found), sorted(missing + foreign + changed)
+
+
+@cache
+def _own_schema() -> dict[str, object]:
+    with tempfile.TemporaryDirectory(prefix="tunebench-") as folder:
+        fresh = Path(folder, "fresh.db")
+        upgrade_database(fresh)
+        return _schema(fresh)
 
 
 def _schema(file: Path) -> dict[str, object]:

@@ -118,7 +118,8 @@ class EnvironmentRecord(Base):
     """Software and machine, as `tunebench.tuner.environment.Environment` has them.
 
     Attributes:
-        digest: SHA-256 of all other columns but `id`; the row's identity in every database.
+        digest: SHA-256 of all other columns but `id`; the row's identity in every database. Columns from `sm_clock_mhz`
+            on came later: they are in it where they are not NULL, so that older rows keep theirs.
     """
 
     __tablename__ = "tunebench_environments"
@@ -134,6 +135,10 @@ class EnvironmentRecord(Base):
     compiler: Mapped[str]
     platform: Mapped[str]
     host: Mapped[str]
+    sm_clock_mhz: Mapped[int | None]
+    memory_clock_mhz: Mapped[int | None]
+    power_limit_w: Mapped[int | None]
+    throttle: Mapped[str | None]
 
 
 class ProblemRecord(Base):
@@ -385,6 +390,15 @@ class TrialRecord(Base):
             "regime",
             "median_ms",
             "id",
+            sqlite_where=text("status = 'correct'"),
+            postgresql_where=text("status = 'correct'"),
+        ),
+        # The fastest of all, and of many studies: a walk that ends at the limit.
+        Index(
+            "ix_tunebench_trials_by_time",
+            "median_ms",
+            "id",
+            "study_id",
             sqlite_where=text("status = 'correct'"),
             postgresql_where=text("status = 'correct'"),
         ),

@@ -181,11 +181,6 @@ class PartWriter:
         created = number is None
         if number is None:
             self._add_shared(table, [identity | rest])
-            number = self._connection.scalar(wanted)
-        if number is None:
-            # On PostgreSQL the first number drawn for an origin is that of the database's own, which was written with
-            # its number, so that nothing was added; the next number is free.
-            self._add_shared(table, [identity | rest])
             number = self._connection.execute(wanted).scalar_one()
         self._known[place] = int(number)
         return int(number), created

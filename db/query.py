@@ -16,6 +16,7 @@ from tunebench.db.statements import (
     CORRECT,
     everything_about,
     fields_of,
+    of_many,
     study_conditions,
     unless_many,
     winners,
@@ -158,8 +159,9 @@ def trials(
         ordering = (TrialRecord.median_ms.asc(), TrialRecord.id.asc())
         conditions.append(CORRECT)
     # The index by study and status serves where there is a condition on the study, if only that it exists.
-    if of_studies or status is not None:
-        conditions.append(TrialRecord.study_id.in_(select(StudyRecord.id).where(*of_studies)))
+    studies = select(StudyRecord.id).where(*of_studies)
+    if (of_studies or status is not None) and order is not Order.FASTEST:
+        conditions.append(TrialRecord.study_id.in_(studies))
     if trial_id is not None:
         conditions.append(TrialRecord.id == trial_id)
     if status is not None:
@@ -171,6 +173,8 @@ def trials(
     times += [TrialRecord.recorded_at < until] if until is not None else []
     problems: dict[str, Problem] = {}
     with database.reading() as connection:
+        if of_studies and order is Order.FASTEST:
+            conditions.append(of_many(connection, studies))
         if times:
             conditions.append(unless_many(connection, and_(*times)))
         if tunables:

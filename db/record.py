@@ -133,6 +133,11 @@ class EnvironmentFacts(_Part):
     compiler: Name
     platform: Name
     host: Name
+    # Files of earlier tunebenches do not have these.
+    sm_clock_mhz: Count | None = None
+    memory_clock_mhz: Count | None = None
+    power_limit_w: Count | None = None
+    throttle: Name | None = None
 
 
 @dataclass(frozen=True)

@@ -219,9 +219,14 @@ def digested_columns(table: type[DeviceRecord | EnvironmentRecord]) -> list[str]
     return [column.name for column in table.__table__.columns if column.name not in ("id", "digest")]
 
 
+_LATER = frozenset({"sm_clock_mhz", "memory_clock_mhz", "power_limit_w", "throttle"})
+"""Columns that came after the first revision; NULL in the rows that were there before them."""
+
+
 def digest_of(parts: Mapping[str, Any]) -> str:
     """The digest of a device's or an environment's row, from its other columns by name."""
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    said = {name: value for name, value in parts.items() if value is not None or name not in _LATER}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
 def _add(connection: Connection, table: type[Base], values: Mapping[str, Any]) -> int:

@@ -31,6 +31,7 @@ ENVIRONMENT_NAMES = {
     "tunebench": EnvironmentRecord.tunebench,
     "python": EnvironmentRecord.python,
     "host": EnvironmentRecord.host,
+    "throttle": EnvironmentRecord.throttle,
 }
 """Conditions on the environment that a trial ran in, and their columns."""
 

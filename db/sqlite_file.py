@@ -102,17 +102,17 @@ def use_wal(file: Path) -> None:
                 time.sleep(0.01)
 
 
-def back_up(file: Path, revision: str) -> Path:
-    """Copy a database beside itself, under a name with its revision that no earlier copy has.
+def back_up(file: Path, occasion: str) -> Path:
+    """Copy a database beside itself, under a name with the occasion that no earlier copy has.
 
     Raises:
         DatabaseError: the copy could not be written.
     """
-    copy = file.with_name(f"{file.name}.revision-{revision}.backup")
+    copy = file.with_name(f"{file.name}.{occasion}.backup")
     number = 1
     while copy.exists():
         number += 1
-        copy = file.with_name(f"{file.name}.revision-{revision}.{number}.backup")
+        copy = file.with_name(f"{file.name}.{occasion}.{number}.backup")
     partial = copy.with_name(f"{copy.name}.{os.getpid()}.partial")
     try:
         with (
@@ -123,5 +123,5 @@ def back_up(file: Path, revision: str) -> Path:
         partial.replace(copy)
     except (OSError, sqlite3.Error) as error:
         partial.unlink(missing_ok=True)
-        raise DatabaseError(f"cannot back up {file} to {copy} before upgrading it: {error}") from error
+        raise DatabaseError(f"cannot back up {file} to {copy} before changing it: {error}") from error
     return copy

@@ -8,14 +8,18 @@ in the order wanted, which lets a limit end the search early however many trials
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 from sqlalchemy import (
     CTE,
     ColumnElement,
     Connection,
+    Label,
     Row,
     Select,
+    SQLColumnExpression,
+    Subquery,
     and_,
     cast,
     func,
@@ -55,6 +59,8 @@ CORRECT: Condition = TrialRecord.status == literal_column(f"'{TrialStatus.CORREC
 
 _SPEED_UPS = {baseline: aliased(SpeedUpRecord, name=f"over_{baseline.value}") for baseline in Baseline}
 _RATIO = ("ratio", "low", "high", "rounds", "confidence")
+_RATIO_OF = {baseline: attrgetter(*(f"{baseline.value}_{part}" for part in _RATIO)) for baseline in Baseline}
+"""The values of a ratio in a row of `everything_about`."""
 
 
 def study_conditions(
@@ -94,6 +100,19 @@ def unless_many(connection: Connection, condition: Condition) -> Condition:
     return TrialRecord.id.in_(select(TrialRecord.id).where(condition).correlate(None))
 
 
+def of_many(connection: Connection, studies: AnySelect) -> Condition:
+    """Trials of these studies, in a form that is fast in the order of times whether they have few trials or many.
+
+    Few are found by study and sorted; of many, a walk through all in that order soon meets enough.
+    """
+    condition = TrialRecord.study_id.in_(studies)
+    some = select(literal(1)).select_from(TrialRecord).where(condition, CORRECT).limit(_FEW + 1)
+    if (connection.scalar(select(func.count()).select_from(some.subquery())) or 0) > _FEW:
+        # An expression that the index by study does not serve.
+        return (TrialRecord.study_id + 0).in_(studies)
+    return condition
+
+
 def with_values(connection: Connection, values: Mapping[str, Value]) -> Condition:
     """Trials whose configuration has these values.
 
@@ -110,67 +129,100 @@ def with_values(connection: Connection, values: Mapping[str, Value]) -> Conditio
 def winners(conditions: Sequence[Condition]) -> CTE:
     """The best trials among studies that meet the conditions: a table `picked` of `trial_id`.
 
-    A study offers its fastest correct trial in each cache regime (one step into an index, however many trials it has)
-    and the winners of its comparisons; offers for the same thing are ranked against each other.
+    Studies whose results are ranked against each other share a board. A board's newest comparison decides for its
+    regime, whatever else there is; only for the regimes that are left open are trials looked at: the fastest of every
+    study (one step into an index, however many it has), and where there is one, the older comparisons.
     """
+    group = (
+        *(StudyRecord.kernel, StudyRecord.source_digest, StudyRecord.problem_id),
+        *(DeviceRecord.name, DeviceRecord.architecture, StudyRecord.compiler),
+    )
+    boards = (
+        select(StudyRecord.id.label("study_id"), func.min(StudyRecord.id).over(partition_by=group).label("board"))
+        .join(DeviceRecord, DeviceRecord.id == StudyRecord.device_id)
+        .where(*conditions)
+        .cte("boards")
+    )
+    age = func.rank().over(partition_by=boards.c.board, order_by=ComparisonRecord.concluded_at.desc())
+    aged = (
+        select(boards.c.board, ComparisonRecord.study_id, ComparisonRecord.configuration_id, age.label("age"))
+        .join(ComparisonRecord, ComparisonRecord.study_id == boards.c.study_id)
+        .subquery("aged")
+    )
+    newest = (
+        select(aged.c.board, _winner(aged.c.study_id, aged.c.configuration_id), _never())
+        .where(aged.c.age == 1)
+        .subquery("newest")
+    )
+    confirmed = _first_of(newest, TrialRecord.regime).cte("confirmed")
     regimes = union_all(*(select(literal(regime.value).label("regime")) for regime in CacheRegime)).cte("regimes")
+    decided = select(literal(1)).where(confirmed.c.board == boards.c.board, confirmed.c.regime == regimes.c.regime)
     fastest = (
         select(TrialRecord.id)
-        .where(TrialRecord.study_id == StudyRecord.id, TrialRecord.regime == regimes.c.regime, CORRECT)
+        .where(TrialRecord.study_id == boards.c.study_id, TrialRecord.regime == regimes.c.regime, CORRECT)
         .order_by(TrialRecord.median_ms, TrialRecord.id)
         .limit(1)
-        .correlate(StudyRecord, regimes)
+        .correlate(boards, regimes)
         .scalar_subquery()
     )
-    screened = (
-        select(fastest.label("trial_id"), cast(null(), Moment()).label("confirmed_at"))
-        .select_from(StudyRecord)
+    undecided = (
+        select(boards.c.study_id, boards.c.board, regimes.c.regime, fastest.label("trial_id"))
+        .select_from(boards)
         .join(regimes, literal(True))
-        .where(*conditions)
+        .where(~decided.correlate(boards, regimes).exists())
+        .cte("undecided")
     )
-    winner = (
-        select(TrialRecord.id)
-        .where(
-            TrialRecord.study_id == ComparisonRecord.study_id,
-            TrialRecord.configuration_id == ComparisonRecord.configuration_id,
-            CORRECT,
+    screened = select(undecided.c.board, undecided.c.trial_id, _never(), undecided.c.regime)
+    older = (
+        select(
+            undecided.c.board,
+            _winner(ComparisonRecord.study_id, ComparisonRecord.configuration_id),
+            ComparisonRecord.concluded_at,
+            undecided.c.regime,
         )
-        .correlate(ComparisonRecord)
+        .select_from(undecided)
+        .join(ComparisonRecord, ComparisonRecord.study_id == undecided.c.study_id)
+    )
+    found = undecided.c.trial_id.is_not(None)
+    offers = union_all(screened.where(found), older.where(found)).subquery("offers")
+    rest = _first_of(offers, offers.c.regime).cte("rest")
+    return union_all(select(confirmed.c.trial_id), select(rest.c.trial_id)).cte("picked")
+
+
+def _never() -> Label[Any]:
+    return cast(null(), Moment()).label("confirmed_at")
+
+
+def _winner(study_id: SQLColumnExpression[int], configuration_id: SQLColumnExpression[int]) -> Label[int]:
+    """The correct trial of a comparison's configuration; a sub-select, or else SQLite begins with the trials."""
+    return (
+        select(TrialRecord.id)
+        .where(TrialRecord.study_id == study_id, TrialRecord.configuration_id == configuration_id, CORRECT)
         .scalar_subquery()
+        .label("trial_id")
     )
-    confirmed = (
-        select(winner, ComparisonRecord.concluded_at)
-        .select_from(ComparisonRecord)
-        .join(StudyRecord, StudyRecord.id == ComparisonRecord.study_id)
-        .where(*conditions)
-    )
-    offers = union_all(screened, confirmed).cte("offers")
+
+
+def _first_of(offers: Subquery, regime: SQLColumnExpression[Any]) -> AnySelect:
+    """The best offer of each board in each regime: confirmed before screened, then newer, then faster.
+
+    Args:
+        offers: `board`, `trial_id` and `confirmed_at`.
+        regime: of the trial; an offer for another one does not count.
+    """
+    moment = offers.c.confirmed_at
     place = func.row_number().over(
-        partition_by=(
-            StudyRecord.kernel,
-            StudyRecord.source_digest,
-            StudyRecord.problem_id,
-            DeviceRecord.name,
-            DeviceRecord.architecture,
-            StudyRecord.compiler,
-            TrialRecord.regime,
-        ),
-        order_by=(
-            offers.c.confirmed_at.is_(None),
-            offers.c.confirmed_at.desc(),
-            TrialRecord.median_ms,
-            TrialRecord.id,
-        ),
+        partition_by=(offers.c.board, TrialRecord.regime),
+        order_by=(moment.is_(None), moment.desc(), TrialRecord.median_ms, TrialRecord.id),
     )
-    ranked = (
-        select(offers.c.trial_id, place.label("place"))
+    placed = (
+        select(offers.c.board, TrialRecord.regime, offers.c.trial_id, place.label("place"))
         .select_from(offers)
         .join(TrialRecord, TrialRecord.id == offers.c.trial_id)
-        .join(StudyRecord, StudyRecord.id == TrialRecord.study_id)
-        .join(DeviceRecord, DeviceRecord.id == StudyRecord.device_id)
-        .cte("ranked")
+        .where(TrialRecord.regime == regime)
+        .subquery()
     )
-    return select(ranked.c.trial_id).where(ranked.c.place == 1).cte("picked")
+    return select(placed.c.board, placed.c.regime, placed.c.trial_id).where(placed.c.place == 1)
 
 
 def everything_about(picked: CTE) -> AnySelect:
@@ -270,5 +322,5 @@ def fields_of(row: Row[*tuple[Any, ...]], problems: dict[str, Problem]) -> dict[
 
 
 def _ratio(row: Row[*tuple[Any, ...]], baseline: Baseline) -> Ratio | None:
-    values = [getattr(row, f"{baseline.value}_{part}") for part in _RATIO]
+    values = _RATIO_OF[baseline](row)
     return None if values[0] is None else Ratio(*values)

@@ -205,7 +205,9 @@ def _not_to_be_read(where: str, revision: str | None) -> DatabaseError:
         return DatabaseMissingError(
             f"there is no results database at {where}: run a study first, or say where with --db"
         )
-    return DatabaseError(f"{where} has the older revision '{revision}': the next study upgrades it, and keeps a copy")
+    return DatabaseError(
+        f"{where} has the older revision '{revision}': run 'tunebench db upgrade' on it, which keeps a copy"
+    )
 
 
 def _prepare(url: URL, file: Path | None, state: FileState) -> Upgrade:

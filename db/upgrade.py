@@ -11,7 +11,7 @@ from tunebench.db.models import VERSION_TABLE
 from tunebench.db.sqlite_file import back_up
 from tunebench.tuner.errors import DatabaseError
 
-REVISIONS = ("0001", "0002", "0003", "0005")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005")
 """Every revision in order, so that opening a database needs no Alembic; a test compares it with the migrations."""
 
 HEAD = REVISIONS[-1]
@@ -85,7 +85,7 @@ def upgrade(engine: Engine, where: str, file: Path | None) -> Upgrade:
         if revision is not None:
             require_known(revision, where)
             if file is not None:
-                backup = back_up(file, revision)
+                backup = back_up(file, f"revision-{revision}")
         migrate(connection, HEAD)
         if connection.dialect.name == "sqlite" and connection.exec_driver_sql("PRAGMA foreign_key_check").first():
             raise DatabaseError(f"{where} has rows that refer to rows that are not there: restore a backup")

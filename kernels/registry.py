@@ -28,7 +28,12 @@ def load_model(target: str) -> type[TunedModule]:
     if target in kernel_names():
         return _model_of(importlib.import_module(f"tunebench.kernels.{target}.model"), target)
     folder = Path(target)
-    if not folder.is_dir():
+    try:
+        is_folder = folder.is_dir()
+    except OSError:
+        # Such as a name that is too long for a file.
+        is_folder = False
+    if not is_folder:
         raise UnknownNameError("kernel", target, kernel_names())
     path = folder.resolve() / "model.py"
     if not path.exists():

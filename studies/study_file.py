@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,12 +34,12 @@ class StudyRequest(BaseModel):
     trials: int = Field(default=100, ge=1)
     seconds: float | None = Field(default=None, gt=0)
     sampler: str = "gp"
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**63)
     device: str | None = None
     compiler: CompilerName | None = Field(default=None, strict=False)
     compile: bool = False
     modes: tuple[Annotated[Mode, Field(strict=False)], ...] | None = Field(default=None, strict=False)
-    sizes: Mapping[str, int | float] = Field(default_factory=dict)
+    sizes: Mapping[str, int | Annotated[float, Field(allow_inf_nan=False)]] = Field(default_factory=dict)
     tunables: Mapping[str, Sequence[bool | int | float | str]] = Field(default_factory=dict)
 
 
@@ -53,12 +54,16 @@ def read_study_file(path: Path) -> StudyRequest:
         content = tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise StudyFileError(f"{path}: cannot read it as TOML: {error}") from error
+    except RecursionError:
+        raise StudyFileError(f"{path}: cannot read it as TOML: it is nested too deeply") from None
     for key in content:
         if key not in StudyRequest.model_fields:
             raise UnknownNameError(f"key in {path}:", key, StudyRequest.model_fields)
     beside = path.parent / str(content.get("kernel", ""))
-    if (beside / "model.py").exists():
-        content["kernel"] = str(beside)
+    # A name too long for a file, or with a NUL, is no folder's.
+    with contextlib.suppress(OSError, ValueError):
+        if (beside / "model.py").exists():
+            content["kernel"] = str(beside)
     return make_request(content, str(path))
 
 
@@ -73,4 +78,4 @@ def make_request(content: Mapping[str, object], source: str) -> StudyRequest:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("function", "constrained")))
-        raise StudyFileError(f"{source}: '{key}' is not legal: {first['msg']} (got {first['input']!r})") from error
+        raise StudyFileError(f"{source}: '{key}' is not legal: {first['msg']} (got {first['input']!r:.80})") from error

@@ -9,6 +9,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+_LONGEST_NAME = 100
+"""The longest name that a message shows whole."""
+
 
 class TunebenchError(Exception):
     """Root of tunebench's own errors."""
@@ -18,11 +21,17 @@ class UserError(TunebenchError):
     """The request cannot be carried out as asked; the message is one line: what is wrong, what is legal, what to do."""
 
 
+def _shown(name: str) -> str:
+    short = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
+    return short if short.isprintable() else repr(short)[1:-1]
+
+
 class UnknownNameError(UserError):
     """A name that is not one of a known set; the message offers the nearest legal names."""
 
     def __init__(self, kind: str, name: str, legal: Iterable[str]) -> None:
-        legal = sorted(legal)
+        # Names may come from a database, which is anyone's: one line of moderate length, and nothing a terminal obeys.
+        name, legal = _shown(name), sorted(map(_shown, legal))
         nearest = difflib.get_close_matches(name, legal, n=3, cutoff=0.5)
         hint = f"; did you mean {' or '.join(nearest)}?" if nearest else ""
         super().__init__(f"unknown {kind} '{name}'{hint} (known: {', '.join(legal) or 'none'})")

@@ -23,8 +23,9 @@ Floats = npt.NDArray[np.float64]
 _FAILED_MS = 1e19
 """Kernel Tuner once marked failures with a time of 1e20."""
 
-_MILLISECONDS = {"": 1.0, "ms": 1.0, "milliseconds": 1.0, "miliseconds": 1.0, "s": 1e3, "seconds": 1e3}
-_MILLISECONDS |= {"us": 1e-3, "microseconds": 1e-3, "ns": 1e-6, "nanoseconds": 1e-6}
+MILLISECONDS = {"": 1.0, "ms": 1.0, "milliseconds": 1.0, "miliseconds": 1.0, "s": 1e3, "seconds": 1e3}
+MILLISECONDS |= {"us": 1e-3, "µs": 1e-3, "microseconds": 1e-3, "ns": 1e-6, "nanoseconds": 1e-6}
+"""Milliseconds in a unit of time, by the names that it has in files."""
 
 
 class RecordedSpaceError(UserError):
@@ -80,12 +81,11 @@ def load_recorded(path: Path) -> RecordedSpace:
 
 def _parse(path: Path) -> dict[str, Any]:
     try:
-        text = _decompressed(path.read_bytes()).decode()
+        data = _decompressed(path.read_bytes())
+        data.decode()
     except (OSError, zlib.error, UnicodeDecodeError) as error:
         raise RecordedSpaceError(f"cannot read {path}: {error}") from error
-    # A cache file being appended to lacks its last two braces, or ends inside a configuration.
-    whole = text[: text.rfind("}") + 1]
-    for candidate in (text, whole + "}", whole + "}}"):
+    for candidate in completions(data):
         try:
             content = json.loads(candidate)
         except ValueError:
@@ -93,6 +93,16 @@ def _parse(path: Path) -> dict[str, Any]:
         if isinstance(content, dict):
             return content
     raise RecordedSpaceError(f"{path} is not a JSON object")
+
+
+def completions(data: bytes) -> tuple[bytes, ...]:
+    """What a JSON file may have been meant to be: a cache file that is appended to lacks its last braces.
+
+    It may also end inside a configuration, which is then left out.
+    """
+    begun = data.rstrip().removesuffix(b",")
+    whole = begun[: begun.rfind(b"}") + 1]
+    return (begun, begun + b"}", begun + b"}}", whole + b"}}", whole + b"}")
 
 
 def _decompressed(data: bytes) -> bytes:
@@ -114,7 +124,7 @@ def _t4_records(content: Mapping[str, Any]) -> Iterable[_Record]:
         unit = ""
         if result.get("invalidity", "correct") == "correct":
             value, unit = _t4_time(result)
-        scale = _MILLISECONDS.get((unit or fallback).lower(), 1.0)
+        scale = MILLISECONDS.get((unit or fallback).lower(), 1.0)
         yield _scalars(result["configuration"]), _milliseconds(value) * scale
 
 

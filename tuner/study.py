@@ -221,7 +221,8 @@ class StudyRun:
         return replace(result, seconds={"wait": waited, **result.seconds})
 
     def _record(self, result: TrialResult) -> None:
-        number = len(self._past)
+        # Not their count: results may have been pruned from between.
+        number = self._past[-1].number + 1 if self._past else 0
         self._log.record(number, result)
         median_ms = result.measurement.median_ms if result.measurement else None
         self._past.append(PastTrial(number, result.configuration, result.status, median_ms))

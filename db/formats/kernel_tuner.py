@@ -25,6 +25,7 @@ from tunebench.db.formats.foreign import (
 )
 from tunebench.db.record import Entry, StudyFacts, TrialFacts
 from tunebench.db.strict_json import EntryError, parse_json
+from tunebench.tuner.recorded import completions
 from tunebench.tuner.result import TrialStatus
 
 _FAILURES = {
@@ -138,10 +139,8 @@ def _ordered(values: Sequence[Any]) -> list[Any]:
 
 def _parse(data: bytes) -> dict[str, Any]:
     """The file's object; one that is being appended to lacks its last braces, or ends inside a configuration."""
-    text = data.rstrip().removesuffix(b",")
-    whole = text[: text.rfind(b"}") + 1]
     first: EntryError | None = None
-    for candidate in (text, text + b"}", text + b"}}", whole + b"}}", whole + b"}"):
+    for candidate in completions(data):
         try:
             return mapping(parse_json(candidate), "the file")
         except EntryError as error:

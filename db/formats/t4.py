@@ -28,14 +28,13 @@ from tunebench.db.formats.foreign import (
 )
 from tunebench.db.record import BuildFacts, Entry, StudyFacts, TrialFacts
 from tunebench.db.strict_json import EntryError, parse_json
+from tunebench.tuner.recorded import MILLISECONDS
 from tunebench.tuner.result import TrialStatus
 
 SCHEMA_VERSION = "1.0.0"
 METADATA_SUFFIX = "-metadata.json"
 
 _WORDS = {status: status.value for status in TrialStatus} | {TrialStatus.PRUNED: TrialStatus.CORRECT.value}
-_MILLISECONDS = {"": 1.0, "ms": 1.0, "milliseconds": 1.0, "miliseconds": 1.0, "s": 1e3, "seconds": 1e3}
-_MILLISECONDS |= {"us": 1e-3, "µs": 1e-3, "microseconds": 1e-3, "ns": 1e-6, "nanoseconds": 1e-6}
 _PHASES = {"compilation_time": "compile", "compilation": "compile", "validation": "check"}
 _PHASES |= {"framework": "framework", "search_algorithm": "search"}
 
@@ -157,9 +156,9 @@ def _unit(content: Mapping[str, Any]) -> float:
 
 
 def _milliseconds_in(name: object) -> float:
-    if not isinstance(name, str) or name.lower() not in _MILLISECONDS:
-        raise EntryError(f"unit of time {name!r:.60} is not known (known: {', '.join(filter(None, _MILLISECONDS))})")
-    return _MILLISECONDS[name.lower()]
+    if not isinstance(name, str) or name.lower() not in MILLISECONDS:
+        raise EntryError(f"unit of time {name!r:.60} is not known (known: {', '.join(filter(None, MILLISECONDS))})")
+    return MILLISECONDS[name.lower()]
 
 
 def _trial(result: Mapping[str, Any], unit: float) -> ForeignTrial:

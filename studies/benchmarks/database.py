@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -116,6 +117,10 @@ def _study(number: int) -> tuple[object, ...]:
     return number + 1, f"kernel_{kernel}", f"source-{source}", problem + 1, device + 1, seed, _MOMENT
 
 
+def _at(seconds: int) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
 def _is_correct(number: int) -> bool:
     return number % 5 != 3
 
@@ -171,6 +176,15 @@ def questions(database: Database) -> Iterator[tuple[str, Callable[[], list[Any]]
     yield "trials refused by the compiler", lambda: trials(database, status=TrialStatus.COMPILE)
     yield "fastest of a problem", lambda: trials(database, problem=_problem(3), order=Order.FASTEST)
     yield "trials with a value", lambda: trials(database, tunables={"block": 320})
+    yield "trials of a study", lambda: trials(database, study_id=1234)
+    yield "trials on a device", lambda: trials(database, device="GPU 3")
+    yield "trials of a dtype", lambda: trials(database, dtype="float32")
+    yield "correct trials of a kernel", lambda: trials(database, kernel="kernel_2", status=TrialStatus.CORRECT)
+    yield "fastest of a kernel", lambda: trials(database, kernel="kernel_2", order=Order.FASTEST)
+    yield "fastest of all", lambda: trials(database, order=Order.FASTEST)
+    yield "trials since a day", lambda: trials(database, since=_at(1_776_000_000))
+    yield "trials of an hour", lambda: trials(database, since=_at(1_770_000_000), until=_at(1_770_003_600))
+    yield "trials of no status there", lambda: trials(database, status=TrialStatus.TIMEOUT)
 
 
 def measure(database: Database, rounds: int) -> list[Timing]:

@@ -7,9 +7,12 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from tunebench.db.store import Database
 
 DatabaseOption = Annotated[
     str | None,
@@ -100,3 +103,19 @@ def parse_moment(option: str, text: str | None) -> datetime | None:
 def output_width() -> int | None:
     """The terminal's width; wide where the output is no terminal, so that rows stay on one line."""
     return None if sys.stdout.isatty() else 240
+
+
+def known_kernel(name: str | None, database: Database) -> str | None:
+    """A kernel's name, if it ships or has results here.
+
+    Raises:
+        UnknownNameError: neither; the message has the nearest names.
+    """
+    from tunebench.db.query import kernels_with_results
+    from tunebench.kernels.registry import kernel_names
+    from tunebench.tuner.errors import UnknownNameError
+
+    known = {*kernel_names(), *kernels_with_results(database)}
+    if name is not None and name not in known:
+        raise UnknownNameError("kernel", name, known)
+    return name

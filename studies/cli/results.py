@@ -12,6 +12,7 @@ from tunebench.studies.cli.options import (
     CsvOption,
     DatabaseOption,
     JsonOption,
+    known_kernel,
     output_width,
     parse_moment,
     parse_tunables,
@@ -55,7 +56,7 @@ def best(
         digests = _current_digests()
         found = best_rows(
             database,
-            kernel=_known_kernel(kernel, database),
+            kernel=known_kernel(kernel, database),
             device=device,
             dtype=dtype,
             architecture=architecture,
@@ -102,7 +103,7 @@ def trials(
     with open_database(db, read_only=True) as database:
         rows = trial_rows(
             database,
-            kernel=_known_kernel(kernel, database),
+            kernel=known_kernel(kernel, database),
             status=[TrialStatus(name) for name in status] if status else None,
             device=device,
             dtype=dtype,
@@ -195,22 +196,6 @@ def show(
         print_json(detail_values(details, source=text))
     else:
         print_details(Console(width=output_width()), details, log=log, source=text)
-
-
-def _known_kernel(name: str | None, database: Any) -> str | None:
-    """A kernel's name, if it ships or has results here.
-
-    Raises:
-        UnknownNameError: neither; the message has the nearest names.
-    """
-    from tunebench.db.query import kernels_with_results
-    from tunebench.kernels.registry import kernel_names
-    from tunebench.tuner.errors import UnknownNameError
-
-    known = {*kernel_names(), *kernels_with_results(database)}
-    if name is not None and name not in known:
-        raise UnknownNameError("kernel", name, known)
-    return name
 
 
 def _known_compiler(name: str | None) -> CompilerName | None:

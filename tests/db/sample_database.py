@@ -10,20 +10,24 @@ from sample_results import ENVIRONMENT, H100, STUDY, build, comparison, correct,
 from tunebench.db.record import Entry
 from tunebench.db.scan import scan
 from tunebench.db.store import Database
+from tunebench.tuner.environment import Environment
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import CacheRegime, TrialStatus
 
 ODD_TEXT = "'; DROP TABLE tunebench_trials; -- ,\"\n\r\t\\u0000 <b>µ</b> \U0001f600"
 
 
-def fill(database: Database, seed: int = 0) -> None:
+ON_CARD = replace(ENVIRONMENT, sm_clock_mhz=1980, memory_clock_mhz=3201, power_limit_w=700, throttle="sw_power_cap")
+
+
+def fill(database: Database, seed: int = 0, other_environment: Environment = ON_CARD) -> None:
     """Three studies: every status with a comparison, odd text on another device and problem, and one without trials."""
     log = database.study(replace(STUDY, seed=seed), ENVIRONMENT)
     for number, status in enumerate(TrialStatus):
         log.record(number, result(number, status))
     log.conclude(comparison(0))
     other = replace(STUDY, seed=seed, kernel="gemm_scale_bn", device=H100, problem=Problem({"z": 1, "a": 0}, "float16"))
-    log = database.study(other, replace(ENVIRONMENT, cuda=None, host=ODD_TEXT))
+    log = database.study(other, replace(other_environment, cuda=None, host=ODD_TEXT))
     shared = build(7, code=b"the same code")
     log.record(0, replace(correct(20, 0.1 + 0.2, CacheRegime.WARM), build=shared))
     log.record(1, replace(correct(21, 1e-300), build=replace(shared, cached=True)))

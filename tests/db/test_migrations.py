@@ -11,15 +11,19 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sample_results import ENVIRONMENT, STUDY, correct
-from sqlalchemy import create_engine, inspect
+from sample_database import fill
+from sample_results import ENVIRONMENT, STUDY
+from sqlalchemy import create_engine
 
+from tunebench.db.details import trial_details
 from tunebench.db.engine import for_writing, locate, make_engine
-from tunebench.db.models import TABLE_PREFIX, VERSION_TABLE, Base
-from tunebench.db.rows import environment_row, study_row, trial_row
+from tunebench.db.inspection import inspect_database
+from tunebench.db.models import TABLE_PREFIX, VERSION_TABLE, Base, OriginRecord
+from tunebench.db.query import best, trials
 from tunebench.db.store import Database, open_database
 from tunebench.db.upgrade import HEAD, MIGRATIONS, REVISIONS, migrate
 from tunebench.tuner.errors import DatabaseError
+from tunebench.tuner.result import TrialStatus
 
 
 def test_the_revisions_known_are_those_of_the_folder() -> None:
@@ -57,35 +61,44 @@ def test_migrations_and_models_agree_in_what_alembic_does_not_compare(tmp_path: 
 
 
 def database_of_revision(file: Path, revision: str) -> None:
-    """Create a database as an earlier tunebench left it, with a trial in it."""
+    """Create a database as an earlier tunebench left it: one of everything, in the columns that there were."""
+    newest = file.with_name("newest.db")
+    with open_database(newest) as database:
+        fill(database, other_environment=ENVIRONMENT)
     engine = make_engine(locate(file))
     with for_writing(engine).begin() as connection:
         migrate(connection, revision)
-        study_id = study_row(connection, STUDY)
-        trial_row(connection, study_id, environment_row(connection, ENVIRONMENT), 0, correct(0))
     engine.dispose()
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        connection.execute("ATTACH ? AS newest", (str(newest),))
+        for table in set(Base.metadata.tables) - {OriginRecord.__tablename__}:
+            names = ", ".join(name for _, name, *_ in connection.execute(f"PRAGMA main.table_info({table})"))
+            connection.execute(f"INSERT INTO main.{table} ({names}) SELECT {names} FROM newest.{table}")
 
 
 @pytest.mark.parametrize("revision", REVISIONS[:-1])
 def test_an_older_database_is_upgraded_and_a_copy_kept(tmp_path: Path, revision: str) -> None:
     file = tmp_path / "results.db"
     database_of_revision(file, revision)
-    with pytest.raises(DatabaseError, match=f"older revision '{revision}'"):
+    with pytest.raises(DatabaseError, match=f"older revision '{revision}': run 'tunebench db upgrade' on it"):
         open_database(file, read_only=True)
     assert [path.name for path in tmp_path.iterdir() if "backup" in path.name] == []
 
-    with open_database(file) as database:
-        assert [trial.configuration for trial in database.study(STUDY, ENVIRONMENT).past()] == [
-            correct(0).configuration
+    with open_database(file) as database, open_database(tmp_path / "newest.db", read_only=True) as newest:
+        assert trials(database, limit=None) == trials(newest, limit=None)
+        assert best(database) == best(newest)
+        assert [trial_details(database, number).environment for number in (1, 8)] == [
+            ENVIRONMENT,
+            trial_details(newest, 8).environment,
         ]
-        assert inspect(database.engine).has_table(VERSION_TABLE)
-    with open_database(file, read_only=True):
-        pass
+        assert len(database.study(STUDY, ENVIRONMENT).past()) == len(TrialStatus)
+    with open_database(file, read_only=True) as database:
+        assert [one for one in inspect_database(database) if not one.sound] == []
 
     copy = tmp_path / f"results.db.revision-{revision}.backup"
     with closing(sqlite3.connect(copy)) as connection:
         assert connection.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchall() == [(revision,)]
-        assert connection.execute("SELECT count(*) FROM tunebench_trials").fetchone() == (1,)
+        assert connection.execute("SELECT count(*) FROM tunebench_trials").fetchone() == (10,)
     assert not list(tmp_path.glob("*.partial"))
 
 

@@ -9,7 +9,7 @@ down_revision = "0002"
 branch_labels = None
 depends_on = None
 
-_BASELINES = ("reference", "default", "compiled", "copy")
+_BASELINES = ("reference", "default", "copy")
 
 # No function that a database opened with SQLite's `trusted_schema = OFF` would refuse, and no JSON function.
 _TRIALS_FLAT = f"""

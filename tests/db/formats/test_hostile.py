@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hostile_count
 import pytest
 from sample_database import content, fill
 
@@ -29,6 +30,7 @@ PARQUET = FORMATS[FormatName.PARQUET]
 
 def refused(database: Database, file: Path, form: Format) -> str:
     """The one line that a file is refused with."""
+    hostile_count.tried["exchange files"] += 1
     before = [repr(entry) for entry in scan(database)]
     with pytest.raises(UserError) as refusal:
         import_file(database, file, form)
