@@ -70,8 +70,20 @@ class CompileError(TunebenchError):
         self.log = log
 
 
+class CompileTimeoutError(CompileError):
+    """A compiler that was still running at its deadline."""
+
+
+class DiskFullError(TunebenchError):
+    """There is no room left to compile or to record; what was done is recorded, and the same command goes on."""
+
+
 class LaunchError(TunebenchError):
     """A kernel that the device refused to launch or that failed while running."""
+
+
+class CaptureError(LaunchError):
+    """A forward that cannot be captured in a CUDA graph."""
 
 
 class WorkerError(TunebenchError):

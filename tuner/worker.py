@@ -24,6 +24,7 @@ from tunebench.tuner.device import Device
 from tunebench.tuner.errors import DeviceLostError, WorkerError
 from tunebench.tuner.evaluate import Finalist, LocalEvaluator
 from tunebench.tuner.forkserver import context
+from tunebench.tuner.history import PastTrial
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import Comparison, TrialResult, TrialStatus
 from tunebench.tuner.space import Configuration
@@ -71,7 +72,7 @@ class WorkerEvaluator:
             self.close()
             raise
 
-    def evaluate(self, configuration: Configuration, build: Build, incumbent_ms: float | None) -> TrialResult:
+    def evaluate(self, configuration: Configuration, build: Build, incumbent: PastTrial | None) -> TrialResult:
         """One variant's result, whatever it does to its worker.
 
         Raises:
@@ -79,7 +80,7 @@ class WorkerEvaluator:
         """
         self._require_worker()
         try:
-            result = self._ask(self._seconds, _evaluate, configuration, build, incumbent_ms)
+            result = self._ask(self._seconds, _evaluate, configuration, build, incumbent)
         except _HungError:
             message = f"still running after {self._seconds:.0f} s: killed"
             return self._charge(configuration, build, TrialStatus.TIMEOUT, message)
@@ -187,10 +188,10 @@ def _prepare(factory: Factory) -> tuple[Problem, Device, float]:
     return _evaluator.problem, _evaluator.device, _evaluator.reference_seconds()
 
 
-def _evaluate(configuration: Configuration, build: Build, incumbent_ms: float | None) -> TrialResult:
+def _evaluate(configuration: Configuration, build: Build, incumbent: PastTrial | None) -> TrialResult:
     assert _evaluator is not None
     try:
-        return _evaluator.evaluate(configuration, build, incumbent_ms)
+        return _evaluator.evaluate(configuration, build, incumbent)
     except DeviceLostError as error:
         # The device is lost to this process only: leave the reason behind and make room for the next one.
         assert _note is not None
