@@ -67,7 +67,7 @@ def _print_notes(console: Console, report: StudyReport) -> None:
         lines.append(f"best: {outcome.comparison.best}")
         if not outcome.comparison.trusted:
             lines.append(
-                f"the rounds told two copies of the same model apart ({outcome.comparison.control}): they decide nothing"
+                f"the rounds told two copies of one model apart ({outcome.comparison.control}): they decide nothing"
             )
     refused = {status: count for status, count in outcome.counts.items() if not status.timed}
     by_status = ", ".join(f"{status} {count}" for status, count in refused.items())

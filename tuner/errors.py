@@ -28,6 +28,11 @@ class UnknownNameError(UserError):
         super().__init__(f"unknown {kind} '{name}'{hint} (known: {', '.join(legal) or 'none'})")
         self.name = name
         self.nearest = tuple(nearest)
+        self._arguments = (kind, name, tuple(legal))
+
+    def __reduce__(self) -> tuple[type[UnknownNameError], tuple[str, str, tuple[str, ...]]]:
+        """It is also raised in worker processes."""
+        return type(self), self._arguments
 
 
 class EmptySpaceError(UserError):
@@ -68,6 +73,10 @@ class CompileError(TunebenchError):
     def __init__(self, message: str, log: str) -> None:
         super().__init__(message)
         self.log = log
+
+    def __reduce__(self) -> tuple[type[CompileError], tuple[str, str]]:
+        """It is also raised in worker processes."""
+        return type(self), (str(self), self.log)
 
 
 class CompileTimeoutError(CompileError):

@@ -184,6 +184,18 @@ class LocalEvaluator:
             conditions=self._control.conditions(),
         )
 
+    def duel(self, first: Finalist | None, second: Finalist | None) -> Samples:
+        """Rounds of two contenders, `first` and `second`, and a copy of the second; None is the reference."""
+
+        def call_of(side: Finalist | None) -> Call:
+            return self._reference_call() if side is None else self._pinned_call(self._plan(*side))
+
+        calls, twin = {"first": call_of(first), "second": call_of(second)}, call_of(second)
+        with torch.no_grad():
+            samples = confirm(calls, "second", twin, pick_clock(self._clocks, [*calls.values(), twin]), self._control)
+        self._subject.model.pin(None)
+        return samples
+
     def _measure(self, call: Call, incumbent: PastTrial | None) -> tuple[Measurement, bool]:
         """Time a call by the incumbent's clock, so that the two can be ranked."""
         if incumbent is None:

@@ -47,6 +47,68 @@ MOST_DEATHS_IN_A_ROW = 3
 
 _DEVICE_LOST = 97
 
+_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
+"""Signals that a variant does not cause itself: an operator's, or the system's when memory runs out."""
+
+
+class DeathError(Exception):
+    """The worker is gone."""
+
+
+class HungError(DeathError):
+    """It was killed at its deadline."""
+
+
+class DiedError(DeathError):
+    """It died by itself, or was killed from outside.
+
+    Attributes:
+        from_outside: by a signal that what it ran did not cause, as far as one can tell.
+    """
+
+    def __init__(self, message: str, *, from_outside: bool = False) -> None:
+        super().__init__(message)
+        self.from_outside = from_outside
+
+
+class Worker:
+    """One process that is asked one thing at a time; after a death the next question goes to a new one."""
+
+    def __init__(self) -> None:
+        self._note = Path(tempfile.mkdtemp(prefix="tunebench-")) / "note"
+        self._pool = ProcessPool(1, context=context(), initializer=_begin, initargs=[str(self._note)])
+
+    def ask(self, seconds: float, function: Callable[..., Answer], *arguments: object) -> Answer:
+        """What the function returns or raises there; both travel by pickle.
+
+        Raises:
+            HungError: there was no answer within the seconds.
+            DiedError: the worker died.
+        """
+        self._note.unlink(missing_ok=True)
+        future = self._pool.schedule(function, args=list(arguments), timeout=seconds)
+        try:
+            return future.result()
+        except FutureTimeoutError:
+            raise HungError(f"no answer within {seconds:.0f} s") from None
+        except ProcessExpired as expired:
+            code = expired.exitcode
+            raise DiedError(self._cause(code), from_outside=-code in _FROM_OUTSIDE) from None
+
+    def close(self) -> None:
+        """Kill it, whatever it does."""
+        self._pool.stop()  # type: ignore[no-untyped-call]
+        self._pool.join()
+        self._note.unlink(missing_ok=True)
+        self._note.parent.rmdir()
+
+    def _cause(self, code: int) -> str:
+        if self._note.exists():
+            return self._note.read_text()
+        if code < 0:
+            return f"the worker was killed by {signal.Signals(-code).name}"
+        return f"the worker ended with exit code {code}"
+
 
 class WorkerEvaluator:
     """Evaluates in a worker process; the same questions and answers as `LocalEvaluator`.
@@ -61,8 +123,7 @@ class WorkerEvaluator:
 
     def __init__(self, factory: Factory) -> None:
         self._factory = factory
-        self._note = Path(tempfile.mkdtemp(prefix="tunebench-")) / "note"
-        self._pool = ProcessPool(1, context=context(), initializer=_begin, initargs=[str(self._note)])
+        self._worker = Worker()
         self._ready = False
         self._deaths = 0
         self._seconds = EVALUATE_SECONDS
@@ -78,16 +139,27 @@ class WorkerEvaluator:
         Raises:
             WorkerError: three variants in a row have killed their worker, or a new worker does not come up.
         """
-        self._require_worker()
         try:
-            result = self._ask(self._seconds, _evaluate, configuration, build, incumbent)
-        except _HungError:
+            result = self._evaluate(configuration, build, incumbent)
+        except HungError:
             message = f"still running after {self._seconds:.0f} s: killed"
             return self._charge(configuration, build, TrialStatus.TIMEOUT, message)
-        except _DiedError as death:
+        except DiedError as death:
             return self._charge(configuration, build, TrialStatus.RUNTIME, str(death))
         self._deaths = 0
         return result
+
+    def _evaluate(self, configuration: Configuration, build: Build, incumbent: PastTrial | None) -> TrialResult:
+        """A worker killed from outside says nothing of its variant, which is tried once more and no third time."""
+        self._require_worker()
+        try:
+            return self._worker.ask(self._seconds, _evaluate, configuration, build, incumbent)
+        except DiedError as death:
+            self._ready = False
+            if not death.from_outside:
+                raise
+        self._require_worker()
+        return self._worker.ask(self._seconds, _evaluate, configuration, build, incumbent)
 
     def compare(self, finalists: Sequence[Finalist], default: Finalist | None) -> Comparison:
         """See `LocalEvaluator.compare`.
@@ -97,16 +169,13 @@ class WorkerEvaluator:
         """
         self._require_worker()
         try:
-            return self._ask(PREPARE_SECONDS, _compare, list(finalists), default)
-        except _DeathError as death:
+            return self._worker.ask(PREPARE_SECONDS, _compare, list(finalists), default)
+        except DeathError as death:
             raise WorkerError(f"the final comparison failed: {death}; the same command tries it again") from death
 
     def close(self) -> None:
         """Kill the worker, whatever it does."""
-        self._pool.stop()  # type: ignore[no-untyped-call]
-        self._pool.join()
-        self._note.unlink(missing_ok=True)
-        self._note.parent.rmdir()
+        self._worker.close()
 
     def _charge(self, configuration: Configuration, build: Build, status: TrialStatus, message: str) -> TrialResult:
         self._ready = False
@@ -124,41 +193,12 @@ class WorkerEvaluator:
 
     def _prepare(self) -> tuple[Problem, Device]:
         try:
-            problem, device, reference_seconds = self._ask(PREPARE_SECONDS, _prepare, self._factory)
-        except _DeathError as death:
+            problem, device, reference_seconds = self._worker.ask(PREPARE_SECONDS, _prepare, self._factory)
+        except DeathError as death:
             raise WorkerError(f"the worker did not come up: {death}") from death
         self._ready = True
         self._seconds = EVALUATE_SECONDS + REFERENCE_CALLS * reference_seconds
         return problem, device
-
-    def _ask(self, seconds: float, function: Callable[..., Answer], *arguments: object) -> Answer:
-        self._note.unlink(missing_ok=True)
-        future = self._pool.schedule(function, args=list(arguments), timeout=seconds)
-        try:
-            return future.result()
-        except FutureTimeoutError:
-            raise _HungError(f"no answer within {seconds:.0f} s") from None
-        except ProcessExpired as expired:
-            raise _DiedError(self._cause(expired.exitcode)) from None
-
-    def _cause(self, code: int) -> str:
-        if self._note.exists():
-            return self._note.read_text()
-        if code < 0:
-            return f"the worker was killed by {signal.Signals(-code).name}"
-        return f"the worker ended with exit code {code}"
-
-
-class _DeathError(Exception):
-    """The worker is gone."""
-
-
-class _HungError(_DeathError):
-    """It was killed at its deadline."""
-
-
-class _DiedError(_DeathError):
-    """It died by itself, or was killed from outside."""
 
 
 # What follows runs in the worker.
