@@ -155,7 +155,7 @@ class TrialResult:
 
     Attributes:
         message: the text that explains a status other than `correct`; for `compile` the compiler's log.
-        seconds: what each phase took, such as `compile`, `check`, `measure`.
+        seconds: what each phase took, such as `compile`, `check`, `measure`; `restart` is a new worker's beginning.
     """
 
     configuration: Configuration

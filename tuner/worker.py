@@ -12,8 +12,10 @@ import os
 import signal
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -126,6 +128,7 @@ class WorkerEvaluator:
         self._worker = Worker()
         self._ready = False
         self._deaths = 0
+        self._restart_seconds = 0.0  # of the variant at hand
         self._seconds = EVALUATE_SECONDS
         try:
             self.problem, self.device = self._prepare()
@@ -139,6 +142,14 @@ class WorkerEvaluator:
         Raises:
             WorkerError: three variants in a row have killed their worker, or a new worker does not come up.
         """
+        self._restart_seconds = 0.0
+        result = self._charged(configuration, build, incumbent)
+        if self._restart_seconds:
+            result = replace(result, seconds={"restart": self._restart_seconds, **result.seconds})
+        return result
+
+    def _charged(self, configuration: Configuration, build: Build, incumbent: PastTrial | None) -> TrialResult:
+        """The result; a death of the worker is the variant's."""
         try:
             result = self._evaluate(configuration, build, incumbent)
         except HungError:
@@ -189,7 +200,9 @@ class WorkerEvaluator:
                 "what was done is recorded, and 'tunebench trials --status runtime' shows how they died"
             )
         if not self._ready:
+            started = time.perf_counter()
             self._prepare()
+            self._restart_seconds += time.perf_counter() - started
 
     def _prepare(self) -> tuple[Problem, Device]:
         try:

@@ -60,8 +60,8 @@ class BuildCache:
     def _read(path: Path) -> Build | None:
         try:
             content = path.read_bytes()
-        except FileNotFoundError:
-            return None
+        except OSError:
+            return None  # not there, or not to be read: it is compiled
         head, _, code = content.partition(b"\n")
         try:
             fields = json.loads(head)
