@@ -20,8 +20,16 @@ def require_room(folder: Path) -> None:
     Raises:
         DiskFullError: less than a megabyte is left.
     """
-    if shutil.disk_usage(folder).free < _LEAST_BYTES:
+    if not has_room(folder):
         raise _full(folder)
+
+
+def has_room(folder: Path) -> bool:
+    """Whether a megabyte is left on the disk of a folder; true where nothing tells."""
+    try:
+        return shutil.disk_usage(folder).free >= _LEAST_BYTES
+    except OSError:
+        return True
 
 
 @contextmanager

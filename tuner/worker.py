@@ -23,6 +23,7 @@ from pebble import ProcessExpired, ProcessPool
 
 from tunebench.tuner.compile.base import Build
 from tunebench.tuner.device import Device
+from tunebench.tuner.disk import full_disk_named
 from tunebench.tuner.errors import DeviceLostError, WorkerError
 from tunebench.tuner.evaluate import Finalist, LocalEvaluator
 from tunebench.tuner.forkserver import context
@@ -77,7 +78,8 @@ class Worker:
     """One process that is asked one thing at a time; after a death the next question goes to a new one."""
 
     def __init__(self) -> None:
-        self._note = Path(tempfile.mkdtemp(prefix="tunebench-")) / "note"
+        with full_disk_named(Path(tempfile.gettempdir())):
+            self._note = Path(tempfile.mkdtemp(prefix="tunebench-")) / "note"
         self._pool = ProcessPool(1, context=context(), initializer=_begin, initargs=[str(self._note)])
 
     def ask(self, seconds: float, function: Callable[..., Answer], *arguments: object) -> Answer:

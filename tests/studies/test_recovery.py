@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import shutil
 import signal
@@ -46,7 +47,7 @@ def tune_folder(factory: type[TunedModule], database_file: Path, **options: obje
     return [(row.configuration["variety"], row.status) for row in rows]
 
 
-# ---------------------------------------------------------------------------------------------------------- compilers
+# ------------------------------------------------------------ compilers
 
 
 @pytest.fixture
@@ -113,7 +114,7 @@ def test_a_compiler_that_cannot_be_killed_is_given_up_and_the_next_takes_its_tur
     stuck.released.set()
 
 
-# ------------------------------------------------------------------------------------------------------------ full disk
+# ------------------------------------------------------------ full disk
 
 
 def test_builds_that_cannot_be_kept_are_used_all_the_same(
@@ -127,65 +128,35 @@ def test_builds_that_cannot_be_kept_are_used_all_the_same(
     assert found[0][1].timed
 
 
-def small_disk(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
-    """Run a shell script where `$DISK` is a file system of one megabyte of its own."""
-    mount = f"mount -t tmpfs -o size=1m tunebench {folder} && export DISK={folder}"
-    return subprocess.run(
-        ["unshare", "--map-root-user", "--mount", "sh", "-c", f"{mount} && {script}"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Path:
-    """A folder to mount a small file system on, where this user may."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if shutil.which("unshare") is None or small_disk(folder, "true").returncode:
+def test_a_full_disk_ends_a_study_with_the_reason_and_it_goes_on_when_there_is_room(
+    write_kernel: WriteKernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a file system of two megabytes in a namespace of its own."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    unshare = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
+    mount = f"mount -t tmpfs -o size=2m tunebench {disk}"
+    if shutil.which("unshare") is None or subprocess.run([*unshare, mount], check=False).returncode:
         pytest.skip("this user may not mount a file system of its own")
-    return folder
-
-
-def test_a_full_disk_ends_the_study_with_one_line_and_it_goes_on_when_there_is_room(
-    write_kernel: WriteKernel, disk: Path
-) -> None:
-    """The database's disk fills up: after it is made room on, the same command goes on with what was recorded."""
-    folder = write_kernel().kernel.folder
-    study = f"{sys.executable} -m tunebench tune {folder} --device cpu --sampler exhaustive --db $DISK/a.db"
-    count = f"{sys.executable} -m tunebench query --json --db $DISK/a.db 'SELECT count(*) AS n FROM trials_flat'"
-    script = (
-        f"{study} --trials 2 >/dev/null 2>&1 || exit 90; {count}; "
-        "dd if=/dev/zero of=$DISK/filler bs=1024 2>/dev/null; "
-        f"{study} --trials 33 >/dev/null; echo code $?; rm $DISK/filler; {count}; "
-        f"{study} --trials 6 >/dev/null 2>&1 || exit 91; {count}"
+    monkeypatch.setenv("TUNEBENCH_CACHE", str(tmp_path / "builds"))
+    script = Path(__file__).with_name("full_disk.py")
+    arguments = f"{script} {disk} {write_kernel().kernel.folder} {tmp_path}/elsewhere.db"
+    done = subprocess.run(
+        [*unshare, f"{mount} && exec {sys.executable} {arguments}"], capture_output=True, text=True, check=False
     )
-    done = small_disk(disk, script)
-    assert done.returncode == 0, done
-    before, after, last = [int(line.split(":")[1]) for line in done.stdout.splitlines() if '"n"' in line]
-    assert "Traceback" not in done.stderr
-    (message,) = [line for line in done.stderr.splitlines() if line.startswith("tunebench: ")]
-    assert "disk is full: make room" in message or "disk I/O error" in message
-    assert "code 0" not in done.stdout
-    assert before == 2 <= after <= last == 6
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["at first"] == found["with room again"] == ""
+    assert "the disk is full: make room, and run the same command again" in found["on a full disk"]
+    assert found["in the end"][: len(found["kept"])] == found["kept"]
+    assert 2 <= len(found["kept"]) <= len(found["in the end"]) == 6
+    # No variant is blamed for it.
+    assert found["compiling on a full disk"].startswith("DiskFullError: the disk that")
+    assert found["compiled"] == []
+    assert not {"compile", "runtime"} & set(found["in the end"])
 
 
-def test_a_compiler_without_room_is_no_fault_of_the_variant(
-    write_kernel: WriteKernel, tmp_path: Path, disk: Path
-) -> None:
-    folder = write_kernel().kernel.folder
-    environment = f"export TUNEBENCH_CACHE={tmp_path}/builds TMPDIR=$DISK; dd if=/dev/zero of=$DISK/filler bs=1024"
-    study = f"{sys.executable} -m tunebench tune {folder} --device cpu --trials 2 --db {tmp_path}/a.db"
-    done = small_disk(disk, f"{environment} 2>/dev/null; {study}")
-    assert done.returncode not in (0, 91)
-    assert "Traceback" not in done.stderr, done.stderr
-    assert "is full: make room" in done.stderr
-    with open_database(tmp_path / "a.db", read_only=True) as database:
-        assert trials(database) == []
-
-
-# ----------------------------------------------------------------------------------------------------- a locked database
+# ------------------------------------------------------------ a locked database
 
 
 def test_a_database_that_another_process_keeps_locked(
@@ -208,7 +179,7 @@ def test_a_database_that_another_process_keeps_locked(
     assert tune_folder(factory, file, trials=5)[:2] == first
 
 
-# -------------------------------------------------------------------------------------------------- kills from outside
+# ------------------------------------------------------------ kills from outside
 
 
 @pytest.fixture

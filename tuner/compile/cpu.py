@@ -265,7 +265,7 @@ def _run(command: Sequence[str], folder: Path, seconds: float) -> tuple[int | No
         process = subprocess.Popen(
             command,
             cwd=folder,
-            env={**os.environ, "LC_ALL": "C"},
+            env={**os.environ, "LC_ALL": "C", "TMPDIR": str(folder)},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
