@@ -29,14 +29,25 @@ from tunebench.db.models import (
     VerdictStageRecord,
 )
 from tunebench.db.results import TrialRow
-from tunebench.db.rows import digested_columns
+from tunebench.db.rows import CONDITIONS, digested_columns
 from tunebench.db.statements import everything_about, fields_of
 from tunebench.db.store import Database
 from tunebench.tuner.compile.base import KernelFigures
+from tunebench.tuner.confirm import Samples, control_ratio
 from tunebench.tuner.device import Device, DeviceKind
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.errors import DatabaseError, UserError
-from tunebench.tuner.result import Baseline, Comparison, ErrorFigures, Measurement, Ratio, Stage, Verdict
+from tunebench.tuner.result import (
+    CONTROL,
+    Baseline,
+    Comparison,
+    Conditions,
+    ErrorFigures,
+    Measurement,
+    Ratio,
+    Stage,
+    Verdict,
+)
 
 AnyRow: TypeAlias = Row[*tuple[Any, ...]]
 
@@ -239,7 +250,12 @@ def _measurement(connection: Connection, number: int | None) -> Measurement | No
         high_ms=row.high_ms,
         regime=regime_of(row.regime),
         clock=row.clock,
+        conditions=_conditions(row),
     )
+
+
+def _conditions(row: AnyRow) -> Conditions:
+    return Conditions(**{name: getattr(row, name) for name in CONDITIONS})
 
 
 def _samples(values: object) -> tuple[float, ...]:
@@ -258,23 +274,19 @@ def _seconds(trial: AnyRow) -> dict[str, float]:
 def _comparisons(connection: Connection, trial: AnyRow) -> tuple[WonComparison, ...]:
     table = ComparisonRecord
     query = (
-        select(table.id, table.environment_id, table.concluded_at, table.missing_baselines, ConfigurationRecord.key)
+        select(*table.__table__.columns, ConfigurationRecord.key)
         .join(ConfigurationRecord, ConfigurationRecord.id == table.configuration_id)
         .where(table.study_id == trial.study_id, table.configuration_id == trial.configuration_id)
         .order_by(table.concluded_at.desc(), table.id.desc())
     )
     return tuple(
-        WonComparison(
-            row.concluded_at,
-            _environment(connection, row.environment_id),
-            _comparison(connection, row.id, row.key, row.missing_baselines),
-        )
+        WonComparison(row.concluded_at, _environment(connection, row.environment_id), _comparison(connection, row))
         for row in connection.execute(query).all()
     )
 
 
-def _comparison(connection: Connection, number: int, configuration_key: str, missing: Any) -> Comparison:
-    sides, ratios = ContenderRecord, SpeedUpRecord
+def _comparison(connection: Connection, row: AnyRow) -> Comparison:
+    number, sides, ratios = row.id, ContenderRecord, SpeedUpRecord
     contenders = connection.execute(
         select(sides.name, sides.median_ms, sides.samples_ms).where(sides.comparison_id == number).order_by(sides.name)
     ).all()
@@ -283,10 +295,19 @@ def _comparison(connection: Connection, number: int, configuration_key: str, mis
     by_baseline = {
         Baseline(one.baseline): Ratio(one.ratio, one.low, one.high, one.rounds, one.confidence) for one in speedups
     }
+    samples_ms = {one.name: _samples(one.samples_ms) for one in contenders}
     return Comparison(
-        best=configuration_of(configuration_key),
+        best=configuration_of(row.key),
         medians_ms={one.name: one.median_ms for one in contenders},
-        samples_ms={one.name: _samples(one.samples_ms) for one in contenders},
+        samples_ms=samples_ms,
         speedups={baseline: by_baseline[baseline] for baseline in Baseline if baseline in by_baseline},
-        missing={Baseline(name): reason for name, reason in reasons_of(missing).items()},
+        missing={Baseline(name): reason for name, reason in reasons_of(row.missing_baselines).items()},
+        control=_control(samples_ms),
+        conditions=_conditions(row),
     )
+
+
+def _control(samples_ms: Samples) -> Ratio | None:
+    """The second copy is one of the default configuration, where that took part, else of the reference."""
+    pivot = next((name for name in (Baseline.DEFAULT, Baseline.REFERENCE) if name in samples_ms), None)
+    return control_ratio(samples_ms, pivot) if pivot is not None and CONTROL in samples_ms else None

@@ -15,6 +15,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
+from tunebench.tuner.disk import has_room
 from tunebench.tuner.errors import DatabaseError
 
 LOCATION_VARIABLE = "TUNEBENCH_DB"
@@ -156,7 +157,7 @@ def translated(where: str) -> Iterator[None]:
     except SQLAlchemyError as error:
         raise as_database_error(error, where) from error
     except sqlite3.Error as error:
-        raise DatabaseError(f"{where}: {_reason(error)}") from error
+        raise DatabaseError(f"{where}: {_reason(error, where)}") from error
     except UnicodeDecodeError as error:
         # Python cannot even decode SQLite's own message, which quotes the damaged schema.
         raise DatabaseError(f"{where}: the file is not a database, or is damaged: restore a backup") from error
@@ -167,14 +168,15 @@ def as_database_error(error: SQLAlchemyError, where: str) -> DatabaseError:
     origin = getattr(error, "orig", None) or error
     if isinstance(origin, DatabaseError):
         return origin
-    return DatabaseError(f"{where}: {_reason(origin)}")
+    return DatabaseError(f"{where}: {_reason(origin, where)}")
 
 
-def _reason(error: BaseException) -> str:
+def _reason(error: BaseException, where: str) -> str:
     code = getattr(error, "sqlite_errorname", "")
     if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return f"another process has kept the database locked for {BUSY_SECONDS:.0f} s: end it, or try again"
-    if code.startswith("SQLITE_FULL"):
+    # In WAL mode a full disk can also show as an I/O error of the shared memory's file.
+    if code.startswith("SQLITE_FULL") or (code.startswith("SQLITE_IOERR") and not has_room(Path(where).parent)):
         return "the disk is full: make room, and run the same command again"
     if code.startswith("SQLITE_CANTOPEN"):
         return "the file cannot be opened or created: check its folder, or name another file with --db"

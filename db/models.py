@@ -319,7 +319,18 @@ class VerdictStageRecord(Base):
     detail: Mapped[str]
 
 
-class MeasurementRecord(Base):
+class _Conditions:
+    """The state of the device while a time was taken, in the words of `tunebench.tuner.result.Conditions`."""
+
+    control_ms: Mapped[float | None]
+    sm_clock_mhz: Mapped[int | None]
+    memory_clock_mhz: Mapped[int | None]
+    temperature_c: Mapped[int | None]
+    throttle_reasons: Mapped[str | None]
+    foreign_processes: Mapped[int | None]
+
+
+class MeasurementRecord(_Conditions, Base):
     """A configuration's time.
 
     Attributes:
@@ -425,7 +436,7 @@ class TrialRecord(Base):
     message: Mapped[str]
 
 
-class ComparisonRecord(Base):
+class ComparisonRecord(_Conditions, Base):
     """The interleaved comparison that ended a study; a study that went on has several, and the newest counts.
 
     Attributes:

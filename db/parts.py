@@ -36,7 +36,7 @@ from tunebench.db.record import (
     StudyFacts,
     VerdictFacts,
 )
-from tunebench.db.rows import digest_of, digested_columns
+from tunebench.db.rows import CONDITIONS, digest_of, digested_columns
 from tunebench.tuner.problem import Problem
 
 Values: TypeAlias = dict[str, Any]
@@ -139,7 +139,7 @@ class PartWriter:
             "environment_id": self.environment(comparison.environment),
             "concluded_at": comparison.concluded_at,
             "missing_baselines": dict(comparison.missing_baselines) if comparison.missing_baselines else None,
-        }
+        } | {name: getattr(comparison, name) for name in CONDITIONS}
         created = insert(ComparisonRecord).returning(ComparisonRecord.id)
         owner = {"comparison_id": self._connection.execute(created, values).scalar_one()}
         contenders = [

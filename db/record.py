@@ -230,8 +230,20 @@ class VerdictFacts(_Part):
             raise ValueError("error figures stand beside a number of untouched elements")
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Conditions(_Part):
+    """The state of the device while a time was taken; what was recorded before it was looked at has none."""
+
+    control_ms: Time | None = None
+    sm_clock_mhz: Count | None = None
+    memory_clock_mhz: Count | None = None
+    temperature_c: Whole | None = None
+    throttle_reasons: Name | None = None
+    foreign_processes: Count | None = None
+
+
 @dataclass(frozen=True)
-class MeasurementFacts(_Part):
+class MeasurementFacts(_Conditions):
     """A configuration's time: every sample in the order taken, their median and its interval, milliseconds."""
 
     median_ms: Time
@@ -270,7 +282,7 @@ class SpeedUpFacts(_Part):
 
 
 @dataclass(frozen=True)
-class ComparisonFacts(_Part):
+class ComparisonFacts(_Conditions):
     """An interleaved comparison that the trial's configuration has won.
 
     Attributes:

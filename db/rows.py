@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 
@@ -38,8 +39,11 @@ from tunebench.tuner.device import Device
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.history import StudyDescription
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.result import Comparison, Measurement, TrialResult, Verdict
+from tunebench.tuner.result import Comparison, Conditions, Measurement, TrialResult, Verdict
 from tunebench.tuner.space import Configuration
+
+CONDITIONS = tuple(one.name for one in fields(Conditions))
+"""The columns that say what state the device was in."""
 
 
 def study_row(connection: Connection, description: StudyDescription) -> int:
@@ -105,7 +109,7 @@ def comparison_row(connection: Connection, study_id: int, environment_id: int, c
         "environment_id": environment_id,
         "concluded_at": datetime.now(UTC),
         "missing_baselines": {name.value: reason for name, reason in comparison.missing.items()} or None,
-    }
+    } | _known(comparison.conditions)
     comparison_id = _add(connection, ComparisonRecord, values)
     contenders = [
         {
@@ -204,8 +208,12 @@ def _measurement_row(connection: Connection, measurement: Measurement) -> int:
         "clock": measurement.clock,
         "sample_count": len(measurement.samples_ms),
         "samples_ms": list(measurement.samples_ms),
-    }
+    } | _known(measurement.conditions)
     return _add(connection, MeasurementRecord, values)
+
+
+def _known(conditions: Conditions) -> dict[str, Any]:
+    return {name: value for name, value in vars(conditions).items() if value is not None}
 
 
 def _by_digest(connection: Connection, table: type[DeviceRecord | EnvironmentRecord], value: object) -> int:

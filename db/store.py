@@ -14,7 +14,7 @@ from sqlalchemy.exc import IntegrityError
 
 from tunebench.db.decode import configuration_of, status_of
 from tunebench.db.engine import default_file, file_of, first_line, for_writing, locate, make_engine, name_of, translated
-from tunebench.db.models import ConfigurationRecord, TrialRecord
+from tunebench.db.models import ConfigurationRecord, MeasurementRecord, TrialRecord
 from tunebench.db.rows import comparison_row, environment_row, study_row, trial_row
 from tunebench.db.sqlite_file import FileState, look_at, require_folder, use_wal
 from tunebench.db.upgrade import HEAD, Upgrade, require_known, revision_of, upgrade
@@ -107,15 +107,22 @@ class StudyLog:
             DatabaseError: the database cannot be read, or holds what tunebench does not write.
         """
         query = (
-            select(TrialRecord.number, ConfigurationRecord.key, TrialRecord.status, TrialRecord.median_ms)
+            select(
+                TrialRecord.number,
+                ConfigurationRecord.key,
+                TrialRecord.status,
+                TrialRecord.median_ms,
+                MeasurementRecord.clock,
+            )
             .join(ConfigurationRecord, ConfigurationRecord.id == TrialRecord.configuration_id)
+            .outerjoin(MeasurementRecord, MeasurementRecord.id == TrialRecord.measurement_id)
             .where(TrialRecord.study_id == self.study_id)
             .order_by(TrialRecord.number)
         )
         with self._database.reading() as connection:
             return [
-                PastTrial(number, configuration_of(key), status_of(status), median_ms)
-                for number, key, status, median_ms in connection.execute(query)
+                PastTrial(number, configuration_of(key), status_of(status), median_ms, clock)
+                for number, key, status, median_ms, clock in connection.execute(query)
             ]
 
     def record(self, number: int, result: TrialResult) -> None:

@@ -23,13 +23,14 @@ from tunebench.tuner.check import REFERENCE_MULTIPLE, Oracle, compare
 from tunebench.tuner.compile import compiler_for
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.compiled import CompiledReferenceError, compile_reference
+from tunebench.tuner.confirm import Samples, confirm, speedup
 from tunebench.tuner.device import Device, DeviceKind, find_device
 from tunebench.tuner.environment import Environment, current_environment
 from tunebench.tuner.errors import CompileError, TunebenchError, UnknownNameError, UserError
 from tunebench.tuner.evaluate import Subject
 from tunebench.tuner.forkserver import context, start_forkserver
 from tunebench.tuner.kernel import Kernel, Mode, Plan
-from tunebench.tuner.measure import Call, clock_for, interleave, speedup
+from tunebench.tuner.measure import Call, Control, clocks_for, pick_clock
 from tunebench.tuner.problem import Problem, Work
 from tunebench.tuner.reference import Reference
 from tunebench.tuner.result import Baseline, CacheRegime, ErrorFigures, Ratio
@@ -39,7 +40,6 @@ from tunebench.tuner.statistics import median_interval
 TUNED = "tuned"
 """The contender that everything else is a baseline of."""
 
-ROUNDS = 60
 CASE_SECONDS = 1800.0
 """The longest that one case may take; max-autotune compiles for minutes."""
 
@@ -296,7 +296,8 @@ def measure_ceilings(wanted: str | None) -> Ceilings:
     device = find_device(wanted)
     where = device.torch_device
     size = min(_STREAM_BYTES[device.kind], device.memory_bytes // 16)
-    clock = clock_for(device, 1 << 62)  # nothing here needs caches flushed: it is far larger, or meant to be in them
+    # Nothing here needs caches flushed: it is far larger, or meant to be in them.
+    clock = clocks_for(device, Work(bytes=1 << 62, operations=1 << 62))[-1]
 
     def rate(amount: float, call: Call) -> float:
         clock.warm_up(call)
@@ -353,7 +354,7 @@ def measure_case(case: Case, ceilings: Ceilings | None) -> Result:
     work = kernel.work(subject.problem)
     floor: tuple[float | None, str] = (None, "")
     if ceilings is not None:
-        warm = clock_for(device, work.bytes).regime is CacheRegime.WARM
+        warm = clocks_for(device, work)[-1].regime is CacheRegime.WARM
         floor = ceilings.floor_ms(work, in_cache=warm and work.bytes <= device.l2_bytes)
     choice = _choice_of(tuned, subject.problem, given)
     own = errors[TUNED]
@@ -373,16 +374,17 @@ def measure_case(case: Case, ceilings: Ceilings | None) -> Result:
     )
 
 
-def _samples(
-    subject: Subject, models: Mapping[str, Callable[..., Any]], seconds: float
-) -> dict[str, tuple[float, ...]]:
+def _samples(subject: Subject, models: Mapping[str, Callable[..., Any]], seconds: float) -> Samples:
     inputs = subject.oracle.cases[0].inputs
     calls: dict[str, Call] = {name: _call(model, inputs) for name, model in models.items()}
-    bytes_moved = subject.kernel.work(subject.problem).bytes
-    source = torch.ones(max(1, bytes_moved // 2), dtype=torch.uint8, device=subject.device.torch_device)
+    work = subject.kernel.work(subject.problem)
+    source = torch.ones(max(1, work.bytes // 2), dtype=torch.uint8, device=subject.device.torch_device)
     target = torch.empty_like(source)
     calls[Baseline.COPY] = lambda: target.copy_(source)
-    return interleave(calls, clock_for(subject.device, bytes_moved), ROUNDS, seconds)
+    twin = _call(models[Baseline.REFERENCE], inputs)
+    clock = pick_clock(clocks_for(subject.device, work), [*calls.values(), twin])
+    control = Control(subject.device, clock)
+    return confirm(calls, Baseline.REFERENCE, twin, clock, control, seconds)
 
 
 def _call(model: Callable[..., Any], inputs: tuple[Any, ...]) -> Call:

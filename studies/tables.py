@@ -12,7 +12,7 @@ from rich.text import Text
 from tunebench.db.query import BestRow, TrialRow
 from tunebench.studies.tune import StudyReport
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.result import Baseline, Ratio, TrialStatus
+from tunebench.tuner.result import Baseline, Comparison, Ratio, TrialStatus
 from tunebench.tuner.study import Ending
 
 
@@ -42,7 +42,7 @@ def print_reports(console: Console, reports: Sequence[StudyReport]) -> None:
         *("over reference", "over default", "of copy rate", "verified"),
     )
     rows = [_summary_row(report) for report in reports]
-    print_table(console, columns, rows, "Medians of interleaved rounds; speed-ups with 95 % intervals")
+    print_table(console, columns, rows, "Medians of interleaved rounds; speed-ups with 99 % intervals")
     for report in reports:
         _print_notes(console, report)
 
@@ -56,7 +56,7 @@ def _summary_row(report: StudyReport) -> tuple[str, ...]:
     if comparison is None:
         return (*name, "", "", "", "", "", "", counted)
     times = [_milliseconds(comparison.medians_ms.get(key)) for key in (Baseline.REFERENCE, Baseline.DEFAULT, "best")]
-    ratios = [_ratio(comparison.speedups.get(baseline)) for baseline in (Baseline.REFERENCE, Baseline.DEFAULT)]
+    ratios = [_decided(comparison, baseline) for baseline in (Baseline.REFERENCE, Baseline.DEFAULT)]
     return (*name, *times, *ratios, _share(comparison.speedups.get(Baseline.COPY)), counted)
 
 
@@ -68,6 +68,10 @@ def _print_notes(console: Console, report: StudyReport) -> None:
         lines += [f"baseline {name} is missing: {reason}" for name, reason in outcome.comparison.missing.items()]
         if (ratio := outcome.comparison.speedups.get(Baseline.COMPILED)) is not None:
             lines.append(f"over torch.compile: {ratio}")
+        if not outcome.comparison.trusted:
+            lines.append(
+                f"the rounds told two copies of one model apart ({outcome.comparison.control}): they decide nothing"
+            )
     refused = {status: count for status, count in outcome.counts.items() if not status.timed}
     by_status = ", ".join(f"{status} {count}" for status, count in refused.items())
     lines.append(f"refused: {sum(refused.values())}" + (f" ({by_status})" if refused else ""))
@@ -89,6 +93,12 @@ def _milliseconds(value: float | None) -> str:
 
 def _ratio(value: Ratio | None) -> str:
     return "" if value is None else str(value)
+
+
+def _decided(comparison: Comparison, baseline: Baseline) -> str:
+    """A speed-up and what it says."""
+    decision = comparison.decision(baseline)
+    return "" if decision is None else f"{comparison.speedups[baseline]} {decision}"
 
 
 def _share(value: Ratio | None) -> str:
@@ -115,10 +125,13 @@ def report_values(report: StudyReport) -> dict[str, object]:
         "best": dict(comparison.best) if comparison else None,
         "medians_ms": dict(comparison.medians_ms) if comparison else None,
         "speedups": {
-            baseline.value: _ratio_values(ratio)
-            for baseline, ratio in (comparison.speedups if comparison else {}).items()
-        },
+            baseline.value: {**(_ratio_values(ratio) or {}), "decision": comparison.decision(baseline)}
+            for baseline, ratio in comparison.speedups.items()
+        }
+        if comparison
+        else {},
         "missing": {baseline.value: reason for baseline, reason in (comparison.missing if comparison else {}).items()},
+        "trusted": comparison.trusted if comparison else None,
     }
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from tunebench.db.details import BuildDetails, TrialDetails, WonComparison
 from tunebench.kernels.registry import kernel_names, load_model
 from tunebench.studies.tables import print_table, printable, row_values
-from tunebench.tuner.result import Measurement, Verdict
+from tunebench.tuner.result import Conditions, Measurement, Verdict
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,12 @@ def _comparison_values(won: WonComparison) -> dict[str, object]:
         "environment": asdict(won.environment),
         "medians_ms": dict(comparison.medians_ms),
         "samples_ms": {name: list(samples) for name, samples in comparison.samples_ms.items()},
-        "speedups": {baseline.value: asdict(ratio) for baseline, ratio in comparison.speedups.items()},
+        "speedups": {
+            baseline.value: asdict(ratio) | {"decision": comparison.decision(baseline)}
+            for baseline, ratio in comparison.speedups.items()
+        },
+        "control": asdict(comparison.control) if comparison.control else None,
+        "conditions": asdict(comparison.conditions),
         "missing": {baseline.value: reason for baseline, reason in comparison.missing.items()},
     }
 
@@ -176,21 +181,43 @@ def _print_measurement(console: Console, measurement: Measurement) -> None:
         ("caches", measurement.regime.value),
         ("clock", measurement.clock),
         (f"{len(samples)} samples, ms", " ".join(f"{sample:.5g}" for sample in samples)),
+        *_conditions(measurement.conditions),
     ]
     _section(console, "measurement", facts)
 
 
+def _conditions(conditions: Conditions) -> list[tuple[str, str]]:
+    """What is known of the device's state."""
+    units = {"control_ms": ("control call", "ms"), "sm_clock_mhz": ("SM clock", "MHz")} | {
+        "memory_clock_mhz": ("memory clock", "MHz"),
+        "temperature_c": ("temperature", "°C"),
+        "throttle_reasons": ("throttled by", ""),
+        "foreign_processes": ("other processes", ""),
+    }
+    values = ((*units[name], value) for name, value in vars(conditions).items() if value not in (None, ""))
+    return [(name, f"{value:.5g} {unit}".strip() if unit else str(value)) for name, unit, value in values]
+
+
 def _print_comparison(console: Console, won: WonComparison) -> None:
     comparison, environment = won.comparison, won.environment
-    speedups = {baseline.value: str(ratio) for baseline, ratio in comparison.speedups.items()}
+    speedups = {
+        baseline.value: (str(ratio), str(comparison.decision(baseline)))
+        for baseline, ratio in comparison.speedups.items()
+    }
     rows = [
-        (name, f"{median_ms:.6g} ms", str(len(comparison.samples_ms[name])), speedups.get(name, ""))
+        (name, f"{median_ms:.6g} ms", str(len(comparison.samples_ms[name])), *speedups.get(name, ("", "")))
         for name, median_ms in comparison.medians_ms.items()
     ]
-    rows += [(baseline.value, "", "", f"missing: {reason}") for baseline, reason in comparison.missing.items()]
+    rows += [(baseline.value, "", "", f"missing: {reason}", "") for baseline, reason in comparison.missing.items()]
     title = f"won a comparison at {won.concluded_at.isoformat(timespec='seconds')}, torch {environment.torch}"
     title += f", driver {environment.driver}" if environment.driver else ""
-    print_table(console, ("contender", "median", "rounds", "times slower than the best"), rows, title)
+    print_table(console, ("contender", "median", "rounds", "times slower than the best", "the best is"), rows, title)
+    if comparison.control is not None:
+        said = (
+            "a tie, as it must" if comparison.trusted else f"{comparison.control.decision}: these rounds decide nothing"
+        )
+        control = [("second copy of a baseline over the first", f"{comparison.control}, {said}")]
+        _section(console, "control", control + _conditions(comparison.conditions))
 
 
 def _section(console: Console, title: str, facts: list[tuple[str, str]]) -> None:

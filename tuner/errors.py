@@ -37,6 +37,11 @@ class UnknownNameError(UserError):
         super().__init__(f"unknown {kind} '{name}'{hint} (known: {', '.join(legal) or 'none'})")
         self.name = name
         self.nearest = tuple(nearest)
+        self._arguments = (kind, name, tuple(legal))
+
+    def __reduce__(self) -> tuple[type[UnknownNameError], tuple[str, str, tuple[str, ...]]]:
+        """It is also raised in worker processes."""
+        return type(self), self._arguments
 
 
 class EmptySpaceError(UserError):
@@ -78,9 +83,25 @@ class CompileError(TunebenchError):
         super().__init__(message)
         self.log = log
 
+    def __reduce__(self) -> tuple[type[CompileError], tuple[str, str]]:
+        """It is also raised in worker processes."""
+        return type(self), (str(self), self.log)
+
+
+class CompileTimeoutError(CompileError):
+    """A compiler that was still running at its deadline."""
+
+
+class DiskFullError(TunebenchError):
+    """There is no room left to compile or to record; what was done is recorded, and the same command goes on."""
+
 
 class LaunchError(TunebenchError):
     """A kernel that the device refused to launch or that failed while running."""
+
+
+class CaptureError(LaunchError):
+    """A forward that cannot be captured in a CUDA graph."""
 
 
 class WorkerError(TunebenchError):

@@ -2,57 +2,32 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, cast
 
 import torch
 
 from tunebench.tuner.check import Oracle, check, consult_reference
 from tunebench.tuner.compile.base import Build, Compiler
-from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.compiled import CompiledReferenceError, compile_reference
+from tunebench.tuner.confirm import Samples, choose, confirm, control_ratio, medians_of, speedup
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import DeviceLostError, LaunchError, UserError
+from tunebench.tuner.history import PastTrial
 from tunebench.tuner.kernel import Kernel, Mode, ModelFactory, Plan, TunableModel
-from tunebench.tuner.measure import Call, clock_for, interleave, measure, speedup
-from tunebench.tuner.problem import Problem
+from tunebench.tuner.measure import Call, Control, clocks_for, measure_steadily, pick_clock
+from tunebench.tuner.problem import Problem, Work
 from tunebench.tuner.reference import Reference
-from tunebench.tuner.result import Baseline, Comparison, TrialResult, TrialStatus
+from tunebench.tuner.result import CONTROL, Baseline, Comparison, Measurement, Stage, TrialResult, TrialStatus, Verdict
+from tunebench.tuner.roofline import floor_ms
 from tunebench.tuner.space import Configuration
 
 SEEDS = (1, 2)
 """Seeds of the inputs that every variant is checked on."""
 
-COMPARISON_ROUNDS = 40
-COMPARISON_SECONDS = 5.0
-
-
 Finalist = tuple[Configuration, Build]
-
-
-class BuildQueue:
-    """Builds variants on threads ahead of the device; configurations that share a variant share its build."""
-
-    def __init__(self, compiler: Compiler, cache: BuildCache, workers: int) -> None:
-        self._compiler = compiler
-        self._cache = cache
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="compile")
-        self._futures: dict[str, Future[Build]] = {}
-
-    def submit(self, kernel: Kernel, configuration: Configuration, problem: Problem, device: Device) -> Future[Build]:
-        """The build of a configuration, begun now if it was not already."""
-        variant = kernel.variant(configuration, problem, device.architecture)
-        if variant.digest not in self._futures:
-            self._futures[variant.digest] = self._pool.submit(self._cache.build, self._compiler, variant)
-        return self._futures[variant.digest]
-
-    def close(self) -> None:
-        """Drop what has not begun; wait for what has."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 @dataclass(frozen=True)
@@ -101,9 +76,9 @@ class Subject:
         return cls(kernel, problem, device, original, model, oracle)
 
     @property
-    def footprint_bytes(self) -> int:
-        """Memory that one call must touch."""
-        return self.kernel.work(self.problem).bytes
+    def work(self) -> Work:
+        """The least that one call must do."""
+        return self.kernel.work(self.problem)
 
 
 class Evaluator(Protocol):
@@ -112,11 +87,20 @@ class Evaluator(Protocol):
     problem: Problem
     device: Device
 
-    def evaluate(self, configuration: Configuration, build: Build, incumbent_ms: float | None) -> TrialResult:
-        """One configuration's result; a variant that fails is a result as well."""
+    def evaluate(self, configuration: Configuration, build: Build, incumbent: PastTrial | None) -> TrialResult:
+        """One configuration's result; a variant that fails is a result as well.
+
+        Args:
+            incumbent: the best correct trial so far; others are timed by the clock that it was timed by.
+        """
 
     def compare(self, finalists: Sequence[Finalist], default: Finalist | None) -> Comparison:
-        """Time the finalists and the baselines interleaved; the fastest finalist is the best."""
+        """Time the finalists and the baselines interleaved, and name the winner.
+
+        Args:
+            finalists: the simplest first, without the default.
+            default: the kernel's default configuration, where it is correct.
+        """
 
     def close(self) -> None:
         """Let go of the device."""
@@ -135,8 +119,10 @@ class LocalEvaluator:
         self.device = subject.device
         self._subject = subject
         self._compiler = compiler
-        self._clock = clock_for(subject.device, subject.footprint_bytes)
+        self._clocks = clocks_for(subject.device, subject.work)
+        self._control = Control(subject.device, self._clocks[-1])
         self._inputs = subject.oracle.cases[0].inputs
+        self._floor_ms: float | None = None
 
     def reference_seconds(self) -> float:
         """What one call of the reference takes, roughly: for deadlines."""
@@ -149,8 +135,8 @@ class LocalEvaluator:
     def close(self) -> None:
         """Nothing to let go of: the tensors go with this object."""
 
-    def evaluate(self, configuration: Configuration, build: Build, incumbent_ms: float | None) -> TrialResult:
-        """One configuration's result; a variant that fails is a result as well.
+    def evaluate(self, configuration: Configuration, build: Build, incumbent: PastTrial | None) -> TrialResult:
+        """See `Evaluator.evaluate`.
 
         Raises:
             DeviceLostError: the variant left the device unusable for this process.
@@ -167,8 +153,12 @@ class LocalEvaluator:
                 status = TrialStatus.CORRECTNESS
                 return TrialResult(configuration, status, build, verdict, message=verdict.reason, seconds=seconds)
             started = time.perf_counter()
-            measurement, hopeless = measure(self._call(plan), self._clock, incumbent_ms)
+            measurement, hopeless = self._measure(self._call(plan), incumbent)
+            verdict = self._above_floor(verdict, measurement)
             seconds["measure"] = time.perf_counter() - started
+            if not verdict.passed:
+                status = TrialStatus.CORRECTNESS
+                return TrialResult(configuration, status, build, verdict, message=verdict.reason, seconds=seconds)
         # torch reports errors of the device as RuntimeError (torch.AcceleratorError, OutOfMemoryError).
         except (LaunchError, RuntimeError) as error:
             self._require_alive(error)
@@ -180,37 +170,68 @@ class LocalEvaluator:
         return TrialResult(configuration, status, build, verdict, measurement, message, seconds)
 
     def compare(self, finalists: Sequence[Finalist], default: Finalist | None) -> Comparison:
-        """Time the finalists and the baselines interleaved; the fastest finalist is the best.
-
-        Where none of them is faster than the default configuration in these rounds, the default is the best: the
-        screening's lowest median may have been luck.
-        """
-        plans = {f"finalist {number}": self._plan(*finalist) for number, finalist in enumerate(finalists)}
-        calls: dict[str, Call] = {Baseline.REFERENCE: lambda: self._subject.reference(*self._inputs)}
-        candidates = dict(plans)
-        if default is not None:
-            candidates[Baseline.DEFAULT] = self._plan(*default)
-            calls[Baseline.DEFAULT] = self._pinned_call(candidates[Baseline.DEFAULT])
+        """See `Evaluator.compare`: the rounds and what they decide are `confirm.py`'s."""
+        candidates = {} if default is None else {Baseline.DEFAULT.value: self._plan(*default)}
+        candidates |= {f"finalist {number}": self._plan(*finalist) for number, finalist in enumerate(finalists)}
         compiled, missing = self._compiled_call()
-        calls |= compiled | self._copy_call()
-        baselines = [Baseline(name) for name in calls]
-        calls |= {name: self._pinned_call(plan) for name, plan in plans.items()}
+        baselines = {Baseline.REFERENCE: self._reference_call()} | compiled | self._copy_call()
+        calls: dict[str, Call] = {baseline.value: call for baseline, call in baselines.items()}
+        calls |= {name: self._pinned_call(plan) for name, plan in candidates.items()}
+        if default is None:
+            pivot, twin = Baseline.REFERENCE, self._reference_call()
+        else:
+            pivot, twin = Baseline.DEFAULT, self._pinned_call(candidates[Baseline.DEFAULT])
         with torch.no_grad():
-            samples = interleave(calls, self._clock, COMPARISON_ROUNDS, COMPARISON_SECONDS)
+            samples = confirm(calls, pivot, twin, pick_clock(self._clocks, list(calls.values())), self._control)
         self._subject.model.pin(None)
-        measure_of = Baseline.REFERENCE if default is None else Baseline.DEFAULT
-        # Ties go to the default, which stands last: `max` keeps the first of equals, hence the reversal.
-        winner = max(reversed(candidates), key=lambda name: speedup(samples[name], samples[measure_of]).value)
-        kept = {"best": samples[winner]} | {name.value: samples[name] for name in baselines}
+        winner = choose(list(candidates), samples, pivot)
+        kept: Samples = {"best": samples[winner]} | {
+            name: values for name, values in samples.items() if name in (*Baseline, CONTROL)
+        }
         return Comparison(
             best=candidates[winner].configuration,
-            medians_ms={name: statistics.median(values) for name, values in kept.items()},
+            medians_ms=medians_of(kept),
             samples_ms=kept,
-            speedups={name: speedup(samples[winner], samples[name]) for name in baselines},
+            speedups={name: speedup(samples[winner], kept[name]) for name in Baseline if name in kept},
             missing=missing,
+            control=control_ratio(samples, pivot),
+            conditions=self._control.conditions(),
         )
 
-    def _compiled_call(self) -> tuple[dict[str, Call], dict[Baseline, str]]:
+    def duel(self, first: Finalist | None, second: Finalist | None) -> Samples:
+        """Rounds of two contenders, `first` and `second`, and a copy of the second; None is the reference."""
+
+        def call_of(side: Finalist | None) -> Call:
+            return self._reference_call() if side is None else self._pinned_call(self._plan(*side))
+
+        calls, twin = {"first": call_of(first), "second": call_of(second)}, call_of(second)
+        with torch.no_grad():
+            samples = confirm(calls, "second", twin, pick_clock(self._clocks, [*calls.values(), twin]), self._control)
+        self._subject.model.pin(None)
+        return samples
+
+    def _measure(self, call: Call, incumbent: PastTrial | None) -> tuple[Measurement, bool]:
+        """Time a call by the incumbent's clock, so that the two can be ranked."""
+        if incumbent is None:
+            return measure_steadily(call, pick_clock(self._clocks, [call]), self._control)
+        clock = next((one for one in self._clocks if one.name == incumbent.clock), self._clocks[-1])
+        return measure_steadily(call, clock, self._control, incumbent.median_ms)
+
+    def _above_floor(self, verdict: Verdict, measurement: Measurement) -> Verdict:
+        """The verdict, refused where the time is less than the memory needs: such a call has not done the work."""
+        started = time.perf_counter()
+        if self._floor_ms is None:
+            self._floor_ms = floor_ms(self._subject.work, self._subject.device, self._clocks[-1])
+        if measurement.median_ms >= self._floor_ms:
+            return verdict
+        reason = (
+            f"timed at {measurement.median_ms:.4g} ms, but moving {self._subject.work.bytes:,} bytes takes "
+            f"{self._floor_ms:.4g} ms at least: it does not do the work in every call"
+        )
+        stage = Stage("roofline", False, time.perf_counter() - started, reason)
+        return replace(verdict, passed=False, stages=(*verdict.stages, stage), reason=reason)
+
+    def _compiled_call(self) -> tuple[dict[Baseline, Call], dict[Baseline, str]]:
         """The reference under torch.compile where that is wanted, or why it is missing."""
         if not self._compiled:
             return {}, {}
@@ -220,11 +241,14 @@ class LocalEvaluator:
             return {}, {Baseline.COMPILED: str(error)}
         return {Baseline.COMPILED: lambda: compiled(*self._inputs)}, {}
 
-    def _copy_call(self) -> dict[str, Call]:
+    def _reference_call(self) -> Call:
+        return lambda: self._subject.reference(*self._inputs)
+
+    def _copy_call(self) -> dict[Baseline, Call]:
         """A copy of as many bytes as the problem must move; nothing where memory has no room for it."""
         where = self._subject.device.torch_device
         try:
-            source = torch.ones(max(1, self._subject.footprint_bytes // 2), dtype=torch.uint8, device=where)
+            source = torch.ones(max(1, self._subject.work.bytes // 2), dtype=torch.uint8, device=where)
             target = torch.empty_like(source)
         except torch.OutOfMemoryError:
             return {}

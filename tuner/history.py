@@ -34,16 +34,24 @@ class StudyDescription:
 
 @dataclass(frozen=True)
 class PastTrial:
-    """What the search needs to know of a trial of an earlier run.
+    """What the search needs to know of a trial that is over.
 
     Attributes:
-        median_ms: None where the trial has no measurement.
+        median_ms, clock: None where the trial has no measurement.
     """
 
     number: int
     configuration: Configuration
     status: TrialStatus
     median_ms: float | None
+    clock: str | None = None
+
+    @classmethod
+    def of(cls, number: int, result: TrialResult) -> PastTrial:
+        """A trial's result, as the search sees it."""
+        measured = result.measurement
+        timed = (measured.median_ms, measured.clock) if measured else (None, None)
+        return cls(number, result.configuration, result.status, *timed)
 
 
 class TrialLog(Protocol):
@@ -68,10 +76,7 @@ class MemoryLog:
 
     def past(self) -> Sequence[PastTrial]:
         """The trials recorded so far."""
-        return [
-            PastTrial(number, r.configuration, r.status, r.measurement.median_ms if r.measurement else None)
-            for number, r in enumerate(self.results)
-        ]
+        return [PastTrial.of(number, result) for number, result in enumerate(self.results)]
 
     def record(self, number: int, result: TrialResult) -> None:
         """Append a trial; numbers must come in order."""

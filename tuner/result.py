@@ -104,6 +104,25 @@ class CacheRegime(enum.StrEnum):
 
 
 @dataclass(frozen=True)
+class Conditions:
+    """The state of the device while a time was taken; None where nothing says (a CPU has only the control call).
+
+    Attributes:
+        control_ms: what the clock's control call took, which is the same work at any time.
+        sm_clock_mhz, memory_clock_mhz, temperature_c: NVML's, right after the samples.
+        throttle_reasons: NVML's reasons for a lower clock, separated by spaces; empty where there is none.
+        foreign_processes: processes with a context on the device, this one apart.
+    """
+
+    control_ms: float | None = None
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    temperature_c: int | None = None
+    throttle_reasons: str | None = None
+    foreign_processes: int | None = None
+
+
+@dataclass(frozen=True)
 class Measurement:
     """Samples of one configuration's time and their statistics.
 
@@ -111,7 +130,8 @@ class Measurement:
         samples_ms: every sample in the order taken, milliseconds.
         median_ms, low_ms, high_ms: the median and its 95 % order-statistic interval.
         regime: what the caches held.
-        clock: what took the time, such as `cuda-event`.
+        clock: what took the time, such as `cuda-event`; times of different clocks are never ranked together.
+        conditions: the state of the device.
     """
 
     samples_ms: tuple[float, ...]
@@ -120,6 +140,7 @@ class Measurement:
     high_ms: float
     regime: CacheRegime
     clock: str
+    conditions: Conditions = Conditions()
 
     def __post_init__(self) -> None:
         if not self.samples_ms or not all(0 < sample < math.inf for sample in self.samples_ms):
@@ -134,7 +155,7 @@ class TrialResult:
 
     Attributes:
         message: the text that explains a status other than `correct`; for `compile` the compiler's log.
-        seconds: what each phase took, such as `compile`, `check`, `measure`.
+        seconds: what each phase took, such as `compile`, `check`, `measure`; `restart` is a new worker's beginning.
     """
 
     configuration: Configuration
@@ -156,13 +177,28 @@ class TrialResult:
             raise ValueError(f"a {self.status} trial says why")
 
 
+MEANINGFUL = 0.01
+"""A difference that counts: less than this is a tie, however sure the difference is."""
+
+
+class Decision(enum.StrEnum):
+    """What a speed-up says once its interval is taken seriously."""
+
+    FASTER = "faster"
+    """The whole interval lies beyond 1 % faster."""
+    SLOWER = "slower"
+    """The whole interval lies beyond 1 % slower."""
+    TIE = "tie"
+    """Anything else: equal, too close to matter, or too noisy to tell."""
+
+
 @dataclass(frozen=True)
 class Ratio:
     """How many times faster one thing is than another: the median of per-round ratios with its interval.
 
     Attributes:
         rounds: interleaved rounds it was taken from.
-        confidence: of the interval, such as 0.95.
+        confidence: of the interval, such as 0.99.
     """
 
     value: float
@@ -170,6 +206,13 @@ class Ratio:
     high: float
     rounds: int
     confidence: float
+
+    @property
+    def decision(self) -> Decision:
+        """Whether the difference is certain and large enough to count."""
+        if self.low > 1 + MEANINGFUL:
+            return Decision.FASTER
+        return Decision.SLOWER if self.high < 1 / (1 + MEANINGFUL) else Decision.TIE
 
     def __str__(self) -> str:
         return f"{self.value:.3f}× [{self.low:.3f}, {self.high:.3f}]"
@@ -188,15 +231,21 @@ class Baseline(enum.StrEnum):
     """A plain copy of as many bytes as the problem must move: the memory's ceiling."""
 
 
+CONTROL = "control"
+"""The contender that is a second copy of a baseline: a difference between equals is the rounds' own error."""
+
+
 @dataclass(frozen=True)
 class Comparison:
     """The interleaved timing that ends a study: the best configuration against its baselines.
 
     Attributes:
-        medians_ms, samples_ms: by contender, which are `best` and the baselines; the n-th samples of all of them belong
-            to the same round.
+        medians_ms, samples_ms: by contender, which are `best`, the baselines and `control`; the n-th samples of all of
+            them belong to the same round.
         speedups: of the best over each baseline.
         missing: baselines that were wanted and could not be timed, and why.
+        control: of the second copy of a baseline over the first; None where no such copy took part.
+        conditions: the state of the device after the last round.
     """
 
     best: Configuration
@@ -204,3 +253,17 @@ class Comparison:
     samples_ms: Mapping[str, tuple[float, ...]]
     speedups: Mapping[Baseline, Ratio]
     missing: Mapping[Baseline, str] = field(default_factory=dict)
+    control: Ratio | None = None
+    conditions: Conditions = Conditions()
+
+    @property
+    def trusted(self) -> bool:
+        """Whether these rounds told equals to be equal; where they did not, they decide nothing."""
+        return self.control is None or self.control.decision is Decision.TIE
+
+    def decision(self, baseline: Baseline) -> Decision | None:
+        """Whether the best is faster than a baseline; None where that one took no part."""
+        ratio = self.speedups.get(baseline)
+        if ratio is None:
+            return None
+        return ratio.decision if self.trusted else Decision.TIE

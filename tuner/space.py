@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -323,13 +323,31 @@ class ValidSpace(Sequence[Configuration]):
 
         Tunables that are inactive in a configuration are not counted as different.
         """
+        differing, steps = self._away_from(values)
+        return int(np.lexsort((steps, differing))[0])
+
+    def simplest_first(self, configurations: Iterable[Configuration]) -> list[Configuration]:
+        """Configurations of this space, those closer to the default first.
+
+        Closer is: fewer tunables that differ from the default, then fewer steps along the tunables' values.
+        """
+        differing, steps = self._away_from(self.space.default)
+
+        def distance(configuration: Configuration) -> tuple[int, int]:
+            number = self.find(configuration)
+            assert number is not None
+            return int(differing[number]), int(steps[number])
+
+        return sorted(configurations, key=distance)
+
+    def _away_from(self, values: Mapping[str, Value]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """For each configuration: in how many tunables it differs from these values, and by how many steps in all."""
         wanted = np.array(
             [self._value_index[i].get(values.get(t.name, t.values[0]), 0) for i, t in enumerate(self.space.tunables)]
         )
         live = self.indices != INACTIVE
         differing = ((self.indices != wanted) & live).sum(axis=1)
-        distance = np.where(live, np.abs(self.indices - wanted), 0).sum(axis=1)
-        return int(np.lexsort((distance, differing))[0])
+        return differing, np.where(live, np.abs(self.indices - wanted), 0).sum(axis=1)
 
     @property
     def default(self) -> int:

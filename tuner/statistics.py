@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from scipy.special import bdtr
@@ -21,11 +22,17 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple
     """
     ordered = np.sort(np.asarray(samples, dtype=np.float64))
     count = len(ordered)
-    allowed = (1.0 - confidence) / 2.0
+    rank = _rank(count, confidence)
+    median = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
+    return float(median), float(ordered[rank - 1]), float(ordered[count - rank])
+
+
+@lru_cache(maxsize=4096)
+def _rank(count: int, confidence: float) -> int:
+    """The largest k whose k-th smallest and k-th largest of so many samples still cover the median; at least 1."""
     ranks = np.arange(1, count // 2 + 1)
-    fitting = ranks[bdtr(ranks - 1, count, 0.5) <= allowed] if len(ranks) else ranks
-    rank = int(fitting[-1]) if len(fitting) else 1
-    return float(np.median(ordered)), float(ordered[rank - 1]), float(ordered[count - rank])
+    fitting = ranks[bdtr(ranks - 1, count, 0.5) <= (1.0 - confidence) / 2.0] if len(ranks) else ranks
+    return int(fitting[-1]) if len(fitting) else 1
 
 
 def samples_needed(confidence: float = 0.95) -> int:

@@ -10,25 +10,28 @@ import enum
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import optuna
 from optuna.trial import TrialState
 
-from tunebench.tuner.compile.base import Build, Compiler
+from tunebench.tuner.building import Building, BuildQueue
+from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.compile.cache import BuildCache
-from tunebench.tuner.errors import CompileError
-from tunebench.tuner.evaluate import BuildQueue, Evaluator, Finalist
+from tunebench.tuner.errors import CompileError, CompileTimeoutError
+from tunebench.tuner.evaluate import Evaluator, Finalist
 from tunebench.tuner.history import PastTrial, TrialLog
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.result import Comparison, TrialResult, TrialStatus
 from tunebench.tuner.sampler import PoolSampler, SpaceExhausted
 from tunebench.tuner.space import Configuration, ValidSpace
 
-FINALISTS = 4
-"""How many of the best screened configurations are timed again, interleaved."""
+FINALISTS_WITHIN = 1.05
+"""The configurations whose screened median is within so many times the best are timed again, interleaved."""
+
+LEAST_FINALISTS = 8
+MOST_FINALISTS = 16
 
 _MAX_COMPILE_WORKERS = 16
 
@@ -114,7 +117,7 @@ class Outcome:
 class _InFlight:
     trial: optuna.Trial
     configuration: Configuration
-    building: Future[Build]
+    building: Building
 
 
 class StudyRun:
@@ -193,7 +196,7 @@ class StudyRun:
         configuration = self._space[number]
         return _InFlight(trial, configuration, self._submit(configuration))
 
-    def _submit(self, configuration: Configuration) -> Future[Build]:
+    def _submit(self, configuration: Configuration) -> Building:
         return self._queue.submit(self._kernel, configuration, self._evaluator.problem, self._evaluator.device)
 
     def _finish(self, flight: _InFlight) -> TrialResult:
@@ -214,18 +217,18 @@ class StudyRun:
         try:
             build = flight.building.result()
         except CompileError as error:
-            return TrialResult(flight.configuration, TrialStatus.COMPILE, message=f"{error}\n{error.log}")
+            status = TrialStatus.TIMEOUT if isinstance(error, CompileTimeoutError) else TrialStatus.COMPILE
+            return TrialResult(flight.configuration, status, message=f"{error}\n{error.log}")
         waited = time.perf_counter() - started
         ranked = self._ranked()
-        result = self._evaluator.evaluate(flight.configuration, build, ranked[0].median_ms if ranked else None)
+        result = self._evaluator.evaluate(flight.configuration, build, ranked[0] if ranked else None)
         return replace(result, seconds={"wait": waited, **result.seconds})
 
     def _record(self, result: TrialResult) -> None:
         # Not their count: results may have been pruned from between.
         number = self._past[-1].number + 1 if self._past else 0
         self._log.record(number, result)
-        median_ms = result.measurement.median_ms if result.measurement else None
-        self._past.append(PastTrial(number, result.configuration, result.status, median_ms))
+        self._past.append(PastTrial.of(number, result))
         if not result.status.timed:
             self._refusals[f"{result.status}: {result.message.splitlines()[0]}"] += 1
 
@@ -233,19 +236,29 @@ class StudyRun:
         ranked = self._ranked()
         if not ranked:
             return None
-        finalists = [self._built(trial.configuration) for trial in ranked[:FINALISTS]]
         default = self._space[self._space.default]
         correct = any(trial.configuration == default for trial in ranked)
-        comparison = self._evaluator.compare(finalists, self._built(default) if correct else None)
+        finalists = [one for one in self._finalists(ranked) if one != default]
+        comparison = self._evaluator.compare(
+            [self._built(one) for one in finalists], self._built(default) if correct else None
+        )
         self._log.conclude(comparison)
         return comparison
+
+    def _finalists(self, ranked: Sequence[PastTrial]) -> list[Configuration]:
+        """What is timed again: all that are nearly as fast as the best, but neither too few nor too many."""
+        limit = FINALISTS_WITHIN * (ranked[0].median_ms or 0.0)
+        close = sum((trial.median_ms or 0.0) <= limit for trial in ranked)
+        count = min(max(close, LEAST_FINALISTS), MOST_FINALISTS)
+        return self._space.simplest_first(trial.configuration for trial in ranked[:count])
 
     def _built(self, configuration: Configuration) -> Finalist:
         return configuration, self._submit(configuration).result()
 
     def _ranked(self) -> list[PastTrial]:
-        """Correct trials, fastest first."""
+        """Correct trials, fastest first, all of them timed by the clock of the first one."""
         correct = [trial for trial in self._past if trial.status is TrialStatus.CORRECT]
+        correct = [trial for trial in correct if trial.clock == correct[0].clock]
         return sorted(correct, key=lambda trial: trial.median_ms or 0.0)
 
     def _progress(self, already: int, budget: Budget, last: TrialResult | None) -> Progress:

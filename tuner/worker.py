@@ -12,8 +12,10 @@ import os
 import signal
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,9 +23,11 @@ from pebble import ProcessExpired, ProcessPool
 
 from tunebench.tuner.compile.base import Build
 from tunebench.tuner.device import Device
+from tunebench.tuner.disk import full_disk_named
 from tunebench.tuner.errors import DeviceLostError, WorkerError
 from tunebench.tuner.evaluate import Finalist, LocalEvaluator
 from tunebench.tuner.forkserver import context
+from tunebench.tuner.history import PastTrial
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import Comparison, TrialResult, TrialStatus
 from tunebench.tuner.space import Configuration
@@ -46,6 +50,69 @@ MOST_DEATHS_IN_A_ROW = 3
 
 _DEVICE_LOST = 97
 
+_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
+"""Signals that a variant does not cause itself: an operator's, or the system's when memory runs out."""
+
+
+class DeathError(Exception):
+    """The worker is gone."""
+
+
+class HungError(DeathError):
+    """It was killed at its deadline."""
+
+
+class DiedError(DeathError):
+    """It died by itself, or was killed from outside.
+
+    Attributes:
+        from_outside: by a signal that what it ran did not cause, as far as one can tell.
+    """
+
+    def __init__(self, message: str, *, from_outside: bool = False) -> None:
+        super().__init__(message)
+        self.from_outside = from_outside
+
+
+class Worker:
+    """One process that is asked one thing at a time; after a death the next question goes to a new one."""
+
+    def __init__(self) -> None:
+        with full_disk_named(Path(tempfile.gettempdir())):
+            self._note = Path(tempfile.mkdtemp(prefix="tunebench-")) / "note"
+        self._pool = ProcessPool(1, context=context(), initializer=_begin, initargs=[str(self._note)])
+
+    def ask(self, seconds: float, function: Callable[..., Answer], *arguments: object) -> Answer:
+        """What the function returns or raises there; both travel by pickle.
+
+        Raises:
+            HungError: there was no answer within the seconds.
+            DiedError: the worker died.
+        """
+        self._note.unlink(missing_ok=True)
+        future = self._pool.schedule(function, args=list(arguments), timeout=seconds)
+        try:
+            return future.result()
+        except FutureTimeoutError:
+            raise HungError(f"no answer within {seconds:.0f} s") from None
+        except ProcessExpired as expired:
+            code = expired.exitcode
+            raise DiedError(self._cause(code), from_outside=-code in _FROM_OUTSIDE) from None
+
+    def close(self) -> None:
+        """Kill it, whatever it does."""
+        self._pool.stop()  # type: ignore[no-untyped-call]
+        self._pool.join()
+        self._note.unlink(missing_ok=True)
+        self._note.parent.rmdir()
+
+    def _cause(self, code: int) -> str:
+        if self._note.exists():
+            return self._note.read_text()
+        if code < 0:
+            return f"the worker was killed by {signal.Signals(-code).name}"
+        return f"the worker ended with exit code {code}"
+
 
 class WorkerEvaluator:
     """Evaluates in a worker process; the same questions and answers as `LocalEvaluator`.
@@ -60,10 +127,10 @@ class WorkerEvaluator:
 
     def __init__(self, factory: Factory) -> None:
         self._factory = factory
-        self._note = Path(tempfile.mkdtemp(prefix="tunebench-")) / "note"
-        self._pool = ProcessPool(1, context=context(), initializer=_begin, initargs=[str(self._note)])
+        self._worker = Worker()
         self._ready = False
         self._deaths = 0
+        self._restart_seconds = 0.0  # of the variant at hand
         self._seconds = EVALUATE_SECONDS
         try:
             self.problem, self.device = self._prepare()
@@ -71,22 +138,41 @@ class WorkerEvaluator:
             self.close()
             raise
 
-    def evaluate(self, configuration: Configuration, build: Build, incumbent_ms: float | None) -> TrialResult:
+    def evaluate(self, configuration: Configuration, build: Build, incumbent: PastTrial | None) -> TrialResult:
         """One variant's result, whatever it does to its worker.
 
         Raises:
             WorkerError: three variants in a row have killed their worker, or a new worker does not come up.
         """
-        self._require_worker()
+        self._restart_seconds = 0.0
+        result = self._charged(configuration, build, incumbent)
+        if self._restart_seconds:
+            result = replace(result, seconds={"restart": self._restart_seconds, **result.seconds})
+        return result
+
+    def _charged(self, configuration: Configuration, build: Build, incumbent: PastTrial | None) -> TrialResult:
+        """The result; a death of the worker is the variant's."""
         try:
-            result = self._ask(self._seconds, _evaluate, configuration, build, incumbent_ms)
-        except _HungError:
+            result = self._evaluate(configuration, build, incumbent)
+        except HungError:
             message = f"still running after {self._seconds:.0f} s: killed"
             return self._charge(configuration, build, TrialStatus.TIMEOUT, message)
-        except _DiedError as death:
+        except DiedError as death:
             return self._charge(configuration, build, TrialStatus.RUNTIME, str(death))
         self._deaths = 0
         return result
+
+    def _evaluate(self, configuration: Configuration, build: Build, incumbent: PastTrial | None) -> TrialResult:
+        """A worker killed from outside says nothing of its variant, which is tried once more and no third time."""
+        self._require_worker()
+        try:
+            return self._worker.ask(self._seconds, _evaluate, configuration, build, incumbent)
+        except DiedError as death:
+            self._ready = False
+            if not death.from_outside:
+                raise
+        self._require_worker()
+        return self._worker.ask(self._seconds, _evaluate, configuration, build, incumbent)
 
     def compare(self, finalists: Sequence[Finalist], default: Finalist | None) -> Comparison:
         """See `LocalEvaluator.compare`.
@@ -96,16 +182,13 @@ class WorkerEvaluator:
         """
         self._require_worker()
         try:
-            return self._ask(PREPARE_SECONDS, _compare, list(finalists), default)
-        except _DeathError as death:
+            return self._worker.ask(PREPARE_SECONDS, _compare, list(finalists), default)
+        except DeathError as death:
             raise WorkerError(f"the final comparison failed: {death}; the same command tries it again") from death
 
     def close(self) -> None:
         """Kill the worker, whatever it does."""
-        self._pool.stop()  # type: ignore[no-untyped-call]
-        self._pool.join()
-        self._note.unlink(missing_ok=True)
-        self._note.parent.rmdir()
+        self._worker.close()
 
     def _charge(self, configuration: Configuration, build: Build, status: TrialStatus, message: str) -> TrialResult:
         self._ready = False
@@ -119,45 +202,18 @@ class WorkerEvaluator:
                 "what was done is recorded, and 'tunebench trials --status runtime' shows how they died"
             )
         if not self._ready:
+            started = time.perf_counter()
             self._prepare()
+            self._restart_seconds += time.perf_counter() - started
 
     def _prepare(self) -> tuple[Problem, Device]:
         try:
-            problem, device, reference_seconds = self._ask(PREPARE_SECONDS, _prepare, self._factory)
-        except _DeathError as death:
+            problem, device, reference_seconds = self._worker.ask(PREPARE_SECONDS, _prepare, self._factory)
+        except DeathError as death:
             raise WorkerError(f"the worker did not come up: {death}") from death
         self._ready = True
         self._seconds = EVALUATE_SECONDS + REFERENCE_CALLS * reference_seconds
         return problem, device
-
-    def _ask(self, seconds: float, function: Callable[..., Answer], *arguments: object) -> Answer:
-        self._note.unlink(missing_ok=True)
-        future = self._pool.schedule(function, args=list(arguments), timeout=seconds)
-        try:
-            return future.result()
-        except FutureTimeoutError:
-            raise _HungError(f"no answer within {seconds:.0f} s") from None
-        except ProcessExpired as expired:
-            raise _DiedError(self._cause(expired.exitcode)) from None
-
-    def _cause(self, code: int) -> str:
-        if self._note.exists():
-            return self._note.read_text()
-        if code < 0:
-            return f"the worker was killed by {signal.Signals(-code).name}"
-        return f"the worker ended with exit code {code}"
-
-
-class _DeathError(Exception):
-    """The worker is gone."""
-
-
-class _HungError(_DeathError):
-    """It was killed at its deadline."""
-
-
-class _DiedError(_DeathError):
-    """It died by itself, or was killed from outside."""
 
 
 # What follows runs in the worker.
@@ -187,10 +243,10 @@ def _prepare(factory: Factory) -> tuple[Problem, Device, float]:
     return _evaluator.problem, _evaluator.device, _evaluator.reference_seconds()
 
 
-def _evaluate(configuration: Configuration, build: Build, incumbent_ms: float | None) -> TrialResult:
+def _evaluate(configuration: Configuration, build: Build, incumbent: PastTrial | None) -> TrialResult:
     assert _evaluator is not None
     try:
-        return _evaluator.evaluate(configuration, build, incumbent_ms)
+        return _evaluator.evaluate(configuration, build, incumbent)
     except DeviceLostError as error:
         # The device is lost to this process only: leave the reason behind and make room for the next one.
         assert _note is not None

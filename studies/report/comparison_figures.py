@@ -27,7 +27,7 @@ from tunebench.studies.report.style import (
     verdict_text,
 )
 from tunebench.tuner.problem import Work
-from tunebench.tuner.result import Baseline
+from tunebench.tuner.result import CONTROL, Baseline
 
 _FAR_OUT = 8.0
 """A sample so many interquartile ranges above the third quartile is drawn at the edge."""
@@ -80,7 +80,7 @@ def roofline(comparison: ComparisonRow, work: Work) -> Figure | None:
     points = {
         contender.name: work.operations / contender.median_ms * 1e3
         for contender in _ordered(comparison)
-        if contender.name != Baseline.COPY
+        if contender.name not in (Baseline.COPY, CONTROL)
     }
     if not points:
         return None

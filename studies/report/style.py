@@ -10,7 +10,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from tunebench.tuner.result import Ratio
+from tunebench.tuner.result import Decision, Ratio
 
 # Okabe and Ito's colours, which the colour-blind tell apart; they also differ in dash and symbol wherever they meet.
 # Lightened or darkened where needed to keep 3:1 against the page in light and in dark.
@@ -133,9 +133,7 @@ def percent(share: float) -> str:
 
 def verdict_text(ratio: Ratio) -> str:
     """What a speed-up says once its interval is taken seriously."""
-    if ratio.low > 1:
-        return "faster"
-    return "slower" if ratio.high < 1 else "a tie"
+    return "a tie" if ratio.decision is Decision.TIE else ratio.decision.value
 
 
 def log_ticks(low: float, high: float) -> list[float]:

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 from tunebench.tuner.compile.base import Build, CompilerName, KernelFigures
+from tunebench.tuner.confirm import control_ratio
 from tunebench.tuner.device import Device, DeviceKind
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.history import StudyDescription
@@ -14,6 +15,7 @@ from tunebench.tuner.result import (
     Baseline,
     CacheRegime,
     Comparison,
+    Conditions,
     ErrorFigures,
     Measurement,
     Ratio,
@@ -90,6 +92,16 @@ REFUSED = Verdict(
 )
 
 
+CONDITIONS = Conditions(
+    control_ms=0.1,
+    sm_clock_mhz=1980,
+    memory_clock_mhz=3201,
+    temperature_c=41,
+    throttle_reasons="power_cap",
+    foreign_processes=1,
+)
+
+
 def configuration(number: int) -> Configuration:
     """A configuration of its own for every number."""
     return Configuration({"block": 32 * (number + 1), "hint": "streaming", "unroll": number % 2 == 0})
@@ -128,7 +140,8 @@ def correct(number: int, median_ms: float = 1.0, regime: CacheRegime = CacheRegi
         TrialStatus.CORRECT,
         build(number),
         PASSED,
-        measurement(median_ms, regime),
+        # Not every one: the state of the device was not recorded in older revisions.
+        replace(measurement(median_ms, regime), conditions=CONDITIONS if number % 2 else Conditions()),
         seconds={"compile": 0.05, "check": 0.021, "measure": 0.1},
     )
 
@@ -156,6 +169,7 @@ def result(number: int, status: TrialStatus) -> TrialResult:
 def comparison(number: int, over_reference: float = 2.0, *, with_default: bool = True) -> Comparison:
     """A comparison that the configuration of that number has won."""
     samples = {"reference": (2.0, 2.1), "default": (1.5, 1.6), "copy": (0.9, 1.0), "best": (1.0, 1.1)}
+    samples["control"] = samples["default" if with_default else "reference"]
     speedups = {
         Baseline.REFERENCE: Ratio(over_reference, over_reference * 0.99, over_reference * 1.01, 40, 0.95),
         Baseline.DEFAULT: Ratio(1.5, 1.4, 1.6, 40, 0.95),
@@ -169,4 +183,6 @@ def comparison(number: int, over_reference: float = 2.0, *, with_default: bool =
         samples_ms=samples,
         speedups=speedups,
         missing={Baseline.COMPILED: "torch.compile: no compiler, 'g++' [0m\n"},
+        control=control_ratio(samples, "default" if with_default else "reference"),
+        conditions=CONDITIONS,
     )

@@ -88,7 +88,8 @@ def test_a_scan_is_lossless_and_leaves_nothing_out(database: Database, entries: 
 
 
 def _parts() -> list[type]:
-    return [one for one in vars(record).values() if isinstance(one, type) and one.__module__ == record.__name__]
+    own = (one for one in vars(record).values() if isinstance(one, type) and one.__module__ == record.__name__)
+    return [one for one in own if not one.__name__.startswith("_")]
 
 
 def _collect(value: Any, seen: set[tuple[str, str]]) -> None:

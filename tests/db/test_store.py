@@ -75,7 +75,7 @@ def test_every_status_comes_back_as_it_was_recorded(database: Database, log: Tri
     measured = recorded.measurement
     assert row.median_ms == (measured.median_ms if measured else None)
     assert (row.low_ms, row.high_ms) == ((measured.low_ms, measured.high_ms) if measured else (None, None))
-    assert list(log.past()) == [PastTrial(0, recorded.configuration, status, row.median_ms)]
+    assert list(log.past()) == [PastTrial.of(0, recorded)]
     assert one(database, select(TrialRecord.seconds))["seconds"] == dict(recorded.seconds)
     assert count(database, MeasurementRecord) == (measured is not None)
     assert count(database, VerdictRecord) == (recorded.verdict is not None)

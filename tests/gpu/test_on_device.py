@@ -14,7 +14,8 @@ from tunebench.tuner.errors import LaunchError
 from tunebench.tuner.evaluate import LocalEvaluator, Subject
 from tunebench.tuner.history import MemoryLog
 from tunebench.tuner.kernel import Plan
-from tunebench.tuner.measure import clock_for
+from tunebench.tuner.measure import clocks_for
+from tunebench.tuner.problem import Work
 from tunebench.tuner.result import CacheRegime
 from tunebench.tuner.sampler import make_sampler
 from tunebench.tuner.study import Budget, StudyRun
@@ -112,7 +113,7 @@ def test_inline_gives_the_same_answer(cuda: Device) -> None:
 
 def test_samples_leave_the_host_out(cuda: Device) -> None:
     """A call of a few microseconds is not timed as the tens of microseconds that its Python takes."""
-    clock = clock_for(cuda, 1 << 40)
+    clock = clocks_for(cuda, Work(1 << 40, 0))[-1]
     A = torch.ones(1 << 24, device="cuda")
     B = torch.empty_like(A)
 

@@ -215,7 +215,7 @@ def test_bars_roofline_and_rounds_are_of_the_comparison(outline: Outline, data: 
         assert [trace["x"] for trace in points] == [[intensity]] * 3
         assert [trace["name"].split()[0] for trace in points] == ["best", "reference", "default"]
         samples = [trace["customdata"] for trace in drawn["rounds"]["data"] if trace["type"] == "scatter"]
-        assert len(samples) == 4
+        assert len(samples) == 5
         best = study.comparison.contender("best")
         assert best is not None
         assert samples[0] == pytest.approx([s * time_unit(best.median_ms).factor for s in best.samples_ms])

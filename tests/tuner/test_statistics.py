@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tunebench.tuner.measure import speedup
+from tunebench.tuner.confirm import speedup
 from tunebench.tuner.statistics import median_interval, samples_needed
 
 

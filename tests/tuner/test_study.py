@@ -12,7 +12,7 @@ from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.evaluate import LocalEvaluator, Subject
 from tunebench.tuner.history import MemoryLog
-from tunebench.tuner.result import Baseline, TrialResult, TrialStatus
+from tunebench.tuner.result import CONTROL, Baseline, TrialResult, TrialStatus
 from tunebench.tuner.sampler import make_sampler
 from tunebench.tuner.study import Budget, Ending, Outcome, Progress, StudyRun
 
@@ -62,7 +62,7 @@ def test_the_comparison_is_against_the_reference_and_the_default(write_kernel: W
     log = MemoryLog()
     outcome = run(write_kernel(), log, trials=5)
     assert log.comparison is outcome.comparison is not None
-    assert set(log.comparison.samples_ms) == {"best", *set(Baseline) - {Baseline.COMPILED}}
+    assert set(log.comparison.samples_ms) == {"best", CONTROL, *set(Baseline) - {Baseline.COMPILED}}
     rounds = {len(samples) for samples in log.comparison.samples_ms.values()}
     assert rounds == {ratio.rounds for ratio in log.comparison.speedups.values()}
     assert log.comparison.best in [result.configuration for result in log.results]

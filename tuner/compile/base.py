@@ -96,6 +96,8 @@ class Compiler(abc.ABC):
     """Compiles variants and loads builds. Instances are safe to use from several threads."""
 
     name: CompilerName
+    deadline_seconds: float = 120.0
+    """A compilation that takes longer hangs."""
 
     @abc.abstractmethod
     def version(self) -> str:
@@ -116,6 +118,7 @@ class Compiler(abc.ABC):
         Raises:
             CompileError: the source was refused; carries the log.
             CompilerMissingError: the compiler is not on this machine.
+            DiskFullError: there is no room to compile.
         """
 
     @abc.abstractmethod

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import tempfile
+import warnings
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -43,7 +44,11 @@ class BuildCache:
         if (found := self._read(path)) is not None:
             return found
         build = compiler.compile(variant)
-        self._publish(path, build)
+        try:
+            self._publish(path, build)
+        except OSError as error:
+            # The build is good; what a full or read-only disk costs is that it is compiled again the next time.
+            warnings.warn(f"builds are not kept in {self._folder}: {error.strerror}", RuntimeWarning, stacklevel=2)
         return build
 
     def _path(self, compiler: Compiler, variant: Variant) -> Path:
@@ -55,8 +60,8 @@ class BuildCache:
     def _read(path: Path) -> Build | None:
         try:
             content = path.read_bytes()
-        except FileNotFoundError:
-            return None
+        except OSError:
+            return None  # not there, or not to be read: it is compiled
         head, _, code = content.partition(b"\n")
         try:
             fields = json.loads(head)
@@ -78,5 +83,11 @@ class BuildCache:
         fields["code_sha256"] = hashlib.sha256(code).hexdigest()
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
-            file.write(json.dumps(fields).encode() + b"\n" + code)
-        Path(file.name).replace(path)
+            partial = Path(file.name)
+            try:
+                file.write(json.dumps(fields).encode() + b"\n" + code)
+                file.flush()
+            except OSError:
+                partial.unlink()
+                raise
+        partial.replace(path)

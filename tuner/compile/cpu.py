@@ -17,6 +17,7 @@ import os
 import platform
 import re
 import shutil
+import signal
 import struct
 import subprocess
 import tempfile
@@ -28,7 +29,8 @@ from pathlib import Path
 import torch
 
 from tunebench.tuner.compile.base import Argument, Build, Compiler, CompilerName, Dim3, KernelFigures, LoadedModule
-from tunebench.tuner.errors import CompileError, CompilerMissingError, LaunchError
+from tunebench.tuner.disk import full_disk_named, require_room
+from tunebench.tuner.errors import CompileError, CompilerMissingError, CompileTimeoutError, LaunchError
 from tunebench.tuner.variant import Variant
 
 _HEADER = Path(__file__).parent / "cuda_on_cpu.h"
@@ -97,30 +99,26 @@ class CpuCompiler(Compiler):
         """Compile to a shared library.
 
         Raises:
-            CompileError: the source was refused; carries the log.
+            CompileError: the source was refused (carries the log), or g++ hangs.
             CompilerMissingError: there is no g++.
+            DiskFullError: there is no room for its files.
         """
         compiler, version = _gxx(), self.version()
         flags = self.flags(variant)
         started = time.perf_counter()
-        with tempfile.TemporaryDirectory(prefix="tunebench-") as name:
+        temporary = Path(tempfile.gettempdir())
+        with full_disk_named(temporary), tempfile.TemporaryDirectory(prefix="tunebench-") as name:
             folder = Path(name)
             for header, text in variant.source.headers.items():
                 (folder / header).write_text(host_source(text))
             (folder / "variant.cu").write_text(translation_unit(variant))
             options = flags[: -len(_LIBRARIES)]
             command = [compiler, *options, "-include", str(_HEADER), "-I.", "-x", "c++", "variant.cu", *_LIBRARIES]
-            done = subprocess.run(
-                [*command, "-o", "variant.so"],
-                cwd=folder,
-                env={**os.environ, "LC_ALL": "C"},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                check=False,
-            )
-            log = done.stdout.decode(errors="replace")
-            if done.returncode:
+            status, log = _run([*command, "-o", "variant.so"], folder, self.deadline_seconds)
+            if status is None:
+                raise CompileTimeoutError(f"g++ was still compiling after {self.deadline_seconds:.0f} s: killed", log)
+            if status:
+                require_room(temporary)
                 raise CompileError(f"g++ refused {variant.source.name}.cu: {_first_error(log)}", log)
             code = (folder / "variant.so").read_bytes()
         return Build(
@@ -150,7 +148,7 @@ class CpuModule(LoadedModule):
         # file goes only after the library is mapped.
         file, path = tempfile.mkstemp(prefix="tunebench-", suffix=".so")
         try:
-            with os.fdopen(file, "wb") as opened:
+            with full_disk_named(Path(path).parent), os.fdopen(file, "wb") as opened:
                 opened.write(build.code)
             library = ctypes.CDLL(path)
         except OSError as error:
@@ -259,6 +257,31 @@ def _parallel_function() -> int:
     except AttributeError:
         return 0
     return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+def _run(command: Sequence[str], folder: Path, seconds: float) -> tuple[int | None, str]:
+    """The exit code and the output of g++; no exit code where it was killed at the deadline, with what it started."""
+    with (folder / "log").open("w+b") as log:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env={**os.environ, "LC_ALL": "C", "TMPDIR": str(folder)},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            process_group=0,
+        )
+        status: int | None
+        try:
+            status = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            status = None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        log.seek(0)
+        return status, log.read().decode(errors="replace")
 
 
 def _first_error(log: str) -> str:

@@ -35,6 +35,7 @@ class InlineCompiler(Compiler):
     """nvcc and ninja through `torch.utils.cpp_extension.load_inline`."""
 
     name = CompilerName.INLINE
+    deadline_seconds = 900.0  # a minute a variant where torch's headers are in it
 
     def version(self) -> str:
         """torch's and CUDA's versions.

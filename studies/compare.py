@@ -1,0 +1,293 @@
+"""Is one really faster? Two configurations of a kernel, two files with models, or one of them and its reference.
+
+The comparison runs in a worker process, which what is compared may crash or hang.
+"""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from tunebench.db.details import trial_details
+from tunebench.db.store import Database
+from tunebench.studies.study_file import StudyRequest
+from tunebench.studies.tune import make_evaluator, resolve
+from tunebench.tuner.compile.cache import BuildCache
+from tunebench.tuner.confirm import Samples, confirm, control_ratio, medians_of, speedup
+from tunebench.tuner.device import Device, find_device
+from tunebench.tuner.errors import CompileError, TunebenchError, UserError, WorkerError
+from tunebench.tuner.evaluate import Finalist, LocalEvaluator
+from tunebench.tuner.forkserver import start_forkserver
+from tunebench.tuner.kernel import Mode
+from tunebench.tuner.measure import Call, Control, clocks_for, pick_clock
+from tunebench.tuner.problem import Problem, Work
+from tunebench.tuner.result import Decision, Ratio
+from tunebench.tuner.space import ValidSpace, Value
+from tunebench.tuner.worker import DeathError, Worker
+
+REFERENCE = "reference"
+DEFAULT = "default"
+
+SECONDS = 600.0
+"""The longest that a comparison may take."""
+
+AGREEMENT = {torch.float16: 1e-2, torch.bfloat16: 5e-2}
+"""How far the outputs of two files may lie apart: the norm of their difference over the norm of the second's."""
+
+_AGREEMENT_OTHERWISE = 1e-3  # a TF32 convolution and a strict fp32 one are 3e-4 apart
+_UNKNOWN_OPERATIONS = 1 << 60
+
+
+@dataclass(frozen=True)
+class KernelSide:
+    """A configuration of a kernel, or its reference.
+
+    Attributes:
+        label: as it was asked for.
+        values: tunables; those left out are as in the default. None for the reference.
+        problem: a trial's, which the sizes have to make; None where any will do.
+    """
+
+    label: str
+    values: Mapping[str, Value] | None
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True)
+class KernelQuestion:
+    """Two configurations of one kernel, or one and the reference."""
+
+    request: StudyRequest
+    mode: Mode
+    first: KernelSide
+    second: KernelSide
+
+
+@dataclass(frozen=True)
+class FileQuestion:
+    """Two files with a `ModelNew` or `Model`; where the second is None, it is the first one's own `Model`."""
+
+    first: Path
+    second: Path | None
+    device: str | None
+    mode: Mode
+
+
+@dataclass(frozen=True)
+class Duel:
+    """What a comparison found.
+
+    Attributes:
+        first, second: what was compared, for people.
+        problem, device: what it was compared for, and where.
+        samples_ms: by `first`, `second` and `control`, the second copy of the second; None where one was refused.
+        refusal: why there is nothing to compare: one of them is wrong or fails.
+    """
+
+    first: str
+    second: str
+    problem: str
+    device: str
+    samples_ms: Samples | None
+    refusal: str = ""
+
+    @property
+    def ratio(self) -> Ratio | None:
+        """How many times faster the first is than the second."""
+        return speedup(self.samples_ms["first"], self.samples_ms["second"]) if self.samples_ms else None
+
+    @property
+    def control(self) -> Ratio | None:
+        """How much faster the second copy of the second seemed."""
+        return control_ratio(self.samples_ms, "second") if self.samples_ms else None
+
+    @property
+    def medians_ms(self) -> Mapping[str, float]:
+        """By contender."""
+        return medians_of(self.samples_ms or {})
+
+    @property
+    def decision(self) -> Decision | None:
+        """Whether the first is faster; a tie where the rounds told equals apart, None where one was refused."""
+        if self.ratio is None or self.control is None:
+            return None
+        return self.ratio.decision if self.control.decision is Decision.TIE else Decision.TIE
+
+
+def side_of_trial(database: Database, number: int) -> tuple[str, KernelSide]:
+    """The kernel and the configuration of a trial.
+
+    Raises:
+        UserError: there is no such trial.
+    """
+    row = trial_details(database, number).row
+    return row.kernel, KernelSide(f"trial {number}: {row.configuration}", dict(row.configuration), row.problem)
+
+
+def compare(question: KernelQuestion | FileQuestion) -> Duel:
+    """Answer a question.
+
+    Raises:
+        UserError: the question was wrong.
+        WorkerError: what was compared killed its process, or hung.
+    """
+    start_forkserver([__name__])
+    function: Callable[..., Duel] = _compare_files if isinstance(question, FileQuestion) else _compare_configurations
+    worker = Worker()
+    try:
+        return worker.ask(SECONDS, function, question)
+    except DeathError as death:
+        raise WorkerError(f"the comparison came to no end: {death}") from death
+    finally:
+        worker.close()
+
+
+# What follows runs in the worker.
+
+
+def _compare_configurations(question: KernelQuestion) -> Duel:
+    evaluator = make_evaluator(question.request, question.mode)
+    space = resolve(question.request).space.enumerate(evaluator.problem, evaluator.device)
+    asked = (question.first, question.second)
+    sides = [_finalist(question.request, side, evaluator, space) for side in asked]
+    first, second = (
+        side.label if built is None or side.problem else f"{side.label}: {built[0]}"
+        for side, built in zip(asked, sides, strict=True)
+    )
+    duel = Duel(first, second, str(evaluator.problem), evaluator.device.name, None)
+    for label, built in zip((first, second), sides, strict=True):
+        if built is not None and not (result := evaluator.evaluate(*built, None)).status.timed:
+            refusal = f"{label} is refused ({result.status}): {result.message.splitlines()[0]}"
+            return replace(duel, refusal=refusal)
+    return replace(duel, samples_ms=evaluator.duel(*sides))
+
+
+def _finalist(request: StudyRequest, side: KernelSide, evaluator: LocalEvaluator, space: ValidSpace) -> Finalist | None:
+    if side.problem is not None and side.problem != evaluator.problem:
+        raise UserError(
+            f"'{side.label}' was measured for {side.problem}, and this comparison is for {evaluator.problem}: "
+            "change the sizes with --size, or the mode with --mode"
+        )
+    if side.values is None:
+        return None
+    space.space.restrict({name: [value] for name, value in side.values.items()})  # refuses unknown names and values
+    configuration = space[space.nearest({**space.space.default, **side.values})]
+    if wrong := [name for name, value in side.values.items() if configuration.get(name) != value]:
+        raise UserError(
+            f"'{side.label}' is not valid for {evaluator.problem} ({', '.join(wrong)} cannot be so); "
+            f"the nearest that is: {','.join(f'{name}={value}' for name, value in configuration.items())}"
+        )
+    resolved = resolve(request)
+    variant = resolved.kernel.variant(configuration, evaluator.problem, evaluator.device.architecture)
+    try:
+        return configuration, BuildCache().build(resolved.compiler, variant)
+    except CompileError as error:
+        raise UserError(f"'{side.label}' does not compile: {error}") from error
+
+
+def _compare_files(question: FileQuestion) -> Duel:
+    device = find_device(question.device)
+    first = _run(question.first)
+    second = first if question.second is None else _run(question.second)
+    names = _name(first), _name(second) if question.second else "Model"
+    if question.second is None and not {"ModelNew", "Model"} <= first.keys():
+        raise UserError(f"{question.first} does not define both ModelNew and Model, which 'reference' compares")
+    labels = f"{question.first}: {names[0]}", f"{question.second or question.first}: {names[1]}"
+    try:
+        models = [_model(of, name, first, device) for of, name in zip((first, second), names, strict=True)]
+        _share_weights(models)
+        inputs = _inputs(first, device)
+        calls = [_call(model.train(question.mode is Mode.TRAIN), inputs) for model in models]
+        duel = Duel(*labels, ", ".join(_shape(value) for value in inputs), device.name, None)
+        with torch.no_grad():
+            outputs = [_tensors(call()) for call in calls]
+            apart, allowed = _apart(*outputs)
+            if not apart <= allowed:
+                return replace(duel, refusal=f"their outputs lie {apart:.2g} apart, where {allowed:.0e} is allowed")
+            touched = (*_tensors(inputs), *models[1].parameters(), *models[1].buffers(), *outputs[1])
+            work = Work(sum(tensor.nbytes for tensor in touched), _UNKNOWN_OPERATIONS)
+            named = {"first": calls[0], "second": calls[1]}
+            twin = _call(models[1], inputs)
+            clock = pick_clock(clocks_for(device, work), [*calls, twin])
+            return replace(duel, samples_ms=confirm(named, "second", twin, clock, Control(device, clock)))
+    except TunebenchError:
+        raise
+    except Exception as error:
+        raise UserError(f"{labels[0]} against {labels[1]}: {type(error).__name__}: {_line(error)}") from error
+
+
+def _run(path: Path) -> dict[str, Any]:
+    """What a file defines."""
+    try:
+        names = runpy.run_path(str(path))
+    except Exception as error:
+        raise UserError(f"{path} does not run: {type(error).__name__}: {_line(error)}") from error
+    if not {"ModelNew", "Model"} & names.keys():
+        raise UserError(f"{path} defines neither ModelNew nor Model: KernelBench's form has one of them")
+    return names
+
+
+def _name(names: Mapping[str, Any]) -> str:
+    return "ModelNew" if "ModelNew" in names else "Model"
+
+
+def _model(names: Mapping[str, Any], name: str, asked: Mapping[str, Any], device: Device) -> nn.Module:
+    """A model of the file with the parameters of seed 0, made from the first file's `get_init_inputs`."""
+    if missing := [one for one in ("get_inputs", "get_init_inputs") if one not in asked]:
+        raise UserError(f"the first file has no {' and no '.join(missing)}: both get their inputs from there")
+    torch.manual_seed(0)
+    with torch.device(device.torch_device):
+        model: nn.Module = names[name](*asked["get_init_inputs"]())
+    return model.to(device.torch_device)
+
+
+def _share_weights(models: Sequence[nn.Module]) -> None:
+    """The second one's weights for both, where their names are the same; else the same seed has to do."""
+    state = models[1].state_dict()
+    if state.keys() == models[0].state_dict().keys():
+        models[0].load_state_dict(state)
+
+
+def _inputs(names: Mapping[str, Any], device: Device) -> list[Any]:
+    torch.manual_seed(1)
+    with torch.device(device.torch_device):
+        values = names["get_inputs"]()
+    return [value.to(device.torch_device) if isinstance(value, torch.Tensor) else value for value in values]
+
+
+def _call(model: nn.Module, inputs: Sequence[Any]) -> Call:
+    return lambda: model(*inputs)
+
+
+def _tensors(value: object) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [tensor for one in value for tensor in _tensors(one)] if isinstance(value, list | tuple) else []
+
+
+def _apart(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> tuple[float, float]:
+    """How far outputs lie apart, and how far they may."""
+    if [(one.shape, one.dtype) for one in first] != [(one.shape, one.dtype) for one in second]:
+        return float("inf"), _AGREEMENT_OTHERWISE
+    worst, allowed = 0.0, _AGREEMENT_OTHERWISE
+    for one, other in zip(first, second, strict=True):
+        apart = float((one.double() - other.double()).norm())
+        worst = max(worst, apart / (float(other.double().norm()) or 1.0)) if apart == apart else apart  # noqa: PLR0124
+        allowed = max(allowed, AGREEMENT.get(other.dtype, allowed))
+    return worst, allowed
+
+
+def _shape(value: object) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{'×'.join(map(str, value.shape))} {str(value.dtype).removeprefix('torch.')}"
+    return repr(value)
+
+
+def _line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0]

@@ -1,0 +1,147 @@
+"""`tunebench compare`: two configurations, two trials, two files, or one and the reference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from command_line import CommandLine
+from sample_kernel import WriteKernel
+
+from tunebench.db.store import open_database
+from tunebench.studies.tune import request_of, resolve, tune
+from tunebench.tuner.result import Decision
+
+FILE = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self, scale):
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(3))
+        self.scale = scale
+
+    def forward(self, x):
+        for _ in range(60):
+            x = x + 0.0
+        return x * self.scale + self.weight.sum()
+
+class ModelNew(Model):
+    def forward(self, x):
+        return x * self.scale + self.weight.sum()
+
+def get_inputs():
+    return [torch.rand(64, 1024)]
+
+def get_init_inputs():
+    return [3.0]
+"""
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    """Runs a command in this process."""
+    return CommandLine(monkeypatch, capsys)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A file whose ModelNew does a small part of what its Model does."""
+    path = tmp_path / "mine.py"
+    path.write_text(FILE)
+    return path
+
+
+def test_a_file_against_its_reference_and_the_other_way_round(run: CommandLine, file: Path, tmp_path: Path) -> None:
+    faster = run("compare", file, "reference", "--device", "cpu")
+    assert faster.code == 0, faster
+    assert "A is faster than B: " in faster.out and "99 % interval" in faster.out
+    old = tmp_path / "old.py"
+    old.write_text(FILE.partition("class ModelNew")[0])  # its inputs are those of the first file
+    slower = run("compare", file, old, "--device", "cpu", "--json").json
+    assert slower["decision"] == "faster" and slower["control"]["rounds"] == slower["ratio"]["rounds"]
+    assert set(slower["samples_ms"]) == {"first", "second", "control"}
+    old.write_text(FILE.replace("class ModelNew(Model)", "class Another(Model)"))
+    backwards = run("compare", old, file, "--device", "cpu", "--json")
+    assert (backwards.code, backwards.json["decision"]) == (1, "slower")
+
+
+def test_a_file_that_computes_something_else_is_refused(run: CommandLine, file: Path, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text(
+        FILE.replace("    def forward(self, x):\n        return x", "    def forward(self, x):\n        return 2 + x")
+    )
+    answer = run("compare", wrong, file, "--device", "cpu")
+    assert answer.code == 1
+    assert "their outputs lie" in answer.out
+
+
+def test_a_file_that_kills_its_process_is_said_in_one_line(run: CommandLine, file: Path) -> None:
+    file.write_text(FILE.replace("class ModelNew", "import os\nos.abort()\nclass ModelNew"))
+    answer = run("compare", file, "reference", "--device", "cpu")
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err.strip() == "tunebench: the comparison came to no end: the worker was killed by SIGABRT"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "class ModelNew",
+            "raise ValueError('no such thing')\nclass ModelNew",
+            "does not run: ValueError: no such thing",
+        ),
+        ("class ModelNew(Model)", "class Other(Model)", "does not define both ModelNew and Model"),
+        ("return [3.0]", "return []", "TypeError"),
+        ("def get_inputs", "def inputs", "has no get_inputs"),
+    ],
+)
+def test_files_that_cannot_be_compared(run: CommandLine, file: Path, old: str, new: str, message: str) -> None:
+    file.write_text(FILE.replace(old, new))
+    assert message in run("compare", file, "reference", "--device", "cpu").error
+
+
+def test_configurations_and_trials_of_a_kernel(write_kernel: WriteKernel, run: CommandLine, tmp_path: Path) -> None:
+    slow = "y[i] = x[i] * weight[0];"
+    busy = f"volatile float sink = 0; for (int k = 0; k < 20 * variety; ++k) {{ sink = sink + 1; }} {slow}"
+    folder = write_kernel(source={slow: busy}).kernel.folder
+    about = ("--kernel", folder, "--device", "cpu")
+    answer = run("compare", "variety=0", "variety=2,block_size=64", *about, "--json")
+    assert (answer.code, answer.json["decision"]) == (0, "faster")
+    assert answer.json["b"] == "variety=2,block_size=64: block_size=64 blocks=2 variety=2"
+    assert run("compare", "variety=2", "default", *about).code == 1
+
+    with open_database(tmp_path / "a.db") as database:
+        options = {"device": "cpu", "trials": 3, "sampler": "exhaustive"}
+        tune(resolve(request_of(str(folder), options)), database)
+    trials = run("compare", "1", "2", *about, "--db", tmp_path / "a.db", "--json").json
+    assert trials["a"].startswith("trial 1: block_size=") and trials["decision"] in {None, *Decision}
+    other = ("--size", "rows=7", "--db", tmp_path / "a.db")
+    assert "was measured for n=2112 float32" in run("compare", "1", "2", *about, *other).error
+
+
+def test_a_configuration_that_is_wrong_is_no_faster(write_kernel: WriteKernel, run: CommandLine) -> None:
+    factory = write_kernel(source={"* weight[0]": "* (variety == 1 ? 1.0f : weight[0])"})
+    answer = run("compare", "variety=1", "default", "--kernel", factory.kernel.folder, "--device", "cpu")
+    assert answer.code == 1
+    assert "is refused (correctness)" in answer.out
+
+
+@pytest.mark.parametrize(
+    ("question", "message"),
+    [
+        (("variety=0", "default"), "say of which kernel with --kernel"),
+        (("variety=0", "default", "--kernel", "scalar_mull"), "did you mean scalar_mul"),
+        (("vectorwidth=4", "default", "--kernel", "scalar_mul"), "did you mean vector_width"),
+        (("vector_width=3", "default", "--kernel", "scalar_mul"), "has no value 3"),
+        (("unroll=true,items_per_thread=1", "default", "--kernel", "scalar_mul"), "unroll cannot be so"),
+        (("nonsense", "default", "--kernel", "scalar_mul"), "'nonsense' is not of the form"),
+        (("1", "2"), "there is no results database"),
+        (("none.py", "reference"), "'none.py' is not a file"),
+        (("default", "reference", "--kernel", "scalar_mul", "--mode", "train"), "unknown mode"),
+    ],
+)
+def test_questions_that_are_wrong(run: CommandLine, question: tuple[str, ...], message: str) -> None:
+    small = ("--size", "M=8", "--size", "N=8", "--device", "cpu")
+    assert message in run("compare", *question, *small).error
