@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol, cast
 
 import torch
 
-from tunebench.tuner.check import Oracle, check, consult_reference
 from tunebench.tuner.compile.base import Build, Compiler
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import DeviceLostError, LaunchError, UserError
+from tunebench.tuner.gate.battery import Depth, run_battery
+from tunebench.tuner.gate.contender import KernelContender
+from tunebench.tuner.gate.oracle import Oracle, consult_reference
+from tunebench.tuner.gate.quick import Licence, QuickGate
+from tunebench.tuner.gate.record import Record
+from tunebench.tuner.gate.rig import Answers
 from tunebench.tuner.kernel import Kernel, ModelFactory, Plan, TunableModel
 from tunebench.tuner.measure import Call, clock_for, interleave, measure, speedup
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.reference import Reference
-from tunebench.tuner.result import Baseline, Comparison, TrialResult, TrialStatus
+from tunebench.tuner.result import Baseline, Comparison, TrialResult, TrialStatus, Verdict
 from tunebench.tuner.space import Configuration
 
 SEEDS = (1, 2)
@@ -62,14 +67,17 @@ class Subject:
         reference: the reference in the problem's mode, ready to call.
         model: the `ModelNew` that carries the reference's weights.
         oracle: the reference's answers.
+        answers: the reference for whatever else the gate asks.
     """
 
     kernel: Kernel
     problem: Problem
     device: Device
     reference: torch.nn.Module
+    factory: ModelFactory
     model: TunableModel
     oracle: Oracle
+    answers: Answers
 
     @classmethod
     def prepare(cls, kernel: Kernel, factory: ModelFactory, reference: Reference, mode: str, device: Device) -> Subject:
@@ -91,7 +99,8 @@ class Subject:
         problem = model.problem(*oracle.cases[0].inputs)
         if problem is None:
             raise UserError(f"kernel '{kernel.name}' cannot serve its reference's inputs on {device.kind}")
-        return cls(kernel, problem, device, original, model, oracle)
+        answers = Answers(reference, where, training=training)
+        return cls(kernel, problem, device, original, factory, model, oracle, answers)
 
     @property
     def footprint_bytes(self) -> int:
@@ -105,8 +114,15 @@ class Evaluator(Protocol):
     problem: Problem
     device: Device
 
-    def evaluate(self, configuration: Configuration, build: Build, incumbent_ms: float | None) -> TrialResult:
-        """One configuration's result; a variant that fails is a result as well."""
+    def evaluate(
+        self, configuration: Configuration, build: Build, incumbent_ms: float | None, finalist_ms: float | None
+    ) -> TrialResult:
+        """One configuration's result; a variant that fails is a result as well.
+
+        Args:
+            incumbent_ms: median of the best so far; None before there is one.
+            finalist_ms: whatever is faster would be a finalist and goes through the full battery; None for everything.
+        """
 
     def compare(self, finalists: Sequence[Finalist], default: Finalist | None) -> Comparison:
         """Time the finalists and the baselines interleaved; the fastest finalist is the best."""
@@ -125,6 +141,7 @@ class LocalEvaluator:
         self._compiler = compiler
         self._clock = clock_for(subject.device, subject.footprint_bytes)
         self._inputs = subject.oracle.cases[0].inputs
+        self._quick = QuickGate(subject.model, subject.oracle, Licence.of(subject.kernel))
 
     def reference_seconds(self) -> float:
         """What one call of the reference takes, roughly: for deadlines."""
@@ -137,8 +154,10 @@ class LocalEvaluator:
     def close(self) -> None:
         """Nothing to let go of: the tensors go with this object."""
 
-    def evaluate(self, configuration: Configuration, build: Build, incumbent_ms: float | None) -> TrialResult:
-        """One configuration's result; a variant that fails is a result as well.
+    def evaluate(
+        self, configuration: Configuration, build: Build, incumbent_ms: float | None, finalist_ms: float | None
+    ) -> TrialResult:
+        """One configuration's result; a variant that fails is a result as well. See `Evaluator.evaluate`.
 
         Raises:
             DeviceLostError: the variant left the device unusable for this process.
@@ -148,15 +167,24 @@ class LocalEvaluator:
         try:
             started = time.perf_counter()
             plan = self._plan(configuration, build)
-            verdict = check(self._subject.model, plan, self._subject.oracle)
+            verdict = self._quick.check(plan)
             self._synchronise()
             seconds["check"] = time.perf_counter() - started
             if not verdict.passed:
-                status = TrialStatus.CORRECTNESS
-                return TrialResult(configuration, status, build, verdict, message=verdict.reason, seconds=seconds)
+                return _refused(configuration, build, verdict, seconds)
             started = time.perf_counter()
-            measurement, hopeless = measure(self._call(plan), self._clock, incumbent_ms)
+            call = self._call(plan)
+            measurement, hopeless = measure(call, self._clock, incumbent_ms)
+            timed = call()  # one more turn of the timed loop
             seconds["measure"] = time.perf_counter() - started
+            started = time.perf_counter()
+            verdict = self._quick.check_again(plan, verdict, timed)
+            if verdict.passed and not hopeless and (finalist_ms is None or measurement.median_ms < finalist_ms):
+                verdict = self._prove(configuration, build, verdict)
+            self._synchronise()
+            seconds["check"] += time.perf_counter() - started
+            if not verdict.passed:
+                return _refused(configuration, build, verdict, seconds)
         # torch reports errors of the device as RuntimeError (torch.AcceleratorError, OutOfMemoryError).
         except (LaunchError, RuntimeError) as error:
             self._require_alive(error)
@@ -195,6 +223,16 @@ class LocalEvaluator:
             samples_ms=kept,
             speedups={name: speedup(samples[winner], samples[name]) for name in baselines},
         )
+
+    def _prove(self, configuration: Configuration, build: Build, verdict: Verdict) -> Verdict:
+        """The same verdict with the stages of the full battery."""
+        subject = self._subject
+        contender = KernelContender(
+            subject.kernel, subject.factory, configuration, self._compiler, build, builds_more=False
+        )
+        record = Record(stages=verdict.stages, errors=verdict.errors)
+        run_battery(subject.answers, contender, record, Depth.FINALIST)
+        return record.verdict(verdict.tolerance)
 
     def _copy_call(self) -> dict[str, Call]:
         """A copy of as many bytes as the problem must move; nothing where memory has no room for it."""
@@ -242,3 +280,10 @@ class LocalEvaluator:
     def _synchronise(self) -> None:
         if self._subject.device.torch_device.type == "cuda":
             torch.cuda.synchronize(self._subject.device.index)
+
+
+def _refused(
+    configuration: Configuration, build: Build, verdict: Verdict, seconds: Mapping[str, float]
+) -> TrialResult:
+    status = TrialStatus.CORRECTNESS
+    return TrialResult(configuration, status, build, verdict, message=verdict.reason, seconds=seconds)

@@ -31,6 +31,8 @@ class Kernel:
         work: the least any implementation of a problem must do.
         modes: the modules' modes worth tuning: `eval`, `train`; one where the mode changes nothing.
         compiled_axes: axes of the problem that are constants of the binary.
+        atomics: sums in an order that changes from run to run, so that runs may differ in their last bits.
+        rewrites_algebra: an algebraic rewrite of the reference, which may make an infinity of its NaN and the reverse.
     """
 
     name: str
@@ -40,6 +42,8 @@ class Kernel:
     work: Callable[[Problem], Work]
     modes: tuple[str, ...] = ("eval",)
     compiled_axes: tuple[str, ...] = ()
+    atomics: bool = False
+    rewrites_algebra: bool = False
 
     @classmethod
     def declare(
@@ -52,6 +56,8 @@ class Kernel:
         include: Path | None = None,
         modes: tuple[str, ...] = ("eval",),
         compiled_axes: tuple[str, ...] = (),
+        atomics: bool = False,
+        rewrites_algebra: bool = False,
     ) -> Kernel:
         """Declare the kernel of the folder that `model_file` (the model's `__file__`) is in.
 
@@ -63,7 +69,7 @@ class Kernel:
         if not path.exists():
             raise KernelFolderError(f"{folder}: no {path.name}; a kernel's source has its folder's name")
         source = KernelSource.read(path, entry_points, include)
-        return cls(folder.name, folder, source, space, work, modes, compiled_axes)
+        return cls(folder.name, folder, source, space, work, modes, compiled_axes, atomics, rewrites_algebra)
 
     @cached_property
     def digest(self) -> str:

@@ -22,13 +22,23 @@ class Reference:
     """A loaded reference.
 
     Attributes:
+        path: the file.
         sizes: the file's numeric constants after any change; they are what a study may change.
     """
 
+    path: Path
     model: Callable[..., nn.Module]
     get_inputs: Callable[[], Sequence[Any]]
     get_init_inputs: Callable[[], Sequence[Any]]
     sizes: Mapping[str, int | float]
+
+    def resized(self, sizes: Mapping[str, int | float]) -> Reference:
+        """The same reference at other sizes, zero included, which no study asks for but a model must survive.
+
+        Raises:
+            Exception: whatever the file raises at these sizes.
+        """
+        return _load(self.path, {**self.sizes, **sizes})
 
     def make_model(self, seed: int, device: torch.device, factory: Callable[..., nn.Module] | None = None) -> nn.Module:
         """A model on a device, with the parameters that this seed draws; `factory` takes the place of `Model`."""
@@ -54,6 +64,13 @@ def load_reference(path: Path, sizes: Mapping[str, int | float] | None = None) -
         UnknownNameError: a name in `sizes` that is no top-level numeric constant of the file.
         UserError: a size that is not a positive number.
     """
+    for name, size in (sizes or {}).items():
+        if isinstance(size, bool) or not isinstance(size, int | float) or size <= 0:
+            raise UserError(f"size '{name}' is {size!r}: give a positive number")
+    return _load(path, sizes or {})
+
+
+def _load(path: Path, sizes: Mapping[str, int | float]) -> Reference:
     try:
         tree = ast.parse(path.read_text(), filename=str(path))
     except (OSError, SyntaxError) as error:
@@ -65,11 +82,9 @@ def load_reference(path: Path, sizes: Mapping[str, int | float] | None = None) -
         and isinstance(statement.targets[0], ast.Name)
         and _is_number(statement.value)
     }
-    for name, size in (sizes or {}).items():
+    for name, size in sizes.items():
         if name not in assignments:
             raise UnknownNameError(f"size of {path.parent.name}", name, assignments)
-        if isinstance(size, bool) or not isinstance(size, int | float) or size <= 0:
-            raise UserError(f"size '{name}' is {size!r}: give a positive number")
         assignments[name].value = ast.copy_location(ast.Constant(size), assignments[name].value)
     module = types.ModuleType(f"tunebench_reference_{path.parent.name}")
     module.__file__ = str(path)
@@ -77,7 +92,7 @@ def load_reference(path: Path, sizes: Mapping[str, int | float] | None = None) -
     if missing := [name for name in REQUIRED if not hasattr(module, name)]:
         raise KernelFolderError(f"{path}: no {', '.join(missing)}; KernelBench's form defines {', '.join(REQUIRED)}")
     constants = {name: getattr(module, name) for name in assignments}
-    return Reference(module.Model, module.get_inputs, module.get_init_inputs, constants)
+    return Reference(path, module.Model, module.get_inputs, module.get_init_inputs, constants)
 
 
 def _is_number(node: ast.expr) -> bool:

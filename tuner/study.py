@@ -217,7 +217,10 @@ class StudyRun:
             return TrialResult(flight.configuration, TrialStatus.COMPILE, message=f"{error}\n{error.log}")
         waited = time.perf_counter() - started
         ranked = self._ranked()
-        result = self._evaluator.evaluate(flight.configuration, build, ranked[0].median_ms if ranked else None)
+        incumbent_ms = ranked[0].median_ms if ranked else None
+        # Whatever may be timed among the finalists is proven before it is recorded, so that nothing else ever leads.
+        finalist_ms = ranked[FINALISTS - 1].median_ms if len(ranked) >= FINALISTS else None
+        result = self._evaluator.evaluate(flight.configuration, build, incumbent_ms, finalist_ms)
         return replace(result, seconds={"wait": waited, **result.seconds})
 
     def _record(self, result: TrialResult) -> None:

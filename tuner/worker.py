@@ -71,7 +71,9 @@ class WorkerEvaluator:
             self.close()
             raise
 
-    def evaluate(self, configuration: Configuration, build: Build, incumbent_ms: float | None) -> TrialResult:
+    def evaluate(
+        self, configuration: Configuration, build: Build, incumbent_ms: float | None, finalist_ms: float | None
+    ) -> TrialResult:
         """One variant's result, whatever it does to its worker.
 
         Raises:
@@ -79,7 +81,7 @@ class WorkerEvaluator:
         """
         self._require_worker()
         try:
-            result = self._ask(self._seconds, _evaluate, configuration, build, incumbent_ms)
+            result = self._ask(self._seconds, _evaluate, configuration, build, incumbent_ms, finalist_ms)
         except _HungError:
             message = f"still running after {self._seconds:.0f} s: killed"
             return self._charge(configuration, build, TrialStatus.TIMEOUT, message)
@@ -187,10 +189,12 @@ def _prepare(factory: Factory) -> tuple[Problem, Device, float]:
     return _evaluator.problem, _evaluator.device, _evaluator.reference_seconds()
 
 
-def _evaluate(configuration: Configuration, build: Build, incumbent_ms: float | None) -> TrialResult:
+def _evaluate(
+    configuration: Configuration, build: Build, incumbent_ms: float | None, finalist_ms: float | None
+) -> TrialResult:
     assert _evaluator is not None
     try:
-        return _evaluator.evaluate(configuration, build, incumbent_ms)
+        return _evaluator.evaluate(configuration, build, incumbent_ms, finalist_ms)
     except DeviceLostError as error:
         # The device is lost to this process only: leave the reason behind and make room for the next one.
         assert _note is not None
