@@ -15,8 +15,8 @@ import torch
 from tunebench.kernels.registry import load_model
 from tunebench.kernels.tuned_module import TunedModule
 from tunebench.studies.tune import request_of
-from tunebench.tuner.gate.comparison import REFERENCE_MULTIPLE, TOLERANCE, compare, scale_of
 from tunebench.tuner.device import find_device
+from tunebench.tuner.gate.comparison import REFERENCE_MULTIPLE, TOLERANCE, compare, scale_of
 
 
 def main() -> int:

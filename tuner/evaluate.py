@@ -282,8 +282,6 @@ class LocalEvaluator:
             torch.cuda.synchronize(self._subject.device.index)
 
 
-def _refused(
-    configuration: Configuration, build: Build, verdict: Verdict, seconds: Mapping[str, float]
-) -> TrialResult:
+def _refused(configuration: Configuration, build: Build, verdict: Verdict, seconds: Mapping[str, float]) -> TrialResult:
     status = TrialStatus.CORRECTNESS
     return TrialResult(configuration, status, build, verdict, message=verdict.reason, seconds=seconds)

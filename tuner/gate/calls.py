@@ -44,9 +44,10 @@ def later_calls(rig: Rig) -> None:
     turns = [pair.inputs(21), pair.inputs(22)]
     if rig.agree(pair, turns[0], "the first call") is None:
         return
+    has_buffers = any(True for _ in pair.reference.buffers())
     for number in range(_CALLS):
-        if pair.reference.training:
-            pair.reference(*turns[number % 2])  # it moves the buffers as the candidate's calls do
+        if has_buffers:  # they move as the candidate's do
+            pair.reference(*turns[number % 2])
         rig.contender.ready(pair.candidate, turns[number % 2])
         pair.candidate(*turns[number % 2])
     last = tuple(changed(value, DISTRIBUTIONS["normal"], 23) for value in turns[0])

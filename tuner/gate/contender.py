@@ -9,7 +9,7 @@ from typing import Any, Protocol, cast
 import torch
 from torch import nn
 
-from tunebench.tuner.compile.base import Build, Compiler
+from tunebench.tuner.compile.base import Build, Compiler, LoadedModule
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.device import Device, device_of
 from tunebench.tuner.errors import EmptySpaceError
@@ -81,6 +81,7 @@ class KernelContender:
         self._cache = BuildCache()
         self._builds = {built.variant_digest: built} if built else {}
         self._builds_more = builds_more
+        self._modules: dict[tuple[str, Device], LoadedModule] = {}
         self._plans: dict[tuple[Problem, Device], Plan | str] = {}
 
     def ready(self, module: nn.Module, inputs: Sequence[Any]) -> str | None:
@@ -133,5 +134,7 @@ class KernelContender:
             if not self._builds_more:
                 return "another binary serves there"
             self._builds[variant.digest] = self._cache.build(self._compiler, variant)
-        module = self._compiler.load(self._builds[variant.digest], device.index)
-        return Plan(configuration, problem, device, module)
+        loaded = (variant.digest, device)
+        if loaded not in self._modules:
+            self._modules[loaded] = self._compiler.load(self._builds[variant.digest], device.index)
+        return Plan(configuration, problem, device, self._modules[loaded])

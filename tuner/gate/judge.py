@@ -14,7 +14,6 @@ from tunebench.tuner.gate.record import Refusal
 from tunebench.tuner.result import ErrorFigures
 
 
-
 def judge_structure(case: Case, output: object) -> torch.Tensor:
     """The output, once it has the reference's shape, dtype, layout and device.
 
@@ -44,9 +43,7 @@ def judge_values(case: Case, output: torch.Tensor, *, kinds_may_differ: bool = F
         Refusal: its error is beyond the case's bound.
     """
     reference = case.reference_errors
-    compared = compare(
-        output, case.expected, case.scale, case.bound, case.norm, kinds_may_differ=kinds_may_differ
-    )
+    compared = compare(output, case.expected, case.scale, case.bound, case.norm, kinds_may_differ=kinds_may_differ)
     errors = replace(
         compared,
         reference_max_relative=reference.max_relative,

@@ -64,5 +64,3 @@ class LaunchRecorder(LoadedModule):
     def resident_blocks(self, entry_point: str, threads: int, shared: int = 0) -> int:
         """As the module says."""
         return self._module.resident_blocks(entry_point, threads, shared)
-
-

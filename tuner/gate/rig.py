@@ -82,7 +82,21 @@ class Answers:
         self.device = device
         self.training = training
         self._cases: dict[tuple[str, str], Case | None] = {}
+        self._sources: dict[str, Reference | None] = {}
         self._reduced: Reference | None = None
+
+    def at(self, sizes: Mapping[str, int | float]) -> Reference | None:
+        """The reference at other sizes; None where its file makes no model or no inputs of them."""
+        key = str(dict(sizes))
+        if key not in self._sources:
+            try:
+                source = self.source.resized(sizes)
+                source.make_model(0, self.device)
+                source.make_inputs(0, self.device)
+                self._sources[key] = source
+            except FAILURES:
+                self._sources[key] = None
+        return self._sources[key]
 
     @property
     def reduced(self) -> Reference:
@@ -93,13 +107,13 @@ class Answers:
 
     def _reduce(self) -> Reference:
         for cap in _CAPS:
-            sizes = {name: min(size, cap) if isinstance(size, int) else size for name, size in self.source.sizes.items()}
+            whole = {name: size for name, size in self.source.sizes.items() if isinstance(size, int)}
+            sizes = {**self.source.sizes, **{name: min(size, cap) for name, size in whole.items()}}
+            if (source := self.at(sizes)) is None:
+                break
+            model, inputs = source.make_model(0, self.device), source.make_inputs(0, self.device)
             try:
-                source = self.source.resized(sizes)
-                model = source.make_model(0, self.device)
-                inputs = source.make_inputs(0, self.device)
-                with torch.no_grad():
-                    model(*inputs)
+                model(*inputs)
             except FAILURES:
                 break
             tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
@@ -107,9 +121,7 @@ class Answers:
                 return source
         return self.source
 
-    def case(
-        self, pair: Pair, label: str, inputs: Callable[[], tuple[Any, ...]], context: Context
-    ) -> Case | None:
+    def case(self, pair: Pair, label: str, inputs: Callable[[], tuple[Any, ...]], context: Context) -> Case | None:
         """What the pair's reference makes of these inputs, None where it refuses them."""
         key = (pair.key, label)
         if key in self._cases:
@@ -172,20 +184,19 @@ class Rig:
         """The reference at the sizes that questions are asked at: reduced ones where the contender takes them."""
         if self._base is None:
             reduced = self.answers.reduced
-            pair = self.pair(reduced.sizes)
+            pair = self.pair(reduced)
             ready = self.contender.ready(pair.candidate, pair.inputs(0)) is None
             self._base = reduced if ready else self.answers.source
         return self._base
 
-    def pair(self, sizes: Mapping[str, int | float] | None = None, *, training: bool | None = None) -> Pair:
-        """A new pair with the same weights.
+    def pair(self, source: Reference | None = None) -> Pair:
+        """A new pair with the same weights, at the base's sizes or at another's.
 
         Raises:
-            Exception: whatever the reference's file raises at these sizes (see `FAILURES`).
             Refusal: the contender's module cannot be made, or does not take the reference's state.
         """
-        source = self.base if sizes is None else self.answers.source.resized(sizes)
-        training = self.answers.training if training is None else training
+        source = source or self.base
+        training = self.answers.training
         reference = source.make_model(0, self.device).train(training)
         try:
             candidate = source.make_model(0, self.device, self.contender.factory).train(training)

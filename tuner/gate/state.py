@@ -1,4 +1,4 @@
-"""Stages about what a module holds: whatever is kept between calls must follow every change of what it was made from."""
+"""Stages about what a module holds: what it keeps between calls must follow every change of what that was made from."""
 
 from __future__ import annotations
 
@@ -26,19 +26,22 @@ def _through_data(module: nn.Module) -> None:
 
 def _optimiser_step(module: nn.Module) -> None:
     """All parameters in one call, as torch.optim does it; torch.optim itself imports torch's compiler."""
-    parameters = list(module.parameters())
+    parameters: list[torch.Tensor] = list(module.parameters())
     torch._foreach_add_(parameters, [torch.full_like(parameter, 0.5) for parameter in parameters], alpha=-0.5)
 
 
 def _load_state_dict(module: nn.Module) -> None:
-    state = {name: tensor * 2 if tensor.is_floating_point() else tensor for name, tensor in module.state_dict().items()}
-    module.load_state_dict(state)
+    module.load_state_dict(_scaled_state(module, 2.0))
 
 
 def _assign_state_dict(module: nn.Module) -> None:
     """The state dict's tensors take the parameters' place."""
-    state = {name: tensor * 0.5 if tensor.is_floating_point() else tensor for name, tensor in module.state_dict().items()}
-    module.load_state_dict(state, assign=True)
+    module.load_state_dict(_scaled_state(module, 0.5), assign=True)
+
+
+def _scaled_state(module: nn.Module, factor: float) -> dict[str, torch.Tensor]:
+    state = module.state_dict()
+    return {name: tensor * factor if tensor.is_floating_point() else tensor for name, tensor in state.items()}
 
 
 def _replace_parameters(module: nn.Module) -> None:
@@ -109,13 +112,13 @@ def _replace_buffers(module: nn.Module) -> None:
 def _larger_eps(module: nn.Module) -> None:
     for part in module.modules():
         if isinstance(getattr(part, "eps", None), float):
-            part.eps = 0.5
+            setattr(part, "eps", 0.5)  # noqa: B010 - not every module has one
 
 
 def _other_momentum(module: nn.Module) -> None:
     for part in module.modules():
         if isinstance(getattr(part, "momentum", None), float):
-            part.momentum = 0.75
+            setattr(part, "momentum", 0.75)  # noqa: B010
 
 
 def _averaged(module: nn.Module) -> None:
@@ -145,9 +148,7 @@ def _rebuilt(*, affine: bool, track: bool) -> Change:
 
 
 def _norms(module: nn.Module) -> dict[str, nn.modules.batchnorm._BatchNorm]:
-    return {
-        name: part for name, part in module.named_modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)
-    }
+    return {name: part for name, part in module.named_modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)}
 
 
 STATISTICS_CHANGES: Mapping[str, Change] = {

@@ -55,7 +55,7 @@ def streams(rig: Rig) -> None:
 
 
 def _stream(rig: Rig) -> torch.cuda.Stream:
-    return torch.cuda.Stream(rig.device)
+    return torch.cuda.Stream(rig.device)  # type: ignore[no-untyped-call]
 
 
 def graphs(rig: Rig) -> None:
@@ -94,7 +94,7 @@ def graphs(rig: Rig) -> None:
 
 
 def _capture(module: torch.nn.Module, inputs: tuple[Any, ...]) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
-    side = torch.cuda.Stream()
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(3):
