@@ -18,7 +18,7 @@ from tunebench.tuner.errors import DeviceLostError, LaunchError, UserError
 from tunebench.tuner.gate.battery import Depth, run_battery
 from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.oracle import Oracle, consult_reference
-from tunebench.tuner.gate.quick import Licence, QuickGate
+from tunebench.tuner.gate.quick import Licence, QuickGate, pinned
 from tunebench.tuner.gate.record import Record
 from tunebench.tuner.gate.rig import Answers
 from tunebench.tuner.kernel import Kernel, ModelFactory, Plan, TunableModel
@@ -141,7 +141,7 @@ class LocalEvaluator:
         self._compiler = compiler
         self._clock = clock_for(subject.device, subject.footprint_bytes)
         self._inputs = subject.oracle.cases[0].inputs
-        self._quick = QuickGate(subject.model, subject.oracle, Licence.of(subject.kernel))
+        self._quick = QuickGate(cast(torch.nn.Module, subject.model), subject.oracle, Licence.of(subject.kernel))
 
     def reference_seconds(self) -> float:
         """What one call of the reference takes, roughly: for deadlines."""
@@ -167,7 +167,8 @@ class LocalEvaluator:
         try:
             started = time.perf_counter()
             plan = self._plan(configuration, build)
-            verdict = self._quick.check(plan)
+            prepare = pinned(self._subject.model, plan)
+            verdict = self._quick.check(prepare, Record())
             self._synchronise()
             seconds["check"] = time.perf_counter() - started
             if not verdict.passed:
@@ -178,7 +179,7 @@ class LocalEvaluator:
             timed = call()  # one more turn of the timed loop
             seconds["measure"] = time.perf_counter() - started
             started = time.perf_counter()
-            verdict = self._quick.check_again(plan, verdict, timed)
+            verdict = self._quick.check_again(prepare, verdict, timed)
             if verdict.passed and not hopeless and (finalist_ms is None or measurement.median_ms < finalist_ms):
                 verdict = self._prove(configuration, build, verdict)
             self._synchronise()

@@ -14,6 +14,19 @@ from torch import nn
 
 from tunebench.tuner.errors import KernelFolderError, UnknownNameError, UserError
 
+_FAULTS_OF_A_FILE = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
 REQUIRED = ("Model", "get_inputs", "get_init_inputs")
 
 
@@ -24,6 +37,7 @@ class Reference:
     Attributes:
         path: the file.
         sizes: the file's numeric constants after any change; they are what a study may change.
+        candidate: the file's `ModelNew`, where it has one.
     """
 
     path: Path
@@ -31,6 +45,7 @@ class Reference:
     get_inputs: Callable[[], Sequence[Any]]
     get_init_inputs: Callable[[], Sequence[Any]]
     sizes: Mapping[str, int | float]
+    candidate: Callable[..., nn.Module] | None = None
 
     def resized(self, sizes: Mapping[str, int | float]) -> Reference:
         """The same reference at other sizes, zero included, which no study asks for but a model must survive.
@@ -70,10 +85,33 @@ def load_reference(path: Path, sizes: Mapping[str, int | float] | None = None) -
     return _load(path, sizes or {})
 
 
+def load_candidate(path: Path) -> Callable[..., nn.Module]:
+    """The `ModelNew` of a file that need not be a reference.
+
+    Raises:
+        KernelFolderError: the file cannot be read or run, or has none.
+    """
+    module, _ = _execute(path, {})
+    if not hasattr(module, "ModelNew"):
+        raise KernelFolderError(f"{path}: no ModelNew; the model to check has that name")
+    candidate: Callable[..., nn.Module] = module.ModelNew
+    return candidate
+
+
 def _load(path: Path, sizes: Mapping[str, int | float]) -> Reference:
+    module, names = _execute(path, sizes)
+    if missing := [name for name in REQUIRED if not hasattr(module, name)]:
+        raise KernelFolderError(f"{path}: no {', '.join(missing)}; KernelBench's form defines {', '.join(REQUIRED)}")
+    constants = {name: getattr(module, name) for name in names}
+    candidate = getattr(module, "ModelNew", None)
+    return Reference(path, module.Model, module.get_inputs, module.get_init_inputs, constants, candidate)
+
+
+def _execute(path: Path, sizes: Mapping[str, int | float]) -> tuple[types.ModuleType, Sequence[str]]:
+    """A file's module with some constants changed, and the names of its constants."""
     try:
         tree = ast.parse(path.read_text(), filename=str(path))
-    except (OSError, SyntaxError) as error:
+    except (OSError, UnicodeDecodeError, SyntaxError) as error:
         raise KernelFolderError(f"{path}: cannot read the reference: {error}") from error
     assignments = {
         statement.targets[0].id: statement
@@ -88,11 +126,11 @@ def _load(path: Path, sizes: Mapping[str, int | float]) -> Reference:
         assignments[name].value = ast.copy_location(ast.Constant(size), assignments[name].value)
     module = types.ModuleType(f"tunebench_reference_{path.parent.name}")
     module.__file__ = str(path)
-    exec(compile(tree, str(path), "exec"), module.__dict__)
-    if missing := [name for name in REQUIRED if not hasattr(module, name)]:
-        raise KernelFolderError(f"{path}: no {', '.join(missing)}; KernelBench's form defines {', '.join(REQUIRED)}")
-    constants = {name: getattr(module, name) for name in assignments}
-    return Reference(path, module.Model, module.get_inputs, module.get_init_inputs, constants)
+    try:
+        exec(compile(tree, str(path), "exec"), module.__dict__)
+    except _FAULTS_OF_A_FILE as error:
+        raise KernelFolderError(f"{path}: does not run: {type(error).__name__}: {error}".splitlines()[0]) from error
+    return module, list(assignments)
 
 
 def _is_number(node: ast.expr) -> bool:

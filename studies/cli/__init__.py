@@ -8,6 +8,7 @@ import typer
 
 import tunebench.studies.cli.exchange  # noqa: F401 (adds its commands to `database_app`)
 from tunebench import __version__
+from tunebench.studies.cli.checking import check
 from tunebench.studies.cli.database import database_app
 from tunebench.studies.cli.difference import diff
 from tunebench.studies.cli.pictures import dashboard, report
@@ -40,6 +41,6 @@ def _root(
     del version
 
 
-for command in (tune, best, trials, show, query, diff, report, dashboard, replay, doctor):
+for command in (tune, check, best, trials, show, query, diff, report, dashboard, replay, doctor):
     app.command()(command)
 app.add_typer(database_app)

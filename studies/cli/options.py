@@ -31,7 +31,12 @@ def _pairs(options: list[str], form: str) -> dict[str, str]:
     return pairs
 
 
-def parse_sizes(options: list[str]) -> dict[str, object]:
+def parse_values(options: list[str]) -> dict[str, bool | int | float | str]:
+    """NAME=VALUE options as a mapping."""
+    return {name: _value(text) for name, text in _pairs(options, "NAME=VALUE").items()}
+
+
+def parse_sizes(options: list[str]) -> dict[str, Any]:
     """NAME=NUMBER options as a mapping."""
     return {name: _value(text) for name, text in _pairs(options, "NAME=NUMBER").items()}
 

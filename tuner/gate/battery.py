@@ -90,7 +90,7 @@ def run_battery(
             try:
                 with record.stage(step.name) as details, torch.no_grad():
                     step.run(rig)
-                    details += rig.summary
+                    details.extend(rig.summary)
             except Refusal:
                 if not keep_going:
                     return

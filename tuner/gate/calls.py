@@ -1,4 +1,4 @@
-"""Stages about calls that follow one another: memory that is used again, and what earlier calls must not leave behind."""
+"""Stages about calls that follow one another: memory that is used again, and what earlier calls leave behind."""
 
 from __future__ import annotations
 

@@ -7,10 +7,12 @@ known beforehand, inputs are compared by checksum, and one question is asked for
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
+from torch import nn
 
 from tunebench.tuner.gate.judge import judge_buffers, judge_structure, judge_values
 from tunebench.tuner.gate.memory import (
@@ -23,7 +25,7 @@ from tunebench.tuner.gate.memory import (
     same_bits,
 )
 from tunebench.tuner.gate.oracle import Case, Oracle
-from tunebench.tuner.gate.record import Record, Refusal, Report
+from tunebench.tuner.gate.record import Record, Refusal
 from tunebench.tuner.kernel import Kernel, Plan, TunableModel
 from tunebench.tuner.result import ErrorFigures, Verdict
 
@@ -46,6 +48,21 @@ class Licence:
         return cls(kernel.atomics, kernel.rewrites_algebra)
 
 
+Prepare = Callable[[Sequence[Any]], None]
+"""Makes the model ready for a call with these inputs; refuses where that call would not be what is on trial."""
+
+
+def pinned(model: TunableModel, plan: Plan) -> Prepare:
+    """A model that runs a plan."""
+
+    def prepare(inputs: Sequence[Any]) -> None:
+        if (problem := model.problem(*inputs)) != plan.problem:
+            raise Refusal(f"the model takes its inputs for another problem: {problem}")
+        model.pin(plan)
+
+    return prepare
+
+
 class QuickGate:
     """Checks variants of one model against one oracle.
 
@@ -58,7 +75,7 @@ class QuickGate:
         model: carries the reference's weights; its parameters and buffers are put between guard bands.
     """
 
-    def __init__(self, model: TunableModel, oracle: Oracle, licence: Licence) -> None:
+    def __init__(self, model: nn.Module, oracle: Oracle, licence: Licence) -> None:
         self._model = model
         self._oracle = oracle
         self._licence = licence
@@ -67,24 +84,23 @@ class QuickGate:
         self._bands.take_in([*self._parameters.values(), *(buffer for _, buffer in model.named_buffers())])
         self._parameter_sums = checksums(self._parameters.values())
 
-    def check(self, plan: Plan, report: Report = lambda _: None) -> Verdict:
-        """The verdict on a plan: cheap stages first; the first refusal ends it.
+    def check(self, prepare: Prepare, record: Record) -> Verdict:
+        """The verdict on whatever `prepare` makes ready: cheap stages first; the first refusal ends it.
 
         Raises:
             LaunchError: the device refused a launch.
         """
-        record = Record(report)
-        with self._running(plan):
+        with self._running():
             self._judge_oracle(record)
-            output, buffers = self._first_run(plan, record)
-            self._second_run(plan, record, output)
+            output, buffers = self._first_run(prepare, record)
+            self._second_run(prepare, record, output)
             self._judge(record, self._oracle.cases[0], output, buffers)
             del output
             for case in self._oracle.cases[1:]:
-                self._judge(record, case, *self._run(plan, case, SENTINELS[0])[:2])
+                self._judge(record, case, *self._run(prepare, case, SENTINELS[0])[:2])
         return record.verdict(self._oracle.tolerance)
 
-    def check_again(self, plan: Plan, verdict: Verdict, timed: object) -> Verdict:
+    def check_again(self, prepare: Prepare, verdict: Verdict, timed: object) -> Verdict:
         """The same verdict with one more stage: an output of the timed loop, and a call that comes after it.
 
         Args:
@@ -92,27 +108,24 @@ class QuickGate:
         """
         record = Record(stages=verdict.stages, errors=verdict.errors)
         first, last = self._oracle.cases[0], self._oracle.cases[-1]
-        with self._running(plan), record.stage("after timing"):
+        with self._running(), record.stage("after timing"):
             if self._oracle.steady:
                 self._values(replace(first, name="an output of the timed loop"), timed)
-            self._values(replace(last, name="a call after timing"), self._run(plan, last, SENTINELS[0])[0])
+            self._values(replace(last, name="a call after timing"), self._run(prepare, last, SENTINELS[0])[0])
         return record.verdict(verdict.tolerance)
 
     @contextlib.contextmanager
-    def _running(self, plan: Plan) -> Iterator[None]:
-        self._model.pin(plan)
+    def _running(self) -> Iterator[None]:
         try:
             with torch.no_grad(), contextlib.suppress(Refusal):  # the record has it
                 yield
         finally:
-            self._model.pin(None)
             self._model.load_state_dict(self._oracle.state)
 
-    def _run(self, plan: Plan, case: Case, byte: int) -> tuple[object, dict[str, torch.Tensor], bool]:
+    def _run(self, prepare: Prepare, case: Case, byte: int) -> tuple[object, dict[str, torch.Tensor], bool]:
         """The output, the buffers after the call, and whether every guard band is intact."""
         self._model.load_state_dict(self._oracle.state)
-        if self._model.problem(*case.inputs) != plan.problem:
-            raise Refusal(f"{case.name}: the model takes these inputs for another problem")
+        prepare(case.inputs)
         for bands in (self._bands, self._oracle.bands):
             bands.fill(byte)
         with PoisonedMemory(byte) as memory:
@@ -128,10 +141,10 @@ class QuickGate:
                     "nothing can be proven with them: change get_inputs"
                 )
 
-    def _first_run(self, plan: Plan, record: Record) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    def _first_run(self, prepare: Prepare, record: Record) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         case = self._oracle.cases[0]
         with record.stage("structure"):
-            got, buffers, intact = self._run(plan, case, SENTINELS[0])
+            got, buffers, intact = self._run(prepare, case, SENTINELS[0])
             output = judge_structure(case, got)
         with record.stage("bounds"):
             if not intact:
@@ -151,9 +164,9 @@ class QuickGate:
             if not same:
                 raise Refusal(f"{case.name}: {name} was changed")
 
-    def _second_run(self, plan: Plan, record: Record, output: torch.Tensor) -> None:
+    def _second_run(self, prepare: Prepare, record: Record, output: torch.Tensor) -> None:
         case = self._oracle.cases[0]
-        got, _, intact = self._run(plan, case, SENTINELS[1])
+        got, _, intact = self._run(prepare, case, SENTINELS[1])
         again = judge_structure(case, got)
         same = same_bits(output, again)
         with record.stage("written"):

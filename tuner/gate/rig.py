@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tunebench.tuner.errors import CompileError, LaunchError
+from tunebench.tuner.errors import CompileError, KernelFolderError, LaunchError
 from tunebench.tuner.gate.contender import Contender
 from tunebench.tuner.gate.judge import judge_buffers, judge_structure, judge_values
 from tunebench.tuner.gate.memory import SENTINELS, Bands, PoisonedMemory, all_equal, checksums
@@ -94,7 +94,7 @@ class Answers:
                 source.make_model(0, self.device)
                 source.make_inputs(0, self.device)
                 self._sources[key] = source
-            except FAILURES:
+            except (*FAILURES, KernelFolderError):
                 self._sources[key] = None
         return self._sources[key]
 
