@@ -29,7 +29,7 @@ from tunebench.tuner.gate.rig import FAILURES, Answers, described
 from tunebench.tuner.kernel import Kernel, ModelFactory, TunableModel
 from tunebench.tuner.reference import Reference, load_candidate, load_reference
 from tunebench.tuner.result import Stage, Verdict
-from tunebench.tuner.space import Value
+from tunebench.tuner.space import SearchSpace, Value
 
 SEEDS = (1, 2)
 SECONDS = 600.0
@@ -181,9 +181,15 @@ def _resolve(request: CheckRequest) -> _Subject:
     if request.reference:
         raise UserError("--reference is for files: a kernel has its own reference.py")
     model = load_model(request.target)
+    _values_of(model.kernel, request)
     reference = model.kernel.reference(request.sizes)
     compiler = compiler_for(device, request.compiler)
     return _Subject(reference, device, model.kernel.modes, model, model.kernel, compiler)
+
+
+def _values_of(kernel: Kernel, request: CheckRequest) -> SearchSpace:
+    """The kernel's space with the request's values alone, refused before anything that takes time."""
+    return kernel.space.restrict({name: [value] for name, value in request.configuration.items()})
 
 
 def _verdict(subject: _Subject, request: CheckRequest, mode: str, connection: Connection) -> Verdict:
@@ -233,8 +239,7 @@ def _contender(
     problem = cast(TunableModel, model).problem(*inputs)
     if problem is None:
         raise UserError(f"kernel '{kernel.name}' cannot serve its reference's inputs on {subject.device.kind}")
-    space = kernel.space.restrict({name: [value] for name, value in request.configuration.items()})
-    valid = space.enumerate(problem, subject.device)
+    valid = _values_of(kernel, request).enumerate(problem, subject.device)
     configuration = valid[valid.default]
     connection.send(dict(configuration))
     return KernelContender(kernel, cast(ModelFactory, subject.factory), configuration, subject.compiler)

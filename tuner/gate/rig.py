@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -50,6 +50,7 @@ class Pair:
     Attributes:
         source: the reference file at this pair's sizes.
         key: what tells this pair from those of other sizes and modes.
+        asked: every question so far, for the state that an answer depends on.
     """
 
     source: Reference
@@ -58,6 +59,7 @@ class Pair:
     bands: Bands
     device: torch.device
     key: str
+    asked: list[str] = field(default_factory=list)
 
     def change(self, action: Callable[[nn.Module], object]) -> None:
         """Do the same to both."""
@@ -123,7 +125,8 @@ class Answers:
 
     def case(self, pair: Pair, label: str, inputs: Callable[[], tuple[Any, ...]], context: Context) -> Case | None:
         """What the pair's reference makes of these inputs, None where it refuses them."""
-        key = (pair.key, label)
+        pair.asked.append(label)
+        key = (pair.key, str(pair.asked))
         if key in self._cases:
             self._catch_up(pair.reference, self._cases[key])
             return self._cases[key]
@@ -230,18 +233,19 @@ class Rig:
         Raises:
             Refusal: the contender differs from the reference.
         """
-        case = self.answers.case(pair, f"{self._stage}: {label}", lambda: _copies(Bands(), inputs), context)
-        if case is None:
-            self.pass_over("the reference refuses such inputs")
-            return None
         bands = Bands()
         mine = _copies(bands, inputs) if guarded else tuple(inputs)
         with self.refusing(label):
             if (reason := self.contender.ready(pair.candidate, mine)) is not None:
                 self.pass_over(reason)
                 return None
-            self.count()
-            memory = PoisonedMemory(SENTINELS[0]) if poisoned else contextlib.nullcontext()
+        case = self.answers.case(pair, f"{self._stage}: {label}", lambda: _copies(Bands(), inputs), context)
+        if case is None:
+            self.pass_over("the reference refuses such inputs")
+            return None
+        self.count()
+        memory = PoisonedMemory(SENTINELS[0]) if poisoned else contextlib.nullcontext()
+        with self.refusing(label):
             with context(), memory:
                 got = (pair.candidate if call is None else call)(*mine)
             synchronise(self.device)
