@@ -94,10 +94,10 @@ class QuickGate:
             self._judge_oracle(record)
             output, buffers = self._first_run(prepare, record)
             self._second_run(prepare, record, output)
-            self._judge(record, self._oracle.cases[0], output, buffers)
-            del output
-            for case in self._oracle.cases[1:]:
-                self._judge(record, case, *self._run(prepare, case, SENTINELS[0])[:2])
+            first, *others = self._oracle.cases
+            self._judge(record, first, lambda: (output, buffers))
+            for case in others:
+                self._judge(record, case, lambda case=case: self._run(prepare, case, SENTINELS[0])[:2])  # type: ignore[misc]
         return record.verdict(self._oracle.tolerance)
 
     def check_again(self, prepare: Prepare, verdict: Verdict, timed: object) -> Verdict:
@@ -166,10 +166,10 @@ class QuickGate:
 
     def _second_run(self, prepare: Prepare, record: Record, output: torch.Tensor) -> None:
         case = self._oracle.cases[0]
-        got, _, intact = self._run(prepare, case, SENTINELS[1])
-        again = judge_structure(case, got)
-        same = same_bits(output, again)
         with record.stage("written"):
+            got, _, intact = self._run(prepare, case, SENTINELS[1])
+            again = judge_structure(case, got)
+            same = same_bits(output, again)
             if not intact:
                 raise Refusal(f"{case.name}: memory outside of a buffer was written")
             # Memory held something else before each run, so that equal outputs are written ones.
@@ -181,8 +181,9 @@ class QuickGate:
             if not same and not self._licence.atomics:
                 raise Refusal("two runs on the same inputs differ: a race, or a read of memory that was never written")
 
-    def _judge(self, record: Record, case: Case, output: object, buffers: dict[str, torch.Tensor]) -> None:
+    def _judge(self, record: Record, case: Case, run: Callable[[], tuple[object, dict[str, torch.Tensor]]]) -> None:
         with record.stage(f"values, {case.name}"):
+            output, buffers = run()
             record.keep_worst(self._values(case, output))
         with record.stage(f"buffers, {case.name}"):
             judge_buffers(case, buffers)

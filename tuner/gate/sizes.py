@@ -33,7 +33,7 @@ def _sweep(base: Mapping[str, int | float]) -> Iterator[dict[str, int | float]]:
         yield dict.fromkeys(whole, size)
     for name, value in base.items():
         if isinstance(value, float):
-            yield {name: 0.75 * value + 0.125}
+            yield {name: 1.5 * value + 0.375}
 
 
 def _ask(rig: Rig, changes: Mapping[str, int | float]) -> None:
