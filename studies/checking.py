@@ -22,10 +22,11 @@ from tunebench.tuner.errors import CompileError, KernelFolderError, UnknownNameE
 from tunebench.tuner.forkserver import context, start_forkserver
 from tunebench.tuner.gate.battery import Depth, run_battery
 from tunebench.tuner.gate.contender import Contender, KernelContender, ModuleContender
+from tunebench.tuner.gate.faults import FAILURES, described
 from tunebench.tuner.gate.oracle import consult_reference
 from tunebench.tuner.gate.quick import QuickGate
 from tunebench.tuner.gate.record import Record, Refusal
-from tunebench.tuner.gate.rig import FAILURES, Answers, described
+from tunebench.tuner.gate.rig import Answers
 from tunebench.tuner.kernel import Kernel, ModelFactory, TunableModel
 from tunebench.tuner.reference import Reference, load_candidate, load_reference
 from tunebench.tuner.result import Stage, Verdict

@@ -15,7 +15,7 @@ from tunebench.tuner.compile.base import Build, Compiler
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import DeviceLostError, LaunchError, UserError
-from tunebench.tuner.gate.battery import Depth, run_battery
+from tunebench.tuner.gate.battery import FINAL_STEPS, Depth, run_battery
 from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.oracle import Oracle, consult_reference
 from tunebench.tuner.gate.quick import Licence, QuickGate, pinned
@@ -25,7 +25,7 @@ from tunebench.tuner.kernel import Kernel, ModelFactory, Plan, TunableModel
 from tunebench.tuner.measure import Call, clock_for, interleave, measure, speedup
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.reference import Reference
-from tunebench.tuner.result import Baseline, Comparison, TrialResult, TrialStatus, Verdict
+from tunebench.tuner.result import Baseline, Comparison, Stage, TrialResult, TrialStatus, Verdict
 from tunebench.tuner.space import Configuration
 
 SEEDS = (1, 2)
@@ -123,6 +123,9 @@ class Evaluator(Protocol):
             incumbent_ms: median of the best so far; None before there is one.
             finalist_ms: whatever is faster would be a finalist and goes through the full battery; None for everything.
         """
+
+    def sanitize(self, finalist: Finalist) -> Stage:
+        """A finalist's launches under compute-sanitizer, where it is installed."""
 
     def compare(self, finalists: Sequence[Finalist], default: Finalist | None) -> Comparison:
         """Time the finalists and the baselines interleaved; the fastest finalist is the best."""
@@ -225,15 +228,23 @@ class LocalEvaluator:
             speedups={name: speedup(samples[winner], samples[name]) for name in baselines},
         )
 
+    def sanitize(self, finalist: Finalist) -> Stage:
+        """A finalist's launches under compute-sanitizer, where it is installed."""
+        record = Record()
+        contender = self._contender(*finalist)
+        run_battery(self._subject.answers, contender, record, Depth.EVERYTHING, steps=FINAL_STEPS)
+        (stage,) = record.verdict(self._subject.oracle.tolerance).stages
+        return stage
+
     def _prove(self, configuration: Configuration, build: Build, verdict: Verdict) -> Verdict:
         """The same verdict with the stages of the full battery."""
-        subject = self._subject
-        contender = KernelContender(
-            subject.kernel, subject.factory, configuration, self._compiler, build, builds_more=False
-        )
         record = Record(stages=verdict.stages, errors=verdict.errors)
-        run_battery(subject.answers, contender, record, Depth.FINALIST)
+        run_battery(self._subject.answers, self._contender(configuration, build), record, Depth.FINALIST)
         return record.verdict(verdict.tolerance)
+
+    def _contender(self, configuration: Configuration, build: Build) -> KernelContender:
+        subject = self._subject
+        return KernelContender(subject.kernel, subject.factory, configuration, self._compiler, build, builds_more=False)
 
     def _copy_call(self) -> dict[str, Call]:
         """A copy of as many bytes as the problem must move; nothing where memory has no room for it."""

@@ -23,7 +23,7 @@ from tunebench.tuner.errors import CompileError
 from tunebench.tuner.evaluate import BuildQueue, Evaluator, Finalist
 from tunebench.tuner.history import PastTrial, TrialLog
 from tunebench.tuner.kernel import Kernel
-from tunebench.tuner.result import Comparison, TrialResult, TrialStatus
+from tunebench.tuner.result import Comparison, Stage, TrialResult, TrialStatus
 from tunebench.tuner.sampler import PoolSampler, SpaceExhausted
 from tunebench.tuner.space import Configuration, ValidSpace
 
@@ -96,6 +96,7 @@ class Outcome:
         comparison: None where nothing was correct or the run was cut short.
         proven: every valid configuration has been measured, so the best is the best there is.
         refusals: the first line of each kind of failure and how often it came, in this run.
+        sanitizer: what compute-sanitizer was asked about the finalists, or why it was not; empty without finalists.
         seconds: of this run.
     """
 
@@ -107,6 +108,7 @@ class Outcome:
     ending: Ending
     proven: bool
     refusals: Mapping[str, int]
+    sanitizer: str
     seconds: float
 
 
@@ -141,6 +143,8 @@ class StudyRun:
         self._past = list(log.past())
         self._study = self._rebuild()
         self._refusals: Counter[str] = Counter()
+        self._sanitizer = ""
+        self._sanity: dict[Configuration, Stage] = {}
         self._started = time.monotonic()
 
     def run(self, budget: Budget, report: Callable[[Progress], None] = lambda _: None) -> Outcome:
@@ -171,6 +175,7 @@ class StudyRun:
             ending=ending,
             proven=len({trial.configuration for trial in self._past}) == len(self._space),
             refusals=dict(self._refusals),
+            sanitizer=self._sanitizer,
             seconds=time.monotonic() - self._started,
         )
 
@@ -238,9 +243,23 @@ class StudyRun:
         finalists = [self._built(trial.configuration) for trial in ranked[:FINALISTS]]
         default = self._space[self._space.default]
         correct = any(trial.configuration == default for trial in ranked)
-        comparison = self._evaluator.compare(finalists, self._built(default) if correct else None)
+        finalists = [finalist for finalist in finalists if self._sane(finalist)]
+        if not finalists:
+            return None
+        baseline = self._built(default) if correct else None
+        comparison = self._evaluator.compare(finalists, baseline if baseline and self._sane(baseline) else None)
         self._log.conclude(comparison)
         return comparison
+
+    def _sane(self, finalist: Finalist) -> bool:
+        """Whether compute-sanitizer, where it is installed, finds nothing; what it finds is told with the refusals."""
+        configuration = finalist[0]
+        if configuration not in self._sanity:
+            stage = self._sanity[configuration] = self._evaluator.sanitize(finalist)
+            self._sanitizer = stage.detail
+            if not stage.passed:
+                self._refusals[f"{stage.name}, {configuration}: {stage.detail}"] += 1
+        return self._sanity[configuration].passed
 
     def _built(self, configuration: Configuration) -> Finalist:
         return configuration, self._submit(configuration).result()

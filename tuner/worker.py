@@ -25,7 +25,7 @@ from tunebench.tuner.errors import DeviceLostError, WorkerError
 from tunebench.tuner.evaluate import Finalist, LocalEvaluator
 from tunebench.tuner.forkserver import context
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.result import Comparison, TrialResult, TrialStatus
+from tunebench.tuner.result import Comparison, Stage, TrialResult, TrialStatus
 from tunebench.tuner.space import Configuration
 
 Factory = Callable[[], LocalEvaluator]
@@ -89,6 +89,19 @@ class WorkerEvaluator:
             return self._charge(configuration, build, TrialStatus.RUNTIME, str(death))
         self._deaths = 0
         return result
+
+    def sanitize(self, finalist: Finalist) -> Stage:
+        """See `LocalEvaluator.sanitize`; a finalist that kills its worker does not pass.
+
+        Raises:
+            WorkerError: a new worker does not come up.
+        """
+        self._require_worker()
+        try:
+            return self._ask(PREPARE_SECONDS, _sanitize, finalist)
+        except _DeathError as death:
+            self._ready = False
+            return Stage("sanitizer", False, 0.0, str(death))
 
     def compare(self, finalists: Sequence[Finalist], default: Finalist | None) -> Comparison:
         """See `LocalEvaluator.compare`.
@@ -200,6 +213,11 @@ def _evaluate(
         assert _note is not None
         _note.write_text(str(error))
         os._exit(_DEVICE_LOST)
+
+
+def _sanitize(finalist: Finalist) -> Stage:
+    assert _evaluator is not None
+    return _evaluator.sanitize(finalist)
 
 
 def _compare(finalists: Sequence[Finalist], default: Finalist | None) -> Comparison:

@@ -23,8 +23,11 @@ from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.oracle import Oracle, consult_reference
 from tunebench.tuner.gate.quick import Licence, QuickGate, pinned
 from tunebench.tuner.gate.record import Record
+from tunebench.tuner.history import MemoryLog
 from tunebench.tuner.kernel import Plan
 from tunebench.tuner.result import Stage, TrialStatus, Verdict
+from tunebench.tuner.sampler import make_sampler
+from tunebench.tuner.study import Budget, StudyRun
 
 CPU = find_device("cpu")
 ROOT = Path(__file__).parent.parent.parent
@@ -164,3 +167,25 @@ def test_consulting_leaves_the_reference_as_it_was(write_kernel: WriteKernel) ->
     model = reference.make_model(0, cpu)
     consult_reference(reference, model, cpu, seeds=(1,))
     assert float(model.get_buffer("calls")) == 0.0
+
+
+def test_a_refused_finalist_is_a_row_and_never_leads(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Right at the tuned size, wrong elsewhere: only the full battery tells, and it does before the row is written."""
+    monkeypatch.setattr("tunebench.tuner.measure.HOPELESS", 1e9)  # the first four are finalists, however slow
+    tail = {"source": {"i < n;": "i < (variety == 1 ? n / 4 * 4 : n);"}}
+    factory = make("weigh", tail)
+    kernel = factory.kernel
+    subject = Subject.prepare(kernel, factory, kernel.reference(), "eval", CPU)
+    space = kernel.space.enumerate(subject.problem, CPU)
+    log = MemoryLog()
+    compiler = compiler_for(CPU)
+    sampler = make_sampler("exhaustive", space, 0)
+    outcome = StudyRun(kernel, LocalEvaluator(subject, compiler), space, compiler, sampler, log).run(Budget(12))
+    refused = [result for result in log.results if result.status is TrialStatus.CORRECTNESS]
+    assert refused[0] is log.results[2]
+    for result in refused:
+        assert result.configuration["variety"] == 1
+        assert result.verdict is not None
+        assert result.verdict.stages[-1].name == "sizes"
+    assert outcome.best is not None and outcome.best.configuration["variety"] != 1
+    assert log.comparison is not None and log.comparison.best["variety"] != 1

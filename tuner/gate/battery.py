@@ -71,19 +71,30 @@ STEPS: Sequence[Step] = (
 """In the order they are run, cheap ones first."""
 
 
+FINAL_STEPS = tuple(step for step in STEPS if step.run is sanitized)
+"""What the finalists of a study go through once more, before they are timed against each other."""
+
+
 def run_battery(
-    answers: Answers, contender: Contender, record: Record, depth: Depth, *, keep_going: bool = False
+    answers: Answers,
+    contender: Contender,
+    record: Record,
+    depth: Depth,
+    *,
+    steps: Sequence[Step] = STEPS,
+    keep_going: bool = False,
 ) -> None:
     """Run the full battery; the first refusal ends it.
 
     Args:
         answers: of the reference, kept from one contender to the next.
         record: where each stage is noted.
+        steps: some of them, in place of all.
         keep_going: run every stage, whatever the earlier ones found.
     """
     rig = Rig(answers, contender)
     with _small_scale(answers.device):
-        for step in STEPS:
+        for step in steps:
             if step.depth is Depth.EVERYTHING and depth is Depth.FINALIST:
                 continue
             rig.begin(step.name)

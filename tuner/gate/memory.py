@@ -110,7 +110,7 @@ def checksum(tensor: torch.Tensor) -> torch.Tensor:
 
     Two axes, since a plain sum does not see elements that changed places.
     """
-    flat = bits(tensor).reshape(-1)
+    flat = bits(tensor).reshape(-1).contiguous()
     size = flat.element_size()
     if flat.numel() * size % 8 == 0 and flat.storage_offset() * size % 8 == 0:
         flat = flat.view(torch.int64)  # sums of wide numbers take half the time

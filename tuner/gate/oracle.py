@@ -22,6 +22,7 @@ from tunebench.tuner.gate.comparison import (
     tolerance_of,
 )
 from tunebench.tuner.gate.distributions import mixed_signs
+from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal, described
 from tunebench.tuner.gate.memory import Bands, checksums, shares_memory
 from tunebench.tuner.reference import Reference
 from tunebench.tuner.result import ErrorFigures
@@ -116,17 +117,24 @@ def consult(model: nn.Module, name: str, inputs: tuple[Any, ...], context: Conte
 
     Args:
         context: what the call at the reference's own precision runs under, such as autocast.
+
+    Raises:
+        ReferenceRefusal: the model raises on these inputs, or returns something else than one tensor.
     """
     exact = copy.deepcopy(model).double()
     wide = [widened(value) for value in inputs]
     before = checksums(inputs)
-    with context():
-        eager = model(*inputs)
+    try:
+        with context():
+            eager = model(*inputs)
+        expected = exact(*wide)
+    except FAILURES as error:
+        raise ReferenceRefusal(f"the reference does not run: {described(error)}") from error
     if not isinstance(eager, torch.Tensor):
-        raise TypeError(f"the reference returns {type(eager).__name__}, not one tensor")
+        raise ReferenceRefusal(f"the reference returns {type(eager).__name__}, not one tensor")
     after = checksums(inputs)
     unchanged = all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
-    expected = exact(*wide).double()
+    expected = expected.double()
     own = eager.detach()
     kind = torch.isfinite(own) & torch.isfinite(expected)
     if not bool(kind.all()):

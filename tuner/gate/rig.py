@@ -15,26 +15,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from tunebench.tuner.errors import CompileError, KernelFolderError, LaunchError
+from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.gate.contender import Contender
+from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal, described
 from tunebench.tuner.gate.judge import judge_buffers, judge_structure, judge_values
 from tunebench.tuner.gate.memory import SENTINELS, Bands, PoisonedMemory, all_equal, checksums
 from tunebench.tuner.gate.oracle import Case, Context, consult
 from tunebench.tuner.gate.record import Refusal
 from tunebench.tuner.reference import Reference
-
-FAILURES = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    CompileError,
-    LaunchError,
-    LookupError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
-"""What a model raises that cannot do what it is asked; anything else is a fault of the gate."""
 
 Call = Callable[..., Any]
 
@@ -132,7 +120,7 @@ class Answers:
             return self._cases[key]
         try:
             case = consult(pair.reference, label, inputs(), context)
-        except FAILURES:
+        except ReferenceRefusal:
             case = None
         if case is None or case.expected.numel() <= _MOST_KEPT_ELEMENTS:
             self._cases[key] = case
@@ -266,12 +254,6 @@ class Rig:
         except FAILURES as error:
             synchronise(self.device)  # raises where no later call can succeed either
             raise Refusal(f"{label}: {described(error)}") from error
-
-
-def described(error: BaseException) -> str:
-    """An exception in one line."""
-    text = str(error).strip()
-    return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
 
 
 def synchronise(device: torch.device) -> None:

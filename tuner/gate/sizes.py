@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
+from tunebench.tuner.gate.faults import FAILURES, described
 from tunebench.tuner.gate.record import Refusal
-from tunebench.tuner.gate.rig import FAILURES, Rig, described
+from tunebench.tuner.gate.rig import Rig
 
 _TOGETHER = (1, 7, 31)
 _MOST_INT = 2**31

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import nn
 
-from tunebench.tuner.gate.rig import FAILURES, Rig
+from tunebench.tuner.gate.faults import FAILURES
+from tunebench.tuner.gate.rig import Rig
 
 Change = Callable[[nn.Module], object]
 """A change of a module's state, the same one for any two modules with equal state."""

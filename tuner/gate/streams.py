@@ -7,9 +7,10 @@ from typing import Any
 import torch
 
 from tunebench.tuner.gate.distributions import DISTRIBUTIONS, changed
+from tunebench.tuner.gate.faults import FAILURES, described
 from tunebench.tuner.gate.judge import judge_structure, judge_values
 from tunebench.tuner.gate.record import Refusal
-from tunebench.tuner.gate.rig import FAILURES, Rig, described
+from tunebench.tuner.gate.rig import Rig
 
 _WAIT_CYCLES = 20_000_000  # some 10 ms
 _CUDA_ONLY = "asked on CUDA devices only"
