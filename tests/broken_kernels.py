@@ -292,16 +292,7 @@ BROKEN: Mapping[str, Broken] = {
         SIZES, "sizes", "columns|rows", model("ctypes.c_longlong(x.numel())", "ctypes.c_longlong(min(2112, x.numel()))")
     ),
     "counts elements in an int": Broken(
-        SIZES,
-        "large",
-        "",
-        {
-            "source": {
-                "const long long step = static_cast<long long>(gridDim.x)": "const int step = gridDim.x",
-                "long long i = blockIdx.x * static_cast<long long>(block_size)": "int i = blockIdx.x * block_size",
-            }
-        },
-        gpu=True,
+        SIZES, "large", "never|error", {"source": {"i < n;": "i < static_cast<int>(n);"}}, gpu=True
     ),
     # Layouts.
     "takes any strides for dense": Broken(LAYOUTS, "layouts", "every other element", model(CONTIGUOUS, "")),

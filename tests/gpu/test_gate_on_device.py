@@ -1,10 +1,8 @@
 """The gate on a GPU: what only a device can get wrong is refused there, and sound kernels pass everything."""
 
-import shutil
-
 import pytest
 import torch
-from broken_kernels import BROKEN
+from broken_kernels import ANOTHER_STREAM, BROKEN, RACES
 from sample_kernel import WriteKernel
 
 from tunebench.kernels.gemm_scale_bn.model import ModelNew as GemmScaleBn
@@ -23,6 +21,8 @@ from tunebench.tuner.kernel import Plan
 from tunebench.tuner.result import Verdict
 
 pytestmark = pytest.mark.gpu
+
+ROOM_FOR_LARGE = 104e9
 
 SIZES = {
     "gemm_scale_bn": {"batch_size": 64, "in_features": 96, "out_features": 132},
@@ -58,6 +58,10 @@ def test_a_broken_kernel_is_refused_on_the_device(cuda: Device, write_kernel: Wr
     broken = BROKEN[name]
     if broken.stage in ("run", "after timing"):
         pytest.skip("tested through the evaluator")
+    if broken.kind == RACES:
+        pytest.skip("on a GPU this race may come out the same twice")
+    if broken.stage == "large" and torch.cuda.mem_get_info()[0] < ROOM_FOR_LARGE:
+        pytest.skip("needs 104 GB of free memory")
     if broken.stage == "sanitizer" and find_sanitizer() is None:
         pytest.skip(NOT_INSTALLED)
     parts: dict[str, dict[str, str]] = {}
@@ -66,7 +70,8 @@ def test_a_broken_kernel_is_refused_on_the_device(cuda: Device, write_kernel: Wr
             parts.setdefault(part, {}).update(replaced)
     verdict = verdict_of(write_kernel(**parts), cuda, broken.mode)
     assert not verdict.passed
-    assert verdict.stages[-1].name.split(",")[0] == broken.stage, verdict.reason
+    if broken.kind != ANOTHER_STREAM:  # what does not wait may be caught anywhere before
+        assert verdict.stages[-1].name.split(",")[0] == broken.stage, verdict.reason
 
 
 @pytest.mark.parametrize("mode", ["eval", "train"])
@@ -80,9 +85,7 @@ def test_scalar_mul_passes_everything(cuda: Device) -> None:
     assert verdict.passed, verdict.reason
     details = {stage.name: stage.detail for stage in verdict.stages}
     assert "cases" in details["streams"] and "cases" in details["graphs"]
-    assert ("2 cases" if shutil.which("compute-sanitizer") else "cases") in details["sanitizer"] or (
-        NOT_INSTALLED in details["sanitizer"]
-    )
+    assert ("2 cases" if find_sanitizer() else NOT_INSTALLED) in details["sanitizer"]
 
 
 def test_the_small_kernel_passes_everything(cuda: Device, write_kernel: WriteKernel) -> None:
