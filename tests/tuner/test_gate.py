@@ -189,3 +189,19 @@ def test_a_refused_finalist_is_a_row_and_never_leads(make: Make, monkeypatch: py
         assert result.verdict.stages[-1].name == "sizes"
     assert outcome.best is not None and outcome.best.configuration["variety"] != 1
     assert log.comparison is not None and log.comparison.best["variety"] != 1
+
+
+def test_the_launches_of_a_call_are_recorded_with_what_their_arguments_hold(make: Make) -> None:
+    factory = make("weigh")
+    kernel = factory.kernel
+    reference = kernel.reference()
+    model = reference.make_model(0, CPU.torch_device, factory)
+    (x,) = inputs = reference.make_inputs(1, CPU.torch_device)
+    space = kernel.space.enumerate(None, CPU)
+    contender = KernelContender(kernel, factory, space[space.default], compiler_for(CPU))  # type: ignore[arg-type]
+    with torch.no_grad():
+        (launch,) = contender.launches(model, inputs)
+    assert (launch.entry_point, launch.grid, launch.block) == ("weigh", (2, 1, 1), (64, 1, 1))
+    assert launch.buffers[:2] == (x.numpy().tobytes(), model.get_parameter("weight").detach().numpy().tobytes())
+    assert len(launch.buffers[2]) == 4 * x.numel()
+    assert launch.arguments == ((0, 0), (1, 0), (2, 0), ("c_long", 2112))
