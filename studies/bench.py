@@ -19,7 +19,6 @@ from pebble import ProcessExpired, ProcessPool
 from tunebench.kernels.registry import load_model
 from tunebench.kernels.tuned_module import TunedModule
 from tunebench.studies.tune import request_of
-from tunebench.tuner.check import REFERENCE_MULTIPLE, Oracle, compare
 from tunebench.tuner.compile import compiler_for
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.compiled import CompiledReferenceError, compile_reference
@@ -29,6 +28,8 @@ from tunebench.tuner.environment import Environment, current_environment
 from tunebench.tuner.errors import CompileError, TunebenchError, UnknownNameError, UserError
 from tunebench.tuner.evaluate import Subject
 from tunebench.tuner.forkserver import context, start_forkserver
+from tunebench.tuner.gate.comparison import REFERENCE_MULTIPLE, compare
+from tunebench.tuner.gate.oracle import Oracle
 from tunebench.tuner.kernel import Kernel, Mode, Plan
 from tunebench.tuner.measure import Call, Control, clocks_for, pick_clock
 from tunebench.tuner.problem import Problem, Work
@@ -393,10 +394,8 @@ def _call(model: Callable[..., Any], inputs: tuple[Any, ...]) -> Call:
 
 def _default_model(subject: Subject, factory: type[TunedModule], reference: Reference, mode: Mode) -> TunedModule:
     """Another model with the same weights, pinned to the hand-picked default."""
-    model = cast(TunedModule, reference.make_model(0, subject.device.torch_device, factory)).train(mode is Mode.TRAIN)
+    model = mode.put(cast(TunedModule, reference.make_model(0, subject.device.torch_device, factory)))
     model.load_state_dict(subject.oracle.state)
-    if mode is Mode.FROZEN:
-        model.freeze()
     space = subject.kernel.space.enumerate(subject.problem, subject.device)
     model.pin(_plan(subject, space[space.default]))
     return model
@@ -441,7 +440,7 @@ def _errors(model: Callable[..., Any], oracle: Oracle) -> ErrorFigures:
 
 def _case_errors(model: Callable[..., Any], oracle: Oracle) -> Iterator[ErrorFigures]:
     for case in oracle.cases:
-        figures = compare(model(*case.inputs), case.expected, case.scale, bound=math.inf)
+        figures = compare(model(*case.inputs), case.expected, case.scale, math.inf, case.norm)
         reference = case.reference_errors
         yield replace(
             figures,

@@ -162,7 +162,7 @@ def _compare_configurations(question: KernelQuestion) -> Duel:
     )
     duel = Duel(first, second, str(evaluator.problem), evaluator.device.name, None)
     for label, built in zip((first, second), sides, strict=True):
-        if built is not None and not (result := evaluator.evaluate(*built, None)).status.timed:
+        if built is not None and not (result := evaluator.evaluate(*built, None, None)).status.timed:
             refusal = f"{label} is refused ({result.status}): {result.message.splitlines()[0]}"
             return replace(duel, refusal=refusal)
     return replace(duel, samples_ms=evaluator.duel(*sides))
@@ -203,7 +203,7 @@ def _compare_files(question: FileQuestion) -> Duel:
         models = [_model(of, name, first, device) for of, name in zip((first, second), names, strict=True)]
         _share_weights(models)
         inputs = _inputs(first, device)
-        calls = [_call(model.train(question.mode is Mode.TRAIN), inputs) for model in models]
+        calls = [_call(question.mode.put(model), inputs) for model in models]
         duel = Duel(*labels, ", ".join(_shape(value) for value in inputs), device.name, None)
         with torch.no_grad():
             outputs = [_tensors(call()) for call in calls]

@@ -15,9 +15,8 @@ import torch
 from tunebench.kernels.registry import load_model
 from tunebench.kernels.tuned_module import TunedModule
 from tunebench.studies.tune import request_of
-from tunebench.tuner.check import REFERENCE_MULTIPLE, TOLERANCE, compare, scale_of
 from tunebench.tuner.device import find_device
-from tunebench.tuner.kernel import Mode
+from tunebench.tuner.gate.comparison import REFERENCE_MULTIPLE, TOLERANCE, compare, scale_of
 
 
 def main() -> int:
@@ -39,13 +38,10 @@ def _agrees(study: str) -> bool:
     where = find_device(request.device).torch_device
     good = True
     for mode in request.modes or factory.kernel.modes:
-        training = mode is Mode.TRAIN
-        original = reference.make_model(0, where).train(training)
-        tuned = cast(TunedModule, reference.make_model(0, where, factory)).train(training)
+        original = mode.put(reference.make_model(0, where))
+        tuned = mode.put(cast(TunedModule, reference.make_model(0, where, factory)))
         tuned.load_state_dict(original.state_dict())
-        if mode is Mode.FROZEN:
-            tuned.freeze()
-        exact = reference.make_model(0, where).train(training)
+        exact = mode.put(reference.make_model(0, where))
         exact.load_state_dict(original.state_dict())
         inputs = reference.make_inputs(seed=12345, device=where)
         with torch.no_grad():

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from tunebench.db.query import BestRow, TrialRow
 from tunebench.studies.tune import StudyReport
+from tunebench.tuner.device import DeviceKind
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import Baseline, Comparison, Ratio, TrialStatus
 from tunebench.tuner.study import Ending
@@ -78,6 +79,8 @@ def _print_notes(console: Console, report: StudyReport) -> None:
     lines += [f"  {count}× {reason}" for reason, count in outcome.refusals.items()]
     if outcome.counts.get(TrialStatus.PRUNED):
         lines.append(f"given up early: {outcome.counts[TrialStatus.PRUNED]}, hopelessly slower than the best")
+    if outcome.sanitizer and report.device.kind is DeviceKind.CUDA:
+        lines.append(f"compute-sanitizer on the finalists: {outcome.sanitizer}")
     if outcome.proven:
         lines.append(f"all {outcome.space_size} valid configurations were measured: the best is the best there is")
     if outcome.ending is Ending.INTERRUPTED:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, cast
 
 import torch
 
-from tunebench.tuner.check import Oracle, check, consult_reference
 from tunebench.tuner.compile.base import Build, Compiler
 from tunebench.tuner.compiled import CompiledReferenceError, compile_reference
 from tunebench.tuner.confirm import Samples, choose, confirm, control_ratio, medians_of, speedup
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import DeviceLostError, LaunchError, UserError
+from tunebench.tuner.gate.battery import FINAL_STEPS, Depth, run_battery
+from tunebench.tuner.gate.contender import KernelContender
+from tunebench.tuner.gate.oracle import Oracle, consult_reference
+from tunebench.tuner.gate.quick import Licence, QuickGate, pinned
+from tunebench.tuner.gate.record import Record
+from tunebench.tuner.gate.rig import Answers
 from tunebench.tuner.history import PastTrial
 from tunebench.tuner.kernel import Kernel, Mode, ModelFactory, Plan, TunableModel
 from tunebench.tuner.measure import Call, Control, clocks_for, measure_steadily, pick_clock
@@ -38,14 +43,17 @@ class Subject:
         reference: the reference in the problem's mode, ready to call.
         model: the `ModelNew` that carries the reference's weights.
         oracle: the reference's answers.
+        answers: the reference for whatever else the gate asks.
     """
 
     kernel: Kernel
     problem: Problem
     device: Device
     reference: torch.nn.Module
+    factory: ModelFactory
     model: TunableModel
     oracle: Oracle
+    answers: Answers
 
     @classmethod
     def prepare(
@@ -56,14 +64,11 @@ class Subject:
         Raises:
             UserError: the model cannot serve the reference's own inputs with a kernel, or takes them for another mode.
         """
-        training = mode is Mode.TRAIN
         where = device.torch_device
-        original = reference.make_model(0, where).train(training)
-        module = reference.make_model(0, where, cast(Callable[..., torch.nn.Module], factory)).train(training)
+        original = mode.put(reference.make_model(0, where))
+        module = mode.put(reference.make_model(0, where, cast(Callable[..., torch.nn.Module], factory)))
         module.load_state_dict(original.state_dict())
         model = cast(TunableModel, module)
-        if mode is Mode.FROZEN:
-            model.freeze()
         oracle = consult_reference(reference, original, where, SEEDS)
         problem = model.problem(*oracle.cases[0].inputs)
         if problem is None:
@@ -73,7 +78,8 @@ class Subject:
                 f"kernel '{kernel.name}' in mode '{mode}' takes its inputs for the problem {problem}: "
                 f"its `problem` must give the option mode={mode}"
             )
-        return cls(kernel, problem, device, original, model, oracle)
+        answers = Answers(reference, where, mode)
+        return cls(kernel, problem, device, original, factory, model, oracle, answers)
 
     @property
     def work(self) -> Work:
@@ -87,12 +93,18 @@ class Evaluator(Protocol):
     problem: Problem
     device: Device
 
-    def evaluate(self, configuration: Configuration, build: Build, incumbent: PastTrial | None) -> TrialResult:
+    def evaluate(
+        self, configuration: Configuration, build: Build, incumbent: PastTrial | None, finalist_ms: float | None
+    ) -> TrialResult:
         """One configuration's result; a variant that fails is a result as well.
 
         Args:
             incumbent: the best correct trial so far; others are timed by the clock that it was timed by.
+            finalist_ms: whatever is faster would be a finalist and goes through the full battery; None for everything.
         """
+
+    def sanitize(self, finalist: Finalist) -> Stage:
+        """A finalist's launches under compute-sanitizer, where it is installed."""
 
     def compare(self, finalists: Sequence[Finalist], default: Finalist | None) -> Comparison:
         """Time the finalists and the baselines interleaved, and name the winner.
@@ -123,6 +135,7 @@ class LocalEvaluator:
         self._control = Control(subject.device, self._clocks[-1])
         self._inputs = subject.oracle.cases[0].inputs
         self._floor_ms: float | None = None
+        self._quick = QuickGate(cast(torch.nn.Module, subject.model), subject.oracle, Licence.of(subject.kernel))
 
     def reference_seconds(self) -> float:
         """What one call of the reference takes, roughly: for deadlines."""
@@ -135,7 +148,9 @@ class LocalEvaluator:
     def close(self) -> None:
         """Nothing to let go of: the tensors go with this object."""
 
-    def evaluate(self, configuration: Configuration, build: Build, incumbent: PastTrial | None) -> TrialResult:
+    def evaluate(
+        self, configuration: Configuration, build: Build, incumbent: PastTrial | None, finalist_ms: float | None
+    ) -> TrialResult:
         """See `Evaluator.evaluate`.
 
         Raises:
@@ -146,19 +161,28 @@ class LocalEvaluator:
         try:
             started = time.perf_counter()
             plan = self._plan(configuration, build)
-            verdict = check(self._subject.model, plan, self._subject.oracle)
+            prepare = pinned(self._subject.model, plan)
+            verdict = self._quick.check(prepare, Record())
             self._synchronise()
             seconds["check"] = time.perf_counter() - started
             if not verdict.passed:
-                status = TrialStatus.CORRECTNESS
-                return TrialResult(configuration, status, build, verdict, message=verdict.reason, seconds=seconds)
+                return _refused(configuration, build, verdict, seconds)
             started = time.perf_counter()
-            measurement, hopeless = self._measure(self._call(plan), incumbent)
+            call = self._call(plan)
+            measurement, hopeless = self._measure(call, incumbent)
+            timed = call()  # one more turn of the timed loop
             verdict = self._above_floor(verdict, measurement)
             seconds["measure"] = time.perf_counter() - started
             if not verdict.passed:
-                status = TrialStatus.CORRECTNESS
-                return TrialResult(configuration, status, build, verdict, message=verdict.reason, seconds=seconds)
+                return _refused(configuration, build, verdict, seconds)
+            started = time.perf_counter()
+            verdict = self._quick.check_again(prepare, verdict, timed)
+            if verdict.passed and not hopeless and (finalist_ms is None or measurement.median_ms < finalist_ms):
+                verdict = self._prove(configuration, build, verdict)
+            self._synchronise()
+            seconds["check"] += time.perf_counter() - started
+            if not verdict.passed:
+                return _refused(configuration, build, verdict, seconds)
         # torch reports errors of the device as RuntimeError (torch.AcceleratorError, OutOfMemoryError).
         except (LaunchError, RuntimeError) as error:
             self._require_alive(error)
@@ -209,6 +233,23 @@ class LocalEvaluator:
             samples = confirm(calls, "second", twin, pick_clock(self._clocks, [*calls.values(), twin]), self._control)
         self._subject.model.pin(None)
         return samples
+
+    def sanitize(self, finalist: Finalist) -> Stage:
+        """See `Evaluator.sanitize`."""
+        record = Record()
+        run_battery(self._subject.answers, self._contender(*finalist), record, Depth.EVERYTHING, steps=FINAL_STEPS)
+        (stage,) = record.verdict(self._subject.oracle.tolerance).stages
+        return stage
+
+    def _prove(self, configuration: Configuration, build: Build, verdict: Verdict) -> Verdict:
+        """The same verdict with the stages of the full battery."""
+        record = Record(stages=verdict.stages, errors=verdict.errors)
+        run_battery(self._subject.answers, self._contender(configuration, build), record, Depth.FINALIST)
+        return record.verdict(verdict.tolerance)
+
+    def _contender(self, configuration: Configuration, build: Build) -> KernelContender:
+        subject = self._subject
+        return KernelContender(subject.kernel, subject.factory, configuration, self._compiler, build, builds_more=False)
 
     def _measure(self, call: Call, incumbent: PastTrial | None) -> tuple[Measurement, bool]:
         """Time a call by the incumbent's clock, so that the two can be ranked."""
@@ -290,3 +331,8 @@ class LocalEvaluator:
     def _synchronise(self) -> None:
         if self._subject.device.torch_device.type == "cuda":
             torch.cuda.synchronize(self._subject.device.index)
+
+
+def _refused(configuration: Configuration, build: Build, verdict: Verdict, seconds: Mapping[str, float]) -> TrialResult:
+    status = TrialStatus.CORRECTNESS
+    return TrialResult(configuration, status, build, verdict, message=verdict.reason, seconds=seconds)

@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
+from torch import nn
 
 from tunebench.tuner.compile.base import Argument, Dim3, LoadedModule
 from tunebench.tuner.device import Device
@@ -21,6 +22,8 @@ from tunebench.tuner.reference import Reference, load_reference
 from tunebench.tuner.space import Configuration, SearchSpace
 from tunebench.tuner.variant import KernelSource, Variant, prologue
 
+Module = TypeVar("Module", bound=nn.Module)
+
 
 class Mode(enum.StrEnum):
     """The state of a module that a call is made in; modes are different problems, told apart by the option `mode`."""
@@ -29,6 +32,21 @@ class Mode(enum.StrEnum):
     TRAIN = "train"
     FROZEN = "frozen"
     """As `eval`, after `ModelNew.freeze()`: what depends on the weights alone is kept between calls."""
+
+    def put(self, module: Module) -> Module:
+        """The module, in this mode; one that keeps nothing between calls, as references do, is as in `eval`."""
+        module.train(self is Mode.TRAIN)
+        if self is Mode.FROZEN and isinstance(module, Freezable):
+            module.freeze()
+        return module
+
+
+@runtime_checkable
+class Freezable(Protocol):
+    """A module that can keep what depends on its weights alone."""
+
+    def freeze(self) -> object:
+        """Keep forms made from the weights between calls, beginning anew."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +59,8 @@ class Kernel:
         work: the least any implementation of a problem must do.
         modes: those worth tuning, each a problem of its own; one where the mode changes nothing.
         compiled_axes: axes of the problem that are constants of the binary.
+        atomics: sums in an order that changes from run to run, so that runs may differ in their last bits.
+        rewrites_algebra: an algebraic rewrite of the reference, which may make an infinity of its NaN and the reverse.
     """
 
     name: str
@@ -50,6 +70,8 @@ class Kernel:
     work: Callable[[Problem], Work]
     modes: tuple[Mode, ...] = (Mode.EVAL,)
     compiled_axes: tuple[str, ...] = ()
+    atomics: bool = False
+    rewrites_algebra: bool = False
 
     @classmethod
     def declare(
@@ -62,6 +84,8 @@ class Kernel:
         include: Path | None = None,
         modes: tuple[str, ...] = ("eval",),
         compiled_axes: tuple[str, ...] = (),
+        atomics: bool = False,
+        rewrites_algebra: bool = False,
     ) -> Kernel:
         """Declare the kernel of the folder that `model_file` (the model's `__file__`) is in.
 
@@ -73,7 +97,9 @@ class Kernel:
         if not path.exists():
             raise KernelFolderError(f"{folder}: no {path.name}; a kernel's source has its folder's name")
         source = KernelSource.read(path, entry_points, include)
-        return cls(folder.name, folder, source, space, work, _modes(folder, modes), compiled_axes)
+        return cls(
+            folder.name, folder, source, space, work, _modes(folder, modes), compiled_axes, atomics, rewrites_algebra
+        )
 
     @cached_property
     def digest(self) -> str:
@@ -136,12 +162,6 @@ class TunableModel(Protocol):
 
     def named_parameters(self) -> Any:
         """As in `nn.Module`."""
-
-    def train(self, mode: bool = True) -> Any:
-        """As in `nn.Module`."""
-
-    def freeze(self) -> Any:
-        """Keep what depends on the weights alone between calls."""
 
 
 ModelFactory = Callable[..., TunableModel]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,19 @@ from torch import nn
 
 from tunebench.tuner.errors import KernelFolderError, UnknownNameError, UserError
 
+_FAULTS_OF_A_FILE = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
 REQUIRED = ("Model", "get_inputs", "get_init_inputs")
 
 
@@ -22,26 +36,46 @@ class Reference:
     """A loaded reference.
 
     Attributes:
+        path: the file.
         sizes: the file's numeric constants after any change; they are what a study may change.
+        candidate: the file's `ModelNew`, where it has one.
     """
 
+    path: Path
     model: Callable[..., nn.Module]
     get_inputs: Callable[[], Sequence[Any]]
     get_init_inputs: Callable[[], Sequence[Any]]
     sizes: Mapping[str, int | float]
+    candidate: Callable[..., nn.Module] | None = None
+
+    def resized(self, sizes: Mapping[str, int | float]) -> Reference:
+        """The same reference at other sizes, zero included, which no study asks for but a model must survive.
+
+        Raises:
+            Exception: whatever the file raises at these sizes.
+        """
+        return _load(self.path, {**self.sizes, **sizes})
 
     def make_model(self, seed: int, device: torch.device, factory: Callable[..., nn.Module] | None = None) -> nn.Module:
         """A model on a device, with the parameters that this seed draws; `factory` takes the place of `Model`."""
-        torch.manual_seed(seed)
+        _seed(seed, device)
         with torch.device(device):
             return (factory or self.model)(*self.get_init_inputs()).to(device)
 
     def make_inputs(self, seed: int, device: torch.device) -> tuple[Any, ...]:
         """One call's inputs, drawn on the device from this seed."""
-        torch.manual_seed(seed)
+        _seed(seed, device)
         with torch.device(device):
             inputs = self.get_inputs()
         return tuple(value.to(device) if isinstance(value, torch.Tensor) else value for value in inputs)
+
+
+def _seed(seed: int, device: torch.device) -> None:
+    """What torch.manual_seed does; for the CPU without its notes for GPUs, which take longer than a small model."""
+    if device.type == "cpu":
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
 
 
 def load_reference(path: Path, sizes: Mapping[str, int | float] | None = None) -> Reference:
@@ -54,9 +88,41 @@ def load_reference(path: Path, sizes: Mapping[str, int | float] | None = None) -
         UnknownNameError: a name in `sizes` that is no top-level numeric constant of the file.
         UserError: a size that is not a positive number.
     """
+    for name, size in (sizes or {}).items():
+        if isinstance(size, bool) or not isinstance(size, int | float) or size <= 0:
+            raise UserError(f"size '{name}' is {size!r}: give a positive number")
+        if not math.isfinite(size):
+            raise UserError(f"size '{name}' is {size!r}: give a finite number")
+    return _load(path, sizes or {})
+
+
+def load_candidate(path: Path) -> Callable[..., nn.Module]:
+    """The `ModelNew` of a file that need not be a reference.
+
+    Raises:
+        KernelFolderError: the file cannot be read or run, or has none.
+    """
+    module, _ = _execute(path, {})
+    if not hasattr(module, "ModelNew"):
+        raise KernelFolderError(f"{path}: no ModelNew; the model to check has that name")
+    candidate: Callable[..., nn.Module] = module.ModelNew
+    return candidate
+
+
+def _load(path: Path, sizes: Mapping[str, int | float]) -> Reference:
+    module, names = _execute(path, sizes)
+    if missing := [name for name in REQUIRED if not hasattr(module, name)]:
+        raise KernelFolderError(f"{path}: no {', '.join(missing)}; KernelBench's form defines {', '.join(REQUIRED)}")
+    constants = {name: getattr(module, name) for name in names}
+    candidate = getattr(module, "ModelNew", None)
+    return Reference(path, module.Model, module.get_inputs, module.get_init_inputs, constants, candidate)
+
+
+def _execute(path: Path, sizes: Mapping[str, int | float]) -> tuple[types.ModuleType, Sequence[str]]:
+    """A file's module with some constants changed, and the names of its constants."""
     try:
         tree = ast.parse(path.read_text(), filename=str(path))
-    except (OSError, SyntaxError) as error:
+    except (OSError, UnicodeDecodeError, SyntaxError) as error:
         raise KernelFolderError(f"{path}: cannot read the reference: {error}") from error
     assignments = {
         statement.targets[0].id: statement
@@ -65,19 +131,24 @@ def load_reference(path: Path, sizes: Mapping[str, int | float] | None = None) -
         and isinstance(statement.targets[0], ast.Name)
         and _is_number(statement.value)
     }
-    for name, size in (sizes or {}).items():
+    for name, size in sizes.items():
         if name not in assignments:
             raise UnknownNameError(f"size of {path.parent.name}", name, assignments)
-        if isinstance(size, bool) or not isinstance(size, int | float) or size <= 0:
-            raise UserError(f"size '{name}' is {size!r}: give a positive number")
+        if isinstance(size, float) and isinstance(_evaluated(assignments[name].value), int):
+            raise UserError(f"size '{name}' is {size!r}: it is a whole number in {path.name}, so give one")
         assignments[name].value = ast.copy_location(ast.Constant(size), assignments[name].value)
     module = types.ModuleType(f"tunebench_reference_{path.parent.name}")
     module.__file__ = str(path)
-    exec(compile(tree, str(path), "exec"), module.__dict__)
-    if missing := [name for name in REQUIRED if not hasattr(module, name)]:
-        raise KernelFolderError(f"{path}: no {', '.join(missing)}; KernelBench's form defines {', '.join(REQUIRED)}")
-    constants = {name: getattr(module, name) for name in assignments}
-    return Reference(module.Model, module.get_inputs, module.get_init_inputs, constants)
+    try:
+        exec(compile(tree, str(path), "exec"), module.__dict__)
+    except _FAULTS_OF_A_FILE as error:
+        raise KernelFolderError(f"{path}: does not run: {type(error).__name__}: {error}".splitlines()[0]) from error
+    return module, list(assignments)
+
+
+def _evaluated(number: ast.expr) -> int | float:
+    value: int | float = eval(compile(ast.Expression(number), "<size>", "eval"), {"__builtins__": {}})
+    return value
 
 
 def _is_number(node: ast.expr) -> bool:

@@ -49,7 +49,7 @@ class ErrorFigures:
 
     Attributes:
         max_absolute: largest |output − reference|.
-        max_relative: the same divided by the size of the output (the RMS of its row, see `check.scale_of`).
+        max_relative: the same divided by the size of the output (the RMS of its row, see `gate.comparison.scale_of`).
         relative_norm: ‖output − reference‖ / ‖reference‖.
         reference_max_relative, reference_relative_norm: the same for the reference model at its own precision.
         multiple_of_reference: `max_relative` over `reference_max_relative`; infinite where the reference is exact.

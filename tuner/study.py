@@ -23,7 +23,7 @@ from tunebench.tuner.errors import CompileError, CompileTimeoutError
 from tunebench.tuner.evaluate import Evaluator, Finalist
 from tunebench.tuner.history import PastTrial, TrialLog
 from tunebench.tuner.kernel import Kernel
-from tunebench.tuner.result import Comparison, TrialResult, TrialStatus
+from tunebench.tuner.result import Comparison, Stage, TrialResult, TrialStatus
 from tunebench.tuner.sampler import PoolSampler, SpaceExhausted
 from tunebench.tuner.space import Configuration, ValidSpace
 
@@ -99,6 +99,7 @@ class Outcome:
         comparison: None where nothing was correct or the run was cut short.
         proven: every valid configuration has been measured, so the best is the best there is.
         refusals: the first line of each kind of failure and how often it came, in this run.
+        sanitizer: what compute-sanitizer was asked about the finalists, or why it was not; empty without finalists.
         seconds: of this run.
     """
 
@@ -110,6 +111,7 @@ class Outcome:
     ending: Ending
     proven: bool
     refusals: Mapping[str, int]
+    sanitizer: str
     seconds: float
 
 
@@ -144,6 +146,8 @@ class StudyRun:
         self._past = list(log.past())
         self._study = self._rebuild()
         self._refusals: Counter[str] = Counter()
+        self._sanitizer = ""
+        self._sanity: dict[Configuration, Stage] = {}
         self._started = time.monotonic()
 
     def run(self, budget: Budget, report: Callable[[Progress], None] = lambda _: None) -> Outcome:
@@ -174,6 +178,7 @@ class StudyRun:
             ending=ending,
             proven=len({trial.configuration for trial in self._past}) == len(self._space),
             refusals=dict(self._refusals),
+            sanitizer=self._sanitizer,
             seconds=time.monotonic() - self._started,
         )
 
@@ -221,7 +226,8 @@ class StudyRun:
             return TrialResult(flight.configuration, status, message=f"{error}\n{error.log}")
         waited = time.perf_counter() - started
         ranked = self._ranked()
-        result = self._evaluator.evaluate(flight.configuration, build, ranked[0] if ranked else None)
+        incumbent = ranked[0] if ranked else None
+        result = self._evaluator.evaluate(flight.configuration, build, incumbent, _finalist_ms(ranked))
         return replace(result, seconds={"wait": waited, **result.seconds})
 
     def _record(self, result: TrialResult) -> None:
@@ -238,10 +244,14 @@ class StudyRun:
             return None
         default = self._space[self._space.default]
         correct = any(trial.configuration == default for trial in ranked)
-        finalists = [one for one in self._finalists(ranked) if one != default]
-        comparison = self._evaluator.compare(
-            [self._built(one) for one in finalists], self._built(default) if correct else None
-        )
+        finalists = [self._built(one) for one in self._finalists(ranked) if one != default]
+        finalists = [finalist for finalist in finalists if self._sane(finalist)]
+        baseline = self._built(default) if correct else None
+        if baseline and not self._sane(baseline):
+            baseline = None
+        if not finalists and baseline is None:
+            return None
+        comparison = self._evaluator.compare(finalists, baseline)
         self._log.conclude(comparison)
         return comparison
 
@@ -251,6 +261,16 @@ class StudyRun:
         close = sum((trial.median_ms or 0.0) <= limit for trial in ranked)
         count = min(max(close, LEAST_FINALISTS), MOST_FINALISTS)
         return self._space.simplest_first(trial.configuration for trial in ranked[:count])
+
+    def _sane(self, finalist: Finalist) -> bool:
+        """Whether compute-sanitizer, where it is installed, finds nothing; what it finds is told with the refusals."""
+        configuration = finalist[0]
+        if configuration not in self._sanity:
+            stage = self._sanity[configuration] = self._evaluator.sanitize(finalist)
+            self._sanitizer = stage.detail
+            if not stage.passed:
+                self._refusals[f"{stage.name}, {configuration}: {stage.detail}"] += 1
+        return self._sanity[configuration].passed
 
     def _built(self, configuration: Configuration) -> Finalist:
         return configuration, self._submit(configuration).result()
@@ -291,3 +311,17 @@ class StudyRun:
                 )
             )
         return study
+
+
+def _finalist_ms(ranked: Sequence[PastTrial]) -> float | None:
+    """Whatever is timed below this may be a finalist, now or at the end; None where everything may.
+
+    Such a trial is proven before it is recorded, so that nothing unproven ever leads. Later trials only push others
+    back and lower the best, so that what is no finalist when it is recorded never becomes one.
+    """
+    if len(ranked) < LEAST_FINALISTS:
+        return None
+    close = FINALISTS_WITHIN * (ranked[0].median_ms or 0.0)
+    if len(ranked) >= MOST_FINALISTS:
+        close = min(close, ranked[MOST_FINALISTS - 1].median_ms or 0.0)
+    return max(close, ranked[LEAST_FINALISTS - 1].median_ms or 0.0)

@@ -29,7 +29,7 @@ from tunebench.tuner.evaluate import Finalist, LocalEvaluator
 from tunebench.tuner.forkserver import context
 from tunebench.tuner.history import PastTrial
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.result import Comparison, TrialResult, TrialStatus
+from tunebench.tuner.result import Comparison, Stage, TrialResult, TrialStatus
 from tunebench.tuner.space import Configuration
 
 Factory = Callable[[], LocalEvaluator]
@@ -138,22 +138,26 @@ class WorkerEvaluator:
             self.close()
             raise
 
-    def evaluate(self, configuration: Configuration, build: Build, incumbent: PastTrial | None) -> TrialResult:
+    def evaluate(
+        self, configuration: Configuration, build: Build, incumbent: PastTrial | None, finalist_ms: float | None
+    ) -> TrialResult:
         """One variant's result, whatever it does to its worker.
 
         Raises:
             WorkerError: three variants in a row have killed their worker, or a new worker does not come up.
         """
         self._restart_seconds = 0.0
-        result = self._charged(configuration, build, incumbent)
+        result = self._charged(configuration, build, incumbent, finalist_ms)
         if self._restart_seconds:
             result = replace(result, seconds={"restart": self._restart_seconds, **result.seconds})
         return result
 
-    def _charged(self, configuration: Configuration, build: Build, incumbent: PastTrial | None) -> TrialResult:
+    def _charged(
+        self, configuration: Configuration, build: Build, incumbent: PastTrial | None, finalist_ms: float | None
+    ) -> TrialResult:
         """The result; a death of the worker is the variant's."""
         try:
-            result = self._evaluate(configuration, build, incumbent)
+            result = self._evaluate(configuration, build, incumbent, finalist_ms)
         except HungError:
             message = f"still running after {self._seconds:.0f} s: killed"
             return self._charge(configuration, build, TrialStatus.TIMEOUT, message)
@@ -162,17 +166,32 @@ class WorkerEvaluator:
         self._deaths = 0
         return result
 
-    def _evaluate(self, configuration: Configuration, build: Build, incumbent: PastTrial | None) -> TrialResult:
+    def _evaluate(
+        self, configuration: Configuration, build: Build, incumbent: PastTrial | None, finalist_ms: float | None
+    ) -> TrialResult:
         """A worker killed from outside says nothing of its variant, which is tried once more and no third time."""
         self._require_worker()
         try:
-            return self._worker.ask(self._seconds, _evaluate, configuration, build, incumbent)
+            return self._worker.ask(self._seconds, _evaluate, configuration, build, incumbent, finalist_ms)
         except DiedError as death:
             self._ready = False
             if not death.from_outside:
                 raise
         self._require_worker()
-        return self._worker.ask(self._seconds, _evaluate, configuration, build, incumbent)
+        return self._worker.ask(self._seconds, _evaluate, configuration, build, incumbent, finalist_ms)
+
+    def sanitize(self, finalist: Finalist) -> Stage:
+        """See `LocalEvaluator.sanitize`; a finalist that kills its worker does not pass.
+
+        Raises:
+            WorkerError: a new worker does not come up.
+        """
+        self._require_worker()
+        try:
+            return self._worker.ask(PREPARE_SECONDS, _sanitize, finalist)
+        except DeathError as death:
+            self._ready = False
+            return Stage("sanitizer", False, 0.0, str(death))
 
     def compare(self, finalists: Sequence[Finalist], default: Finalist | None) -> Comparison:
         """See `LocalEvaluator.compare`.
@@ -243,15 +262,22 @@ def _prepare(factory: Factory) -> tuple[Problem, Device, float]:
     return _evaluator.problem, _evaluator.device, _evaluator.reference_seconds()
 
 
-def _evaluate(configuration: Configuration, build: Build, incumbent: PastTrial | None) -> TrialResult:
+def _evaluate(
+    configuration: Configuration, build: Build, incumbent: PastTrial | None, finalist_ms: float | None
+) -> TrialResult:
     assert _evaluator is not None
     try:
-        return _evaluator.evaluate(configuration, build, incumbent)
+        return _evaluator.evaluate(configuration, build, incumbent, finalist_ms)
     except DeviceLostError as error:
         # The device is lost to this process only: leave the reason behind and make room for the next one.
         assert _note is not None
         _note.write_text(str(error))
         os._exit(_DEVICE_LOST)
+
+
+def _sanitize(finalist: Finalist) -> Stage:
+    assert _evaluator is not None
+    return _evaluator.sanitize(finalist)
 
 
 def _compare(finalists: Sequence[Finalist], default: Finalist | None) -> Comparison:

@@ -152,6 +152,7 @@ class ModelNew(TunedModule):
         work=work,
         include=INCLUDE,
         modes=("eval", "frozen"),
+        rewrites_algebra=True,
     )
 
     def __init__(self, input_size: int, hidden_size: int, scaling_factor: float) -> None:

@@ -9,6 +9,7 @@ import typer
 import tunebench.studies.cli.exchange  # noqa: F401 (adds its commands to `database_app`)
 from tunebench import __version__
 from tunebench.studies.cli.benching import bench
+from tunebench.studies.cli.checking import check
 from tunebench.studies.cli.comparing import compare
 from tunebench.studies.cli.database import database_app, prune
 from tunebench.studies.cli.difference import diff
@@ -43,6 +44,7 @@ def _root(
     del version
 
 
-for command in (tune, bench, compare, best, trials, show, query, diff, prune, report, dashboard, replay, ship, doctor):
+for command in (tune, check, bench, compare, best, trials, show, query, diff, prune, report, dashboard, replay, ship):
     app.command()(command)
+app.command()(doctor)
 app.add_typer(database_app)

@@ -12,6 +12,7 @@ from tunebench.studies.cli.options import (
     JsonOption,
     output_width,
     parse_sizes,
+    parse_values,
     print_csv,
     print_json,
     require_one_form,
@@ -68,7 +69,7 @@ def bench(
         sizes=parse_sizes(size or []),
         batches=batch or (),
         device=device,
-        configuration=parse_sizes(config) if config else None,
+        configuration=parse_values(config) if config else None,
         compiled=compiled,
         seconds=seconds,
     )

@@ -148,7 +148,7 @@ def _axes(options: list[str]) -> dict[str, int]:
 
     axes = {}
     for name, value in parse_sizes(options).items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        if not isinstance(value, int) or value < 0:
             raise UserError(f"--size {name}={value}: a size is a whole number, 0 or more")
         axes[name] = value
     return axes

@@ -34,15 +34,29 @@ def _pairs(options: list[str], form: str) -> dict[str, str]:
     return pairs
 
 
-def parse_sizes(options: list[str]) -> dict[str, bool | int | float | str]:
+def parse_values(options: list[str]) -> dict[str, bool | int | float | str]:
+    """NAME=VALUE options as a mapping."""
+    return {name: _value(text) for name, text in _pairs(options, "NAME=VALUE").items()}
+
+
+def parse_sizes(options: list[str]) -> dict[str, int | float]:
     """NAME=NUMBER options as a mapping."""
-    return {name: _value(text) for name, text in _pairs(options, "NAME=NUMBER").items()}
+    return {name: _number(name, text) for name, text in _pairs(options, "NAME=NUMBER").items()}
 
 
 def parse_tunables(options: list[str]) -> dict[str, list[Any]]:
     """NAME=V1,V2,... options as a mapping to lists of values."""
     pairs = _pairs(options, "NAME=VALUE or NAME=V1,V2,...")
     return {name: [_value(part) for part in text.split(",")] for name, text in pairs.items()}
+
+
+def _number(name: str, text: str) -> int | float:
+    from tunebench.tuner.errors import UserError
+
+    value = _value(text)
+    if isinstance(value, bool | str):
+        raise UserError(f"size '{name}' is '{text}': give a positive number")
+    return value
 
 
 def _value(text: str) -> bool | int | float | str:

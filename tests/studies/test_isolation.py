@@ -42,7 +42,7 @@ def evaluate(evaluator: WorkerEvaluator, factory: type[TunedModule], number: int
     space = factory.kernel.space.enumerate(evaluator.problem, CPU)
     compiler = compiler_for(CPU)
     variant = factory.kernel.variant(space[number], evaluator.problem, CPU.architecture)
-    return evaluator.evaluate(space[number], BuildCache().build(compiler, variant), None)
+    return evaluator.evaluate(space[number], BuildCache().build(compiler, variant), None, None)
 
 
 @pytest.fixture

@@ -63,6 +63,10 @@ def test_what_is_wrong_is_said(path: Path) -> None:
         load_reference(path, {"row": 3})
     with pytest.raises(UserError, match="size 'rows' is -1"):
         load_reference(path, {"rows": -1})
+    with pytest.raises(UserError, match="size 'rows' is inf"):
+        load_reference(path, {"rows": float("inf")})
+    with pytest.raises(UserError, match=r"size 'rows' is 2\.5: it is a whole number in"):
+        load_reference(path, {"rows": 2.5})
     with pytest.raises(KernelFolderError, match="cannot read the reference"):
         load_reference(path.parent / "absent.py")
     path.write_text(SOURCE.replace("def get_init_inputs", "def other"))

@@ -1,0 +1,93 @@
+"""The gate on a GPU: what only a device can get wrong is refused there, and sound kernels pass everything."""
+
+import pytest
+import torch
+from broken_kernels import ANOTHER_STREAM, BROKEN, RACES
+from sample_kernel import WriteKernel
+
+from tunebench.kernels.gemm_scale_bn.model import ModelNew as GemmScaleBn
+from tunebench.kernels.scalar_mul.model import ModelNew as ScalarMul
+from tunebench.kernels.tuned_module import TunedModule
+from tunebench.tuner.compile import compiler_for
+from tunebench.tuner.compile.cache import BuildCache
+from tunebench.tuner.device import Device, find_device
+from tunebench.tuner.evaluate import Subject
+from tunebench.tuner.gate.battery import Depth, run_battery
+from tunebench.tuner.gate.contender import KernelContender
+from tunebench.tuner.gate.quick import Licence, QuickGate, pinned
+from tunebench.tuner.gate.record import Record
+from tunebench.tuner.gate.sanitizer import NOT_INSTALLED, find_sanitizer
+from tunebench.tuner.kernel import Plan
+from tunebench.tuner.result import Verdict
+
+pytestmark = pytest.mark.gpu
+
+ROOM_FOR_LARGE = 104e9
+
+SIZES = {
+    "gemm_scale_bn": {"batch_size": 64, "in_features": 96, "out_features": 132},
+    "scalar_mul": {"M": 301, "N": 700},
+}
+
+
+@pytest.fixture(scope="module")
+def cuda() -> Device:
+    return find_device("cuda")
+
+
+def verdict_of(factory: type[TunedModule], device: Device, mode: str = "eval") -> Verdict:
+    kernel = factory.kernel
+    subject = Subject.prepare(kernel, factory, kernel.reference(SIZES.get(kernel.name)), mode, device)
+    space = kernel.space.enumerate(subject.problem, device)
+    configuration = space[space.default]
+    compiler = compiler_for(device)
+    build = BuildCache().build(compiler, kernel.variant(configuration, subject.problem, device.architecture))
+    plan = Plan(configuration, subject.problem, device, compiler.load(build, device.index))
+    record = Record()
+    gate = QuickGate(subject.model, subject.oracle, Licence.of(kernel))  # type: ignore[arg-type]
+    verdict = gate.check(pinned(subject.model, plan), record)
+    if verdict.passed:
+        contender = KernelContender(kernel, factory, configuration, compiler, build)
+        run_battery(subject.answers, contender, record, Depth.EVERYTHING)
+    torch.cuda.empty_cache()
+    return record.verdict(verdict.tolerance)
+
+
+@pytest.mark.parametrize("name", [name for name, broken in BROKEN.items() if broken.kernel == "weigh"])
+def test_a_broken_kernel_is_refused_on_the_device(cuda: Device, write_kernel: WriteKernel, name: str) -> None:
+    broken = BROKEN[name]
+    if broken.stage in ("run", "after timing"):
+        pytest.skip("tested through the evaluator")
+    if broken.kind == RACES:
+        pytest.skip("on a GPU this race may come out the same twice")
+    if broken.stage == "large" and torch.cuda.mem_get_info()[0] < ROOM_FOR_LARGE:
+        pytest.skip("needs 104 GB of free memory")
+    if broken.stage == "sanitizer" and find_sanitizer() is None:
+        pytest.skip(NOT_INSTALLED)
+    parts: dict[str, dict[str, str]] = {}
+    for changes in (broken.setting, broken.changes):
+        for part, replaced in changes.items():
+            parts.setdefault(part, {}).update(replaced)
+    verdict = verdict_of(write_kernel(**parts), cuda, broken.mode)
+    assert not verdict.passed
+    if broken.kind != ANOTHER_STREAM:  # what does not wait may be caught anywhere before
+        assert verdict.stages[-1].name.split(",")[0] == broken.stage, verdict.reason
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_gemm_scale_bn_passes_everything(cuda: Device, mode: str) -> None:
+    verdict = verdict_of(GemmScaleBn, cuda, mode)
+    assert verdict.passed, verdict.reason
+
+
+def test_scalar_mul_passes_everything(cuda: Device) -> None:
+    verdict = verdict_of(ScalarMul, cuda)
+    assert verdict.passed, verdict.reason
+    details = {stage.name: stage.detail for stage in verdict.stages}
+    assert "cases" in details["streams"] and "cases" in details["graphs"]
+    assert ("2 cases" if find_sanitizer() else NOT_INSTALLED) in details["sanitizer"]
+
+
+def test_the_small_kernel_passes_everything(cuda: Device, write_kernel: WriteKernel) -> None:
+    verdict = verdict_of(write_kernel(), cuda)
+    assert verdict.passed, verdict.reason

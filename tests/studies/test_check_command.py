@@ -1,0 +1,158 @@
+"""`tunebench check` on kernels and on anyone's files: passes, refusals, crashes and wrong questions."""
+
+from pathlib import Path
+
+import pytest
+from command_line import CommandLine
+from sample_kernel import WriteKernel
+
+from tunebench.studies.checking import CheckRequest, check
+from tunebench.tuner.errors import UserError
+
+FILE = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self, features, offset):
+        super().__init__()
+        self.linear = nn.Linear(features, features)
+        self.offset = offset
+
+    def forward(self, x):
+        return torch.relu(self.linear(x)) + self.offset
+
+batch = 12
+features = 10
+offset = 0.5
+
+def get_inputs():
+    return [torch.rand(batch, features)]
+
+def get_init_inputs():
+    return [features, offset]
+"""
+
+NEW = """
+import torch
+from torch import nn
+
+class ModelNew(nn.Module):
+    def __init__(self, features, offset):
+        super().__init__()
+        self.linear = nn.Linear(features, features)
+        self.offset = offset
+
+    def forward(self, x):
+        return torch.relu(torch.nn.functional.linear(x, self.linear.weight, self.linear.bias)) + self.offset
+"""
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return CommandLine(monkeypatch, capsys)
+
+
+def written(folder: Path, text: str, name: str = "submission.py") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_a_kernels_configuration_passes(run: CommandLine, write_kernel: WriteKernel) -> None:
+    folder = write_kernel().kernel.folder
+    done = run("check", folder, "--device", "cpu", "--config", "block_size=128", "--json")
+    assert done.code == 0, done.err
+    (report,) = done.json
+    assert report["passed"] and report["reason"] == ""
+    assert report["configuration"] == {"block_size": 128, "blocks": 2, "variety": 0}
+    names = [stage["name"] for stage in report["stages"]]
+    assert names.index("structure") < names.index("values, seed 1") < names.index("sizes") < names.index("sanitizer")
+    assert all(stage["seconds"] >= 0 for stage in report["stages"])
+    assert report["errors"]["max_relative"] < 1e-6
+
+
+def test_a_broken_kernel_is_refused_with_the_stage(run: CommandLine, write_kernel: WriteKernel) -> None:
+    folder = write_kernel(source={"i < n;": "i < n - 1;"}).kernel.folder
+    done = run("check", folder, "--device", "cpu")
+    assert done.code == 1
+    lines = done.out.splitlines()
+    assert any("passed" in line and "structure" in line for line in lines)
+    assert any("REFUSED" in line and "written" in line and "1 of 2112 elements" in line for line in lines)
+    assert lines[-1].endswith("eval: refused: 1 of 2112 elements were never written")
+
+
+def test_a_file_with_both_models_passes_and_takes_other_sizes(run: CommandLine, tmp_path: Path) -> None:
+    path = written(tmp_path, FILE + NEW)
+    done = run("check", path, "--size", "features=21", "--device", "cpu", "--mode", "eval", "--json")
+    assert done.code == 0, done.err
+    assert done.json[0]["mode"] == "eval"
+
+
+def test_every_fault_of_a_file_shows_in_one_run(run: CommandLine, tmp_path: Path) -> None:
+    reference = written(tmp_path, FILE, "reference.py")
+    frozen = NEW.replace("self.offset = offset", "self.offset = 0.5").replace(
+        "torch.relu(", "torch.nan_to_num(torch.relu("
+    )
+    frozen = frozen.replace("self.linear.bias))", "self.linear.bias)))")
+    done = run("check", written(tmp_path, frozen), "--reference", reference, "--device", "cpu", "--json")
+    assert done.code == 1
+    (report,) = done.json
+    assert {stage["name"] for stage in report["stages"] if not stage["passed"]} == {"not finite", "sizes"}
+    assert report["mode"] == "train"
+
+
+def test_a_crash_is_a_refusal_that_says_when(run: CommandLine, tmp_path: Path) -> None:
+    crash = "        import ctypes; ctypes.string_at(0)\n        return torch"
+    path = written(tmp_path, FILE + NEW.replace("        return torch", crash))
+    done = run("check", path, "--device", "cpu")
+    assert done.code == 1
+    assert "the process was killed by SIGSEGV, after stage 'degenerate'" in done.out
+
+
+def test_a_hang_is_a_refusal(tmp_path: Path) -> None:
+    hang = NEW.replace("        return torch", "        while True: pass\n        return torch")
+    path = written(tmp_path, FILE + hang)
+    (report,) = check(CheckRequest(str(path), device="cpu", seconds=4.0))
+    assert not report.verdict.passed
+    assert report.verdict.reason.startswith("still running after 4 s: killed")
+
+
+def test_a_model_that_raises_is_refused(tmp_path: Path) -> None:
+    path = written(
+        tmp_path, FILE + NEW.replace("        return torch", "        assert False, 'not today'\n        return torch")
+    )
+    (report,) = check(CheckRequest(str(path), device="cpu"))
+    assert not report.verdict.passed
+    assert report.verdict.reason == "AssertionError: not today"
+
+
+def test_another_state_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, FILE + NEW.replace("self.linear", "self.product"))
+    (report,) = check(CheckRequest(str(path), device="cpu"))
+    assert "cannot be made like the reference" in report.verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["no_such_kernel"], "unknown kernel 'no_such_kernel'"),
+        (["scalar_mul", "--config", "block_size=7"], "tunable 'block_size' has no value 7"),
+        (["scalar_mul", "--config", "blok=7"], "unknown tunable 'blok'"),
+        (["scalar_mul", "--size", "Q=7"], "unknown size of scalar_mul 'Q'"),
+        (["scalar_mul", "--mode", "train"], "unknown mode of scalar_mul 'train'"),
+        (["scalar_mul", "--compiler", "icc"], "unknown compiler 'icc'"),
+        (["scalar_mul", "--reference", "x.py"], "--reference is for files"),
+        (["missing.py"], "missing.py: cannot read"),
+    ],
+)
+def test_a_wrong_question_is_one_line(run: CommandLine, arguments: list[str], message: str) -> None:
+    assert message in run("check", *arguments, "--device", "cpu").error
+
+
+def test_a_file_without_its_parts_is_a_wrong_question(run: CommandLine, tmp_path: Path) -> None:
+    assert "no ModelNew" in run("check", written(tmp_path, FILE), "--device", "cpu").error
+    assert "no Model, get_inputs" in run("check", written(tmp_path, NEW), "--device", "cpu").error
+    failing = written(tmp_path, FILE.replace("return torch.relu", "return torch.oops") + NEW)
+    with pytest.raises(UserError, match="the reference does not run: AttributeError"):
+        check(CheckRequest(str(failing), device="cpu"))

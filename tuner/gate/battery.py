@@ -1,0 +1,121 @@
+"""The full battery: the one list of its stages, and how they are run."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from tunebench.tuner.gate.callers import autocast, compiled, dtypes, gradients
+from tunebench.tuner.gate.calls import from_scratch, held_results, later_calls, same_memory
+from tunebench.tuner.gate.contender import Contender
+from tunebench.tuner.gate.inputs import distributions, non_finite
+from tunebench.tuner.gate.layouts import layouts
+from tunebench.tuner.gate.record import Record, Refusal
+from tunebench.tuner.gate.rig import Answers, Rig
+from tunebench.tuner.gate.sanitizer import sanitized
+from tunebench.tuner.gate.sizes import large, sizes
+from tunebench.tuner.gate.state import mode, statistics, weights
+from tunebench.tuner.gate.streams import devices, graphs, streams
+
+
+class Depth(enum.StrEnum):
+    """How much of the battery is run."""
+
+    FINALIST = "finalist"
+    """What one binary and the code around it can get wrong."""
+    EVERYTHING = "everything"
+    """Also what takes seconds and is the same for every configuration of a kernel."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One stage of the full battery.
+
+    Attributes:
+        run: asks the rig; raises `Refusal`.
+        depth: from which depth on it is run.
+    """
+
+    name: str
+    run: Callable[[Rig], None]
+    depth: Depth = Depth.FINALIST
+
+
+STEPS: Sequence[Step] = (
+    Step("construction", from_scratch),
+    Step("distributions", distributions),
+    Step("not finite", non_finite),
+    Step("layouts", layouts),
+    Step("sizes", sizes),
+    Step("same memory", same_memory),
+    Step("later calls", later_calls),
+    Step("held results", held_results),
+    Step("weights", weights),
+    Step("statistics", statistics),
+    Step("mode", mode),
+    Step("dtypes", dtypes),
+    Step("gradients", gradients),
+    Step("autocast", autocast),
+    Step("streams", streams),
+    Step("graphs", graphs),
+    Step("devices", devices),
+    Step("large", large, Depth.EVERYTHING),
+    Step("torch.compile", compiled, Depth.EVERYTHING),
+    Step("sanitizer", sanitized, Depth.EVERYTHING),
+)
+"""In the order they are run, cheap ones first."""
+
+
+FINAL_STEPS = tuple(step for step in STEPS if step.run is sanitized)
+"""What the finalists of a study go through once more, before they are timed against each other."""
+
+
+def run_battery(
+    answers: Answers,
+    contender: Contender,
+    record: Record,
+    depth: Depth,
+    *,
+    steps: Sequence[Step] = STEPS,
+    keep_going: bool = False,
+) -> None:
+    """Run the full battery; the first refusal ends it.
+
+    Args:
+        answers: of the reference, kept from one contender to the next.
+        record: where each stage is noted.
+        steps: some of them, in place of all.
+        keep_going: run every stage, whatever the earlier ones found.
+    """
+    rig = Rig(answers, contender)
+    with _small_scale(answers.device):
+        for step in steps:
+            if step.depth is Depth.EVERYTHING and depth is Depth.FINALIST:
+                continue
+            rig.begin(step.name)
+            try:
+                with record.stage(step.name) as details, torch.no_grad():
+                    step.run(rig)
+                    details.extend(rig.summary)
+            except Refusal:
+                if not keep_going:
+                    return
+
+
+@contextlib.contextmanager
+def _small_scale(device: torch.device) -> Iterator[None]:
+    """On the CPU one thread: waking others costs more than they save. What torch warns of at size 0 is no news."""
+    threads = torch.get_num_threads()
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,160 @@
+"""How far an output is from the float64 reference, and how far it may be.
+
+A variant passes when its error against float64 is within the tolerance, relative to the size of the output, or within
+twice the error that the reference itself makes at its own precision. Both figures are kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+
+from tunebench.tuner.result import ErrorFigures
+
+TOLERANCE: Mapping[torch.dtype, float] = {
+    torch.float64: 1e-10,
+    torch.float32: 1e-4,
+    torch.float16: 1e-2,
+    torch.bfloat16: 1e-2,
+}
+"""The largest error relative to the size of the output, by dtype of the output."""
+
+REFERENCE_MULTIPLE = 2.0
+"""A variant may also be this many times as wrong as the reference itself."""
+
+_CHUNK_ELEMENTS = 1 << 26  # comparing piece by piece bounds the float64 temporaries to 512 MB each
+_ROW_ELEMENTS = 32  # a row of fewer elements says too little about its own size
+
+
+def tolerance_of(dtype: torch.dtype) -> float:
+    """The tolerance for outputs of a dtype; integers and the like must be met exactly."""
+    if not (dtype.is_floating_point or dtype.is_complex):
+        return 0.0
+    return TOLERANCE.get(dtype, 1e-4)
+
+
+def scale_of(expected: torch.Tensor) -> torch.Tensor:
+    """What errors are relative to: the RMS of each row (first axis) with enough elements, else of the whole output.
+
+    Returns:
+        float64 tensor of shape (rows, 1), or (1, 1).
+    """
+    rows = _as_rows(expected)
+    finite = torch.where(torch.isfinite(rows), rows, 0.0)
+    norms = torch.linalg.vector_norm(finite, dim=1, keepdim=True) / math.sqrt(max(1, rows.shape[1]))
+    floor: torch.Tensor = norms.clamp_min(torch.finfo(torch.float64).tiny)  # a row of zeros must be met exactly
+    return floor
+
+
+def norm_of(expected: torch.Tensor) -> float:
+    """The norm of what is finite."""
+    return float(torch.linalg.vector_norm(torch.where(torch.isfinite(expected), expected, 0.0)))
+
+
+def _as_rows(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.dim() >= 2 and tensor.numel() // max(1, tensor.shape[0]) >= _ROW_ELEMENTS:
+        return tensor.reshape(tensor.shape[0], -1)
+    return tensor.reshape(1, -1)
+
+
+def compare(
+    output: torch.Tensor,
+    expected: torch.Tensor,
+    scale: torch.Tensor,
+    bound: float,
+    norm: float | None = None,
+    *,
+    kinds_may_differ: bool = False,
+) -> ErrorFigures:
+    """Error figures of an output against the float64 reference.
+
+    Where the reference is not finite, the output must be the same kind of not finite; anything else is an infinite
+    error.
+
+    Args:
+        bound: on the relative error; it decides which index is the first wrong one.
+        norm: `norm_of(expected)`, where it is known already.
+        kinds_may_differ: any value that is not finite will do where the reference is not finite.
+    """
+    rows, wanted = _as_rows(output), _as_rows(expected)
+    if not rows.numel():
+        return ErrorFigures(0.0, 0.0, 0.0, 0.0, 0.0)
+    step = max(1, _CHUNK_ELEMENTS // wanted.shape[1])
+    parts = [
+        _Part(rows[start : start + step], wanted[start : start + step], _rows_of(scale, start, step), start)
+        for start in range(0, wanted.shape[0], step)
+    ]
+    # One question to the device for all parts: waiting for it is what costs.
+    summaries = torch.stack([part.summary(part.difference) for part in parts]).tolist()
+    differences = {}
+    for number, part in enumerate(parts):
+        if not all(math.isfinite(figure) for figure in summaries[number]):
+            differences[number] = part.difference_of_kinds(kinds_may_differ)
+            summaries[number] = part.summary(differences[number]).tolist()
+    first_wrong = None
+    for number, part in enumerate(parts):
+        if summaries[number][1] > bound:
+            wrong = differences.get(number, part.difference).abs() > bound * part.scale
+            first_wrong = part.first_row * wanted.shape[1] + int(wrong.flatten().to(torch.uint8).argmax())
+            break
+    distance = math.sqrt(sum(summary[2] ** 2 for summary in summaries))
+    return ErrorFigures(
+        max_absolute=max(summary[0] for summary in summaries),
+        max_relative=max(summary[1] for summary in summaries),
+        relative_norm=_share(distance, norm_of(expected) if norm is None else norm),
+        reference_max_relative=0.0,
+        reference_relative_norm=0.0,
+        first_wrong_index=first_wrong,
+    )
+
+
+def _rows_of(scale: torch.Tensor, start: int, step: int) -> torch.Tensor:
+    return scale[start : start + step] if scale.shape[0] > 1 else scale
+
+
+class _Part:
+    """Some rows of an output with what they should be; few passes over memory, for this is most of what a gate costs.
+
+    Attributes:
+        first_row: which row of the whole is this one's first.
+    """
+
+    def __init__(self, got: torch.Tensor, exact: torch.Tensor, scale: torch.Tensor, first_row: int) -> None:
+        self._got = got
+        self._exact = exact
+        self.scale = scale
+        self.first_row = first_row
+
+    @property
+    def difference(self) -> torch.Tensor:
+        """In float64; made anew each time, so that only one of them takes memory."""
+        return torch.sub(self._exact, self._got)
+
+    def summary(self, difference: torch.Tensor) -> torch.Tensor:
+        """Largest difference, largest relative to the scale, norm; not finite where anything is not."""
+        largest = torch.linalg.vector_norm(difference, ord=math.inf, dim=1, keepdim=True)
+        return torch.stack([largest.max(), (largest / self.scale).max(), torch.linalg.vector_norm(difference)])
+
+    def difference_of_kinds(self, kinds_may_differ: bool) -> torch.Tensor:
+        """The difference where both are finite, 0 where neither is and they are of one kind, infinite elsewhere."""
+        got, exact = self._got, self._exact
+        if kinds_may_differ:
+            same = ~torch.isfinite(got) & ~torch.isfinite(exact)
+        else:
+            same = (got == exact) | (torch.isnan(got) & torch.isnan(exact))
+        both = torch.isfinite(exact) & torch.isfinite(got)
+        return torch.where(both, self.difference, torch.where(same, 0.0, math.inf))
+
+
+def relative_norm(value: torch.Tensor, expected: torch.Tensor) -> float:
+    """‖value − expected‖ / ‖expected‖ over what is finite; infinite where one is finite and the other is not."""
+    wide = value.double()
+    same = (wide == expected) | (torch.isnan(wide) & torch.isnan(expected))
+    distance = float(torch.linalg.vector_norm(torch.where(same, 0.0, wide - expected)))
+    return _share(distance if math.isfinite(distance) else math.inf, norm_of(expected))
+
+
+def _share(distance: float, norm: float) -> float:
+    return distance / norm if norm else (0.0 if distance == 0.0 else math.inf)

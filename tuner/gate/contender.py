@@ -1,0 +1,140 @@
+"""What is on trial: a kernel under one configuration, or any module that claims to equal the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, cast
+
+import torch
+from torch import nn
+
+from tunebench.tuner.compile.base import Build, Compiler, LoadedModule
+from tunebench.tuner.compile.cache import BuildCache
+from tunebench.tuner.device import Device, device_of
+from tunebench.tuner.errors import EmptySpaceError
+from tunebench.tuner.gate.launches import Launch, LaunchRecorder
+from tunebench.tuner.gate.quick import Licence
+from tunebench.tuner.kernel import Kernel, ModelFactory, Plan, TunableModel
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.space import Configuration
+
+ModuleFactory = Callable[..., nn.Module]
+
+
+class Contender(Protocol):
+    """Whatever is compared with the reference in the full battery.
+
+    Attributes:
+        factory: makes the module from the reference's constructor arguments.
+    """
+
+    factory: ModuleFactory
+    licence: Licence
+
+    def ready(self, module: nn.Module, inputs: Sequence[Any]) -> str | None:
+        """Make one of the factory's modules ready for a call; why it cannot serve these inputs, None where it can."""
+
+    def launches(self, module: nn.Module, inputs: Sequence[Any]) -> Sequence[Launch]:
+        """Every launch of a kernel of ours that a call makes."""
+
+
+class ModuleContender:
+    """A module that needs no preparation: a `ModelNew` from any file."""
+
+    def __init__(self, factory: ModuleFactory) -> None:
+        self.factory = factory
+        self.licence = Licence()
+
+    def ready(self, module: nn.Module, inputs: Sequence[Any]) -> str | None:  # noqa: ARG002
+        """Always ready."""
+        return None
+
+    def launches(self, module: nn.Module, inputs: Sequence[Any]) -> Sequence[Launch]:  # noqa: ARG002
+        """None: what it launches is not known here."""
+        return ()
+
+
+class KernelContender:
+    """A kernel's model under one configuration, which is built for whatever problem a call is.
+
+    Args:
+        built: the build of the tuned problem's own variant, where there is one already.
+        builds_more: build further variants where a problem needs them; where not, such problems are passed over.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        factory: ModelFactory,
+        configuration: Configuration,
+        compiler: Compiler,
+        built: Build | None = None,
+        *,
+        builds_more: bool = True,
+    ) -> None:
+        self.factory = cast(ModuleFactory, factory)
+        self.licence = Licence.of(kernel)
+        self._kernel = kernel
+        self._configuration = configuration
+        self._compiler = compiler
+        self._cache = BuildCache()
+        self._builds = {built.variant_digest: built} if built else {}
+        self._builds_more = builds_more
+        self._modules: dict[tuple[str, Device], LoadedModule] = {}
+        self._plans: dict[tuple[Problem, Device], Plan | str] = {}
+
+    def ready(self, module: nn.Module, inputs: Sequence[Any]) -> str | None:
+        """Pin the configuration's plan for these inputs, where a kernel serves them at all.
+
+        Raises:
+            CompileError: the configuration does not compile for this problem.
+            LaunchError: the device refused the binary.
+        """
+        model = cast(TunableModel, module)
+        problem = model.problem(*inputs)
+        if problem is None:
+            return None  # the model runs the reference's operations, whatever is pinned
+        device = device_of(next(value.device for value in inputs if isinstance(value, torch.Tensor)))
+        key = (problem, device)
+        if key not in self._plans:
+            self._plans[key] = self._plan(problem, device)
+        plan = self._plans[key]
+        if isinstance(plan, str):
+            return plan
+        model.pin(plan)
+        return None
+
+    def launches(self, module: nn.Module, inputs: Sequence[Any]) -> Sequence[Launch]:
+        """The launches of one call, with what their arguments held."""
+        model = cast(TunableModel, module)
+        if self.ready(module, inputs) is not None or (problem := model.problem(*inputs)) is None:
+            return ()
+        plan = next(plan for (known, _), plan in self._plans.items() if known == problem)
+        assert isinstance(plan, Plan)
+        variant = self._kernel.variant(plan.configuration, problem, plan.device.architecture)
+        recorder = LaunchRecorder(plan.module, self._builds[variant.digest].code)
+        model.pin(replace(plan, module=recorder))
+        try:
+            model(*inputs)
+        finally:
+            model.pin(plan)
+        return recorder.launches
+
+    def _plan(self, problem: Problem, device: Device) -> Plan | str:
+        space, wanted = self._kernel.space, self._configuration
+        # Tunables that matter for this problem only take their default.
+        values = {tunable.name: [wanted.get(tunable.name, space.default[tunable.name])] for tunable in space.tunables}
+        try:
+            (configuration,) = space.restrict(values).enumerate(problem, device)
+        except EmptySpaceError:
+            return "the configuration is not valid there"
+        variant = self._kernel.variant(configuration, problem, device.architecture)
+        if variant.digest not in self._builds:
+            if not self._builds_more:
+                return "another binary serves there"
+            self._builds[variant.digest] = self._cache.build(self._compiler, variant)
+        loaded = (variant.digest, device)
+        if loaded not in self._modules:
+            self._modules[loaded] = self._compiler.load(self._builds[variant.digest], device.index)
+        return Plan(configuration, problem, device, self._modules[loaded])

@@ -1,0 +1,94 @@
+"""Inputs that `get_inputs` does not draw: other distributions, and values that are not finite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+Change = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
+
+
+def changed(value: Any, change: Change, seed: int) -> Any:
+    """A floating-point tensor with other values, in its own shape and layout; anything else as it is."""
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel():
+        return value
+    generator = torch.Generator(value.device).manual_seed(seed)
+    return torch.empty_like(value).copy_(change(value.detach(), generator))
+
+
+def mixed_signs(value: Any) -> Any:
+    """The same magnitudes, every other one negative."""
+    return changed(value, _alternate, 0)
+
+
+def _alternate(value: torch.Tensor, _: torch.Generator) -> torch.Tensor:
+    flat = value.flatten()
+    signs = torch.ones_like(flat)
+    signs[::2] = -1.0
+    return (flat * signs).reshape(value.shape)
+
+
+def _uniform(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return torch.rand(value.shape, generator=generator, device=value.device)
+
+
+def _normal(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(value.shape, generator=generator, device=value.device)
+
+
+def _wide_range(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Both signs, magnitudes from 1e-3 to 1e3: half types hold them, and sums lose the small ones."""
+    return _normal(value, generator).sign() * 10.0 ** (6.0 * _uniform(value, generator) - 3.0)
+
+
+def _one_hot(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """One 1 in each row of the last axis, zeros elsewhere: what goes where shows."""
+    if not value.dim():
+        return torch.ones_like(value)
+    picks = torch.randint(value.shape[-1], value.shape[:-1], generator=generator, device=value.device)
+    return torch.nn.functional.one_hot(picks, value.shape[-1])
+
+
+def _integers(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Small whole numbers: products and short sums are exact."""
+    return torch.randint(-8, 9, value.shape, generator=generator, device=value.device)
+
+
+DISTRIBUTIONS: Mapping[str, Change] = {
+    "normal": _normal,
+    "wide range": _wide_range,
+    "one-hot": _one_hot,
+    "integers": _integers,
+}
+"""Finite inputs, by name."""
+
+
+def _sprinkled(*numbers: float) -> Change:
+    """Numbers put in a few places, the first and the last among them, where vector and tail code differ."""
+
+    def change(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        flat = _normal(value, generator).to(value.dtype).flatten()
+        places = torch.randint(flat.numel(), (5,), generator=generator, device=value.device)
+        places[0], places[1] = 0, flat.numel() - 1
+        for position, place in enumerate(places):
+            flat[place] = numbers[position % len(numbers)]
+        return flat.reshape(value.shape)
+
+    return change
+
+
+def _denormal(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Numbers below the smallest normal one, which a kernel compiled to flush them loses."""
+    return _normal(value, generator).clamp(-4, 4).double() * (torch.finfo(value.dtype).tiny / 8)
+
+
+NON_FINITE: Mapping[str, Change] = {
+    "NaN": _sprinkled(float("nan")),
+    "+Inf": _sprinkled(float("inf")),
+    "-Inf": _sprinkled(float("-inf")),
+    "Inf of both signs": _sprinkled(float("inf"), float("-inf")),
+    "denormals": _denormal,
+}
+"""Values at the edges of a floating-point type, by name."""

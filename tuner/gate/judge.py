@@ -1,0 +1,80 @@
+"""One call's results against a case: structure, values and buffers. Each function refuses or returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+
+from tunebench.tuner.gate.comparison import REFERENCE_MULTIPLE, compare, relative_norm, tolerance_of
+from tunebench.tuner.gate.memory import shares_memory
+from tunebench.tuner.gate.oracle import Case
+from tunebench.tuner.gate.record import Refusal
+from tunebench.tuner.result import ErrorFigures
+
+
+def judge_structure(case: Case, output: object) -> torch.Tensor:
+    """The output, once it has the reference's shape, dtype, layout and device.
+
+    Raises:
+        Refusal: it has another.
+    """
+    want = case.output_like
+    if not isinstance(output, torch.Tensor):
+        raise Refusal(f"{case.name}: the output is {type(output).__name__}, not a tensor")
+    got = (tuple(output.shape), output.dtype, _strides_that_matter(output))
+    if got != (tuple(want.shape), want.dtype, _strides_that_matter(want)):
+        raise Refusal(
+            f"{case.name}: shape {got[0]}, {got[1]}, strides {output.stride()} in place of "
+            f"{tuple(want.shape)}, {want.dtype}, {want.stride()}"
+        )
+    if output.device != case.expected.device:
+        raise Refusal(f"{case.name}: the output is on {output.device}, the inputs on {case.expected.device}")
+    if not case.aliases_input and shares_memory(output, case.inputs):
+        raise Refusal(f"{case.name}: the output is memory of an input")
+    return output
+
+
+def judge_values(case: Case, output: torch.Tensor, *, kinds_may_differ: bool = False) -> ErrorFigures:
+    """The output's error figures, beside the reference's own.
+
+    Raises:
+        Refusal: its error is beyond the case's bound.
+    """
+    reference = case.reference_errors
+    compared = compare(output, case.expected, case.scale, case.bound, case.norm, kinds_may_differ=kinds_may_differ)
+    errors = replace(
+        compared,
+        reference_max_relative=reference.max_relative,
+        reference_relative_norm=reference.relative_norm,
+    )
+    if not errors.max_relative <= case.bound:
+        raise Refusal(
+            f"{case.name}: error {errors.max_relative:.2e} of the output's size, allowed {case.bound:.2e}; "
+            f"first wrong element {errors.first_wrong_index}",
+            errors,
+        )
+    return errors
+
+
+def judge_buffers(case: Case, buffers: Mapping[str, torch.Tensor]) -> None:
+    """The module's buffers after the call.
+
+    Raises:
+        Refusal: one is missing or not what the reference's is.
+    """
+    for name, expected in case.expected_buffers.items():
+        if name not in buffers:
+            raise Refusal(f"{case.name}: there is no buffer '{name}'")
+        allowed = max(tolerance_of(buffers[name].dtype), REFERENCE_MULTIPLE * case.reference_buffer_error)
+        error = relative_norm(buffers[name], expected)
+        if not error <= allowed:
+            raise Refusal(f"{case.name}: buffer '{name}' is off by {error:.2e} of its size, allowed {allowed:.2e}")
+
+
+def _strides_that_matter(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Strides of axes along which there is a step to take."""
+    if not tensor.numel():
+        return ()
+    return tuple(stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1)

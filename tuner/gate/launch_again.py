@@ -1,0 +1,54 @@
+"""Makes recorded launches again, in a process of its own: `python launch_again.py FILE DEVICE`.
+
+It imports the driver's bindings and nothing else, so that a sanitizer has little to watch. The file is one that
+`sanitizer.py` has just written.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def main(recording: str, device_index: str) -> None:
+    """Make every launch, and wait for the last."""
+    from cuda.bindings import driver
+
+    def ask(function: Any, *arguments: Any) -> Any:
+        status, *values = function(*arguments)
+        if int(status) != 0:
+            sys.exit(f"{function.__name__}: {status}")
+        return values[0] if values else None
+
+    ask(driver.cuInit, 0)
+    context = ask(driver.cuDevicePrimaryCtxRetain, ask(driver.cuDeviceGet, int(device_index)))
+    ask(driver.cuCtxSetCurrent, context)
+    for code, entry_point, grid, block, shared, buffers, arguments in pickle.loads(Path(recording).read_bytes()):
+        function = ask(driver.cuModuleGetFunction, ask(driver.cuModuleLoadData, code), entry_point.encode())
+        if shared:
+            limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            ask(driver.cuFuncSetAttribute, function, limit, shared)
+        pointers = []
+        for buffer in buffers:
+            pointers.append(int(ask(driver.cuMemAlloc, max(1, len(buffer)))))
+            ask(driver.cuMemcpyHtoD, pointers[-1], buffer, len(buffer))
+        values: list[int | float] = []
+        types: list[Any] = []
+        for first, second in arguments:
+            if isinstance(first, int):
+                values.append(pointers[first] + second)
+                types.append(ctypes.c_void_p)
+            else:
+                values.append(second or 0)
+                types.append(getattr(ctypes, first))
+        ask(driver.cuLaunchKernel, function, *grid, *block, shared, 0, (tuple(values), tuple(types)), 0)
+        ask(driver.cuCtxSynchronize)
+        for pointer in pointers:
+            ask(driver.cuMemFree, pointer)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,201 @@
+"""What the reference says: its answers in float64, and how far it is from them at its own precision."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from tunebench.tuner.gate.comparison import (
+    REFERENCE_MULTIPLE,
+    compare,
+    norm_of,
+    relative_norm,
+    scale_of,
+    tolerance_of,
+)
+from tunebench.tuner.gate.distributions import mixed_signs
+from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal, described
+from tunebench.tuner.gate.memory import Bands, checksums, shares_memory
+from tunebench.tuner.reference import Reference
+from tunebench.tuner.result import ErrorFigures
+
+
+@dataclass(frozen=True)
+class Case:
+    """One set of inputs with what the reference makes of it.
+
+    Attributes:
+        expected: the output in float64; where the reference at its own precision is not finite, what it is there.
+        expected_buffers: the module's buffers after the call, in float64.
+        scale, norm: what errors are relative to (see `comparison.scale_of`).
+        output_like: a meta tensor of the reference's own output: shape, dtype, layout.
+        aliases_input: whether the reference's output is memory of its input.
+        reference_errors: the reference's own error figures, at its own precision.
+        reference_buffer_error: the largest relative norm error of its buffers.
+        input_sums: checksums of the inputs, none where the reference changes them itself.
+    """
+
+    name: str
+    inputs: tuple[Any, ...]
+    expected: torch.Tensor
+    expected_buffers: Mapping[str, torch.Tensor]
+    scale: torch.Tensor
+    norm: float
+    output_like: torch.Tensor
+    aliases_input: bool
+    reference_errors: ErrorFigures
+    reference_buffer_error: float
+    input_sums: Sequence[torch.Tensor]
+
+    @property
+    def tolerance(self) -> float:
+        """The bound on the relative error that the output's dtype sets."""
+        return tolerance_of(self.output_like.dtype)
+
+    @property
+    def bound(self) -> float:
+        """The error that passes: the tolerance, or twice the reference's own."""
+        return max(self.tolerance, REFERENCE_MULTIPLE * self.reference_errors.max_relative)
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """The reference's answers for one problem, computed once and used for every variant.
+
+    Attributes:
+        state: the module's state before each case.
+        bands: guard bands around the inputs.
+        degenerate: answers that are no answers (zeros, say) and that these cases would let pass.
+        steady: a second call on the first case's inputs has the same answer, whatever the first did to the module.
+    """
+
+    cases: tuple[Case, ...]
+    tolerance: float
+    state: Mapping[str, torch.Tensor]
+    bands: Bands
+    degenerate: tuple[str, ...]
+    steady: bool
+
+
+Context = Callable[[], AbstractContextManager[object]]
+
+
+def consult_reference(reference: Reference, model: nn.Module, device: torch.device, seeds: Sequence[int]) -> Oracle:
+    """Run the reference, at its own precision and in float64, on inputs of several seeds.
+
+    The last case negates half of the first one's values, so that signs and cancellation are met even where
+    `get_inputs` draws from [0, 1).
+    """
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    bands = Bands()
+    drawn = [(f"seed {seed}", reference.make_inputs(seed, device)) for seed in seeds]
+    drawn.append(("mixed signs", tuple(mixed_signs(value) for value in drawn[0][1])))
+    cases = []
+    with torch.no_grad():
+        for name, inputs in drawn:
+            model.load_state_dict(state)
+            cases.append(consult(model, name, tuple(bands.around(value) for value in inputs)))
+        first = cases[0]
+        model.load_state_dict(state)
+        model(*first.inputs)
+        again = compare(model(*first.inputs), first.expected, first.scale, first.bound, first.norm)
+        model.load_state_dict(state)
+        steady = again.max_relative <= first.bound
+        return Oracle(tuple(cases), first.tolerance, state, bands, degenerate_answers(cases), steady)
+
+
+def consult(model: nn.Module, name: str, inputs: tuple[Any, ...], context: Context = contextlib.nullcontext) -> Case:
+    """One case; the model's buffers move as in any call.
+
+    Args:
+        context: what the call at the reference's own precision runs under, such as autocast.
+
+    Raises:
+        ReferenceRefusal: the model raises on these inputs, or returns something else than one tensor.
+    """
+    exact = copy.deepcopy(model).double()
+    wide = [widened(value) for value in inputs]
+    before = checksums(inputs)
+    try:
+        with context():
+            eager = model(*inputs)
+        expected = exact(*wide)
+    except FAILURES as error:
+        raise ReferenceRefusal(f"the reference does not run: {described(error)}") from error
+    if not isinstance(eager, torch.Tensor):
+        raise ReferenceRefusal(f"the reference returns {type(eager).__name__}, not one tensor")
+    after = checksums(inputs)
+    unchanged = all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+    expected = expected.double()
+    own = eager.detach()
+    kind = torch.isfinite(own) & torch.isfinite(expected)
+    if not bool(kind.all()):
+        # Overflow belongs to a precision: float64 says what the value is, the reference what kind of value it is.
+        expected = torch.where(kind, expected, own.double())
+    buffers = {key: value.double() for key, value in _buffers(exact).items()}
+    scale, norm = scale_of(expected), norm_of(expected)
+    errors = compare(own, expected, scale, math.inf, norm)
+    own_buffers = _buffers(model)
+    buffer_error = max((relative_norm(own_buffers[key], buffers[key]) for key in buffers), default=0.0)
+    return Case(
+        name=name,
+        inputs=inputs,
+        expected=expected,
+        expected_buffers=buffers,
+        scale=scale,
+        norm=norm,
+        output_like=torch.empty_like(own, device="meta"),
+        aliases_input=shares_memory(own, inputs),
+        reference_errors=replace(
+            errors, reference_max_relative=errors.max_relative, reference_relative_norm=errors.relative_norm
+        ),
+        reference_buffer_error=buffer_error,
+        input_sums=before if unchanged else [],
+    )
+
+
+def degenerate_answers(cases: Sequence[Case]) -> tuple[str, ...]:
+    """The answers that are no answers and that every one of these cases would let pass."""
+    first = cases[0]
+
+    def passes(answer: Callable[[Case], torch.Tensor | None]) -> bool:
+        for case in cases:
+            value = answer(case)
+            if value is None or not compare(value, case.expected, case.scale, case.bound, case.norm).max_relative <= (
+                case.bound
+            ):
+                return False
+        return bool(first.expected.numel())
+
+    answers: dict[str, Callable[[Case], torch.Tensor | None]] = {
+        "zeros": lambda case: torch.zeros_like(case.expected),
+        "one constant": lambda case: torch.full_like(case.expected, float(case.expected.nanmean())),
+        "a copy of the input": _input_of_that_shape,
+        "the answer to other inputs": lambda case: (first if case is not first else cases[-1]).expected,
+    }
+    return tuple(name for name, answer in answers.items() if passes(answer))
+
+
+def _input_of_that_shape(case: Case) -> torch.Tensor | None:
+    same = (v for v in case.inputs if isinstance(v, torch.Tensor) and v.shape == case.expected.shape)
+    return next(same, None)
+
+
+def widened(value: Any) -> Any:
+    """A floating-point tensor in float64, a copy; anything else as it is."""
+    if isinstance(value, torch.Tensor) and value.is_floating_point():
+        return value.detach().to(torch.float64, copy=True)
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def _buffers(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Every buffer; counts such as `num_batches_tracked` too, since they must move the same way."""
+    return {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
