@@ -23,7 +23,7 @@ from tunebench.tuner.errors import CompileError, CompileTimeoutError
 from tunebench.tuner.evaluate import Evaluator, Finalist
 from tunebench.tuner.history import PastTrial, TrialLog
 from tunebench.tuner.kernel import Kernel
-from tunebench.tuner.result import Comparison, Stage, TrialResult, TrialStatus
+from tunebench.tuner.result import Comparison, TrialResult, TrialStatus
 from tunebench.tuner.sampler import PoolSampler, SpaceExhausted
 from tunebench.tuner.space import Configuration, ValidSpace
 
@@ -147,7 +147,6 @@ class StudyRun:
         self._study = self._rebuild()
         self._refusals: Counter[str] = Counter()
         self._sanitizer = ""
-        self._sanity: dict[Configuration, Stage] = {}
         self._started = time.monotonic()
 
     def run(self, budget: Budget, report: Callable[[Progress], None] = lambda _: None) -> Outcome:
@@ -244,13 +243,12 @@ class StudyRun:
             return None
         default = self._space[self._space.default]
         correct = any(trial.configuration == default for trial in ranked)
-        finalists = [self._built(one) for one in self._finalists(ranked) if one != default]
-        finalists = [finalist for finalist in finalists if self._sane(finalist)]
-        baseline = self._built(default) if correct else None
-        if baseline and not self._sane(baseline):
-            baseline = None
-        if not finalists and baseline is None:
+        contenders = [one for one in self._finalists(ranked) if one != default] + [default] * correct
+        sane = self._sane([self._built(one) for one in contenders])
+        if not sane:
             return None
+        finalists = [finalist for finalist in sane if finalist[0] != default]
+        baseline = next((finalist for finalist in sane if finalist[0] == default), None)
         comparison = self._evaluator.compare(finalists, baseline)
         self._log.conclude(comparison)
         return comparison
@@ -262,15 +260,14 @@ class StudyRun:
         count = min(max(close, LEAST_FINALISTS), MOST_FINALISTS)
         return self._space.simplest_first(trial.configuration for trial in ranked[:count])
 
-    def _sane(self, finalist: Finalist) -> bool:
-        """Whether compute-sanitizer, where it is installed, finds nothing; what it finds is told with the refusals."""
-        configuration = finalist[0]
-        if configuration not in self._sanity:
-            stage = self._sanity[configuration] = self._evaluator.sanitize(finalist)
-            self._sanitizer = stage.detail
+    def _sane(self, finalists: Sequence[Finalist]) -> list[Finalist]:
+        """Those in which compute-sanitizer, where it is installed, finds nothing; others are told as refusals."""
+        stages = self._evaluator.sanitize(finalists)
+        for (configuration, _), stage in zip(finalists, stages, strict=True):
             if not stage.passed:
                 self._refusals[f"{stage.name}, {configuration}: {stage.detail}"] += 1
-        return self._sanity[configuration].passed
+        self._sanitizer = next((stage.detail for stage in stages if stage.passed), "nothing passed")
+        return [finalist for finalist, stage in zip(finalists, stages, strict=True) if stage.passed]
 
     def _built(self, configuration: Configuration) -> Finalist:
         return configuration, self._submit(configuration).result()

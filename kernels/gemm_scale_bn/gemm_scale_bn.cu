@@ -98,17 +98,17 @@ template <int width> struct Columns {
     Columns() = default;
     __device__ __forceinline__ Columns(const Features& features, long long first) {
         if constexpr (folded) {
-            multiplier = *reinterpret_cast<const vector_t*>(features.multiplier + first);
-            offset = *reinterpret_cast<const vector_t*>(features.offset + first);
+            multiplier = load_anywhere<vector_t>(features.multiplier + first);
+            offset = load_anywhere<vector_t>(features.offset + first);
         } else {
-            scale = *reinterpret_cast<const vector_t*>(features.scale + first);
-            mean = *reinterpret_cast<const vector_t*>(features.mean + first);
-            weight = *reinterpret_cast<const vector_t*>(features.weight + first);
-            bias = *reinterpret_cast<const vector_t*>(features.bias + first);
+            scale = load_anywhere<vector_t>(features.scale + first);
+            mean = load_anywhere<vector_t>(features.mean + first);
+            weight = load_anywhere<vector_t>(features.weight + first);
+            bias = load_anywhere<vector_t>(features.bias + first);
             if constexpr (per_element) {
-                variance = *reinterpret_cast<const vector_t*>(features.variance + first);
+                variance = load_anywhere<vector_t>(features.variance + first);
             } else {
-                multiplier = *reinterpret_cast<const vector_t*>(features.multiplier + first);
+                multiplier = load_anywhere<vector_t>(features.multiplier + first);
             }
         }
     }

@@ -114,6 +114,7 @@ class ModelNew(TunedModule):
         space=SPACE,
         work=work,
         include=INCLUDE,
+        bulk_copies=split_product.BULK_COPIES,
         modes=("eval", "train"),
     )
 

@@ -81,6 +81,7 @@ class ModelNew(TunedModule):
         space=SPACE,
         work=work,
         include=INCLUDE,
+        bulk_copies=split_product.BULK_COPIES,
     )
 
     def __init__(self, input_size: int, hidden_size: int, scaling_factor: float) -> None:
