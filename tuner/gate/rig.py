@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from tunebench.tuner.errors import KernelFolderError
+from tunebench.tuner.gate.comparison import REFERENCE_MULTIPLE, TOLERANCE
 from tunebench.tuner.gate.contender import Contender
 from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal, described
 from tunebench.tuner.gate.judge import judge_buffers, judge_structure, judge_values
@@ -28,8 +29,13 @@ from tunebench.tuner.reference import Reference
 
 Call = Callable[..., Any]
 
+FEW_SAMPLES_MULTIPLE = 4.0
+"""A contender may be this many times as wrong as the reference in the battery. Its questions are about logic: the
+outputs are small, and the largest of few errors of rounding is now and then twice another such."""
+
 _MOST_ELEMENTS = 1 << 16  # of all inputs of the reduced problem, and of its parameters
 _MOST_KEPT_ELEMENTS = 1 << 20  # an answer with more is computed anew for every variant
+_ALIKE = 4.0  # errors of one precision differ less than that between sizes
 _MOST_KEPT_SIZES = 2  # left as they are where the binary is for one value of them
 _CAPS = (128, 64, 32, 16, 8)
 
@@ -67,7 +73,7 @@ class Answers:
 
     Attributes:
         source: the reference file at the problem's own sizes.
-        oracle: the reference's answers at these sizes. The error that they allow passes at reduced sizes too, where a
+        oracle: the reference's answers at these sizes. The error that they allow passes at other sizes too, where a
             library may happen to choose a more precise algorithm for the reference.
         mode: that the models are in.
     """
@@ -76,6 +82,8 @@ class Answers:
         self.source = source
         self._dtype = oracle.cases[0].output_like.dtype
         self._allowance = max(case.bound for case in oracle.cases)
+        self._own_error = max(case.reference_errors.max_relative for case in oracle.cases)
+        self._alike: dict[str, bool] = {}
         self.device = device
         self.mode = mode
         self._cases: dict[tuple[str, str], Case | None] = {}
@@ -115,6 +123,18 @@ class Answers:
                 if source := self.at({**reduced.sizes, **{name: self.source.sizes[name] for name in names}}):
                     yield source
 
+    def is_alike(self, source: Reference) -> bool:
+        """Whether the reference is about as imprecise at these sizes as at its own, where that shows at all: a library
+        that may use less than full precision does so for some sizes only."""
+        if self._own_error <= TOLERANCE.get(self._dtype, 0.0) / REFERENCE_MULTIPLE:
+            return True
+        key = str(dict(source.sizes))
+        if key not in self._alike:
+            model = self.mode.put(source.make_model(0, self.device))
+            case = consult(model, "precision", source.make_inputs(0, self.device))
+            self._alike[key] = case.reference_errors.max_relative >= self._own_error / _ALIKE
+        return self._alike[key]
+
     def note_serving(self, source: Reference) -> None:
         """Try these sizes first for the next contender, unless nothing is smaller in them."""
         if source is self.source:
@@ -146,8 +166,10 @@ class Answers:
             return self._cases[key]
         try:
             case = consult(pair.reference, label, inputs(), context)
+            allowance = FEW_SAMPLES_MULTIPLE * case.reference_errors.max_relative
             if case.output_like.dtype == self._dtype:
-                case = replace(case, allowance=self._allowance)
+                allowance = max(allowance, self._allowance)
+            case = replace(case, allowance=allowance)
         except ReferenceRefusal:
             case = None
         if case is None or case.expected.numel() <= _MOST_KEPT_ELEMENTS:
@@ -215,6 +237,8 @@ class Rig:
         return self._base
 
     def _serves(self, source: Reference) -> bool:
+        if not self.answers.is_alike(source):
+            return False
         pair = self.pair(source)
         return self.contender.ready(pair.candidate, pair.inputs(0)) is None
 
