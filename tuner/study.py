@@ -27,11 +27,8 @@ from tunebench.tuner.result import Comparison, TrialResult, TrialStatus
 from tunebench.tuner.sampler import PoolSampler, SpaceExhausted
 from tunebench.tuner.space import Configuration, ValidSpace
 
-FINALISTS_WITHIN = 1.05
-"""The configurations whose screened median is within so many times the best are timed again, interleaved."""
-
-LEAST_FINALISTS = 8
-MOST_FINALISTS = 16
+FINALISTS = 8
+"""So many of the best screened configurations are timed again, interleaved."""
 
 _MAX_COMPILE_WORKERS = 16
 
@@ -254,11 +251,8 @@ class StudyRun:
         return comparison
 
     def _finalists(self, ranked: Sequence[PastTrial]) -> list[Configuration]:
-        """What is timed again: all that are nearly as fast as the best, but neither too few nor too many."""
-        limit = FINALISTS_WITHIN * (ranked[0].median_ms or 0.0)
-        close = sum((trial.median_ms or 0.0) <= limit for trial in ranked)
-        count = min(max(close, LEAST_FINALISTS), MOST_FINALISTS)
-        return self._space.simplest_first(trial.configuration for trial in ranked[:count])
+        """What is timed again, the simplest first."""
+        return self._space.simplest_first(trial.configuration for trial in ranked[:FINALISTS])
 
     def _sane(self, finalists: Sequence[Finalist]) -> list[Finalist]:
         """Those in which compute-sanitizer, where it is installed, finds nothing; others are told as refusals."""
@@ -314,11 +308,6 @@ def _finalist_ms(ranked: Sequence[PastTrial]) -> float | None:
     """Whatever is timed below this may be a finalist, now or at the end; None where everything may.
 
     Such a trial is proven before it is recorded, so that nothing unproven ever leads. Later trials only push others
-    back and lower the best, so that what is no finalist when it is recorded never becomes one.
+    back, so that what is no finalist when it is recorded never becomes one.
     """
-    if len(ranked) < LEAST_FINALISTS:
-        return None
-    close = FINALISTS_WITHIN * (ranked[0].median_ms or 0.0)
-    if len(ranked) >= MOST_FINALISTS:
-        close = min(close, ranked[MOST_FINALISTS - 1].median_ms or 0.0)
-    return max(close, ranked[LEAST_FINALISTS - 1].median_ms or 0.0)
+    return ranked[FINALISTS - 1].median_ms if len(ranked) >= FINALISTS else None

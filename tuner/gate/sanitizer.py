@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -27,13 +27,7 @@ from tunebench.tuner.gate.rig import Rig
 from tunebench.tuner.result import Stage
 
 NAME = "sanitizer"
-TOOLS: Mapping[str, Sequence[str]] = {
-    # Neighbours in memory may be what is read by mistake: buffers are kept well apart.
-    "memcheck": ("--padding", "1048576"),
-    "racecheck": (),
-}
-"""By name, with their own options."""
-
+TOOLS = ("memcheck", "racecheck")
 AT_ONCE = 8
 """Contenders under the tools at a time."""
 
@@ -148,7 +142,7 @@ def run_tool(program: str, tool: str, launches: Sequence[Launch], device_index: 
         recording = Path(folder) / "launches"
         recording.write_bytes(pickle.dumps([astuple(launch) for launch in launches]))
         child = [sys.executable, launch_again.__file__, str(recording), str(device_index)]
-        command = [program, "--tool", tool, *TOOLS[tool], "--error-exitcode", str(_FOUND), *child]
+        command = [program, "--tool", tool, "--error-exitcode", str(_FOUND), *child]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
         except subprocess.TimeoutExpired:
