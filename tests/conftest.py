@@ -46,6 +46,12 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def short_confirmation() -> None:
+    """What is tested is that winners are confirmed, not how well: a busy CPU would take all the time there is."""
+    os.environ["TUNEBENCH_CONFIRM_SECONDS"] = "0.2"
+
+
+@pytest.fixture(scope="session", autouse=True)
 def shared_builds(tmp_path_factory: pytest.TempPathFactory) -> None:
     """One build cache for the whole session, all its workers included: the same variants are compiled once."""
     folder = tmp_path_factory.getbasetemp()

@@ -7,12 +7,14 @@ temperature, a neighbour) drifts for all alike and cancels.
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from tunebench.tuner.errors import UserError
 from tunebench.tuner.measure import Call, Clock, Control
 from tunebench.tuner.result import CONTROL, Decision, Ratio
 from tunebench.tuner.statistics import median_interval, samples_needed
@@ -25,7 +27,8 @@ WITHIN = 0.005
 
 MOST_ROUNDS = 160
 MOST_SECONDS = 10.0
-"""Of rounds, whichever comes first; at least as many rounds as an interval needs."""
+"""Of rounds, whichever comes first; at least as many rounds as an interval needs. `TUNEBENCH_CONFIRM_SECONDS` in the
+environment says otherwise: where times scatter, as on a busy CPU, intervals stay wide however long one waits."""
 
 ROUNDS_BETWEEN_LOOKS = 4
 """So often the control call runs, and the intervals are looked at."""
@@ -45,7 +48,7 @@ def speedup(of: Sequence[float], over: Sequence[float], confidence: float = CONF
 
 
 def confirm(
-    calls: Mapping[str, Call], pivot: str, twin: Call, clock: Clock, control: Control, seconds: float = MOST_SECONDS
+    calls: Mapping[str, Call], pivot: str, twin: Call, clock: Clock, control: Control, seconds: float | None = None
 ) -> Samples:
     """Time contenders in interleaved rounds, with a second copy of one of them as the control.
 
@@ -54,8 +57,12 @@ def confirm(
 
     Args:
         pivot: the contender that `twin` is a second copy of.
-        seconds: of rounds at most.
+        seconds: of rounds at most; None for `MOST_SECONDS`.
+
+    Raises:
+        UserError: `TUNEBENCH_CONFIRM_SECONDS` is not a number of seconds.
     """
+    seconds = _most_seconds() if seconds is None else seconds
     contenders = {**calls, CONTROL: twin}
     for call in contenders.values():
         clock.warm_up(call)
@@ -66,6 +73,17 @@ def confirm(
         if control_ratio(samples, pivot).decision is Decision.TIE:
             break
     return samples
+
+
+def _most_seconds() -> float:
+    given = os.environ.get("TUNEBENCH_CONFIRM_SECONDS", "")
+    try:
+        seconds = float(given or MOST_SECONDS)
+    except ValueError:
+        seconds = -1.0
+    if not 0.0 <= seconds < float("inf"):
+        raise UserError(f"TUNEBENCH_CONFIRM_SECONDS is '{given}': give a number of seconds, or unset it")
+    return seconds
 
 
 def control_ratio(samples: Samples, pivot: str) -> Ratio:

@@ -130,7 +130,7 @@ def _print(console: Console, outcome: Bench) -> None:
         )
         for result in outcome.results
     ]
-    title = "Speed-ups: medians of per-round ratios, 95 % intervals; error: against float64, multiple of eager's own"
+    title = "Speed-ups: medians of per-round ratios, 99 % intervals; error: against float64, multiple of eager's own"
     print_table(console, columns, rows, title)
 
 
