@@ -2,9 +2,11 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from hostile_count import tried
 from sample_kernel import MODEL, REFERENCE, SOURCE, WriteKernel
 
 from tunebench.kernels.registry import load_model
@@ -58,6 +60,25 @@ def shared_builds(tmp_path_factory: pytest.TempPathFactory) -> None:
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
     os.environ["TUNEBENCH_CACHE"] = str(folder / "builds")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker's counts go to the run that it belongs to."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["hostile"] = dict(tried)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A worker has ended."""
+    tried.update(getattr(node, "workeroutput", {}).get("hostile", {}))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many hostile inputs were tried."""
+    if tried:
+        kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(tried.items()))
+        terminalreporter.write_line(f"hostile inputs tried: {kinds}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -8,16 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hostile_count import tried
 from sqlalchemy import create_engine, make_url, text
 
 from tunebench.db.store import Database, open_database
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how many hostile inputs were tried."""
-    if tried:
-        terminalreporter.write_line(f"hostile inputs tried: {', '.join(f'{n} {kind}' for kind, n in tried.items())}")
 
 
 SERVER = os.environ.get("TUNEBENCH_TEST_POSTGRES")
