@@ -12,7 +12,6 @@ from sqlalchemy import create_engine, make_url, text
 
 from tunebench.db.store import Database, open_database
 
-
 SERVER = os.environ.get("TUNEBENCH_TEST_POSTGRES")
 
 
