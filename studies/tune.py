@@ -7,26 +7,30 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
+from tunebench.db.earlier import beginning_of
 from tunebench.db.optuna_mirror import publish
 from tunebench.db.store import Database
 from tunebench.kernels.registry import load_model
+from tunebench.kernels.shipped import shipped_studies
 from tunebench.kernels.tuned_module import TunedModule, forget_plans
 from tunebench.studies.study_file import StudyRequest, make_request, read_study_file
 from tunebench.tuner.compile import compiler_for
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.device import Device, find_device
+from tunebench.tuner.earlier import EarlierStudy, carry_over
 from tunebench.tuner.environment import current_environment
-from tunebench.tuner.errors import UnknownNameError
+from tunebench.tuner.errors import UnknownNameError, UserError
 from tunebench.tuner.evaluate import LocalEvaluator, Subject
 from tunebench.tuner.forkserver import start_forkserver
-from tunebench.tuner.history import StudyDescription
+from tunebench.tuner.history import Carried, StudyDescription
 from tunebench.tuner.kernel import Kernel, Mode
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.reference import Reference
 from tunebench.tuner.sampler import SAMPLERS, make_sampler
-from tunebench.tuner.space import SearchSpace
+from tunebench.tuner.space import SearchSpace, ValidSpace
 from tunebench.tuner.study import Budget, Ending, Outcome, Progress, StudyRun
 from tunebench.tuner.worker import WorkerEvaluator
 
@@ -37,6 +41,7 @@ class StudyReport:
 
     Attributes:
         study: its number in the database.
+        carried: what it began with from earlier studies.
     """
 
     kernel: str
@@ -44,16 +49,24 @@ class StudyReport:
     device: Device
     study: int
     outcome: Outcome
+    carried: tuple[Carried, ...] = ()
 
 
 @dataclass(frozen=True)
 class Announcement:
-    """A study that is about to run, for whoever shows progress."""
+    """A study that is about to run, for whoever shows progress.
+
+    Attributes:
+        carried: what it began with from earlier studies.
+        done: trials of earlier runs.
+    """
 
     kernel: str
     problem: Problem
     device: Device
     space_size: int
+    carried: tuple[Carried, ...] = ()
+    done: int = 0
 
 
 Reporter = Callable[[Announcement], Callable[[Progress], None]]
@@ -163,15 +176,58 @@ def _tune_mode(resolved: Resolved, mode: Mode, database: Database, announce: Rep
             sampler=request.sampler,
             seed=request.seed,
         )
-        log = database.study(description, current_environment(device, compiler.version()))
-        sampler = make_sampler(request.sampler, space, request.seed)
-        run = StudyRun(kernel, evaluator, space, compiler, sampler, log)
-        progress = announce(Announcement(kernel.name, evaluator.problem, device, len(space)))
-        outcome = run.run(Budget(request.trials, request.seconds), progress)
+        knowledge = _knowledge(resolved, description, space, database)
+        environment = current_environment(device, compiler.version())
+        log = database.study(description, environment, knowledge.moment, knowledge.carried)
+        sampler = make_sampler(request.sampler, space, request.seed, knowledge.earlier)
+        run = StudyRun(kernel, evaluator, space, compiler, sampler, log, carried=knowledge.carried)
+        progress = announce(
+            Announcement(kernel.name, evaluator.problem, device, len(space), knowledge.carried, len(log.past()))
+        )
+        outcome = run.run(Budget(request.trials, request.seconds, stop_early=request.stop_early), progress)
     finally:
         evaluator.close()
     publish(database, log.study_id, {tunable.name: tunable.values for tunable in resolved.space.tunables})
-    return StudyReport(kernel.name, evaluator.problem, device, log.study_id, outcome)
+    return StudyReport(kernel.name, evaluator.problem, device, log.study_id, outcome, knowledge.carried)
+
+
+@dataclass(frozen=True)
+class _Knowledge:
+    """What a study begins with, or began with when it was new.
+
+    Attributes:
+        moment: when it began.
+        carried: its first trials, after the default.
+        earlier: what its model is told; empty where nothing was carried.
+    """
+
+    moment: datetime
+    carried: tuple[Carried, ...]
+    earlier: tuple[EarlierStudy, ...]
+
+
+def _knowledge(resolved: Resolved, description: StudyDescription, space: ValidSpace, database: Database) -> _Knowledge:
+    """The same however often a study is resumed: what it began with is on record, and later results do not count.
+
+    Raises:
+        UserError: it is to begin without and has begun with something.
+    """
+    request, kernel = resolved.request, resolved.kernel
+    beginning = beginning_of(database, description)
+    if beginning.study is not None:
+        carried = beginning.carried or ()
+        if request.fresh and carried:
+            raise UserError(
+                f"study {beginning.study} has begun with {len(carried)} configurations from earlier ones: leave out "
+                "--fresh to go on with it, or begin another one with --seed"
+            )
+        return _Knowledge(beginning.moment, carried, beginning.earlier if carried else ())
+    if request.fresh or not SAMPLERS[request.sampler].learns:
+        return _Knowledge(beginning.moment, (), ())
+    shipped = shipped_studies(kernel, description.problem, description.device)
+    earlier = tuple(sorted((*beginning.earlier, *shipped), key=lambda study: study.distance))
+    found = tuple(carry_over(space, earlier))
+    return _Knowledge(beginning.moment, found, beginning.earlier if found else ())
 
 
 def _modes(kernel: Kernel, request: StudyRequest) -> Sequence[Mode]:

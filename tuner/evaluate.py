@@ -21,6 +21,7 @@ from tunebench.tuner.gate.quick import Licence, QuickGate, pinned
 from tunebench.tuner.gate.record import Record
 from tunebench.tuner.gate.rig import Answers
 from tunebench.tuner.history import PastTrial
+from tunebench.tuner.identity import WatchedConfiguration, run_key
 from tunebench.tuner.kernel import Kernel, Mode, ModelFactory, Plan, TunableModel
 from tunebench.tuner.measure import Call, Control, clocks_for, measure_steadily, pick_clock
 from tunebench.tuner.problem import Problem, Work
@@ -156,6 +157,15 @@ class LocalEvaluator:
         Raises:
             DeviceLostError: the variant left the device unusable for this process.
         """
+        watched = WatchedConfiguration(configuration)
+        result = self._evaluate(watched, build, incumbent, finalist_ms)
+        # An error while running may be the moment's; what was timed or refused is the run's own.
+        known = result.status.timed or result.status is TrialStatus.CORRECTNESS
+        return replace(result, configuration=configuration, run_key=run_key(build, watched) if known else None)
+
+    def _evaluate(
+        self, configuration: Configuration, build: Build, incumbent: PastTrial | None, finalist_ms: float | None
+    ) -> TrialResult:
         seconds = {"compile": build.seconds}
         verdict = measurement = None
         try:

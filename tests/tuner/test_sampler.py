@@ -17,7 +17,7 @@ from optuna.trial import TrialState
 from tunebench.tuner.errors import UnknownNameError, UserError
 from tunebench.tuner.filtered import FilteredSampler
 from tunebench.tuner.gaussian_process import KernelPrior, PoolFeatures, Posterior, fit, prior_parameters
-from tunebench.tuner.pool_model import PoolModel, PoolSettings, balanced_design, log_expected_improvement, targets_of
+from tunebench.tuner.pool_model import PoolModel, PoolSettings, balanced_design, log_expected_improvement
 from tunebench.tuner.sampler import (
     SAMPLER_NAMES,
     PoolSampler,
@@ -25,6 +25,7 @@ from tunebench.tuner.sampler import (
     make_sampler,
 )
 from tunebench.tuner.space import Constraint, SearchSpace, Tunable, ValidSpace, Value
+from tunebench.tuner.targets import targets_of
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -363,13 +364,13 @@ def test_expected_improvement_keeps_ranking_where_it_underflows() -> None:
 
 
 def test_targets_level_the_slow_and_the_failed() -> None:
-    targets = targets_of(np.array([1.0, 2.0, 4.0, 8.0, 1e6, math.inf]), slowest=1.0)
+    targets = targets_of(np.array([1.0, 2.0, 4.0, 8.0, 1e6, math.inf]), slowest=1.0).values
     assert targets.mean() == pytest.approx(0)
     assert targets.std() == pytest.approx(1)
     assert targets[4] == targets[5] == targets.max()
     assert (np.diff(targets[:4]) > 0).all()
-    assert not targets_of(np.array([math.inf, math.inf]), slowest=1.0).any()
-    assert not targets_of(np.array([3.0, 3.0]), slowest=1.0).any()
+    assert not targets_of(np.array([math.inf, math.inf]), slowest=1.0).values.any()
+    assert not targets_of(np.array([3.0, 3.0]), slowest=1.0).values.any()
 
 
 def test_initial_design_uses_every_value_evenly() -> None:

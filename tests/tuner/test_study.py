@@ -12,6 +12,7 @@ from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.evaluate import LocalEvaluator, Subject
 from tunebench.tuner.history import MemoryLog
+from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import CONTROL, Baseline, TrialResult, TrialStatus
 from tunebench.tuner.sampler import make_sampler
 from tunebench.tuner.study import Budget, Ending, Outcome, Progress, StudyRun
@@ -27,7 +28,7 @@ def run(
     report: Callable[[Progress], None] = lambda _: None,
 ) -> Outcome:
     kernel = factory.kernel
-    subject = Subject.prepare(kernel, factory, kernel.reference(), "eval", CPU)
+    subject = Subject.prepare(kernel, factory, kernel.reference(), Mode.EVAL, CPU)
     space = kernel.space.enumerate(subject.problem, CPU)
     evaluator = LocalEvaluator(subject, compiler_for(CPU))
     study = StudyRun(kernel, evaluator, space, compiler_for(CPU), make_sampler(sampler, space, 3), log)

@@ -1,0 +1,179 @@
+"""Knowledge carried over: what earlier studies of a kernel say about a new one.
+
+Earlier are studies of other problems, on other devices, or of another version of the kernel's source. They give a new
+study its first trials, several of them (the best of one device can be far off on another), and they are a guess at the
+times that the Gaussian process begins with. Times are only ever compared within one study.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tunebench.tuner.gaussian_process import (
+    Floats,
+    Integers,
+    KernelPrior,
+    PoolFeatures,
+    Posterior,
+    fit,
+    prior_parameters,
+)
+from tunebench.tuner.history import Carried
+from tunebench.tuner.pool_model import Expectation
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.space import ValidSpace, Value
+from tunebench.tuner.targets import targets_of
+
+MOST_CARRIED = 8
+"""First trials that come from earlier studies."""
+
+_GOOD = 1.5
+"""A configuration is worth carrying over if its time was within so many times its study's best."""
+
+_APART = 3
+"""Tunables that two carried configurations differ in, as long as there are such."""
+
+_MOST_OBSERVED = 256
+_FEWEST_OBSERVED = 8
+_FIT_STEPS = 40
+_MAPPED = 1 << 14
+"""In spaces of up to this size an invalid configuration is mapped to the nearest valid one."""
+
+
+@dataclass(frozen=True)
+class EarlierTrial:
+    """What became of a configuration in an earlier study.
+
+    Attributes:
+        name: for people, such as `trial 12`.
+        time_ms: None where it failed.
+    """
+
+    name: str
+    configuration: Mapping[str, Value]
+    time_ms: float | None
+
+
+@dataclass(frozen=True)
+class EarlierStudy:
+    """Trials whose times can be compared with each other.
+
+    Attributes:
+        description: for people: the problem, the device, and what else is different.
+        distance: see `distance`.
+    """
+
+    description: str
+    distance: float
+    trials: Sequence[EarlierTrial]
+
+    @property
+    def best_ms(self) -> float:
+        """The best time; infinite where all failed."""
+        return min((trial.time_ms for trial in self.trials if trial.time_ms is not None), default=math.inf)
+
+
+def distance(
+    problem: Problem, other: Problem, *, same_device: bool, same_architecture: bool, same_source: bool
+) -> float:
+    """How far an earlier study is from a new one: 1 for each factor of four in a size, and for everything else that is
+    different (the dtype, the options, the kind of device, its architecture, the kernel's source)."""
+    both = problem.axes.keys() & other.axes.keys()
+    sizes = sum(abs(math.log(max(problem.axes[name], 0.5) / max(other.axes[name], 0.5), 4)) for name in both)
+    others = len(problem.axes.keys() ^ other.axes.keys())
+    others += (problem.dtype != other.dtype) + (problem.options != other.options)
+    return sizes + others + (not same_device) + (not same_architecture) + (not same_source)
+
+
+def carry_over(space: ValidSpace, studies: Sequence[EarlierStudy], most: int = MOST_CARRIED) -> list[Carried]:
+    """The configurations that a new study begins with: good in the studies that they come from, and diverse.
+
+    The studies share the places in proportion to 1/(1 + distance) (d'Hondt's method). Each place goes to the fastest
+    configuration of its study that differs from those chosen in three tunables, or else in two, or in one. One that is
+    not valid here stands for the nearest valid one, and is dropped where that differs from it in more than two.
+    """
+    chosen: dict[int, Carried] = {}
+    open_to = {number: _good(study) for number, study in enumerate(studies)}
+    places = dict.fromkeys(open_to, 0)
+    while len(chosen) < most and open_to:
+        turn = max(open_to, key=lambda i: (1 / (1 + studies[i].distance) / (1 + places[i]), -i))
+        found = _next(space, open_to[turn], list(chosen))
+        if found is None:
+            del open_to[turn]
+            continue
+        number, trial = found
+        open_to[turn].remove(trial)
+        places[turn] += 1
+        chosen[number] = Carried(space[number], f"{trial.name}, {studies[turn].description}")
+    return list(chosen.values())
+
+
+def _good(study: EarlierStudy) -> list[EarlierTrial]:
+    limit = _GOOD * study.best_ms
+    timed = [trial for trial in study.trials if trial.time_ms is not None and trial.time_ms <= limit]
+    return sorted(timed, key=lambda trial: trial.time_ms or 0.0)[: 4 * MOST_CARRIED]
+
+
+def _next(space: ValidSpace, trials: list[EarlierTrial], chosen: Sequence[int]) -> tuple[int, EarlierTrial] | None:
+    """The fastest of a study's trials that is new and unlike those chosen."""
+    numbered = [(number, trial) for trial in trials if (number := number_of(space, trial.configuration)) is not None]
+    rows = space.indices
+    for apart in range(_APART, 0, -1):
+        for number, trial in numbered:
+            if all((rows[number] != rows[other]).sum() >= apart for other in chosen):
+                return number, trial
+    return None
+
+
+def number_of(space: ValidSpace, values: Mapping[str, Value], most: int = 2) -> int | None:
+    """A configuration's number here, or that of the valid one nearest to it; None where that is not near.
+
+    Args:
+        most: tunables in which the two may differ.
+    """
+    number = space.find(values)
+    # What shares no tunable is another kernel's.
+    if number is not None or len(space) > _MAPPED or not values.keys() & set(space.space.names):
+        return number
+    nearest = space.nearest({**space.space.default, **values})
+    found = space[nearest]
+    return nearest if sum(name in values and values[name] != found[name] for name in found) <= most else None
+
+
+def expectation_of(space: ValidSpace, studies: Sequence[EarlierStudy]) -> Expectation | None:
+    """What the studies, the nearest first, lead one to expect; None where they have too few trials that are valid here.
+
+    One Gaussian process over all of them, of each time over the best time of its study. A configuration that failed
+    there counts as slow.
+    """
+    seen: dict[int, float] = {}
+    for study in sorted(studies, key=lambda study: study.distance):
+        if len(study.trials) < _FEWEST_OBSERVED or math.isinf(study.best_ms):
+            continue
+        for trial in study.trials:
+            number = space.find(trial.configuration)
+            if number is not None and len(seen) < _MOST_OBSERVED:
+                seen.setdefault(number, math.inf if trial.time_ms is None else trial.time_ms / study.best_ms)
+    numbers, ratios = np.array(list(seen), dtype=np.intp), np.array(list(seen.values()))
+    if np.isfinite(ratios).sum() < _FEWEST_OBSERVED:
+        return None
+    return _Prediction(space, numbers, ratios)
+
+
+class _Prediction:
+    """Logarithms of times, predicted from those of some configurations; picklable."""
+
+    def __init__(self, space: ValidSpace, numbers: Integers, times: Floats) -> None:
+        self._features = PoolFeatures(space.indices, [t.values for t in space.space.tunables], KernelPrior())
+        self._numbers = numbers
+        self._targets = targets_of(times)
+        start = prior_parameters(self._features)
+        self._parameters = fit(self._features, numbers, self._targets.values, start, _FIT_STEPS)
+
+    def __call__(self, wanted: Integers) -> Floats:
+        posterior = Posterior(self._features, self._parameters, wanted, self._numbers)
+        return posterior.mean(self._targets.values).astype(np.float64) * self._targets.scale
