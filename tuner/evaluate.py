@@ -158,19 +158,24 @@ class LocalEvaluator:
             DeviceLostError: the variant left the device unusable for this process.
         """
         watched = WatchedConfiguration(configuration)
-        result = self._evaluate(watched, build, incumbent, finalist_ms)
+        result = self._evaluate(configuration, watched, build, incumbent, finalist_ms)
         # An error while running may be the moment's; what was timed or refused is the run's own.
         known = result.status.timed or result.status is TrialStatus.CORRECTNESS
-        return replace(result, configuration=configuration, run_key=run_key(build, watched) if known else None)
+        return replace(result, run_key=run_key(build, watched)) if known else result
 
     def _evaluate(
-        self, configuration: Configuration, build: Build, incumbent: PastTrial | None, finalist_ms: float | None
+        self,
+        configuration: Configuration,
+        watched: WatchedConfiguration,
+        build: Build,
+        incumbent: PastTrial | None,
+        finalist_ms: float | None,
     ) -> TrialResult:
         seconds = {"compile": build.seconds}
         verdict = measurement = None
         try:
             started = time.perf_counter()
-            plan = self._plan(configuration, build)
+            plan = self._plan(watched, build)
             prepare = pinned(self._subject.model, plan)
             verdict = self._quick.check(prepare, Record())
             self._synchronise()

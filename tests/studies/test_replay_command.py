@@ -47,7 +47,7 @@ def test_text_and_plot(run: CommandLine, space: Path, tmp_path: Path) -> None:
     plot = tmp_path / "plot.html"
     ran = run("replay", space, space, "--sampler", "exhaustive", "--seeds", 1, "--budget", 12, "--plot", plot)
     assert ran.code == 0
-    assert ran.out.count("space, exhaustive: score") == 2
+    assert ran.out.count("space (12 configurations, 8.3% fail), exhaustive: score") == 2
     assert "exhaustive: average score" in ran.out
     assert "Best so far over the optimum" in plot.read_text()
 
