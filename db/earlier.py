@@ -1,9 +1,8 @@
-"""What the database knows of a kernel from before a study began."""
+"""What the database knows of a kernel when a study begins, and what a study began with."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row, and_, select
@@ -26,52 +25,50 @@ _MOST_TRIALS = 256
 
 
 @dataclass(frozen=True)
-class Beginning:
-    """What a study began with, or is to begin with.
+class BegunStudy:
+    """A study that is on record.
 
     Attributes:
-        study: its number; None where it is new.
-        moment: when it began, or begins.
-        carried: what it began with; None where it is new, or began before that was recorded.
-        earlier: studies from before it, the nearest first.
+        study: its number.
+        carried: what it began with from earlier ones; empty where it began before that was recorded.
     """
 
-    study: int | None
-    moment: datetime
-    carried: tuple[Carried, ...] | None
-    earlier: tuple[EarlierStudy, ...]
+    study: int
+    carried: tuple[Carried, ...]
 
 
-def beginning_of(database: Database, description: StudyDescription) -> Beginning:
-    """What there is to begin a study with, or what it began with; the same every time that it is resumed.
-
-    Earlier studies are the nearest eight of the same kernel on the same kind of device, GPU or CPU; of each, the first
-    256 trials that were recorded before this one began.
+def begun_study(database: Database, description: StudyDescription) -> BegunStudy | None:
+    """The study of that description; None where it has not begun.
 
     Raises:
         DatabaseError: the database cannot be read, or holds what tunebench does not write.
     """
     with database.reading() as connection:
-        study = find_study(connection, description)
-        moment = study.begun_at if study else datetime.now(UTC)
-        found = [
-            (_distance(row, description), row)
-            for row in connection.execute(_others(description, study.id if study else None))
-            if row.begun_at < moment
-        ]
+        found = find_study(connection, description)
+        return None if found is None else BegunStudy(found.id, carried_of(found.carried) or ())
+
+
+def earlier_studies(database: Database, description: StudyDescription) -> list[EarlierStudy]:
+    """What there is to begin a study with: the nearest eight of the same kernel, on the same kind of device.
+
+    Of each the first 256 trials; a study in which nothing was timed says nothing.
+
+    Raises:
+        DatabaseError: the database cannot be read, or holds what tunebench does not write.
+    """
+    with database.reading() as connection:
+        found = [(_distance(row, description), row) for row in connection.execute(_others(description))]
         earlier: list[EarlierStudy] = []
         for away, row in sorted(found, key=lambda pair: (pair[0], pair[1].id)):
-            if len(earlier) < _MOST_STUDIES and (trials := _trials(connection, row.id, moment)):
+            if len(earlier) < _MOST_STUDIES and (trials := _trials(connection, row.id)):
                 earlier.append(EarlierStudy(_describe(row, description), away, trials))
-        carried = carried_of(study.carried) if study else None
-        return Beginning(study.id if study else None, moment, carried, tuple(earlier))
+        return earlier
 
 
-def _others(description: StudyDescription, study_id: int | None) -> Any:
-    query = (
+def _others(description: StudyDescription) -> Any:
+    return (
         select(
             StudyRecord.id,
-            StudyRecord.begun_at,
             StudyRecord.source_digest,
             *(column.label(f"problem_{column.name}") for column in ProblemRecord.__table__.columns),
             DeviceRecord.name.label("device"),
@@ -81,7 +78,6 @@ def _others(description: StudyDescription, study_id: int | None) -> Any:
         .join(DeviceRecord, DeviceRecord.id == StudyRecord.device_id)
         .where(and_(StudyRecord.kernel == description.kernel, DeviceRecord.kind == description.device.kind.value))
     )
-    return query if study_id is None else query.where(StudyRecord.id != study_id)
 
 
 def _distance(row: Row[Any], description: StudyDescription) -> float:
@@ -101,12 +97,12 @@ def _describe(row: Row[Any], description: StudyDescription) -> str:
     return f"{problem} on {row.device}{older}"
 
 
-def _trials(connection: Connection, study_id: int, before: datetime) -> list[EarlierTrial]:
+def _trials(connection: Connection, study_id: int) -> list[EarlierTrial]:
     """A study's first trials; none where nothing in it was timed."""
     query = (
         select(TrialRecord.id, ConfigurationRecord.key, TrialRecord.median_ms)
         .join(ConfigurationRecord, ConfigurationRecord.id == TrialRecord.configuration_id)
-        .where(TrialRecord.study_id == study_id, TrialRecord.recorded_at < before)
+        .where(TrialRecord.study_id == study_id)
         .order_by(TrialRecord.number)
         .limit(_MOST_TRIALS)
     )

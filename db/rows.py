@@ -46,16 +46,11 @@ CONDITIONS = tuple(one.name for one in fields(Conditions))
 """The columns that say what state the device was in."""
 
 
-def study_row(
-    connection: Connection,
-    description: StudyDescription,
-    begun_at: datetime | None = None,
-    carried: Sequence[Carried] = (),
-) -> int:
+def study_row(connection: Connection, description: StudyDescription, carried: Sequence[Carried] = ()) -> int:
     """The number of the study of that description that began in this database.
 
     Args:
-        begun_at, carried: when it began and with what, where it is new.
+        carried: what it begins with from earlier ones, where it is new.
     """
     identity = {
         "origin_id": OWN_ORIGIN,
@@ -69,15 +64,15 @@ def study_row(
         "seed": description.seed,
     }
     began = [{"configuration": dict(one.configuration), "origin": one.origin} for one in carried]
-    beginning = {"begun_at": begun_at or datetime.now(UTC), "carried": began}
+    beginning = {"begun_at": datetime.now(UTC), "carried": began}
     return _find_or_create(connection, StudyRecord, identity, beginning)[0]
 
 
-def find_study(connection: Connection, description: StudyDescription) -> Row[int, datetime, Any] | None:
-    """The number, moment and carried configurations of the study that `study_row` would find; None where it is new."""
+def find_study(connection: Connection, description: StudyDescription) -> Row[int, Any] | None:
+    """The number and carried configurations of the study that `study_row` would find; None where it is new."""
     table, words = StudyRecord, ("kernel", "source_digest", "space_digest", "compiler", "sampler", "seed")
     query = (
-        select(table.id, table.begun_at, table.carried)
+        select(table.id, table.carried)
         .join(ProblemRecord, ProblemRecord.id == table.problem_id)
         .join(DeviceRecord, DeviceRecord.id == table.device_id)
         .where(table.origin_id == OWN_ORIGIN, ProblemRecord.key == description.problem.key)

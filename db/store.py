@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -43,24 +42,19 @@ class Database:
         self._writer = for_writing(engine)
 
     def study(
-        self,
-        description: StudyDescription,
-        environment: Environment,
-        begun_at: datetime | None = None,
-        carried: Sequence[Carried] = (),
+        self, description: StudyDescription, environment: Environment, carried: Sequence[Carried] = ()
     ) -> StudyLog:
         """The log of the study of that description: a new one, or the one of an earlier run.
 
         Args:
             environment: in force now; it goes with the trials that are recorded through this log.
-            begun_at: when a new study began; None for now.
             carried: what a new study begins with from earlier ones.
 
         Raises:
             DatabaseError: the database cannot be written.
         """
         with self.writing() as connection:
-            study_id = study_row(connection, description, begun_at, carried)
+            study_id = study_row(connection, description, carried)
             return StudyLog(self, study_id, environment_row(connection, environment))
 
     @contextmanager

@@ -7,10 +7,9 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
-from tunebench.db.earlier import beginning_of
+from tunebench.db.earlier import begun_study, earlier_studies
 from tunebench.db.optuna_mirror import publish
 from tunebench.db.store import Database
 from tunebench.kernels.registry import load_model
@@ -20,7 +19,7 @@ from tunebench.studies.study_file import StudyRequest, make_request, read_study_
 from tunebench.tuner.compile import compiler_for
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.device import Device, find_device
-from tunebench.tuner.earlier import EarlierStudy, carry_over
+from tunebench.tuner.earlier import carry_over
 from tunebench.tuner.environment import current_environment
 from tunebench.tuner.errors import UnknownNameError, UserError
 from tunebench.tuner.evaluate import LocalEvaluator, Subject
@@ -176,58 +175,41 @@ def _tune_mode(resolved: Resolved, mode: Mode, database: Database, announce: Rep
             sampler=request.sampler,
             seed=request.seed,
         )
-        knowledge = _knowledge(resolved, description, space, database)
+        carried = _carried(resolved, description, space, database)
         environment = current_environment(device, compiler.version())
-        log = database.study(description, environment, knowledge.moment, knowledge.carried)
-        sampler = make_sampler(request.sampler, space, request.seed, knowledge.earlier)
-        run = StudyRun(kernel, evaluator, space, compiler, sampler, log, carried=knowledge.carried)
-        progress = announce(
-            Announcement(kernel.name, evaluator.problem, device, len(space), knowledge.carried, len(log.past()))
-        )
+        log = database.study(description, environment, carried)
+        sampler = make_sampler(request.sampler, space, request.seed)
+        run = StudyRun(kernel, evaluator, space, compiler, sampler, log, carried=carried)
+        progress = announce(Announcement(kernel.name, evaluator.problem, device, len(space), carried, len(log.past())))
         outcome = run.run(Budget(request.trials, request.seconds, stop_early=request.stop_early), progress)
     finally:
         evaluator.close()
     publish(database, log.study_id, {tunable.name: tunable.values for tunable in resolved.space.tunables})
-    return StudyReport(kernel.name, evaluator.problem, device, log.study_id, outcome, knowledge.carried)
+    return StudyReport(kernel.name, evaluator.problem, device, log.study_id, outcome, carried)
 
 
-@dataclass(frozen=True)
-class _Knowledge:
-    """What a study begins with, or began with when it was new.
-
-    Attributes:
-        moment: when it began.
-        carried: its first trials, after the default.
-        earlier: what its model is told; empty where nothing was carried.
-    """
-
-    moment: datetime
-    carried: tuple[Carried, ...]
-    earlier: tuple[EarlierStudy, ...]
-
-
-def _knowledge(resolved: Resolved, description: StudyDescription, space: ValidSpace, database: Database) -> _Knowledge:
-    """The same however often a study is resumed: what it began with is on record, and later results do not count.
+def _carried(
+    resolved: Resolved, description: StudyDescription, space: ValidSpace, database: Database
+) -> tuple[Carried, ...]:
+    """What a study begins with, or began with: that is on record, so that it is the same however often it is resumed.
 
     Raises:
         UserError: it is to begin without and has begun with something.
     """
-    request, kernel = resolved.request, resolved.kernel
-    beginning = beginning_of(database, description)
-    if beginning.study is not None:
-        carried = beginning.carried or ()
-        if request.fresh and carried:
+    request = resolved.request
+    begun = begun_study(database, description)
+    if begun is not None:
+        if request.fresh and begun.carried:
             raise UserError(
-                f"study {beginning.study} has begun with {len(carried)} configurations from earlier ones: leave out "
+                f"study {begun.study} has begun with {len(begun.carried)} configurations from earlier ones: leave out "
                 "--fresh to go on with it, or begin another one with --seed"
             )
-        return _Knowledge(beginning.moment, carried, beginning.earlier if carried else ())
+        return begun.carried
     if request.fresh or not SAMPLERS[request.sampler].learns:
-        return _Knowledge(beginning.moment, (), ())
-    shipped = shipped_studies(kernel, description.problem, description.device)
-    earlier = tuple(sorted((*beginning.earlier, *shipped), key=lambda study: study.distance))
-    found = tuple(carry_over(space, earlier))
-    return _Knowledge(beginning.moment, found, beginning.earlier if found else ())
+        return ()
+    shipped = shipped_studies(resolved.kernel, description.problem, description.device)
+    earlier = [*earlier_studies(database, description), *shipped]
+    return tuple(carry_over(space, sorted(earlier, key=lambda study: study.distance)))
 
 
 def _modes(kernel: Kernel, request: StudyRequest) -> Sequence[Mode]:

@@ -1,8 +1,8 @@
 """Knowledge carried over: what earlier studies of a kernel say about a new one.
 
 Earlier are studies of other problems, on other devices, or of another version of the kernel's source. They give a new
-study its first trials, several of them (the best of one device can be far off on another), and they are a guess at the
-times that the Gaussian process begins with. Times are only ever compared within one study.
+study its first trials, several of them, since the best of one device can be far off on another. Times are only ever
+compared within one study.
 """
 
 from __future__ import annotations
@@ -11,22 +11,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from tunebench.tuner.gaussian_process import (
-    Floats,
-    Integers,
-    KernelPrior,
-    PoolFeatures,
-    Posterior,
-    fit,
-    prior_parameters,
-)
 from tunebench.tuner.history import Carried
-from tunebench.tuner.pool_model import Expectation
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.space import ValidSpace, Value
-from tunebench.tuner.targets import targets_of
 
 MOST_CARRIED = 8
 """First trials that come from earlier studies."""
@@ -37,9 +24,6 @@ _GOOD = 1.5
 _APART = 3
 """Tunables that two carried configurations differ in, as long as there are such."""
 
-_MOST_OBSERVED = 256
-_FEWEST_OBSERVED = 8
-_FIT_STEPS = 40
 _MAPPED = 1 << 14
 """In spaces of up to this size an invalid configuration is mapped to the nearest valid one."""
 
@@ -142,38 +126,3 @@ def number_of(space: ValidSpace, values: Mapping[str, Value], most: int = 2) -> 
     nearest = space.nearest({**space.space.default, **values})
     found = space[nearest]
     return nearest if sum(name in values and values[name] != found[name] for name in found) <= most else None
-
-
-def expectation_of(space: ValidSpace, studies: Sequence[EarlierStudy]) -> Expectation | None:
-    """What the studies, the nearest first, lead one to expect; None where they have too few trials that are valid here.
-
-    One Gaussian process over all of them, of each time over the best time of its study. A configuration that failed
-    there counts as slow.
-    """
-    seen: dict[int, float] = {}
-    for study in sorted(studies, key=lambda study: study.distance):
-        if len(study.trials) < _FEWEST_OBSERVED or math.isinf(study.best_ms):
-            continue
-        for trial in study.trials:
-            number = space.find(trial.configuration)
-            if number is not None and len(seen) < _MOST_OBSERVED:
-                seen.setdefault(number, math.inf if trial.time_ms is None else trial.time_ms / study.best_ms)
-    numbers, ratios = np.array(list(seen), dtype=np.intp), np.array(list(seen.values()))
-    if np.isfinite(ratios).sum() < _FEWEST_OBSERVED:
-        return None
-    return _Prediction(space, numbers, ratios)
-
-
-class _Prediction:
-    """Logarithms of times, predicted from those of some configurations; picklable."""
-
-    def __init__(self, space: ValidSpace, numbers: Integers, times: Floats) -> None:
-        self._features = PoolFeatures(space.indices, [t.values for t in space.space.tunables], KernelPrior())
-        self._numbers = numbers
-        self._targets = targets_of(times)
-        start = prior_parameters(self._features)
-        self._parameters = fit(self._features, numbers, self._targets.values, start, _FIT_STEPS)
-
-    def __call__(self, wanted: Integers) -> Floats:
-        posterior = Posterior(self._features, self._parameters, wanted, self._numbers)
-        return posterior.mean(self._targets.values).astype(np.float64) * self._targets.scale

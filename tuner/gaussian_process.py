@@ -353,13 +353,9 @@ class Posterior:
 
     def mean(self, targets: Floats) -> Singles:
         """The expected target of each candidate, given those of the first configurations that were added."""
-        result: Singles = self.whitened(targets).astype(np.float32) @ self._rows[: len(targets)]
-        return result
-
-    def whitened(self, values: Floats) -> Floats:
-        """Values of the first configurations that were added, in terms of independent ones of unit variance."""
-        n = len(values)
-        result: Floats = self._inverse[:n, :n] @ values
+        n = len(targets)
+        whitened = (self._inverse[:n, :n] @ targets).astype(np.float32)
+        result: Singles = whitened @ self._rows[:n]
         return result
 
     def deviation(self, pending: Sequence[int] = ()) -> Singles:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -22,7 +22,7 @@ from tunebench.tuner.gaussian_process import (
     prior_parameters,
 )
 from tunebench.tuner.space import INACTIVE, Value
-from tunebench.tuner.targets import Targets, targets_of
+from tunebench.tuner.targets import targets_of
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class PoolSettings:
         exact: a pool of up to this size is searched exactly.
         sampled: of a larger one this many candidates, drawn anew with every refit and every improvement.
         quiet: a search has settled when so many observations in a row improved nothing and left less to expect than
-        least_gain: of the best time, as a share of it. A difference that counts is 1 %; this is a hundredth of that,
+        least_gain: of the best time, as a share of it. A difference that counts is 1 %; this is a thousandth of that,
             since the model is surer than it should be.
     """
 
@@ -51,8 +51,8 @@ class PoolSettings:
     kept: int = 512
     exact: int = 1 << 14
     sampled: int = 1 << 12
-    quiet: int = 40
-    least_gain: float = 1e-4
+    quiet: int = 60
+    least_gain: float = 1e-5
     prior: KernelPrior = field(default_factory=KernelPrior)
 
 
@@ -69,12 +69,6 @@ def _log_improvement_table() -> tuple[Floats, Floats]:
             values.append(math.log(density + z * 0.5 * math.erfc(-z / math.sqrt(2))) + 0.5 * min(z, 0.0) ** 2)
     return grid, np.array(values)
 
-
-Expectation = Callable[[Integers], Floats]
-"""The logarithms of the times that one expects of some configurations, up to a constant."""
-
-_FACTOR, _FACTOR_DEVIATION = 0.8, 0.4
-"""The prior of the factor that an expectation holds with: elsewhere differences were much the same, or not at all."""
 
 _LEAST_CHANCE = 0.01
 """Of success: where everything near has failed the model may still be wrong."""
@@ -137,7 +131,6 @@ class PoolModel:
     Args:
         indices: int16, configurations × tunables.
         values: every tunable's values.
-        expectation: what earlier studies lead one to expect.
         watching: note after each observation what another one is expected to gain, so that `settled` can tell.
     """
 
@@ -147,13 +140,10 @@ class PoolModel:
         values: Sequence[Sequence[Value]],
         seed: int,
         settings: PoolSettings,
-        expectation: Expectation | None = None,
         *,
         watching: bool = False,
     ) -> None:
         self._gains: list[float] | None = [] if watching else None
-        self._expectation = expectation
-        self._known = np.full(len(indices) if expectation is not None else 0, np.nan)
         self._indices = indices
         self._seed = seed
         self._settings = settings
@@ -188,7 +178,7 @@ class PoolModel:
             return self._without_model(seen)
         times_ms = self._held_times_ms()
         targets = targets_of(times_ms)
-        mean, deviation = self._mean(self._posterior, targets), self._posterior.deviation(pending)
+        mean, deviation = self._posterior.mean(targets.values), self._posterior.deviation(pending)
         best_seen = float(targets.values.min())
         score = log_expected_improvement(mean, deviation, best_seen - self._settings.margin)
         score += _log_feasibility(self._posterior, np.isinf(times_ms))
@@ -212,38 +202,11 @@ class PoolModel:
             return math.inf
         times_ms = self._held_times_ms()
         targets = targets_of(times_ms)
-        mean, deviation = self._mean(self._posterior, targets), self._posterior.deviation()
+        mean, deviation = self._posterior.mean(targets.values), self._posterior.deviation()
         score = log_expected_improvement(mean, deviation, float(targets.values.min()))
         score += _log_feasibility(self._posterior, np.isinf(times_ms))
         score[np.isin(self._posterior.candidates, self._numbers[: self._absorbed])] = -np.inf
         return math.exp(score.max()) * targets.scale
-
-    def _mean(self, posterior: Posterior, targets: Targets) -> Singles:
-        """The expected targets of the candidates.
-
-        With an expectation from elsewhere, a multiple of it is the prior mean; the factor is its posterior mean, given
-        a normal prior, so that an expectation that does not hold here is soon left aside.
-        """
-        if self._expectation is None:
-            return posterior.mean(targets.values)
-        observed = self._expected(np.array([self._numbers[i] for i in self._held], dtype=np.intp))
-        center = observed.mean()
-        basis = (observed - center) / targets.scale
-        whitened, wanted = posterior.whitened(basis), posterior.whitened(targets.values)
-        precision = _FACTOR_DEVIATION**-2
-        factor = max(float(whitened @ wanted) + _FACTOR * precision, 0.0) / (float(whitened @ whitened) + precision)
-        everywhere = (self._expected(posterior.candidates) - center) * (factor / targets.scale)
-        result: Singles = posterior.mean(targets.values - factor * basis) + everywhere.astype(np.float32)
-        return result
-
-    def _expected(self, numbers: Integers) -> Floats:
-        """What is expected of some configurations, asked for once each."""
-        assert self._expectation is not None
-        missing = numbers[np.isnan(self._known[numbers])]
-        if len(missing):
-            self._known[missing] = self._expectation(missing)
-        found: Floats = self._known[numbers]
-        return found
 
     def _without_model(self, seen: npt.NDArray[np.bool_]) -> int:
         """The next of the initial design, or any configuration once that is used up."""

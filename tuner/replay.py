@@ -218,7 +218,7 @@ def _search(recorded: RecordedSpace, plan: _Plan, seed: int, earlier: Sequence[E
     numbers: list[int] = []
     settled_after: int | None = None
     started = time.perf_counter()
-    sampler = make_sampler(strategy, space, seed, earlier) if isinstance(strategy, str) else strategy(space, seed)
+    sampler = make_sampler(strategy, space, seed) if isinstance(strategy, str) else strategy(space, seed)
     study = _quiet_study(sampler)
     if sampler.learns:
         sampler.first(study, [space.require(carried.configuration) for carried in carry_over(space, earlier)])

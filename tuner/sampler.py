@@ -36,10 +36,9 @@ from optuna.samplers import BaseSampler
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from tunebench.tuner.earlier import EarlierStudy, expectation_of
 from tunebench.tuner.errors import TunebenchError, UnknownNameError, UserError
 from tunebench.tuner.parzen import choose_by_density_ratio
-from tunebench.tuner.pool_model import Expectation, PoolModel, PoolSettings
+from tunebench.tuner.pool_model import PoolModel, PoolSettings
 from tunebench.tuner.space import Configuration, ValidSpace
 
 _FIXED = "fixed_params"
@@ -354,22 +353,14 @@ class PoolGpSampler(PoolSampler):
 
     name = "gp"
 
-    def __init__(
-        self,
-        space: ValidSpace,
-        seed: int | None = None,
-        settings: PoolSettings | None = None,
-        expectation: Expectation | None = None,
-    ) -> None:
+    def __init__(self, space: ValidSpace, seed: int | None = None, settings: PoolSettings | None = None) -> None:
         self._settings = settings or PoolSettings()
-        self._expectation = expectation
         super().__init__(space, seed)
 
     def _forget(self) -> None:
         super()._forget()
         values = [tunable.values for tunable in self.space.space.tunables]
-        arguments = (self.space.indices, values, self.seed, self._settings, self._expectation)
-        self._model = PoolModel(*arguments, watching=self._watching)
+        self._model = PoolModel(self.space.indices, values, self.seed, self._settings, watching=self._watching)
 
     def _has_settled(self) -> bool:
         return self._model.settled
@@ -389,20 +380,12 @@ SAMPLERS: Mapping[str, type[PoolSampler]] = {
 SAMPLER_NAMES: Sequence[str] = tuple(SAMPLERS)
 
 
-def make_sampler(
-    name: str, space: ValidSpace, seed: int | None = None, earlier: Sequence[EarlierStudy] = ()
-) -> PoolSampler:
+def make_sampler(name: str, space: ValidSpace, seed: int | None = None) -> PoolSampler:
     """The strategy of that name over a space.
-
-    Args:
-        earlier: what is known of the kernel from elsewhere, for the strategies that can use it; its best configurations
-            are for the study to begin with, see `tunebench.tuner.earlier.carry_over`.
 
     Raises:
         UnknownNameError: there is no such strategy; the message has the nearest names.
     """
     if name not in SAMPLERS:
         raise UnknownNameError("sampler", name, SAMPLER_NAMES)
-    if name == PoolGpSampler.name:
-        return PoolGpSampler(space, seed, expectation=expectation_of(space, earlier))
     return SAMPLERS[name](space, seed)

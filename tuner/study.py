@@ -256,7 +256,7 @@ class StudyRun:
         earlier = self._log.result(number)
         key = next(trial.run_key for trial in self._past if trial.number == number)
         note = f"not run: the same machine code and the same launches as trial {number} of this study, repeated here"
-        message = f"{note}\n{earlier.message}".strip()
+        message = note if earlier.status.timed else f"{earlier.message}\n{note}"
         seconds = {"wait": waited, "compile": build.seconds}
         return replace(earlier, configuration=configuration, build=build, message=message, seconds=seconds, run_key=key)
 

@@ -72,8 +72,8 @@ def replay(
     if as_json:
         _print_values(reports)
     elif len(spaces) > 1:
-        for name in strategies:
-            _print_average(name, [report for report in reports if report.strategy == name])
+        for place, name in enumerate(strategies):
+            _print_average(name, reports[place * len(spaces) : (place + 1) * len(spaces)])
 
 
 def _print_average(strategy: str, reports: list[ReplayReport]) -> None:

@@ -107,7 +107,7 @@ def test_what_ships_with_a_kernel_is_carried_over(write_kernel: WriteKernel, tmp
 
 def test_a_study_that_may_stop_early_says_so_and_stays_stopped(write_kernel: WriteKernel, tmp_path: Path) -> None:
     # All configurations are as fast as their launches, and most are repeated: soon there is nothing left to gain.
-    many = {"(0, 1, 2)": str(tuple(range(60)))}
+    many = {"(0, 1, 2)": str(tuple(range(30)))}
     folder, file = str(write_kernel(model=many).kernel.folder), tmp_path / "results.db"
     options = {"trials": 600, "stop_early": True, "tunables": {"block_size": [64], "blocks": [1, 2, 4]}}
     report = tuned(folder, file, **options)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
-from collections.abc import Callable
 
 import numpy as np
 import optuna
@@ -15,13 +13,11 @@ from tunebench.tuner.earlier import (
     EarlierTrial,
     carry_over,
     distance,
-    expectation_of,
     number_of,
 )
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.recorded import RecordedSpace
 from tunebench.tuner.replay import replay
-from tunebench.tuner.sampler import PoolGpSampler, make_sampler
 from tunebench.tuner.space import Constraint, SearchSpace, Tunable, ValidSpace
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -105,19 +101,6 @@ def test_studies_without_a_time_give_nothing(space: ValidSpace) -> None:
     failed = EarlierStudy("failed", 0.0, [EarlierTrial("trial 1", space[0], None)])
     assert carry_over(space, [failed]) == []
     assert carry_over(space, []) == []
-    assert expectation_of(space, [failed, study(space, valley(space), [1, 2, 3])]) is None
-
-
-def test_what_is_expected_ranks_the_space_like_the_study_did(space: ValidSpace) -> None:
-    times_ms = valley(space)
-    numbers = np.random.default_rng(0).permutation(len(space))[:150].tolist()
-    expectation = expectation_of(space, [study(space, times_ms, numbers)])
-    assert expectation is not None
-    expected = pickle.loads(pickle.dumps(expectation))(np.arange(len(space)))
-    works = np.isfinite(times_ms)
-    ranks = [np.argsort(np.argsort(values[works])) for values in (expected, times_ms)]
-    assert np.corrcoef(*ranks)[0, 1] > 0.8
-    assert expected[~works].mean() > expected[works].mean()
 
 
 def recorded(space: ValidSpace, shift: float) -> RecordedSpace:
@@ -134,51 +117,3 @@ def test_a_search_that_begins_with_another_devices_results_is_faster(space: Vali
     assert [run.best_ms for run in carried.runs] == [run.best_ms for run in again.runs]
     # Strategies that do not learn are what they are.
     assert replay(here, "random", 30, [0], earlier=[there]).scores == replay(here, "random", 30, [0]).scores
-
-
-def test_an_expectation_that_does_not_hold_is_left_aside(space: ValidSpace) -> None:
-    times_ms = valley(space)
-
-    def excess(guess: Callable[[np.ndarray], np.ndarray] | None, seed: int) -> float:
-        sampler = PoolGpSampler(space, seed, expectation=guess)
-        optuna_study = optuna.create_study(sampler=sampler)
-        best = math.inf
-        for _ in range(45):
-            trial, number = sampler.ask(optuna_study)
-            if math.isnan(times_ms[number]):
-                optuna_study.tell(trial, state=optuna.trial.TrialState.PRUNED)
-            else:
-                optuna_study.tell(trial, float(times_ms[number]))
-                best = min(best, float(times_ms[number]))
-        return best / float(np.nanmin(times_ms)) - 1
-
-    logs = np.where(np.isnan(times_ms), np.log(np.nanmax(times_ms)), np.log(times_ms))
-    misled = [excess(lambda numbers: -logs[numbers], seed) for seed in range(4)]
-    assert np.median(misled) < 0.1
-
-
-def test_a_resumed_search_with_an_expectation_goes_on_as_it_would_have(space: ValidSpace) -> None:
-    times_ms = np.nan_to_num(valley(space), nan=80.0)
-    numbers = np.random.default_rng(0).permutation(len(space))[:100].tolist()
-    earlier = [study(space, times_ms, numbers)]
-
-    def go_on(optuna_study: optuna.Study, sampler: PoolGpSampler, trials: int) -> list[int]:
-        asked = []
-        for _ in range(trials):
-            trial, number = sampler.ask(optuna_study)
-            asked.append(number)
-            optuna_study.tell(trial, float(times_ms[number]))
-        return asked
-
-    def begin() -> tuple[optuna.Study, PoolGpSampler]:
-        sampler = make_sampler("gp", space, 3, earlier)
-        assert isinstance(sampler, PoolGpSampler)
-        return optuna.create_study(sampler=sampler), sampler
-
-    whole = go_on(*begin(), 30)
-    first, sampler = begin()
-    go_on(first, sampler, 17)
-    second, sampler = begin()
-    for trial in first.trials:
-        second.add_trial(trial)
-    assert go_on(second, sampler, 13) == whole[17:]

@@ -222,3 +222,12 @@ def test_carried_configurations_come_after_the_default(write_kernel: WriteKernel
         StudyRun(kernel, evaluator, space, compiler_for(CPU), sampler, log, carried=carried).run(Budget(trials))
     assert [result.configuration for result in log.results[1:3]] == [one.configuration for one in carried[:2]]
     assert len(log.results) == 5
+
+
+def test_a_repeated_failure_says_first_what_failed(write_kernel: WriteKernel) -> None:
+    log = MemoryLog()
+    outcome = run(write_kernel(source={"* weight[0]": "+ weight[0]"}), log, trials=36, sampler="exhaustive")
+    assert outcome.counts == {TrialStatus.CORRECTNESS: 33}
+    repeated = [result for result in log.results if "\nnot run: " in result.message]
+    assert len(repeated) == 22
+    assert not any(reason.startswith("correctness: not run") for reason in outcome.refusals)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pytest
 from sample_results import A100, ENVIRONMENT, H100, H200, STUDY, configuration, correct, failed
 
 from tunebench.db.decode import carried_of
 from tunebench.db.details import trial_details
-from tunebench.db.earlier import beginning_of
+from tunebench.db.earlier import BegunStudy, begun_study, earlier_studies
 from tunebench.db.store import Database
 from tunebench.tuner.compile.base import CompilerName
 from tunebench.tuner.device import DeviceKind
@@ -29,8 +28,8 @@ def record(database: Database, description: StudyDescription, *times_ms: float) 
 
 
 def test_an_empty_database_has_nothing(database: Database) -> None:
-    beginning = beginning_of(database, STUDY)
-    assert (beginning.study, beginning.carried, beginning.earlier) == (None, None, ())
+    assert begun_study(database, STUDY) is None
+    assert earlier_studies(database, STUDY) == []
 
 
 def test_studies_of_the_kernel_come_nearest_first(database: Database) -> None:
@@ -41,7 +40,7 @@ def test_studies_of_the_kernel_come_nearest_first(database: Database) -> None:
     record(database, smaller, 2.0, 1.0)
     record(database, replace(STUDY, kernel="another"), 1.0)
     record(database, replace(STUDY, device=replace(H200, kind=DeviceKind.CPU), compiler=CompilerName.CPU), 1.0)
-    earlier = beginning_of(database, STUDY).earlier
+    earlier = earlier_studies(database, STUDY)
     assert [one.distance for one in earlier] == pytest.approx([1.0, 1.0, 2.0, 3.0])
     assert [one.best_ms for one in earlier] == [4.0, 1.0, 5.0, 3.0]
     assert earlier[0].description == "rows=1024 columns=8192 float32 mode=eval on NVIDIA H100"
@@ -57,40 +56,33 @@ def test_studies_in_which_nothing_was_timed_say_nothing(database: Database) -> N
     log = database.study(replace(STUDY, seed=1), ENVIRONMENT)
     log.record(0, failed(0, TrialStatus.COMPILE))
     database.study(replace(STUDY, seed=2), ENVIRONMENT)
-    assert beginning_of(database, STUDY).earlier == ()
+    assert earlier_studies(database, STUDY) == []
 
 
 def test_failures_are_told_as_such(database: Database) -> None:
     log = database.study(replace(STUDY, seed=1), ENVIRONMENT)
     log.record(0, failed(0, TrialStatus.RUNTIME))
     log.record(1, correct(1, 2.0))
-    (earlier,) = beginning_of(database, STUDY).earlier
+    (earlier,) = earlier_studies(database, STUDY)
     assert [trial.time_ms for trial in earlier.trials] == [None, 2.0]
 
 
 def test_a_study_goes_on_as_it_began(database: Database) -> None:
-    record(database, replace(STUDY, seed=1), 2.0)
-    before = beginning_of(database, STUDY)
-    log = database.study(STUDY, ENVIRONMENT, before.moment, CARRIED)
+    log = database.study(STUDY, ENVIRONMENT, CARRIED)
     log.record(0, correct(1, 1.5))
     log.record(1, correct(5, 1.2))
-    record(database, replace(STUDY, seed=2), 0.1, 0.2)
-    after = beginning_of(database, STUDY)
-    assert after.study == log.study_id
-    assert after.moment == before.moment
-    assert after.carried == CARRIED
-    assert after.earlier == before.earlier, "what came later must not change a study that has begun"
+    assert begun_study(database, STUDY) == BegunStudy(log.study_id, CARRIED)
     # What it began with is what it was created with, whatever it is opened with later.
-    database.study(STUDY, ENVIRONMENT, datetime.now(UTC), ())
-    assert beginning_of(database, STUDY).carried == CARRIED
-    carried, own = (trial_details(database, number) for number in (2, 3))
+    assert database.study(STUDY, ENVIRONMENT, ()).study_id == log.study_id
+    assert begun_study(database, STUDY) == BegunStudy(log.study_id, CARRIED)
+    carried, own = (trial_details(database, number) for number in (1, 2))
     assert carried.carried_from == "trial 7, elsewhere"
     assert own.carried_from is None
 
 
-def test_a_study_that_began_without_is_told_from_one_of_an_older_tunebench(database: Database) -> None:
-    database.study(STUDY, ENVIRONMENT)
-    assert beginning_of(database, STUDY).carried == ()
+def test_a_study_that_began_without_has_nothing_carried(database: Database) -> None:
+    log = database.study(STUDY, ENVIRONMENT)
+    assert begun_study(database, STUDY) == BegunStudy(log.study_id, ())
     assert carried_of(None) is None
 
 
