@@ -9,6 +9,8 @@ from command_line import CommandLine
 from sample_results import ENVIRONMENT, STUDY, correct, failed
 
 from tunebench.db.store import open_database
+from tunebench.kernels.registry import kernel_names
+from tunebench.studies.tune import request_of, resolve
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import TrialStatus
 
@@ -148,3 +150,17 @@ def test_databases_that_are_not_there_or_empty_get_one_line(run: CommandLine, sp
     empty = tmp_path / "empty.db"
     open_database(empty).close()
     assert "has no study with a configuration that was timed" in run("replay", empty).error
+
+
+SPACES = sorted((Path(__file__).parents[2] / "studies" / "spaces").glob("*.toml"))
+
+
+@pytest.mark.parametrize("file", SPACES, ids=lambda file: file.stem)
+def test_the_studies_of_whole_spaces_name_what_their_kernels_have(file: Path) -> None:
+    resolved = resolve(request_of(str(file), {"device": "cpu"}))
+    assert resolved.kernel.name == file.stem
+    assert resolved.request.sampler == "exhaustive"
+
+
+def test_every_kernel_has_such_a_study() -> None:
+    assert [file.stem for file in SPACES] == sorted(kernel_names())
