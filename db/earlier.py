@@ -16,12 +16,12 @@ from tunebench.db.models import (
     TrialRecord,
 )
 from tunebench.db.rows import find_study
+from tunebench.db.statements import CORRECT
 from tunebench.db.store import Database
-from tunebench.tuner.earlier import EarlierStudy, EarlierTrial, distance
+from tunebench.tuner.earlier import WORTH_KNOWING, EarlierStudy, EarlierTrial, distance
 from tunebench.tuner.history import Carried, StudyDescription
 
 _MOST_STUDIES = 8
-_MOST_TRIALS = 256
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def begun_study(database: Database, description: StudyDescription) -> BegunStudy
 def earlier_studies(database: Database, description: StudyDescription) -> list[EarlierStudy]:
     """What there is to begin a study with: the nearest eight of the same kernel, on the same kind of device.
 
-    Of each the first 256 trials; a study in which nothing was timed says nothing.
+    Of each the fastest trials; a study in which nothing was right says nothing.
 
     Raises:
         DatabaseError: the database cannot be read, or holds what tunebench does not write.
@@ -98,16 +98,16 @@ def _describe(row: Row[Any], description: StudyDescription) -> str:
 
 
 def _trials(connection: Connection, study_id: int) -> list[EarlierTrial]:
-    """A study's first trials; none where nothing in it was timed."""
+    """A study's fastest trials."""
     query = (
         select(TrialRecord.id, ConfigurationRecord.key, TrialRecord.median_ms)
         .join(ConfigurationRecord, ConfigurationRecord.id == TrialRecord.configuration_id)
-        .where(TrialRecord.study_id == study_id)
-        .order_by(TrialRecord.number)
-        .limit(_MOST_TRIALS)
+        .where(TrialRecord.study_id == study_id, CORRECT)
+        .order_by(TrialRecord.median_ms, TrialRecord.id)
+        .limit(WORTH_KNOWING)
     )
-    trials = [
+    return [
         EarlierTrial(f"trial {number}", configuration_of(key), median_ms)
         for number, key, median_ms in connection.execute(query)
+        if median_ms is not None
     ]
-    return trials if any(trial.time_ms is not None for trial in trials) else []

@@ -28,18 +28,21 @@ _MAPPED = 1 << 14
 """In spaces of up to this size an invalid configuration is mapped to the nearest valid one."""
 
 
+WORTH_KNOWING = 4 * MOST_CARRIED
+"""The fastest trials of an earlier study that are looked at: some are alike, or not valid here."""
+
+
 @dataclass(frozen=True)
 class EarlierTrial:
-    """What became of a configuration in an earlier study.
+    """A configuration that was right in an earlier study.
 
     Attributes:
         name: for people, such as `trial 12`.
-        time_ms: None where it failed.
     """
 
     name: str
     configuration: Mapping[str, Value]
-    time_ms: float | None
+    time_ms: float
 
 
 @dataclass(frozen=True)
@@ -49,16 +52,12 @@ class EarlierStudy:
     Attributes:
         description: for people: the problem, the device, and what else is different.
         distance: see `distance`.
+        trials: its fastest ones, the fastest first.
     """
 
     description: str
     distance: float
     trials: Sequence[EarlierTrial]
-
-    @property
-    def best_ms(self) -> float:
-        """The best time; infinite where all failed."""
-        return min((trial.time_ms for trial in self.trials if trial.time_ms is not None), default=math.inf)
 
 
 def distance(
@@ -97,9 +96,7 @@ def carry_over(space: ValidSpace, studies: Sequence[EarlierStudy], most: int = M
 
 
 def _good(study: EarlierStudy) -> list[EarlierTrial]:
-    limit = _GOOD * study.best_ms
-    timed = [trial for trial in study.trials if trial.time_ms is not None and trial.time_ms <= limit]
-    return sorted(timed, key=lambda trial: trial.time_ms or 0.0)[: 4 * MOST_CARRIED]
+    return [trial for trial in study.trials[:WORTH_KNOWING] if trial.time_ms <= _GOOD * study.trials[0].time_ms]
 
 
 def _next(space: ValidSpace, trials: list[EarlierTrial], chosen: Sequence[int]) -> tuple[int, EarlierTrial] | None:

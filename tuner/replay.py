@@ -243,10 +243,11 @@ def _earlier_study(recorded: RecordedSpace, plan: _Plan, seed: int) -> EarlierSt
     numbers = _search(recorded, _Plan(plan.strategy, budget), seed, ()).numbers
     times_ms = recorded.times_ms[numbers].tolist()
     trials = [
-        EarlierTrial(f"evaluation {at}", recorded.space[number], None if math.isnan(time_ms) else time_ms)
+        EarlierTrial(f"evaluation {at}", recorded.space[number], time_ms)
         for at, (number, time_ms) in enumerate(zip(numbers, times_ms, strict=True))
+        if not math.isnan(time_ms)
     ]
-    return EarlierStudy(recorded.name, 1.0, trials)
+    return EarlierStudy(recorded.name, 1.0, sorted(trials, key=lambda trial: trial.time_ms))
 
 
 def _quiet_study(sampler: PoolSampler) -> optuna.Study:

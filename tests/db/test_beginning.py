@@ -42,13 +42,13 @@ def test_studies_of_the_kernel_come_nearest_first(database: Database) -> None:
     record(database, replace(STUDY, device=replace(H200, kind=DeviceKind.CPU), compiler=CompilerName.CPU), 1.0)
     earlier = earlier_studies(database, STUDY)
     assert [one.distance for one in earlier] == pytest.approx([1.0, 1.0, 2.0, 3.0])
-    assert [one.best_ms for one in earlier] == [4.0, 1.0, 5.0, 3.0]
+    assert [[trial.time_ms for trial in one.trials] for one in earlier] == [[4.0], [1.0, 2.0], [5.0], [3.0]]
     assert earlier[0].description == "rows=1024 columns=8192 float32 mode=eval on NVIDIA H100"
     assert earlier[3].description == (
         "rows=256 columns=8192 float32 mode=eval on NVIDIA H100, another version of the source"
     )
     # Trials have the numbers by which `show` finds them.
-    named = int(earlier[1].trials[1].name.removeprefix("trial "))
+    named = int(earlier[1].trials[0].name.removeprefix("trial "))
     assert trial_details(database, named).row.median_ms == 1.0
 
 
@@ -59,12 +59,14 @@ def test_studies_in_which_nothing_was_timed_say_nothing(database: Database) -> N
     assert earlier_studies(database, STUDY) == []
 
 
-def test_failures_are_told_as_such(database: Database) -> None:
+def test_only_the_fastest_that_were_right_are_looked_at(database: Database) -> None:
     log = database.study(replace(STUDY, seed=1), ENVIRONMENT)
     log.record(0, failed(0, TrialStatus.RUNTIME))
-    log.record(1, correct(1, 2.0))
+    log.record(1, replace(correct(1, 0.1), status=TrialStatus.PRUNED, message="hopeless"))
+    for number in range(2, 50):
+        log.record(number, correct(number, 100.0 - number))
     (earlier,) = earlier_studies(database, STUDY)
-    assert [trial.time_ms for trial in earlier.trials] == [None, 2.0]
+    assert [trial.time_ms for trial in earlier.trials] == [100.0 - number for number in range(49, 17, -1)]
 
 
 def test_a_study_goes_on_as_it_began(database: Database) -> None:

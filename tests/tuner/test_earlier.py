@@ -41,8 +41,9 @@ def study(
     space: ValidSpace, times_ms: np.ndarray, numbers: list[int], away: float = 1.0, name: str = ""
 ) -> EarlierStudy:
     trials = [
-        EarlierTrial(f"trial {number}", space[number], None if math.isnan(times_ms[number]) else times_ms[number])
-        for number in numbers
+        EarlierTrial(f"trial {number}", space[number], float(times_ms[number]))
+        for number in sorted(numbers, key=lambda number: float(np.nan_to_num(times_ms[number], nan=np.inf)))
+        if not math.isnan(times_ms[number])
     ]
     return EarlierStudy(name or f"{away} away", away, trials)
 
@@ -97,10 +98,9 @@ def test_what_is_not_valid_here_stands_for_its_neighbour_or_is_dropped(space: Va
     assert number_of(space, {"other": 1}) is None
 
 
-def test_studies_without_a_time_give_nothing(space: ValidSpace) -> None:
-    failed = EarlierStudy("failed", 0.0, [EarlierTrial("trial 1", space[0], None)])
-    assert carry_over(space, [failed]) == []
+def test_without_earlier_studies_there_is_nothing(space: ValidSpace) -> None:
     assert carry_over(space, []) == []
+    assert carry_over(space, [EarlierStudy("empty", 0.0, [])]) == []
 
 
 def recorded(space: ValidSpace, shift: float) -> RecordedSpace:
