@@ -38,9 +38,9 @@ def machine_code_digest(code: bytes) -> str:
     NVRTC keeps every namespace-scope constant as global data, the tunables' among them, even where the code has their
     values inside its instructions and never reads them. Such data are left out of a cubin, and so are symbols and
     debugging information, as long as no instruction takes the address of any data and none is completed by the loader;
-    that is taken from the instructions' encoding, which is the same from Volta on. Cubins from Blackwell on hold a second
-    form of everything, from which nothing is left out: there constants make another program. Any other binary counts
-    whole.
+    that is taken from the instructions' encoding, which is the same from Volta on. Cubins from Blackwell on hold a
+    second form of everything, from which nothing is left out: there constants make another program. Any other binary
+    counts whole.
     """
     if code[:6] != _ELF or struct.unpack_from("<H", code, 18) != (_CUDA,):
         return hashlib.sha256(code).hexdigest()
