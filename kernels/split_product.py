@@ -17,6 +17,9 @@ from tunebench.tuner.space import Constraint, Tunable, Value
 ENTRY_POINTS = ("row_exponents", "split_rows", "split_product", "repair_rows")
 """What a source that includes `split_product.cuh` must list; it defines the last two itself, with its epilogue."""
 
+BULK_COPIES = ("split_product",)
+"""Of these, those that copy with cp.async.bulk."""
+
 _TILE_DEPTH = 32
 _TILE_ROWS = 128
 _W_STAGE_BYTES = _TILE_ROWS * (_TILE_DEPTH * 4 + 32)
@@ -50,7 +53,7 @@ TUNABLES = (
     Tunable("product_columns", (256, 128), when=is_fused),
     Tunable("product_stages", (3, 4, 6), when=is_fused),
     Tunable("product_cluster", (1, 2), when=is_fused),
-    Tunable("sum_stages", (0, 8, 16, 32, 64), when=is_fused),
+    Tunable("sum_stages", (0, 8, 12, 16, 32, 64), when=is_fused),
     Tunable("split_threads", (256, 512, 1024), when=is_fused),
 )
 CONSTRAINTS = (

@@ -34,7 +34,7 @@ from tunebench.tuner.kernel import Kernel, Mode, Plan
 from tunebench.tuner.measure import Call, Control, clocks_for, pick_clock
 from tunebench.tuner.problem import Problem, Work
 from tunebench.tuner.reference import Reference
-from tunebench.tuner.result import Baseline, CacheRegime, ErrorFigures, Ratio
+from tunebench.tuner.result import CONTROL, Baseline, CacheRegime, ErrorFigures, Ratio
 from tunebench.tuner.space import Configuration, Value
 from tunebench.tuner.statistics import median_interval
 
@@ -362,7 +362,7 @@ def measure_case(case: Case, ceilings: Ceilings | None) -> Result:
     return Result(
         kernel=kernel.name,
         problem=subject.problem,
-        timings={name: Timing(*median_interval(values)) for name, values in samples.items()},
+        timings={name: Timing(*median_interval(values)) for name, values in samples.items() if name != CONTROL},
         speedups={one: speedup(samples[TUNED], samples[one]) for one in Baseline if one in samples},
         errors=errors,
         right=own.max_relative <= max(subject.oracle.tolerance, REFERENCE_MULTIPLE * own.reference_max_relative),

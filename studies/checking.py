@@ -211,7 +211,7 @@ def _verdict(subject: _Subject, request: CheckRequest, mode: Mode, connection: C
             prepare(oracle.cases[0].inputs)
         verdict = QuickGate(model, oracle, contender.licence).check(prepare, record)
         if verdict.passed:
-            answers = Answers(subject.reference, where, mode)
+            answers = Answers(subject.reference, oracle, where, mode)
             run_battery(answers, contender, record, Depth.EVERYTHING, keep_going=True)
     except Refusal:
         pass  # the record has it

@@ -162,7 +162,7 @@ def _compare_configurations(question: KernelQuestion) -> Duel:
     )
     duel = Duel(first, second, str(evaluator.problem), evaluator.device.name, None)
     for label, built in zip((first, second), sides, strict=True):
-        if built is not None and not (result := evaluator.evaluate(*built, None, None)).status.timed:
+        if built is not None and not (result := evaluator.evaluate(*built)).status.timed:
             refusal = f"{label} is refused ({result.status}): {result.message.splitlines()[0]}"
             return replace(duel, refusal=refusal)
     return replace(duel, samples_ms=evaluator.duel(*sides))

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tunebench.tuner.kernel import Mode
+
 Changes = Mapping[str, Mapping[str, str]]
 """Text replaced, by part: `source` (the .cu), `model` (model.py), `reference` (reference.py)."""
 
@@ -33,7 +35,7 @@ class Broken:
     changes: Changes
     setting: Changes = field(default_factory=dict)
     kernel: str = "weigh"
-    mode: str = "eval"
+    mode: Mode = Mode.EVAL
     twin: Changes = field(default_factory=dict)
     gpu: bool = False
 
@@ -77,7 +79,7 @@ _KEEP += "            return kept[key].clone()\n        kept[key] = y\n        r
 _IMAGES = {
     "reference": {"torch.rand(rows, columns)": "torch.rand(rows, 3, columns, 2)"},
 }
-_STATISTICS = "mean, variance = self.bn.running_mean, self.bn.running_var"
+_STATISTICS = "constants = self._constants(plan, bn.running_mean, bn.running_var)"
 
 _ROUND = "x = reinterpret_cast<const scalar_t*>(reinterpret_cast<unsigned long long>(x) / 16 * 16);"
 _TURN = (
@@ -359,10 +361,10 @@ BROKEN: Mapping[str, Broken] = {
         "after an edit of buffers through .data",
         model(
             _STATISTICS,
-            "key = (self.bn.running_mean.data_ptr(), self.bn.running_mean._version)\n"
+            "key = (bn.running_mean.data_ptr(), bn.running_mean._version)\n"
             "            if self.__dict__.get('key') != key:\n"
-            "                self.__dict__.update(key=key, m=[b.clone() for b in list(self.bn.buffers())[:2]])\n"
-            "            mean, variance = self.m",
+            "                self.__dict__.update(key=key, m=[b.clone() for b in list(bn.buffers())[:2]])\n"
+            "            constants = self._constants(plan, *self.m)",
         ),
         kernel="gemm_scale_bn",
     ),
@@ -385,7 +387,7 @@ BROKEN: Mapping[str, Broken] = {
         "running_var",
         model("factor * rows / (rows - 1)", "factor"),
         kernel="gemm_scale_bn",
-        mode="train",
+        mode=Mode.TRAIN,
     ),
     "is always in eval mode": Broken(
         STATE,

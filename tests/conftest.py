@@ -1,5 +1,6 @@
 """A small kernel of one's own, written into a folder as a user would, and broken in any way a test asks for."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -46,10 +47,11 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def shared_builds(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """One build cache for the whole session: the same variants are compiled once."""
-    import os
-
-    os.environ["TUNEBENCH_CACHE"] = str(tmp_path_factory.mktemp("builds"))
+    """One build cache for the whole session, all its workers included: the same variants are compiled once."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    os.environ["TUNEBENCH_CACHE"] = str(folder / "builds")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

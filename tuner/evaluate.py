@@ -14,12 +14,13 @@ from tunebench.tuner.compiled import CompiledReferenceError, compile_reference
 from tunebench.tuner.confirm import Samples, choose, confirm, control_ratio, medians_of, speedup
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import DeviceLostError, LaunchError, UserError
-from tunebench.tuner.gate.battery import FINAL_STEPS, Depth, run_battery
+from tunebench.tuner.gate.battery import Depth, run_battery
 from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.oracle import Oracle, consult_reference
 from tunebench.tuner.gate.quick import Licence, QuickGate, pinned
 from tunebench.tuner.gate.record import Record
-from tunebench.tuner.gate.rig import Answers
+from tunebench.tuner.gate.rig import Answers, Rig
+from tunebench.tuner.gate.sanitizer import sanitize
 from tunebench.tuner.history import PastTrial
 from tunebench.tuner.identity import WatchedConfiguration, run_key
 from tunebench.tuner.kernel import Kernel, Mode, ModelFactory, Plan, TunableModel
@@ -79,7 +80,7 @@ class Subject:
                 f"kernel '{kernel.name}' in mode '{mode}' takes its inputs for the problem {problem}: "
                 f"its `problem` must give the option mode={mode}"
             )
-        answers = Answers(reference, where, mode)
+        answers = Answers(reference, oracle, where, mode)
         return cls(kernel, problem, device, original, factory, model, oracle, answers)
 
     @property
@@ -95,7 +96,11 @@ class Evaluator(Protocol):
     device: Device
 
     def evaluate(
-        self, configuration: Configuration, build: Build, incumbent: PastTrial | None, finalist_ms: float | None
+        self,
+        configuration: Configuration,
+        build: Build,
+        incumbent: PastTrial | None = None,
+        finalist_ms: float | None = None,
     ) -> TrialResult:
         """One configuration's result; a variant that fails is a result as well.
 
@@ -104,8 +109,8 @@ class Evaluator(Protocol):
             finalist_ms: whatever is faster would be a finalist and goes through the full battery; None for everything.
         """
 
-    def sanitize(self, finalist: Finalist) -> Stage:
-        """A finalist's launches under compute-sanitizer, where it is installed."""
+    def sanitize(self, finalists: Sequence[Finalist]) -> list[Stage]:
+        """Each finalist's launches under compute-sanitizer, where it is installed."""
 
     def compare(self, finalists: Sequence[Finalist], default: Finalist | None) -> Comparison:
         """Time the finalists and the baselines interleaved, and name the winner.
@@ -150,7 +155,11 @@ class LocalEvaluator:
         """Nothing to let go of: the tensors go with this object."""
 
     def evaluate(
-        self, configuration: Configuration, build: Build, incumbent: PastTrial | None, finalist_ms: float | None
+        self,
+        configuration: Configuration,
+        build: Build,
+        incumbent: PastTrial | None = None,
+        finalist_ms: float | None = None,
     ) -> TrialResult:
         """See `Evaluator.evaluate`.
 
@@ -249,12 +258,9 @@ class LocalEvaluator:
         self._subject.model.pin(None)
         return samples
 
-    def sanitize(self, finalist: Finalist) -> Stage:
+    def sanitize(self, finalists: Sequence[Finalist]) -> list[Stage]:
         """See `Evaluator.sanitize`."""
-        record = Record()
-        run_battery(self._subject.answers, self._contender(*finalist), record, Depth.EVERYTHING, steps=FINAL_STEPS)
-        (stage,) = record.verdict(self._subject.oracle.tolerance).stages
-        return stage
+        return sanitize([Rig(self._subject.answers, self._contender(*finalist)) for finalist in finalists])
 
     def _prove(self, configuration: Configuration, build: Build, verdict: Verdict) -> Verdict:
         """The same verdict with the stages of the full battery."""

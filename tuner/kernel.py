@@ -61,6 +61,8 @@ class Kernel:
         compiled_axes: axes of the problem that are constants of the binary.
         atomics: sums in an order that changes from run to run, so that runs may differ in their last bits.
         rewrites_algebra: an algebraic rewrite of the reference, which may make an infinity of its NaN and the reverse.
+        bulk_copies: entry points that copy into shared memory with cp.async.bulk, whose barriers compute-sanitizer's
+            racecheck takes for none: it is not asked about them.
     """
 
     name: str
@@ -72,6 +74,7 @@ class Kernel:
     compiled_axes: tuple[str, ...] = ()
     atomics: bool = False
     rewrites_algebra: bool = False
+    bulk_copies: tuple[str, ...] = ()
 
     @classmethod
     def declare(
@@ -86,6 +89,7 @@ class Kernel:
         compiled_axes: tuple[str, ...] = (),
         atomics: bool = False,
         rewrites_algebra: bool = False,
+        bulk_copies: tuple[str, ...] = (),
     ) -> Kernel:
         """Declare the kernel of the folder that `model_file` (the model's `__file__`) is in.
 
@@ -98,7 +102,16 @@ class Kernel:
             raise KernelFolderError(f"{folder}: no {path.name}; a kernel's source has its folder's name")
         source = KernelSource.read(path, entry_points, include)
         return cls(
-            folder.name, folder, source, space, work, _modes(folder, modes), compiled_axes, atomics, rewrites_algebra
+            folder.name,
+            folder,
+            source,
+            space,
+            work,
+            _modes(folder, modes),
+            compiled_axes,
+            atomics,
+            rewrites_algebra,
+            bulk_copies,
         )
 
     @cached_property

@@ -1,7 +1,8 @@
 """The timing protocol of one call: how samples are taken, when there are enough, and whether the device was steady.
 
-On CUDA the caches are cold: a call whose tensors are smaller than five times the L2 cache is preceded by a write of
-twice that cache, queued before the start event without a synchronisation in between. On the CPU the caches are warm.
+On CUDA the caches are cold and clean: a call whose tensors are smaller than five times the L2 cache is preceded by a
+read of twice that cache, queued before the start event without a synchronisation in between. (A write would leave the
+cache full of lines that the timed call has to write back.) On the CPU the caches are warm.
 `confirm.py` compares several calls.
 """
 
@@ -16,9 +17,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from tunebench.tuner.capture import capture
 from tunebench.tuner.conditions import read_conditions
 from tunebench.tuner.device import Device, DeviceKind
-from tunebench.tuner.errors import CaptureError, LaunchError
+from tunebench.tuner.errors import CaptureError
 from tunebench.tuner.problem import Work
 from tunebench.tuner.result import CacheRegime, Conditions, Measurement
 from tunebench.tuner.statistics import median_interval, samples_needed
@@ -53,7 +55,7 @@ _BATCH = 6
 _SHORTEST_CPU_SAMPLE_MS = 0.2  # shorter calls are repeated inside a sample: the clock and the call cost a microsecond
 _LONGEST_CPU_WARMING_MS = 5.0  # a longer call warms itself
 _FLUSH_UNLESS = 5  # footprints beyond this many times the L2 leave nothing of the last call in it
-_FLUSH_WRITES = 2
+_FLUSH_READS = 2
 _LEAD_FACTOR = 2.0  # the device waits twice as long as the host is expected to take for queueing
 
 
@@ -94,8 +96,9 @@ class CudaClock(Clock):
     def __init__(self, device: Device, footprint_bytes: int) -> None:
         self._device = device.torch_device
         small = footprint_bytes < _FLUSH_UNLESS * device.l2_bytes
-        size = _FLUSH_WRITES * device.l2_bytes if small else 0
-        self._flush = torch.empty(size, dtype=torch.uint8, device=self._device)
+        size = _FLUSH_READS * device.l2_bytes if small else 0
+        self._flush = torch.zeros(size // 4, dtype=torch.float32, device=self._device)
+        self._flushed = torch.empty((), dtype=torch.float32, device=self._device)
         self._host_seconds = 1e-4  # what the host took for a call the last time
 
     def sample(self, calls: Sequence[Call]) -> list[float]:
@@ -123,7 +126,7 @@ class CudaClock(Clock):
 
     def _empty_caches(self) -> None:
         if len(self._flush):
-            self._flush.zero_()
+            torch.sum(self._flush, dim=0, out=self._flushed)
 
 
 def _event(*, external: bool = False) -> torch.cuda.Event:
@@ -178,26 +181,16 @@ class CudaGraphClock(CudaClock):
 
     @staticmethod
     def _capture(call: Call) -> _Captured:
-        # One-off work (loading a kernel, choosing an algorithm, a first allocation) is not allowed in a capture.
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(2):
-                call()
-        torch.cuda.current_stream().wait_stream(side)
-        torch.cuda.synchronize()
         # External events are nodes of the graph, recorded anew by each replay.
-        captured = _Captured(torch.cuda.CUDAGraph(), _event(external=True), _event(external=True))
-        try:
-            with torch.cuda.graph(captured.graph, capture_error_mode="thread_local"):
-                captured.start.record()
-                call()
-                captured.end.record()
-        except (RuntimeError, LaunchError) as error:
-            # The device is as it was: what is left of the capture is thrown away with the graph.
-            torch.cuda.synchronize()
-            raise CaptureError(f"cannot be captured in a CUDA graph: {error}") from error
-        return captured
+        start, end = _event(external=True), _event(external=True)
+
+        def timed() -> None:
+            start.record()
+            call()
+            end.record()
+
+        graph, _ = capture(timed, warming=call)
+        return _Captured(graph, start, end)
 
 
 class CpuClock(Clock):

@@ -24,15 +24,12 @@ from tunebench.tuner.evaluate import Evaluator, Finalist
 from tunebench.tuner.history import Carried, PastTrial, TrialLog
 from tunebench.tuner.identity import KnownRuns
 from tunebench.tuner.kernel import Kernel
-from tunebench.tuner.result import Comparison, Stage, TrialResult, TrialStatus
+from tunebench.tuner.result import Comparison, TrialResult, TrialStatus
 from tunebench.tuner.sampler import PoolSampler, SpaceExhausted
 from tunebench.tuner.space import Configuration, ValidSpace
 
-FINALISTS_WITHIN = 1.05
-"""The configurations whose screened median is within so many times the best are timed again, interleaved."""
-
-LEAST_FINALISTS = 8
-MOST_FINALISTS = 16
+FINALISTS = 8
+"""So many of the best screened configurations are timed again, interleaved."""
 
 _MAX_COMPILE_WORKERS = 16
 
@@ -162,7 +159,6 @@ class StudyRun:
         self._study = self._rebuild()
         self._refusals: Counter[str] = Counter()
         self._sanitizer = ""
-        self._sanity: dict[Configuration, Stage] = {}
         self._started = time.monotonic()
 
     def run(self, budget: Budget, report: Callable[[Progress], None] = lambda _: None) -> Outcome:
@@ -279,33 +275,28 @@ class StudyRun:
             return None
         default = self._space[self._space.default]
         correct = any(trial.configuration == default for trial in ranked)
-        finalists = [self._built(one) for one in self._finalists(ranked) if one != default]
-        finalists = [finalist for finalist in finalists if self._sane(finalist)]
-        baseline = self._built(default) if correct else None
-        if baseline and not self._sane(baseline):
-            baseline = None
-        if not finalists and baseline is None:
+        contenders = [one for one in self._finalists(ranked) if one != default] + [default] * correct
+        sane = self._sane([self._built(one) for one in contenders])
+        if not sane:
             return None
+        finalists = [finalist for finalist in sane if finalist[0] != default]
+        baseline = next((finalist for finalist in sane if finalist[0] == default), None)
         comparison = self._evaluator.compare(finalists, baseline)
         self._log.conclude(comparison)
         return comparison
 
     def _finalists(self, ranked: Sequence[PastTrial]) -> list[Configuration]:
-        """What is timed again: all that are nearly as fast as the best, but neither too few nor too many."""
-        limit = FINALISTS_WITHIN * (ranked[0].median_ms or 0.0)
-        close = sum((trial.median_ms or 0.0) <= limit for trial in ranked)
-        count = min(max(close, LEAST_FINALISTS), MOST_FINALISTS)
-        return self._space.simplest_first(trial.configuration for trial in ranked[:count])
+        """What is timed again, the simplest first."""
+        return self._space.simplest_first(trial.configuration for trial in ranked[:FINALISTS])
 
-    def _sane(self, finalist: Finalist) -> bool:
-        """Whether compute-sanitizer, where it is installed, finds nothing; what it finds is told with the refusals."""
-        configuration = finalist[0]
-        if configuration not in self._sanity:
-            stage = self._sanity[configuration] = self._evaluator.sanitize(finalist)
-            self._sanitizer = stage.detail
+    def _sane(self, finalists: Sequence[Finalist]) -> list[Finalist]:
+        """Those in which compute-sanitizer, where it is installed, finds nothing; others are told as refusals."""
+        stages = self._evaluator.sanitize(finalists)
+        for (configuration, _), stage in zip(finalists, stages, strict=True):
             if not stage.passed:
                 self._refusals[f"{stage.name}, {configuration}: {stage.detail}"] += 1
-        return self._sanity[configuration].passed
+        self._sanitizer = next((stage.detail for stage in stages if stage.passed), "nothing passed")
+        return [finalist for finalist, stage in zip(finalists, stages, strict=True) if stage.passed]
 
     def _built(self, configuration: Configuration) -> Finalist:
         return configuration, self._submit(configuration).result()
@@ -353,11 +344,6 @@ def _finalist_ms(ranked: Sequence[PastTrial]) -> float | None:
     """Whatever is timed below this may be a finalist, now or at the end; None where everything may.
 
     Such a trial is proven before it is recorded, so that nothing unproven ever leads. Later trials only push others
-    back and lower the best, so that what is no finalist when it is recorded never becomes one.
+    back, so that what is no finalist when it is recorded never becomes one.
     """
-    if len(ranked) < LEAST_FINALISTS:
-        return None
-    close = FINALISTS_WITHIN * (ranked[0].median_ms or 0.0)
-    if len(ranked) >= MOST_FINALISTS:
-        close = min(close, ranked[MOST_FINALISTS - 1].median_ms or 0.0)
-    return max(close, ranked[LEAST_FINALISTS - 1].median_ms or 0.0)
+    return ranked[FINALISTS - 1].median_ms if len(ranked) >= FINALISTS else None

@@ -139,7 +139,11 @@ class WorkerEvaluator:
             raise
 
     def evaluate(
-        self, configuration: Configuration, build: Build, incumbent: PastTrial | None, finalist_ms: float | None
+        self,
+        configuration: Configuration,
+        build: Build,
+        incumbent: PastTrial | None = None,
+        finalist_ms: float | None = None,
     ) -> TrialResult:
         """One variant's result, whatever it does to its worker.
 
@@ -180,18 +184,17 @@ class WorkerEvaluator:
         self._require_worker()
         return self._worker.ask(self._seconds, _evaluate, configuration, build, incumbent, finalist_ms)
 
-    def sanitize(self, finalist: Finalist) -> Stage:
-        """See `LocalEvaluator.sanitize`; a finalist that kills its worker does not pass.
+    def sanitize(self, finalists: Sequence[Finalist]) -> list[Stage]:
+        """See `LocalEvaluator.sanitize`.
 
         Raises:
-            WorkerError: a new worker does not come up.
+            WorkerError: the worker died or hung.
         """
         self._require_worker()
         try:
-            return self._worker.ask(PREPARE_SECONDS, _sanitize, finalist)
+            return self._worker.ask(PREPARE_SECONDS, _sanitize, list(finalists))
         except DeathError as death:
-            self._ready = False
-            return Stage("sanitizer", False, 0.0, str(death))
+            raise WorkerError(f"compute-sanitizer on the finalists failed: {death}") from death
 
     def compare(self, finalists: Sequence[Finalist], default: Finalist | None) -> Comparison:
         """See `LocalEvaluator.compare`.
@@ -275,9 +278,9 @@ def _evaluate(
         os._exit(_DEVICE_LOST)
 
 
-def _sanitize(finalist: Finalist) -> Stage:
+def _sanitize(finalists: Sequence[Finalist]) -> list[Stage]:
     assert _evaluator is not None
-    return _evaluator.sanitize(finalist)
+    return _evaluator.sanitize(finalists)
 
 
 def _compare(finalists: Sequence[Finalist], default: Finalist | None) -> Comparison:

@@ -218,6 +218,7 @@ __device__ __forceinline__ void load(unsigned char* ring, u64* full, u64* empty,
             const auto wait = [&] { barrier_wait(empty + next.slot, next.parity ^ 1); };
             unsigned char* target = ring + next.slot * row_bytes;
             load_row(target, images, strip.sample, strip.row + row, strip.column, thread, largest, wait);
+            wait();  // A thread that had nothing to load must not run ahead of the ring either.
             publish_to_tensor_cores();
             __syncwarp();
             if (thread % 32 == 0) {
@@ -257,52 +258,151 @@ __device__ __forceinline__ void multiply_row(float (&sums)[tile_columns / 2], u3
     products_commit();
 }
 
+// Finished values, on their way from the tensor cores' arrangement to rows of neighbouring memory: a warp's own piece of
+// shared memory, 8 filters by 32 columns, or 16 columns by 16 filters where the filters are neighbours in the output.
+constexpr int staged_columns = 32;
+constexpr int staged_pitch = staged_columns + 8;  // of 8 filters; the extra elements keep lanes in different banks
+constexpr int staged_filters = 16;
+constexpr int staged_filters_pitch = staged_filters + 4;
+constexpr int staging_elements = 8 * staged_pitch;
+static_assert(staging_elements == 16 * staged_filters_pitch);
+constexpr int staging_bytes = multiplier_threads / 32 * staging_elements * 4;
+
+// A warp's part of one row of the output: 16 filters from `first_filter` on by 128 columns, of which so many exist.
+struct RowOfWarp {
+    const Images& images;
+    long long sample, pixel, first_filter;  // `pixel` is that of the first column
+    int filters, columns;
+
+    __device__ __forceinline__ RowOfWarp(const Images& images, const Strip& strip, int row, long long first_filter)
+        : images(images),
+          sample(strip.sample),
+          pixel((strip.row + row) * images.out_width() + strip.column),
+          first_filter(first_filter),
+          filters(at_most(images.filters - first_filter, 16)),
+          columns(at_most(images.out_width() - strip.column, tile_columns)) {}
+
+    __device__ __forceinline__ long long pixels() const { return images.out_height() * images.out_width(); }
+
+    // What the epilogue needs of a filter; of the last one in place of those that do not exist.
+    template <class Epilogue> __device__ __forceinline__ auto channel(const Epilogue& epilogue, int filter) const {
+        const long long number = first_filter + filter;
+        return epilogue.of(number < images.filters ? number : images.filters - 1);
+    }
+
+private:
+    static __device__ __forceinline__ int at_most(long long left, int most) {
+        return left < most ? static_cast<int>(left) : most;
+    }
+};
+
+template <class Type> __device__ __forceinline__ void store_output(Type* target, Type value) {
+    if constexpr (store_hint == store_hint_t::streaming) {
+        __stcs(target, value);
+    } else {
+        *target = value;
+    }
+}
+
+__device__ __forceinline__ void store_some(scalar_t* target, float value, bool exists) {
+    if (exists) {
+        *target = value;
+    }
+}
+
+// Filters far apart in memory, columns side by side.
 template <class Epilogue>
-__device__ __forceinline__ void write_row(const float (&sums)[tile_columns / 2], const Images& images,
-                                          const Strip& strip, int row, long long first_filter,
-                                          scalar_t* __restrict__ output, const Epilogue& epilogue) {
-    const int lane = threadIdx.x % 32;
-    const long long out_width = images.out_width(), pixels = images.out_height() * out_width;
-    const long long columns_left = out_width - strip.column;
-    const bool pairs = !images.output_last && out_width % 2 == 0 && reinterpret_cast<u64>(output) % 8 == 0;
+__device__ __forceinline__ void write_planes(const float (&sums)[tile_columns / 2], const RowOfWarp& part,
+                                             scalar_t* __restrict__ output, float* staging, const Epilogue& epilogue) {
+    const int lane = threadIdx.x % 32, column = lane % 16 * 2;
+    const long long pixels = part.pixels();
+    const bool pairs = part.images.out_width() % 2 == 0 && reinterpret_cast<u64>(output) % 8 == 0;
+    scalar_t* plane = output + (part.sample * part.images.filters + part.first_filter + lane / 16) * pixels + part.pixel;
+    plane += column;
+    float* const place = staging + lane / 4 * staged_pitch + lane % 4 * 2;
+    const float* const staged = staging + lane / 16 * staged_pitch + column;
 #pragma unroll
     for (int below = 0; below < 2; ++below) {
-        const long long filter = first_filter + 8 * below;
-        if (filter >= images.filters) {
-            continue;
-        }
-        const auto channel = epilogue.of(filter);
-        const long long pixel = (strip.row + row) * out_width + strip.column;
-        scalar_t* target = output + (images.output_last ? (strip.sample * pixels + pixel) * images.filters + filter
-                                                        : (strip.sample * images.filters + filter) * pixels + pixel);
-        const long long step = images.output_last ? images.filters : 1;
+        const auto channel = part.channel(epilogue, 8 * below + lane / 4);
 #pragma unroll
-        for (int j = 0; j < tile_columns / 8; ++j) {
-            const int column = 8 * j + lane % 4 * 2;
-            const float left = epilogue(sums[4 * j + 2 * below] * channel.scale, channel);
-            const float right = epilogue(sums[4 * j + 2 * below + 1] * channel.scale, channel);
-            if (pairs && column + 1 < columns_left) {
-                __stcs(reinterpret_cast<float2*>(target + column), float2{left, right});
-            } else {
-                if (column < columns_left) {
-                    target[column * step] = left;
+        for (int first = 0; first < tile_columns; first += staged_columns) {
+#pragma unroll
+            for (int j = 0; j < staged_columns / 8; ++j) {
+                const float* const both = sums + 4 * (first / 8 + j) + 2 * below;
+                *reinterpret_cast<float2*>(place + 8 * j) = {epilogue(both[0] * channel.scale, channel),
+                                                             epilogue(both[1] * channel.scale, channel)};
+            }
+            __syncwarp();
+            scalar_t* target = plane + first;
+#pragma unroll
+            for (int j = 0; j < 8; j += 2) {
+                const float2 both = *reinterpret_cast<const float2*>(staged + j * staged_pitch);
+                if (8 * below + j + lane / 16 < part.filters) {
+                    if (pairs && first + column + 1 < part.columns) {
+                        store_output(reinterpret_cast<float2*>(target), both);
+                    } else {
+                        store_some(target, both.x, first + column < part.columns);
+                        store_some(target + 1, both.y, first + column + 1 < part.columns);
+                    }
                 }
-                if (column + 1 < columns_left) {
-                    target[(column + 1) * step] = right;
+                target += 2 * pixels;
+            }
+            __syncwarp();
+        }
+        plane += 8 * pixels;
+    }
+}
+
+// Columns far apart in memory, filters side by side.
+template <class Epilogue>
+__device__ __forceinline__ void write_pixels(const float (&sums)[tile_columns / 2], const RowOfWarp& part,
+                                             scalar_t* __restrict__ output, float* staging, const Epilogue& epilogue) {
+    const int lane = threadIdx.x % 32, filter = lane % 4 * 4;
+    const long long filters = part.images.filters;
+    const bool fours = filters % 4 == 0 && reinterpret_cast<u64>(output) % 16 == 0;
+    const auto above = part.channel(epilogue, lane / 4), below = part.channel(epilogue, lane / 4 + 8);
+    scalar_t* target = output + (part.sample * part.pixels() + part.pixel + lane / 4) * filters + part.first_filter + filter;
+    float* const place = staging + lane % 4 * 2 * staged_filters_pitch + lane / 4;
+    const float* const staged = staging + lane / 4 * staged_filters_pitch + filter;
+#pragma unroll
+    for (int first = 0; first < tile_columns; first += 16) {
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+            const float* const four = sums + 4 * (first / 8 + j);
+            float* const left = place + 8 * j * staged_filters_pitch;
+            left[0] = epilogue(four[0] * above.scale, above);
+            left[8] = epilogue(four[2] * below.scale, below);
+            left[staged_filters_pitch] = epilogue(four[1] * above.scale, above);
+            left[staged_filters_pitch + 8] = epilogue(four[3] * below.scale, below);
+        }
+        __syncwarp();
+#pragma unroll
+        for (int j = 0; j < 16; j += 8) {
+            const float4 four = *reinterpret_cast<const float4*>(staged + j * staged_filters_pitch);
+            if (first + j + lane / 4 < part.columns) {
+                if (fours && filter + 3 < part.filters) {
+                    store_output(reinterpret_cast<float4*>(target), four);
+                } else {
+                    store_some(target, four.x, filter < part.filters);
+                    store_some(target + 1, four.y, filter + 1 < part.filters);
+                    store_some(target + 2, four.z, filter + 2 < part.filters);
+                    store_some(target + 3, four.w, filter + 3 < part.filters);
                 }
             }
+            target += 8 * filters;
         }
+        __syncwarp();
     }
 }
 
 template <class Epilogue>
-__device__ __forceinline__ void multiply(unsigned char* shared, unsigned char* ring_memory, u64* full, u64* empty,
-                                         const Images& images, long long filter_tile, scalar_t* __restrict__ output,
+__device__ __forceinline__ void multiply(unsigned char* shared, unsigned char* ring_memory,
+                                         unsigned char* staging_memory, u64* full, u64* empty, const Images& images, long long filter_tile, scalar_t* __restrict__ output,
                                          long long first, long long step, const Epilogue& epilogue) {
     const int warpgroup = threadIdx.x / 128 - 1;
-    const int lane = threadIdx.x % 32;
-    const int row_in_tile = warpgroup * 64 + threadIdx.x / 32 % 4 * 16 + lane / 4;
-    const long long first_filter = filter_tile * tile_filters + row_in_tile;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 - loader_threads / 32;
+    const long long first_filter = filter_tile * tile_filters + warp * 16;
+    float* const staging = reinterpret_cast<float*>(staging_memory) + warp * staging_elements;
     const u32 filters = shared_address(shared) + warpgroup * 64 * unit_bytes;
     const u32 ring = shared_address(ring_memory);
     RingRow next;   // the row of x to wait for
@@ -331,7 +431,12 @@ __device__ __forceinline__ void multiply(unsigned char* shared, unsigned char* r
         };
         const auto write = [&](int row, const float (&sums)[tile_columns / 2]) {
             let_go();
-            write_row(sums, images, strip, row, first_filter, output, epilogue);
+            const RowOfWarp part(images, strip, row, first_filter);
+            if (images.output_last) {
+                write_pixels(sums, part, output, staging, epilogue);
+            } else {
+                write_planes(sums, part, output, staging, epilogue);
+            }
         };
         // Written out, and not as one step with conditions: the compiler must see that no sums under way are read.
         int row = 0;
@@ -367,7 +472,8 @@ __device__ __forceinline__ void implicit_gemm_of_block(const Images& images, con
                                                        const Epilogue& epilogue) {
     extern __shared__ __align__(128) unsigned char shared[];
     unsigned char* ring = shared + filter_bytes;
-    u64* full = reinterpret_cast<u64*>(ring + ring_rows * row_bytes);
+    unsigned char* staging = ring + ring_rows * row_bytes;
+    u64* full = reinterpret_cast<u64*>(staging + staging_bytes);
     u64* empty = full + ring_rows;
     u64* filters_there = empty + ring_rows;
     if (threadIdx.x == 0) {
@@ -390,7 +496,7 @@ __device__ __forceinline__ void implicit_gemm_of_block(const Images& images, con
     } else {
         more_registers<multiplier_registers>();
         barrier_wait(filters_there, 0);
-        multiply(shared, ring, full, empty, images, blockIdx.y, output, blockIdx.x, gridDim.x, epilogue);
+        multiply(shared, ring, staging, full, empty, images, blockIdx.y, output, blockIdx.x, gridDim.x, epilogue);
     }
 }
 

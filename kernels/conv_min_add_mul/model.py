@@ -27,6 +27,7 @@ _REPAIR_BLOCKS = 4
 _TILE_FILTERS = 128
 _TILE_COLUMNS = 128
 _IMPLICIT_THREADS = 384
+_STAGING_BYTES = 8 * 320 * 4
 
 _LONGEST_HALF_SUM = 16384
 """Products a sum in half precision: with more, scaled weights would be subnormal on average."""
@@ -71,7 +72,7 @@ def _implicit_shared_bytes(problem: Problem, ring_rows: int) -> int:
     groups = -(-axes["in_channels"] // 16) * 2
     columns = _TILE_COLUMNS + -(-axes["kernel_width"] // 2) * 2
     filters = axes["kernel_height"] * axes["kernel_width"] * groups * _TILE_FILTERS * 16
-    return filters + ring_rows * groups * columns * 16 + (2 * ring_rows + 1) * 8
+    return filters + ring_rows * groups * columns * 16 + _STAGING_BYTES + (2 * ring_rows + 1) * 8
 
 
 def _relays_input(convolution_layout: str, problem: Problem) -> bool:
@@ -96,6 +97,7 @@ SPACE = SearchSpace(
         Tunable("convolution", ("strict", "tf32", "fp16", "implicit_gemm")),
         Tunable("ring_rows", (4, 5, 6, 8), when=_is_implicit),
         Tunable("strip_rows", (8, 16, 32, 64, 128), when=_is_implicit),
+        Tunable("store_hint", ("normal", "streaming"), when=_is_implicit),
         Tunable("convolution_layout", ("nchw", "channels_last"), when=_is_not_implicit),
         Tunable(
             "benchmark",
@@ -132,8 +134,9 @@ SPACE = SearchSpace(
     ),
     default={
         "convolution": "tf32",
-        "ring_rows": 5,
-        "strip_rows": 128,
+        "ring_rows": 4,
+        "strip_rows": 32,
+        "store_hint": "normal",
         "convolution_layout": "nchw",
         "benchmark": False,
         "input_block_size": 256,
@@ -184,6 +187,7 @@ class ModelNew(TunedModule):
 
     kernel = Kernel.declare(
         __file__,
+        bulk_copies=("implicit_gemm",),
         entry_points=(
             "transpose_input",
             "cast_input",

@@ -6,11 +6,14 @@
 // join_sums     s from the partial sums
 // dot_rows      x * s for every row
 // fused         all three in one launch
+// through       both passes in one launch, each block with its own strip of columns
 // sum_rows      for `algorithm` gemm: the sum of every row of x * W^T
 //
 // Nothing is added by atomics, so that every run gives the same bits. Which block adds the partial sums up is `join`:
 // a kernel of its own (`kernel`); every block of dot_rows for itself (`dot`); the block that finishes a strip last, in
-// sum_columns (`last_block`) or with the product in the same launch (`fused`).
+// sum_columns (`last_block`) or with the product in the same launch (`fused`). Where a block has a strip's columns of W
+// to itself, no other needs its sums: it multiplies the same columns of x with them, and what is added up is the partial
+// products of every row (`algorithm` strips).
 #include "vector.cuh"
 
 using vector_t = vector_of<scalar_t, vector_width>;
@@ -19,6 +22,7 @@ constexpr bool stream_weight = load_hint == load_hint_t::streaming;
 constexpr bool sums_columns = algorithm == algorithm_t::column_sums;
 constexpr bool fuses = sums_columns && join == join_t::fused;
 constexpr bool last_block_joins = sums_columns && (fuses || join == join_t::last_block);
+constexpr bool takes_strips = algorithm == algorithm_t::strips;
 
 // The counters of a launch, all zero at its start.
 constexpr int ticket = 0;         // blocks that have started
@@ -88,12 +92,11 @@ __device__ __forceinline__ Sums sums_of_thread(const scalar_t* weight, long long
     return sums;
 }
 
-__device__ __forceinline__ void sum_split(const scalar_t* weight, scalar_t* partials, long long hidden,
-                                          long long features, long long strip, long long split, long long splits) {
+// Writes the sums of a strip's columns, which begin at `first`, over one split of the rows.
+__device__ __forceinline__ void sum_split(const scalar_t* weight, scalar_t* target, long long hidden,
+                                          long long features, long long first, long long split, long long splits) {
     const int side = threadIdx.x % strip_threads * vector_width;
-    const long long first = strip * strip_columns;
     const Sums sums = sums_of_thread(weight, hidden, features, first + side, split, splits);
-    scalar_t* const target = partials + split * features + first;
     if constexpr (groups == 1) {
         if (first + side < features) {
 #pragma unroll
@@ -119,11 +122,11 @@ __device__ __forceinline__ void sum_split(const scalar_t* weight, scalar_t* part
     }
 }
 
-// Half the sum of a column's partial sums first, first + step, ... Half, as the reference halves before it adds up.
+// The sum of an element's partial sums first, first + step, ..., each of which is `length` elements behind the last.
 // Read past the first-level cache: in a fused launch other multiprocessors have just written them.
 template <int at_once>
-__device__ __forceinline__ scalar_t joined(const scalar_t* partials, long long splits, long long features,
-                                           long long column, int first, int step) {
+__device__ __forceinline__ scalar_t joined(const scalar_t* partials, long long splits, long long length,
+                                           long long element, int first, int step) {
     scalar_t total = 0;
 #pragma unroll 1
     for (long long split = first; split < splits; split += at_once * step) {
@@ -131,37 +134,40 @@ __device__ __forceinline__ scalar_t joined(const scalar_t* partials, long long s
 #pragma unroll
         for (int k = 0; k < at_once; ++k) {
             const long long other = split + k * step;
-            values[k] = other < splits ? __ldcg(partials + other * features + column) : scalar_t(0);
+            values[k] = other < splits ? __ldcg(partials + other * length + element) : scalar_t(0);
         }
 #pragma unroll
         for (int k = 0; k < at_once; ++k) {
             total += values[k];
         }
     }
-    return total * scalar_t(0.5);
+    return total;
 }
 
-// A block's part of the sums: `columns` of them from `first` on, each from block / columns threads.
-template <int threads, int columns>
-__device__ __forceinline__ void join_columns(const scalar_t* partials, scalar_t* sums, long long first,
-                                             long long splits, long long features) {
-    constexpr int ways = threads > columns ? threads / columns : 1;
+// The reference halves before it adds up.
+constexpr scalar_t half = 0.5;
+
+// Joins `count` elements from `first` on, each by threads / count threads, and multiplies them by a factor.
+template <int threads, int count>
+__device__ __forceinline__ void join_elements(const scalar_t* partials, scalar_t* sums, scalar_t factor,
+                                              long long first, long long splits, long long length) {
+    constexpr int ways = threads > count ? threads / count : 1;
     if constexpr (ways == 1) {
-        for (int i = threadIdx.x; i < columns && first + i < features; i += threads) {
-            sums[first + i] = joined<8>(partials, splits, features, first + i, 0, 1);
+        for (int i = threadIdx.x; i < count && first + i < length; i += threads) {
+            sums[first + i] = joined<8>(partials, splits, length, first + i, 0, 1) * factor;
         }
     } else {
-        __shared__ scalar_t parts[ways][columns];
-        const int side = threadIdx.x % columns, way = threadIdx.x / columns;
-        parts[way][side] = first + side < features ? joined<8>(partials, splits, features, first + side, way, ways) : 0;
+        __shared__ scalar_t parts[ways][count];
+        const int side = threadIdx.x % count, way = threadIdx.x / count;
+        parts[way][side] = first + side < length ? joined<8>(partials, splits, length, first + side, way, ways) : 0;
         __syncthreads();
-        if (way == 0 && first + side < features) {
+        if (way == 0 && first + side < length) {
             scalar_t sum = 0;
 #pragma unroll
             for (int i = 0; i < ways; ++i) {
                 sum += parts[i][side];
             }
-            sums[first + side] = sum;
+            sums[first + side] = sum * factor;
         }
     }
 }
@@ -182,10 +188,11 @@ __device__ __forceinline__ bool is_last_of(unsigned* counter, long long splits) 
 __device__ __forceinline__ void sum_and_join(const scalar_t* weight, scalar_t* partials, scalar_t* sums,
                                              unsigned* counters, long long hidden, long long features, long long strip,
                                              long long split, long long splits) {
-    sum_split(weight, partials, hidden, features, strip, split, splits);
+    const long long first = strip * strip_columns;
+    sum_split(weight, partials + split * features + first, hidden, features, first, split, splits);
     if constexpr (last_block_joins) {
         if (is_last_of(counters + first_strip + strip, splits)) {
-            join_columns<block_size, strip_columns>(partials, sums, strip * strip_columns, splits, features);
+            join_elements<block_size, strip_columns>(partials, sums, half, first, splits, features);
             __threadfence();
             __syncthreads();
             if (threadIdx.x == 0) {
@@ -205,12 +212,12 @@ extern "C" __global__ void __launch_bounds__(block_size)
 }
 
 constexpr int join_threads = 256;
-constexpr int join_strip = 32;
+constexpr int join_strip = 32;  // elements that a block joins
 
 extern "C" __global__ void __launch_bounds__(join_threads)
     join_sums(const scalar_t* partials, scalar_t* sums, long long splits, long long features) {
-    join_columns<join_threads, join_strip>(partials, sums, static_cast<long long>(blockIdx.x) * join_strip, splits,
-                                           features);
+    join_elements<join_threads, join_strip>(partials, sums, half, static_cast<long long>(blockIdx.x) * join_strip,
+                                            splits, features);
 }
 
 // ---------------------------------------------------------------------------------------------------- sums along rows
@@ -243,11 +250,11 @@ template <Factors factors>
 __device__ __forceinline__ scalar_t factor_of(const scalar_t* sums, long long splits, long long features,
                                               long long column) {
     if constexpr (factors == Factors::none) {
-        return scalar_t(0.5);
+        return half;
     } else if constexpr (factors == Factors::sums) {
         return fuses ? __ldcg(sums + column) : sums[column];
     } else {
-        return joined<2>(sums, splits, features, column, 0, 1);
+        return joined<2>(sums, splits, features, column, 0, 1) * half;
     }
 }
 
@@ -372,39 +379,135 @@ extern "C" __global__ void __launch_bounds__(row_block)
 extern "C" __global__ void __launch_bounds__(row_block)
     sum_rows(const scalar_t* __restrict__ product, scalar_t* __restrict__ output, scalar_t factor, long long rows,
              long long features) {
-    if constexpr (!sums_columns) {
+    if constexpr (algorithm == algorithm_t::gemm) {
         reduce_rows<Factors::none>(product, nullptr, output, factor, blockIdx.x, rows, features, features, 0);
     }
 }
 
 // ------------------------------------------------------------------------------------------------------- one launch
 
-// Blocks take their work by ticket, the strips' first: a block that has to wait for sums waits for blocks that run
+// Blocks take their work by ticket, the strips' first: a block that has to wait for strips waits for blocks that run
 // already, so the launch ends whatever the order in which a device starts blocks and however few of them fit on it.
+__device__ __forceinline__ long long next_ticket(unsigned* counters) {
+    __shared__ unsigned taken;
+    if (threadIdx.x == 0) {
+        taken = atomicAdd(counters + ticket, 1u);
+    }
+    __syncthreads();
+    return taken;
+}
+
+__device__ __forceinline__ void wait_for(const unsigned* counter, long long count) {
+    if (threadIdx.x == 0) {
+        while (__ldcv(counter) != count) {
+#ifdef __CUDA_ARCH__
+            __nanosleep(100);
+#endif
+        }
+        __threadfence();
+    }
+    __syncthreads();
+}
+
 extern "C" __global__ void __launch_bounds__(block_size)
     fused(const scalar_t* __restrict__ weight, const scalar_t* __restrict__ x, scalar_t* partials, scalar_t* sums,
           unsigned* counters, scalar_t* __restrict__ output, scalar_t factor, long long rows, long long hidden,
           long long features, long long stride, long long strips, long long splits) {
     if constexpr (fuses) {
-        __shared__ unsigned taken;
-        if (threadIdx.x == 0) {
-            taken = atomicAdd(counters + ticket, 1u);
-        }
-        __syncthreads();
-        const long long number = taken;
+        const long long number = next_ticket(counters);
         if (number < strips * splits) {
             sum_and_join(weight, partials, sums, counters, hidden, features, number % strips, number / strips, splits);
             return;
         }
-        if (threadIdx.x == 0) {
-            while (__ldcv(counters + joined_strips) != strips) {
-#ifdef __CUDA_ARCH__
-                __nanosleep(100);
-#endif
-            }
-            __threadfence();
-        }
-        __syncthreads();
+        wait_for(counters + joined_strips, strips);
         reduce_rows<Factors::sums>(x, sums, output, factor, number - strips * splits, rows, features, stride, 0);
+    }
+}
+
+constexpr int strip_warps = strip_threads / 32;
+
+// Every row's product with the sums of a strip: partial products by warp and row, `rows` of them for each warp's columns.
+// A group of strip_threads threads takes rows_in_flight rows at a time.
+template <bool aligned>
+__device__ __forceinline__ void multiply_strip(const scalar_t* x, const scalar_t* sums, scalar_t* products,
+                                               long long strip, long long rows, long long features, long long stride) {
+    const int side = threadIdx.x % strip_threads * vector_width, lane = threadIdx.x % 32;
+    const long long column = strip * strip_columns + side;
+    const bool inside = column < features;
+    scalar_t scale[vector_width];
+#pragma unroll
+    for (int i = 0; i < vector_width; ++i) {
+        scale[i] = inside ? sums[side + i] * half : scalar_t(0);
+    }
+    scalar_t* const target = products + (strip * strip_warps + threadIdx.x % strip_threads / 32) * rows;
+    constexpr long long step = static_cast<long long>(groups) * rows_in_flight;
+    for (long long row = static_cast<long long>(threadIdx.x / strip_threads) * rows_in_flight; row < rows; row += step) {
+        scalar_t values[rows_in_flight][vector_width];
+#pragma unroll
+        for (int k = 0; k < rows_in_flight; ++k) {
+            const scalar_t* const source = x + (row + k) * stride + column;
+            const bool there = inside && row + k < rows;
+            if constexpr (aligned) {
+                vector_t loaded;
+                if (there) {
+                    loaded = *reinterpret_cast<const vector_t*>(source);
+                } else {
+                    for_each(loaded, [](scalar_t& element, int) { element = 0; });
+                }
+                scalar_t* const of_row = values[k];
+                for_each(loaded, [of_row](scalar_t& element, int i) { of_row[i] = element; });
+            } else {
+#pragma unroll
+                for (int i = 0; i < vector_width; ++i) {
+                    values[k][i] = there ? source[i] : scalar_t(0);
+                }
+            }
+        }
+        scalar_t mine = 0;
+#pragma unroll
+        for (int k = 0; k < rows_in_flight; ++k) {
+            scalar_t total = 0;
+#pragma unroll
+            for (int i = 0; i < vector_width; ++i) {
+                total += values[k][i] * scale[i];
+            }
+#pragma unroll
+            for (int distance = 16; distance > 0; distance /= 2) {
+                total += __shfl_xor_sync(0xffffffffu, total, distance);
+            }
+            mine = lane == k ? total : mine;
+        }
+        if (lane < rows_in_flight && row + lane < rows) {
+            target[row + lane] = mine;
+        }
+    }
+}
+
+// Grid: a block for each strip, then one for every join_strip rows.
+extern "C" __global__ void __launch_bounds__(block_size)
+    through(const scalar_t* __restrict__ weight, const scalar_t* __restrict__ x, scalar_t* products, unsigned* counters,
+            scalar_t* __restrict__ output, scalar_t factor, long long rows, long long hidden, long long features,
+            long long stride, long long strips) {
+    if constexpr (takes_strips) {
+        const long long number = next_ticket(counters);
+        if (number >= strips) {
+            wait_for(counters + joined_strips, strips);
+            join_elements<block_size, join_strip>(products, output, factor, (number - strips) * join_strip,
+                                                  strips * strip_warps, rows);
+            return;
+        }
+        __shared__ scalar_t sums[strip_columns];
+        sum_split(weight, sums, hidden, features, number * strip_columns, 0, 1);
+        __syncthreads();
+        if (is_aligned(x, sizeof(vector_t)) && stride % vector_width == 0) {
+            multiply_strip<true>(x, sums, products, number, rows, features, stride);
+        } else {
+            multiply_strip<false>(x, sums, products, number, rows, features, stride);
+        }
+        __threadfence();
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            atomicAdd(counters + joined_strips, 1u);
+        }
     }
 }

@@ -20,6 +20,7 @@ from tunebench.tuner.space import Constraint, SearchSpace, Tunable
 _MAX_GRID_Y = 65535
 _JOIN_THREADS = 256
 _JOIN_STRIP = 32
+_WARP = 32
 _FIRST_STRIP = 2
 """Counters of a launch before those of its strips."""
 
@@ -35,7 +36,7 @@ def _divides_features(vector_width: int, problem: Problem) -> bool:
 
 def _divides_hidden(algorithm: str, vector_width: int, problem: Problem) -> bool:
     """Rows of the product are read where the matrix is multiplied first."""
-    return algorithm == "column_sums" or problem.axes["hidden"] % vector_width == 0
+    return algorithm != "gemm" or problem.axes["hidden"] % vector_width == 0
 
 
 def _block_runs(block_size: int, device: Device) -> bool:
@@ -54,7 +55,17 @@ def _rows_fit_registers(vector_width: int, rows_per_thread: int, vectors_in_flig
 
 def _sums_now(algorithm: str, problem: Problem) -> bool:
     """Whether each call sums the columns, so that how is worth tuning."""
+    return algorithm != "gemm" and not _keeps_sums(problem)
+
+
+def _joins_sums(algorithm: str, problem: Problem) -> bool:
+    """Whether the rows of W are divided among blocks, so that partial sums are joined."""
     return algorithm == "column_sums" and not _keeps_sums(problem)
+
+
+def _divides_rows(algorithm: str) -> bool:
+    """Whether the rows of x are divided among blocks, not its columns."""
+    return algorithm != "strips"
 
 
 def _keeps_sums(problem: Problem) -> bool:
@@ -62,23 +73,23 @@ def _keeps_sums(problem: Problem) -> bool:
 
 
 def _worth_keeping(algorithm: str, problem: Problem) -> bool:
-    """Where sums are kept, no call multiplies the matrix."""
+    """Where sums are kept, no call reads the matrix."""
     return algorithm == "column_sums" or not _keeps_sums(problem)
 
 
 SPACE = SearchSpace(
     tunables=(
-        Tunable("algorithm", ("column_sums", "gemm")),
-        Tunable("join", ("kernel", "dot", "last_block", "fused"), when=_sums_now),
-        Tunable("block_size", (128, 256, 512), when=_sums_now),
+        Tunable("algorithm", ("column_sums", "strips", "gemm")),
+        Tunable("join", ("kernel", "dot", "last_block", "fused"), when=_joins_sums),
+        Tunable("block_size", (128, 256, 512, 1024), when=_sums_now),
         Tunable("strip_threads", (32, 128), when=_sums_now),
         Tunable("rows_in_flight", (8, 4, 16), when=_sums_now),
         Tunable("load_hint", ("normal", "streaming"), when=_sums_now),
-        Tunable("waves", (1, 2), when=_sums_now, host=True),
+        Tunable("waves", (1, 2), when=_joins_sums, host=True),
         Tunable("vector_width", (1, 2, 4)),
-        Tunable("row_threads", (32, 128, 256, 512)),
-        Tunable("rows_per_thread", (1, 2, 4, 8)),
-        Tunable("vectors_in_flight", (1, 4)),
+        Tunable("row_threads", (32, 128, 256, 512), when=_divides_rows),
+        Tunable("rows_per_thread", (1, 2, 4, 8), when=_divides_rows),
+        Tunable("vectors_in_flight", (1, 4), when=_divides_rows),
     ),
     constraints=(
         Constraint("vector_is_at_most_16_bytes", _fits_vector),
@@ -147,7 +158,7 @@ class ModelNew(TunedModule):
 
     kernel = Kernel.declare(
         __file__,
-        entry_points=("sum_columns", "join_sums", "dot_rows", "sum_rows", "fused"),
+        entry_points=("sum_columns", "join_sums", "dot_rows", "sum_rows", "fused", "through"),
         space=SPACE,
         work=work,
         include=INCLUDE,
@@ -186,6 +197,8 @@ class ModelNew(TunedModule):
         output: torch.Tensor = x.new_empty(x.shape[0], 1)
         if plan.configuration["algorithm"] == "gemm":
             self._sum_product(plan, torch.matmul(x, self.weight.T), output)
+        elif plan.configuration["algorithm"] == "strips":
+            self._through(plan, x, output)
         elif plan.configuration.get("join") == "fused":
             self._fused(plan, x, output)
         else:
@@ -231,6 +244,17 @@ class ModelNew(TunedModule):
         written = (partials, sums, self._counters(strips), output)
         grid = (strips * splits + row_blocks, 1, 1)
         plan.launch("fused", grid, block, self.weight, x, *written, self._factor(plan), *counts)
+
+    def _through(self, plan: Plan, x: torch.Tensor, output: torch.Tensor) -> None:
+        rows, features = x.shape
+        strip_threads = _value(plan, "strip_threads")
+        strips = -(-features // (strip_threads * _value(plan, "vector_width")))
+        products = x.new_empty(strips * (strip_threads // _WARP), rows)
+        sizes = (rows, len(self.weight), features, x.stride(0), strips)
+        counts = (ctypes.c_longlong(value) for value in sizes)
+        grid = (strips + -(-rows // _JOIN_STRIP), 1, 1)
+        written = (products, self._counters(0), output)
+        plan.launch("through", grid, (_block_size(plan), 1, 1), self.weight, x, *written, self._factor(plan), *counts)
 
     def _splits(self, plan: Plan) -> tuple[int, int]:
         """Strips of columns, and splits of rows: as many as fill the device `waves` times, none of them idle."""

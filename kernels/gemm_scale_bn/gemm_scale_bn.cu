@@ -19,6 +19,16 @@ using vector_t = vector_of<scalar_t, vector_width>;
 
 constexpr int statistics_columns = 32;
 
+// A sum whose error does not grow with the number of its terms (Kahan 1965).
+struct Sum {
+    scalar_t value = 0, lost = 0;
+    __device__ __forceinline__ void add(scalar_t term) {
+        const scalar_t whole = term - lost, next = value + whole;
+        lost = (next - value) - whole;
+        value = next;
+    }
+};
+
 // One block: 32 columns side by side, statistics_rows threads down each. Two passes, because the mean of squares minus
 // the square of the mean loses the variance of a feature whose mean is large.
 __device__ __forceinline__ scalar_t sum_of_column(scalar_t partial, scalar_t (*sums)[statistics_columns]) {
@@ -43,18 +53,18 @@ extern "C" __global__ void __launch_bounds__(statistics_columns * statistics_row
     const bool inside = column < features;
     const scalar_t factor = inside ? scale[column] : scalar_t(0);
 
-    scalar_t partial = 0;
+    Sum total;
     for (long long row = threadIdx.y; inside && row < rows; row += statistics_rows) {
-        partial += product[row * features + column] * factor;
+        total.add(product[row * features + column] * factor);
     }
-    const scalar_t average = sum_of_column(partial, sums) / static_cast<scalar_t>(rows);
+    const scalar_t average = sum_of_column(total.value, sums) / static_cast<scalar_t>(rows);
 
-    partial = 0;
+    Sum squared;
     for (long long row = threadIdx.y; inside && row < rows; row += statistics_rows) {
         const scalar_t difference = product[row * features + column] * factor - average;
-        partial += difference * difference;
+        squared.add(difference * difference);
     }
-    const scalar_t squares = sum_of_column(partial, sums);
+    const scalar_t squares = sum_of_column(squared.value, sums);
     if (inside && threadIdx.y == 0) {
         mean[column] = average;
         variance[column] = squares / static_cast<scalar_t>(rows);
@@ -98,17 +108,17 @@ template <int width> struct Columns {
     Columns() = default;
     __device__ __forceinline__ Columns(const Features& features, long long first) {
         if constexpr (folded) {
-            multiplier = *reinterpret_cast<const vector_t*>(features.multiplier + first);
-            offset = *reinterpret_cast<const vector_t*>(features.offset + first);
+            multiplier = load_anywhere<vector_t>(features.multiplier + first);
+            offset = load_anywhere<vector_t>(features.offset + first);
         } else {
-            scale = *reinterpret_cast<const vector_t*>(features.scale + first);
-            mean = *reinterpret_cast<const vector_t*>(features.mean + first);
-            weight = *reinterpret_cast<const vector_t*>(features.weight + first);
-            bias = *reinterpret_cast<const vector_t*>(features.bias + first);
+            scale = load_anywhere<vector_t>(features.scale + first);
+            mean = load_anywhere<vector_t>(features.mean + first);
+            weight = load_anywhere<vector_t>(features.weight + first);
+            bias = load_anywhere<vector_t>(features.bias + first);
             if constexpr (per_element) {
-                variance = *reinterpret_cast<const vector_t*>(features.variance + first);
+                variance = load_anywhere<vector_t>(features.variance + first);
             } else {
-                multiplier = *reinterpret_cast<const vector_t*>(features.multiplier + first);
+                multiplier = load_anywhere<vector_t>(features.multiplier + first);
             }
         }
     }

@@ -114,6 +114,7 @@ class ModelNew(TunedModule):
         space=SPACE,
         work=work,
         include=INCLUDE,
+        bulk_copies=split_product.BULK_COPIES,
         modes=("eval", "train"),
     )
 
@@ -147,6 +148,7 @@ class ModelNew(TunedModule):
         if (
             dtype not in SCALAR_TYPE
             or x.shape[0] < (2 if mode == "train" else 1)
+            or x.numel() == 0
             or any(v.shape != (features,) or not v.is_contiguous() for v in vectors)
             or any(t.dtype != x.dtype or t.device != x.device for t in (*vectors, self.gemm.weight))
         ):

@@ -81,6 +81,7 @@ class ModelNew(TunedModule):
         space=SPACE,
         work=work,
         include=INCLUDE,
+        bulk_copies=split_product.BULK_COPIES,
     )
 
     def __init__(self, input_size: int, hidden_size: int, scaling_factor: float) -> None:
@@ -94,7 +95,7 @@ class ModelNew(TunedModule):
         (x,) = inputs
         if not isinstance(x, torch.Tensor) or x.dim() != 2 or x.shape[1] != self.gemm.in_features:
             return None
-        if not is_plain(self.gemm, nn.Linear) or x.shape[0] == 0 or 0 in self.gemm.weight.shape:
+        if not is_plain(self.gemm, nn.Linear) or x.numel() == 0 or 0 in self.gemm.weight.shape:
             return None
         dtype = str(x.dtype).removeprefix("torch.")
         parameters = [value for value in (self.gemm.weight, self.gemm.bias) if value is not None]

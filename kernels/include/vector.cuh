@@ -47,3 +47,14 @@ template <typename F> __device__ __forceinline__ void for_each(double2& value, F
     f(value.x, 0);
     f(value.y, 1);
 }
+
+// A vector of elements that may lie off its alignment.
+template <typename V, typename T> __device__ __forceinline__ V load_anywhere(const T* address) {
+    V value;
+    if (is_aligned(address, sizeof(V))) {
+        value = *reinterpret_cast<const V*>(address);
+    } else {
+        for_each(value, [address](T& element, int i) { element = address[i]; });
+    }
+    return value;
+}

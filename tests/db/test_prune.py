@@ -69,7 +69,7 @@ def test_winners_stay_with_the_comparisons_they_won(filled: Database) -> None:
     ]
     rows = statistics(filled).rows
     assert (rows["tunebench_comparisons"], rows["tunebench_measurements"], rows["tunebench_verdicts"]) == (2, 4, 4)
-    assert (rows["tunebench_configurations"], rows["tunebench_contenders"]) == (3, 8)
+    assert (rows["tunebench_configurations"], rows["tunebench_contenders"]) == (3, 10)
 
 
 def test_what_is_shared_stays_until_nothing_refers_to_it(filled: Database) -> None:

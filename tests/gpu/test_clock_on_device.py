@@ -14,6 +14,7 @@ from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.errors import CaptureError
 from tunebench.tuner.evaluate import LocalEvaluator, Subject
 from tunebench.tuner.history import MemoryLog
+from tunebench.tuner.kernel import Mode
 from tunebench.tuner.measure import Control, CudaClock, CudaGraphClock, clocks_for, measure_steadily, pick_clock
 from tunebench.tuner.problem import Work
 from tunebench.tuner.result import Decision
@@ -121,7 +122,7 @@ def test_the_floor_lies_below_a_copy_and_not_far(cuda: Device) -> None:
 def test_a_study_of_short_forwards_is_timed_by_one_clock(cuda: Device, model: type[ScalarMul | GemmScaleBn]) -> None:
     kernel = model.kernel
     sizes = {"M": 64, "N": 4096} if model is ScalarMul else {"batch_size": 64, "in_features": 256, "out_features": 512}
-    subject = Subject.prepare(kernel, model, kernel.reference(sizes), "eval", cuda)
+    subject = Subject.prepare(kernel, model, kernel.reference(sizes), Mode.EVAL, cuda)
     space = kernel.space.enumerate(subject.problem, cuda)
     log = MemoryLog()
     evaluator = LocalEvaluator(subject, compiler_for(cuda))

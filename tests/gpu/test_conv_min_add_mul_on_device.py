@@ -48,13 +48,16 @@ def error(output: torch.Tensor, reference: Model, x: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("given", LAYOUTS)
-@pytest.mark.parametrize(("convolution", "allowed"), [("strict", 1e-6), ("tf32", 1e-3), ("fp16", 1e-3)])
+@pytest.mark.parametrize(
+    ("convolution", "allowed"), [("strict", 1e-6), ("tf32", 1e-3), ("fp16", 1e-3), ("implicit_gemm", 1e-3)]
+)
 @pytest.mark.parametrize("pick", range(6))
 def test_every_precision_and_layout(cuda: Device, pick: int, convolution: str, allowed: float, given: str) -> None:
     for (batch, channels, height, width), outputs in (
         ((3, 64, 18, 18), 128),
         ((2, 5, 11, 13), 7),
         ((1, 33, 7, 34), 37),
+        ((2, 64, 5, 131), 130),
     ):
         reference, tuned = pair(channels, outputs)
         x = torch.randn(batch, channels, height, width, device="cuda").contiguous(memory_format=LAYOUTS[given])
@@ -66,14 +69,15 @@ def test_every_precision_and_layout(cuda: Device, pick: int, convolution: str, a
             assert torch.equal(output, tuned(x))
 
 
-def test_half_precision_is_right_outside_its_range(cuda: Device) -> None:
+@pytest.mark.parametrize("convolution", ["fp16", "implicit_gemm"])
+def test_half_precision_is_right_outside_its_range(cuda: Device, convolution: str) -> None:
     for pick in range(4):
         reference, tuned = pair(16, 32)
         x = torch.randn(5, 16, 19, 21, device="cuda")
         for sample, size in ((1, 1e6), (2, 1e-9), (3, 1e30), (4, 0.0)):
             x[sample] *= size
         with torch.no_grad():
-            pin(tuned, cuda, x, pick, "fp16")
+            pin(tuned, cuda, x, pick, convolution)
             output = tuned(x)
             for sample in range(5):
                 part = slice(sample, sample + 1)
@@ -98,7 +102,7 @@ def test_torch_flags_decide_the_precision() -> None:
 
 
 def test_a_channels_last_model_gives_channels_last(cuda: Device) -> None:
-    for pick, convolution in itertools.product(range(2), ("tf32", "fp16")):
+    for pick, convolution in itertools.product(range(2), ("tf32", "fp16", "implicit_gemm")):
         reference, tuned = (model.to(memory_format=torch.channels_last) for model in pair(8, 16))
         x = torch.randn(2, 8, 12, 12, device="cuda")
         with torch.no_grad():

@@ -17,7 +17,7 @@ from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.quick import Licence, QuickGate, pinned
 from tunebench.tuner.gate.record import Record
 from tunebench.tuner.gate.sanitizer import NOT_INSTALLED, find_sanitizer
-from tunebench.tuner.kernel import Plan
+from tunebench.tuner.kernel import Mode, Plan
 from tunebench.tuner.result import Verdict
 
 pytestmark = pytest.mark.gpu
@@ -35,7 +35,7 @@ def cuda() -> Device:
     return find_device("cuda")
 
 
-def verdict_of(factory: type[TunedModule], device: Device, mode: str = "eval") -> Verdict:
+def verdict_of(factory: type[TunedModule], device: Device, mode: Mode = Mode.EVAL) -> Verdict:
     kernel = factory.kernel
     subject = Subject.prepare(kernel, factory, kernel.reference(SIZES.get(kernel.name)), mode, device)
     space = kernel.space.enumerate(subject.problem, device)
@@ -74,8 +74,8 @@ def test_a_broken_kernel_is_refused_on_the_device(cuda: Device, write_kernel: Wr
         assert verdict.stages[-1].name.split(",")[0] == broken.stage, verdict.reason
 
 
-@pytest.mark.parametrize("mode", ["eval", "train"])
-def test_gemm_scale_bn_passes_everything(cuda: Device, mode: str) -> None:
+@pytest.mark.parametrize("mode", [Mode.EVAL, Mode.TRAIN])
+def test_gemm_scale_bn_passes_everything(cuda: Device, mode: Mode) -> None:
     verdict = verdict_of(GemmScaleBn, cuda, mode)
     assert verdict.passed, verdict.reason
 

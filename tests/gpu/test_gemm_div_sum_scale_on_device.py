@@ -44,7 +44,7 @@ def error(output: torch.Tensor, reference: Model, x: torch.Tensor) -> float:
     return float(torch.linalg.vector_norm(output.double() - wanted) / torch.linalg.vector_norm(wanted))
 
 
-@pytest.mark.parametrize("join", ["kernel", "dot", "last_block", "fused"])
+@pytest.mark.parametrize("join", SPACE.tunable("join").values)
 @pytest.mark.parametrize("pick", range(5))
 def test_every_way_and_size(cuda: Device, join: str, pick: int) -> None:
     for rows, inputs, hidden in ((1, 1, 1), (37, 1031, 257), (130, 4096, 3001), (1024, 2048, 8192)):

@@ -13,6 +13,7 @@ from tunebench.studies.tune import make_evaluator, request_of, resolve, tune
 from tunebench.tuner.compile import compiler_for
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.device import find_device
+from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import TrialStatus
 from tunebench.tuner.worker import WorkerEvaluator
 
@@ -47,7 +48,7 @@ def test_a_broken_variant_is_a_row_and_the_next_one_is_right(
     statement, status = BREAK[name]
     factory = write_kernel(source={WEIGH: f"if (variety == 1) {{ {statement} }} {WEIGH}"})
     request = request_of(str(factory.kernel.folder), {"device": "cuda"})
-    evaluator = WorkerEvaluator(functools.partial(make_evaluator, request, "eval"))
+    evaluator = WorkerEvaluator(functools.partial(make_evaluator, request, Mode.EVAL))
     evaluators.append(evaluator)
     space = factory.kernel.space.enumerate(evaluator.problem, evaluator.device)
     compiler = compiler_for(find_device("cuda"))

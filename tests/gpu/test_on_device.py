@@ -13,7 +13,7 @@ from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.errors import LaunchError
 from tunebench.tuner.evaluate import LocalEvaluator, Subject
 from tunebench.tuner.history import MemoryLog
-from tunebench.tuner.kernel import Plan
+from tunebench.tuner.kernel import Mode, Plan
 from tunebench.tuner.measure import clocks_for
 from tunebench.tuner.problem import Work
 from tunebench.tuner.result import CacheRegime
@@ -61,9 +61,9 @@ def test_more_elements_than_an_int_counts(cuda: Device) -> None:
     assert torch.equal(C[-(1 << 20) :], A[-(1 << 20) :] * 3.14)
 
 
-@pytest.mark.parametrize("mode", ["eval", "train"])
+@pytest.mark.parametrize("mode", [Mode.EVAL, Mode.TRAIN])
 @pytest.mark.parametrize("pick", range(0, 1152, 97))
-def test_gemm_scale_bn(cuda: Device, mode: str, pick: int) -> None:
+def test_gemm_scale_bn(cuda: Device, mode: Mode, pick: int) -> None:
     kernel = GemmScaleBn.kernel
     reference = kernel.reference({"batch_size": 33, "in_features": 65, "out_features": 132})
     subject = Subject.prepare(kernel, GemmScaleBn, reference, mode, cuda)
@@ -130,7 +130,7 @@ def test_samples_leave_the_host_out(cuda: Device) -> None:
 
 def test_a_study_on_the_device(cuda: Device) -> None:
     kernel = ScalarMul.kernel
-    subject = Subject.prepare(kernel, ScalarMul, kernel.reference({"M": 1024, "N": 4096}), "eval", cuda)
+    subject = Subject.prepare(kernel, ScalarMul, kernel.reference({"M": 1024, "N": 4096}), Mode.EVAL, cuda)
     space = kernel.space.enumerate(subject.problem, cuda)
     log = MemoryLog()
     sampler = make_sampler("gp", space, 0)

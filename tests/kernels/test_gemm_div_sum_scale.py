@@ -21,6 +21,7 @@ CPU = find_device("cpu")
 
 PASSES = {"block_size": 128, "strip_threads": 32, "rows_in_flight": 4, "load_hint": "normal", "waves": 1}
 ROWS = {"vector_width": 4, "row_threads": 128, "rows_per_thread": 2, "vectors_in_flight": 1}
+STRIPS = {name: value for name, value in PASSES.items() if name != "waves"}
 CONFIGURATIONS = [
     Configuration({"algorithm": "column_sums", "join": "kernel", **PASSES, **ROWS}),
     Configuration({"algorithm": "column_sums", "join": "dot", **PASSES, **ROWS, "vectors_in_flight": 4}),
@@ -28,6 +29,8 @@ CONFIGURATIONS = [
     Configuration({"algorithm": "column_sums", "join": "fused", **PASSES, **ROWS, "row_threads": 32}),
     Configuration({"algorithm": "column_sums", "join": "fused", **PASSES, **ROWS, "strip_threads": 128, "waves": 2}),
     Configuration({"algorithm": "column_sums", "join": "kernel", **PASSES, **ROWS, "strip_threads": 128, "waves": 2}),
+    Configuration({"algorithm": "strips", **STRIPS, "vector_width": 4}),
+    Configuration({"algorithm": "strips", **STRIPS, "vector_width": 1, "strip_threads": 128, "rows_in_flight": 16}),
     Configuration({"algorithm": "gemm", **ROWS, "row_threads": 32}),
 ]
 FROZEN = Configuration({"algorithm": "column_sums", **ROWS, "row_threads": 32})
@@ -60,7 +63,9 @@ def relative(output: torch.Tensor, wanted: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("width", [1, 4])
-@pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=lambda c: f"{c.get('join', 'gemm')}-{c['row_threads']}")
+@pytest.mark.parametrize(
+    "configuration", CONFIGURATIONS, ids=lambda c: f"{c['algorithm']}-{c.get('join')}-{c.get('row_threads')}"
+)
 def test_every_way_and_size(configuration: Configuration, width: int) -> None:
     configuration = Configuration({**configuration, "vector_width": width})
     for rows, inputs, hidden in ((1, 4, 4), (3, 132, 76), (37, 1028, 132)):
@@ -115,7 +120,7 @@ def test_how_to_sum_matters_only_where_each_call_sums() -> None:
     axes = {"rows": 1024, "in_features": 8192, "hidden": 8192}
     each_call = SPACE.enumerate(Problem(axes, "float32", {"mode": "eval"}), CPU)
     frozen = SPACE.enumerate(Problem(axes, "float32", {"mode": "frozen"}), CPU)
-    assert {configuration["algorithm"] for configuration in each_call} == {"column_sums", "gemm"}
+    assert {configuration["algorithm"] for configuration in each_call} == {"column_sums", "strips", "gemm"}
     assert {configuration.get("join") for configuration in each_call} == {
         "kernel",
         "dot",

@@ -79,7 +79,10 @@ class ModelNew(TunedModule):
         self.bn = nn.BatchNorm1d(33)
 
     def problem(self, x):
-        if self.bn.training or x.dtype != self.weight.dtype or str(x.dtype)[6:] not in SCALAR_TYPE:
+        bn = self.bn
+        if bn.training or not bn.affine or bn.running_var is None or not x.is_contiguous() or x.numel() == 0:
+            return None
+        if x.dtype != self.weight.dtype or str(x.dtype)[6:] not in SCALAR_TYPE:
             return None
         return Problem({"rows": len(x)}, str(x.dtype)[6:], {"mode": self.mode()})
 
@@ -395,7 +398,8 @@ def test_the_gate_and_the_tuner_know_the_mode(fold: type[TunedModule]) -> None:
         for configuration in fold.kernel.space.enumerate(subject.problem, cpu):
             variant = fold.kernel.variant(configuration, subject.problem, cpu.architecture)
             build = BuildCache().build(compiler_for(cpu), variant)
-            assert evaluator.evaluate(configuration, build, None).status is TrialStatus.CORRECT
+            result = evaluator.evaluate(configuration, build)
+            assert result.status is TrialStatus.CORRECT, result.message
 
 
 def test_a_model_that_does_not_tell_its_modes_apart_is_refused(fold: type[TunedModule]) -> None:

@@ -18,6 +18,7 @@ from tunebench.tuner.compile import compiler_for
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import UserError, WorkerError
+from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import TrialResult, TrialStatus
 from tunebench.tuner.worker import WorkerEvaluator
 
@@ -52,7 +53,7 @@ def start() -> object:
 
     def begin(factory: type[TunedModule]) -> WorkerEvaluator:
         request = request_of(str(factory.kernel.folder), {"device": "cpu"})
-        started.append(WorkerEvaluator(functools.partial(make_evaluator, request, "eval")))
+        started.append(WorkerEvaluator(functools.partial(make_evaluator, request, Mode.EVAL)))
         return started[-1]
 
     yield begin

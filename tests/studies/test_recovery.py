@@ -29,6 +29,7 @@ from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.compile.cpu import CpuCompiler
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import CompileTimeoutError, DatabaseError
+from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import TrialResult, TrialStatus
 from tunebench.tuner.variant import Variant
@@ -208,7 +209,7 @@ def test_a_variant_whose_worker_is_killed_from_outside_has_one_more_try(
     )
     factory = write_kernel(model={LAUNCH: wait + LAUNCH})
     request = request_of(str(factory.kernel.folder), {"device": "cpu"})
-    evaluator = WorkerEvaluator(functools.partial(make_evaluator, request, "eval"))
+    evaluator = WorkerEvaluator(functools.partial(make_evaluator, request, Mode.EVAL))
     evaluators.append(evaluator)
     configuration = factory.kernel.space.enumerate(evaluator.problem, CPU)[0]
     build = BuildCache().build(

@@ -24,7 +24,7 @@ from tunebench.tuner.gate.oracle import Oracle, consult_reference
 from tunebench.tuner.gate.quick import Licence, QuickGate, pinned
 from tunebench.tuner.gate.record import Record
 from tunebench.tuner.history import MemoryLog
-from tunebench.tuner.kernel import Plan
+from tunebench.tuner.kernel import Mode, Plan
 from tunebench.tuner.result import Stage, TrialStatus, Verdict
 from tunebench.tuner.sampler import make_sampler
 from tunebench.tuner.study import Budget, StudyRun
@@ -61,7 +61,7 @@ def make(write_kernel: WriteKernel, tmp_path: Path) -> Make:
 
 def verdict_of(
     factory: type[TunedModule],
-    mode: str = "eval",
+    mode: Mode = Mode.EVAL,
     device: Device = CPU,
     depth: Depth = Depth.FINALIST,
     *,
@@ -112,7 +112,7 @@ def test_a_kernel_that_breaks_while_it_is_timed_is_refused(make: Make, name: str
     broken = BROKEN[name]
     factory = make(broken.kernel, broken.setting, broken.changes)
     kernel = factory.kernel
-    subject = Subject.prepare(kernel, factory, kernel.reference(), "eval", CPU)
+    subject = Subject.prepare(kernel, factory, kernel.reference(), Mode.EVAL, CPU)
     space = kernel.space.enumerate(subject.problem, CPU)
     compiler = compiler_for(CPU)
     configuration = space[space.default]
@@ -171,11 +171,11 @@ def test_consulting_leaves_the_reference_as_it_was(write_kernel: WriteKernel) ->
 
 def test_a_refused_finalist_is_a_row_and_never_leads(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Right at the tuned size, wrong elsewhere: only the full battery tells, and it does before the row is written."""
-    monkeypatch.setattr("tunebench.tuner.measure.HOPELESS", 1e9)  # the first four are finalists, however slow
+    monkeypatch.setattr("tunebench.tuner.measure.HOPELESS", 1e9)  # the first ones are finalists, however slow
     tail = {"source": {"i < n;": "i < (variety == 1 ? n / 4 * 4 : n);"}}
     factory = make("weigh", tail)
     kernel = factory.kernel
-    subject = Subject.prepare(kernel, factory, kernel.reference(), "eval", CPU)
+    subject = Subject.prepare(kernel, factory, kernel.reference(), Mode.EVAL, CPU)
     space = kernel.space.enumerate(subject.problem, CPU)
     log = MemoryLog()
     compiler = compiler_for(CPU)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from tunebench.tuner.gate import sanitizer
 from tunebench.tuner.gate.callers import autocast, compiled, dtypes, gradients
 from tunebench.tuner.gate.calls import from_scratch, held_results, later_calls, same_memory
 from tunebench.tuner.gate.contender import Contender
@@ -17,7 +18,6 @@ from tunebench.tuner.gate.inputs import distributions, non_finite
 from tunebench.tuner.gate.layouts import layouts
 from tunebench.tuner.gate.record import Record, Refusal
 from tunebench.tuner.gate.rig import Answers, Rig
-from tunebench.tuner.gate.sanitizer import sanitized
 from tunebench.tuner.gate.sizes import large, sizes
 from tunebench.tuner.gate.state import mode, statistics, weights
 from tunebench.tuner.gate.streams import devices, graphs, streams
@@ -66,13 +66,9 @@ STEPS: Sequence[Step] = (
     Step("devices", devices),
     Step("large", large, Depth.EVERYTHING),
     Step("torch.compile", compiled, Depth.EVERYTHING),
-    Step("sanitizer", sanitized, Depth.EVERYTHING),
+    Step(sanitizer.NAME, sanitizer.sanitized, Depth.EVERYTHING),
 )
 """In the order they are run, cheap ones first."""
-
-
-FINAL_STEPS = tuple(step for step in STEPS if step.run is sanitized)
-"""What the finalists of a study go through once more, before they are timed against each other."""
 
 
 def run_battery(
@@ -81,7 +77,6 @@ def run_battery(
     record: Record,
     depth: Depth,
     *,
-    steps: Sequence[Step] = STEPS,
     keep_going: bool = False,
 ) -> None:
     """Run the full battery; the first refusal ends it.
@@ -89,12 +84,11 @@ def run_battery(
     Args:
         answers: of the reference, kept from one contender to the next.
         record: where each stage is noted.
-        steps: some of them, in place of all.
         keep_going: run every stage, whatever the earlier ones found.
     """
     rig = Rig(answers, contender)
     with _small_scale(answers.device):
-        for step in steps:
+        for step in STEPS:
             if step.depth is Depth.EVERYTHING and depth is Depth.FINALIST:
                 continue
             rig.begin(step.name)

@@ -149,9 +149,13 @@ class _Part:
 
 
 def relative_norm(value: torch.Tensor, expected: torch.Tensor) -> float:
-    """‖value − expected‖ / ‖expected‖ over what is finite; infinite where one is finite and the other is not."""
+    """‖value − expected‖ / ‖expected‖ over what is finite; infinite where one is finite and the other is not.
+
+    What is not finite may be so in any way: of values with an infinity among them the mean is infinite, and Welford's,
+    which some libraries take and others do not, is NaN.
+    """
     wide = value.double()
-    same = (wide == expected) | (torch.isnan(wide) & torch.isnan(expected))
+    same = (wide == expected) | ~(torch.isfinite(wide) | torch.isfinite(expected))
     distance = float(torch.linalg.vector_norm(torch.where(same, 0.0, wide - expected)))
     return _share(distance if math.isfinite(distance) else math.inf, norm_of(expected))
 

@@ -37,15 +37,17 @@ class Licence:
     Attributes:
         atomics: two runs may differ in their last bits.
         rewrites_algebra: where the reference is not finite, its result may be not finite in another way.
+        bulk_copies: entry points that racecheck is not asked about.
     """
 
     atomics: bool = False
     rewrites_algebra: bool = False
+    bulk_copies: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, kernel: Kernel) -> Licence:
         """What this kernel has declared."""
-        return cls(kernel.atomics, kernel.rewrites_algebra)
+        return cls(kernel.atomics, kernel.rewrites_algebra, kernel.bulk_copies)
 
 
 Prepare = Callable[[Sequence[Any]], None]

@@ -7,28 +7,36 @@ there: what they cost does not grow with the problem. The reference's answers ar
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import nn
 
 from tunebench.tuner.errors import KernelFolderError
+from tunebench.tuner.gate.comparison import REFERENCE_MULTIPLE, TOLERANCE
 from tunebench.tuner.gate.contender import Contender
 from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal, described
 from tunebench.tuner.gate.judge import judge_buffers, judge_structure, judge_values
 from tunebench.tuner.gate.memory import SENTINELS, Bands, PoisonedMemory, all_equal, checksums
-from tunebench.tuner.gate.oracle import Case, Context, consult
+from tunebench.tuner.gate.oracle import Case, Context, Oracle, consult
 from tunebench.tuner.gate.record import Refusal
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.reference import Reference
 
 Call = Callable[..., Any]
 
+FEW_SAMPLES_MULTIPLE = 4.0
+"""A contender may be this many times as wrong as the reference in the battery. Its questions are about logic: the
+outputs are small, and the largest of few errors of rounding is now and then twice another such."""
+
 _MOST_ELEMENTS = 1 << 16  # of all inputs of the reduced problem, and of its parameters
 _MOST_KEPT_ELEMENTS = 1 << 20  # an answer with more is computed anew for every variant
+_ALIKE = 4.0  # errors of one precision differ less than that between sizes
+_MOST_KEPT_SIZES = 2  # left as they are where the binary is for one value of them
 _CAPS = (128, 64, 32, 16, 8)
 
 
@@ -65,16 +73,23 @@ class Answers:
 
     Attributes:
         source: the reference file at the problem's own sizes.
+        oracle: the reference's answers at these sizes. The error that they allow passes at other sizes too, where a
+            library may happen to choose a more precise algorithm for the reference.
         mode: that the models are in.
     """
 
-    def __init__(self, source: Reference, device: torch.device, mode: Mode) -> None:
+    def __init__(self, source: Reference, oracle: Oracle, device: torch.device, mode: Mode) -> None:
         self.source = source
+        self._dtype = oracle.cases[0].output_like.dtype
+        self._allowance = max(case.bound for case in oracle.cases)
+        self._own_error = max(case.reference_errors.max_relative for case in oracle.cases)
+        self._alike: dict[str, bool] = {}
         self.device = device
         self.mode = mode
         self._cases: dict[tuple[str, str], Case | None] = {}
         self._sources: dict[str, Reference | None] = {}
         self._reduced: Reference | None = None
+        self._serving: list[Reference] = []
 
     def at(self, sizes: Mapping[str, int | float]) -> Reference | None:
         """The reference at other sizes; None where its file makes no model or no inputs of them."""
@@ -95,6 +110,36 @@ class Answers:
         if self._reduced is None:
             self._reduced = self._reduce()
         return self._reduced
+
+    def reductions(self) -> Iterator[Reference]:
+        """The reference at smaller sizes, to be tried in this order: those that served earlier contenders, `reduced`,
+        and the same with one or two sizes left as they are, since a binary may be for one value of these alone."""
+        yield from self._serving
+        reduced = self.reduced
+        yield reduced
+        changed = [name for name, size in self.source.sizes.items() if reduced.sizes[name] != size]
+        for count in range(1, min(_MOST_KEPT_SIZES, len(changed) - 1) + 1):
+            for names in itertools.combinations(changed, count):
+                if source := self.at({**reduced.sizes, **{name: self.source.sizes[name] for name in names}}):
+                    yield source
+
+    def is_alike(self, source: Reference) -> bool:
+        """Whether the reference is about as imprecise at these sizes as at its own, where that shows at all: a library
+        that may use less than full precision does so for some sizes only."""
+        if self._own_error <= TOLERANCE.get(self._dtype, 0.0) / REFERENCE_MULTIPLE:
+            return True
+        key = str(dict(source.sizes))
+        if key not in self._alike:
+            model = self.mode.put(source.make_model(0, self.device))
+            case = consult(model, "precision", source.make_inputs(0, self.device))
+            self._alike[key] = case.reference_errors.max_relative >= self._own_error / _ALIKE
+        return self._alike[key]
+
+    def note_serving(self, source: Reference) -> None:
+        """Try these sizes first for the next contender, unless nothing is smaller in them."""
+        if source is self.source:
+            return
+        self._serving = [source, *(other for other in self._serving if other is not source)]
 
     def _reduce(self) -> Reference:
         for cap in _CAPS:
@@ -121,6 +166,10 @@ class Answers:
             return self._cases[key]
         try:
             case = consult(pair.reference, label, inputs(), context)
+            allowance = FEW_SAMPLES_MULTIPLE * case.reference_errors.max_relative
+            if case.output_like.dtype == self._dtype:
+                allowance = max(allowance, self._allowance)
+            case = replace(case, allowance=allowance)
         except ReferenceRefusal:
             case = None
         if case is None or case.expected.numel() <= _MOST_KEPT_ELEMENTS:
@@ -149,6 +198,7 @@ class Rig:
         self._stage = ""
         self._asked = 0
         self._passed_over: Counter[str] = Counter()
+        self._notes: list[str] = []
         self._base: Reference | None = None
 
     def begin(self, stage: str) -> None:
@@ -156,12 +206,19 @@ class Rig:
         self._stage = stage
         self._asked = 0
         self._passed_over.clear()
+        self._notes.clear()
 
     @property
     def summary(self) -> list[str]:
         """What was asked and what was not, for people."""
         asked = [f"{self._asked} cases"] if self._asked else []
-        return asked + [f"{count} passed over: {reason}" for reason, count in self._passed_over.items()]
+        return [*asked, *self._notes] + [
+            f"{count} passed over: {reason}" for reason, count in self._passed_over.items()
+        ]
+
+    def tell(self, notes: Iterable[str]) -> None:
+        """Add to what is said of this stage."""
+        self._notes.extend(notes)
 
     def count(self) -> None:
         """Note that something was asked."""
@@ -175,11 +232,15 @@ class Rig:
     def base(self) -> Reference:
         """The reference at the sizes that questions are asked at: reduced ones where the contender takes them."""
         if self._base is None:
-            reduced = self.answers.reduced
-            pair = self.pair(reduced)
-            ready = self.contender.ready(pair.candidate, pair.inputs(0)) is None
-            self._base = reduced if ready else self.answers.source
+            self._base = next(filter(self._serves, self.answers.reductions()), self.answers.source)
+            self.answers.note_serving(self._base)
         return self._base
+
+    def _serves(self, source: Reference) -> bool:
+        if not self.answers.is_alike(source):
+            return False
+        pair = self.pair(source)
+        return self.contender.ready(pair.candidate, pair.inputs(0)) is None
 
     def pair(self, source: Reference | None = None) -> Pair:
         """A new pair with the same weights, at the base's sizes or at another's.

@@ -6,6 +6,7 @@ buffer an allocation of its own, so that an access beyond its end is one into no
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import shutil
@@ -13,38 +14,113 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import astuple
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import astuple, dataclass
 from pathlib import Path
+
+import torch
 
 from tunebench.tuner.gate import launch_again
 from tunebench.tuner.gate.launches import Launch
-from tunebench.tuner.gate.record import Refusal
+from tunebench.tuner.gate.record import Record, Refusal
 from tunebench.tuner.gate.rig import Rig
+from tunebench.tuner.result import Stage
 
+NAME = "sanitizer"
 TOOLS = ("memcheck", "racecheck")
+AT_ONCE = 8
+"""Contenders under the tools at a time."""
+
 NOT_INSTALLED = "compute-sanitizer is not installed, so neither memcheck nor racecheck was run"
 
 _SECONDS = 120
 _FOUND = 86  # the exit code that the sanitizer is asked for when it has found something
 
 
+@dataclass(frozen=True)
+class Inspection:
+    """What compute-sanitizer is to watch.
+
+    Attributes:
+        launches: of one call; none where there is nothing to watch.
+        bulk_copies: entry points that racecheck is not asked about (see `Kernel.bulk_copies`).
+        why_not: why there is nothing to watch.
+    """
+
+    device_index: int
+    launches: tuple[Launch, ...] = ()
+    bulk_copies: tuple[str, ...] = ()
+    why_not: str = ""
+
+    def run(self) -> list[str]:
+        """Make the launches again under each tool, both at once; what was asked and what was not.
+
+        Raises:
+            Refusal: a tool has found something.
+        """
+        program = find_sanitizer()
+        if self.why_not or program is None:
+            return [self.why_not or NOT_INSTALLED]
+        asked = {tool: [launch for launch in self.launches if self._concerns(tool, launch)] for tool in TOOLS}
+        exempt = sorted({launch.entry_point for launch in self.launches if not self._concerns("racecheck", launch)})
+        with ThreadPoolExecutor(len(TOOLS)) as pool:
+            runs = {tool: pool.submit(run_tool, program, tool, asked[tool], self.device_index) for tool in TOOLS}
+        for tool, run in runs.items():
+            if (finding := run.result()) is not None:
+                raise Refusal(f"{tool}: {finding}")
+        notes = [f"{sum(map(bool, asked.values()))} cases"]
+        if exempt:
+            notes.append(f"racecheck passed over {', '.join(exempt)}: it does not know the barriers of bulk copies")
+        return notes
+
+    def _concerns(self, tool: str, launch: Launch) -> bool:
+        return tool != "racecheck" or launch.entry_point not in self.bulk_copies
+
+
+def inspection_of(rig: Rig) -> Inspection:
+    """The launches of a call on the reduced problem.
+
+    Raises:
+        Refusal: the contender's module cannot be made or called.
+    """
+    index = rig.device.index or 0
+    if rig.device.type != "cuda":
+        return Inspection(index, why_not="1 passed over: asked on CUDA devices only")
+    if find_sanitizer() is None:
+        return Inspection(index, why_not=NOT_INSTALLED)
+    pair = rig.pair()
+    with rig.refusing("a call to be watched"), torch.no_grad():
+        launches = rig.contender.launches(pair.candidate, pair.inputs(1))
+    if not launches:
+        return Inspection(index, why_not="1 passed over: no launch of a kernel that was compiled here")
+    return Inspection(index, tuple(launches), rig.contender.licence.bulk_copies)
+
+
 def sanitized(rig: Rig) -> None:
     """Every launch of a call on the reduced problem, under each tool."""
-    if rig.device.type != "cuda":
-        rig.pass_over("asked on CUDA devices only")
-        return
-    if (program := find_sanitizer()) is None:
-        rig.pass_over(NOT_INSTALLED)
-        return
-    pair = rig.pair()
-    launches = rig.contender.launches(pair.candidate, pair.inputs(1))
-    if not launches:
-        rig.pass_over("no launch of a kernel that was compiled here")
-        return
-    for tool in TOOLS:
-        if (finding := run_tool(program, tool, launches, rig.device.index or 0)) is not None:
-            raise Refusal(f"{tool}: {finding}")
-        rig.count()
+    rig.tell(inspection_of(rig).run())
+
+
+def sanitize(rigs: Sequence[Rig]) -> list[Stage]:
+    """The stage `sanitizer` of several contenders, side by side: most of what the tools take is their start."""
+    outcomes: list[Inspection | Stage] = []
+    for rig in rigs:
+        try:
+            outcomes.append(inspection_of(rig))
+        except Refusal as refusal:
+            outcomes.append(Stage(NAME, False, 0.0, str(refusal)))
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return list(pool.map(_stage, outcomes))
+
+
+def _stage(outcome: Inspection | Stage) -> Stage:
+    if isinstance(outcome, Stage):
+        return outcome
+    record = Record()
+    with contextlib.suppress(Refusal), record.stage(NAME) as details:
+        details.extend(outcome.run())
+    (stage,) = record.verdict(0.0).stages
+    return stage
 
 
 def find_sanitizer() -> str | None:
@@ -55,11 +131,13 @@ def find_sanitizer() -> str | None:
 
 
 def run_tool(program: str, tool: str, launches: Sequence[Launch], device_index: int) -> str | None:
-    """What a tool finds in these launches, in one line; None where it finds nothing.
+    """What a tool finds in these launches, in one line; None where it finds nothing or there are none.
 
     Raises:
         Refusal: the launches could not be made again.
     """
+    if not launches:
+        return None
     with tempfile.TemporaryDirectory(prefix="tunebench-") as folder:
         recording = Path(folder) / "launches"
         recording.write_bytes(pickle.dumps([astuple(launch) for launch in launches]))

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from tunebench.tuner.capture import capture
+from tunebench.tuner.errors import CaptureError
 from tunebench.tuner.gate.distributions import DISTRIBUTIONS, changed
 from tunebench.tuner.gate.faults import FAILURES, described
 from tunebench.tuner.gate.judge import judge_structure, judge_values
@@ -75,8 +77,10 @@ def graphs(rig: Rig) -> None:
         return
     try:
         graph, output = _capture(pair.candidate, inputs)
+    except CaptureError as error:
+        raise Refusal(str(error).splitlines()[0]) from error
     except FAILURES as error:
-        raise Refusal(f"cannot be captured: {described(error)}") from error
+        raise Refusal(f"while it is captured in a CUDA graph: {described(error)}") from error
     new = tuple(changed(value, DISTRIBUTIONS["normal"], 5) for value in inputs)
     fresh = rig.pair()
     case = rig.answers.case(fresh, "graphs: replay", lambda: new, torch.no_grad)
@@ -95,16 +99,7 @@ def graphs(rig: Rig) -> None:
 
 
 def _capture(module: torch.nn.Module, inputs: tuple[Any, ...]) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
-    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            module(*inputs)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        output = module(*inputs)
-    return graph, output
+    return capture(lambda: module(*inputs), warming=lambda: module(*inputs))
 
 
 def devices(rig: Rig) -> None:
