@@ -283,7 +283,7 @@ def _describe_stops(report: ReplayReport) -> list[str]:
 
 def describe(report: ReplayReport) -> str:
     """A report as a few lines of text, every seed's score among them."""
-    after = [n for n in (25, 50, 100, 150, 200) if n <= report.budget]
+    after = sorted({n for n in (25, 50, 100, 150, 200) if n < report.budget} | {report.budget})
     ratios = "  ".join(
         f"{n}: {report.ratio_after(n):.3f} ({report.quantile(0.25)[n - 1]:.3f} to {report.quantile(0.75)[n - 1]:.3f})"
         for n in after

@@ -80,8 +80,11 @@ def _print_average(strategy: str, reports: list[ReplayReport]) -> None:
     from statistics import fmean, geometric_mean
 
     score = fmean(report.score for report in reports)
-    ratio = geometric_mean(report.ratio_after(100) for report in reports)
-    print(f"{strategy}: average score {score:.3f}, geometric mean of best/optimum after 100 evaluations {ratio:.3f}")
+    after = min(100, max(report.budget for report in reports))
+    ratio = geometric_mean(report.ratio_after(after) for report in reports)
+    print(
+        f"{strategy}: average score {score:.3f}, geometric mean of best/optimum after {after} evaluations {ratio:.3f}"
+    )
 
 
 def _print_values(reports: list[ReplayReport]) -> None:
