@@ -65,10 +65,11 @@ def test_a_study_begins_with_what_is_known_and_goes_on_with_it(
     wanted = [one.configuration for one in second.carried if dict(one.configuration) != default]
     assert [row.configuration for row in rows[1 : 1 + len(wanted)]] == wanted
 
-    page = run("show", rows[1].trial_id, "--json", "--db", file).json
+    tried = next(row for row in rows if row.configuration in [one.configuration for one in second.carried])
+    page = run("show", tried.trial_id, "--json", "--db", file).json
     assert page["carried_from"].startswith("trial ") and "n=2112" in page["carried_from"]
-    assert json.loads(page["run_key"])["host"]["block_size"] == rows[1].configuration["block_size"]
-    assert "carried over from" in run("show", rows[1].trial_id, "--db", file).out
+    assert json.loads(page["run_key"])["host"]["block_size"] == tried.configuration["block_size"]
+    assert "carried over from" in run("show", tried.trial_id, "--db", file).out
 
     said = io.StringIO()
     print_reports(Console(file=said, width=240), [again])
