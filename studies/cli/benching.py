@@ -51,7 +51,7 @@ def bench(
     """Time tuned models against eager, torch.compile and the hand-picked default, all in the same rounds.
 
     Each model runs as its users run it, choosing its configuration from the database and the shipped results. Speed-ups
-    are medians of per-round ratios with 95 % intervals; errors are against float64, as multiples of eager's own.
+    are medians of per-round ratios with 99 % intervals; errors are against float64, as multiples of eager's own.
     """
     import os
 
