@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sqlalchemy import Connection, Row, literal, select
 
-from tunebench.db.decode import configuration_of, reasons_of, regime_of
+from tunebench.db.decode import carried_of, configuration_of, reasons_of, regime_of
 from tunebench.db.engine import first_line
 from tunebench.db.models import (
     BuildFiguresRecord,
@@ -31,7 +31,6 @@ from tunebench.db.models import (
 from tunebench.db.results import TrialRow
 from tunebench.db.rows import CONDITIONS, digested_columns
 from tunebench.db.statements import everything_about, fields_of
-from tunebench.db.store import Database
 from tunebench.tuner.compile.base import KernelFigures
 from tunebench.tuner.confirm import Samples, control_ratio
 from tunebench.tuner.device import Device, DeviceKind
@@ -48,6 +47,9 @@ from tunebench.tuner.result import (
     Stage,
     Verdict,
 )
+
+if TYPE_CHECKING:
+    from tunebench.db.store import Database
 
 AnyRow: TypeAlias = Row[*tuple[Any, ...]]
 
@@ -111,6 +113,8 @@ class TrialDetails:
         build, verdict, measurement: None where the trial ended before.
         seconds: what each phase took, by its name.
         comparisons: the newest first.
+        carried_from: where the study had this configuration from when it began; None where the search proposed it.
+        run_key: all that the run depends on; None where that is not known.
     """
 
     row: TrialRow
@@ -122,6 +126,8 @@ class TrialDetails:
     measurement: Measurement | None
     seconds: Mapping[str, float]
     comparisons: tuple[WonComparison, ...]
+    carried_from: str | None = None
+    run_key: str | None = None
 
 
 def trial_details(database: Database, trial_id: int) -> TrialDetails:
@@ -139,8 +145,10 @@ def trial_details(database: Database, trial_id: int) -> TrialDetails:
         picked = select(literal(trial_id).label("trial_id")).cte("picked")
         study = _require(connection, StudyRecord, trial.study_id)
         try:
+            row = TrialRow(**fields_of(connection.execute(everything_about(picked)).one(), {}))
+            carried = carried_of(study.carried) or ()
             return TrialDetails(
-                row=TrialRow(**fields_of(connection.execute(everything_about(picked)).one(), {})),
+                row=row,
                 study=StudyDetails(
                     study.space_digest, study.begun_at, _require(connection, OriginRecord, study.origin_id).uid
                 ),
@@ -151,6 +159,8 @@ def trial_details(database: Database, trial_id: int) -> TrialDetails:
                 measurement=_measurement(connection, trial.measurement_id),
                 seconds=_seconds(trial),
                 comparisons=_comparisons(connection, trial),
+                carried_from=next((one.origin for one in carried if one.configuration == row.configuration), None),
+                run_key=trial.run_key,
             )
         except (TypeError, ValueError) as error:
             # The values' own invariants: what breaks them is not of tunebench's writing.

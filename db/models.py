@@ -173,7 +173,12 @@ class ConfigurationRecord(Base):
 
 
 class StudyRecord(Base):
-    """A study, identified by everything in its description and by the database it began in."""
+    """A study, identified by everything in its description and by the database it began in.
+
+    Attributes:
+        carried: JSON array of the configurations that it began with because of earlier results, each with its origin in
+            words; empty where it began without, NULL where that was not recorded yet.
+    """
 
     __tablename__ = "tunebench_studies"
     __table_args__ = (
@@ -208,6 +213,7 @@ class StudyRecord(Base):
     sampler: Mapped[str]
     seed: Mapped[int]
     begun_at: Mapped[datetime]
+    carried: Mapped[JsonValue] = mapped_column(Json, nullable=True)
 
 
 class BuildRecord(Base):
@@ -366,6 +372,8 @@ class TrialRecord(Base):
         environment_id: in force when the trial ran; a study may be resumed under a newer driver.
         build_cached: the build came from the cache.
         seconds: JSON object of what each phase took.
+        run_key: all that the run depends on, as `TrialResult.run_key` has it; NULL where it is not known. Of trials of
+            one study with the same key the first was run, and the others repeat its result.
     """
 
     __tablename__ = "tunebench_trials"
@@ -434,6 +442,7 @@ class TrialRecord(Base):
     recorded_at: Mapped[datetime]
     seconds: Mapped[JsonValue] = mapped_column(Json)
     message: Mapped[str]
+    run_key: Mapped[str | None]
 
 
 class ComparisonRecord(_Conditions, Base):

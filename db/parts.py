@@ -65,7 +65,7 @@ class PartWriter:
             "problem_id": self._problem(study.problem),
             "device_id": self._digested(DeviceRecord, study.device),
         } | {name: getattr(study, name) for name in _STUDY_WORDS}
-        number, created = self._find_or_add(StudyRecord, identity, {"begun_at": study.begun_at})
+        number, created = self._find_or_add(StudyRecord, identity, _beginning(study))
         self.studies_added += created
         return number
 
@@ -198,6 +198,11 @@ class PartWriter:
             numbers = self._connection.scalars(creation, rows)
         given = iter(numbers)
         return [None if one is None else next(given) for one in listed]
+
+
+def _beginning(study: StudyFacts) -> Values:
+    carried = None if study.carried is None else [dict(vars(one)) for one in study.carried]
+    return {"begun_at": study.begun_at, "carried": carried}
 
 
 def _build_identity(build: BuildFacts) -> _Identity:

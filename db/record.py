@@ -150,8 +150,16 @@ class ProblemFacts(_Part):
 
 
 @dataclass(frozen=True)
+class CarriedFacts(_Part):
+    """A configuration that a study began with because of an earlier result, and where that is from, in words."""
+
+    configuration: Annotated[dict[Name, TunableValue], Field(max_length=_MOST_PARTS)]
+    origin: Name
+
+
+@dataclass(frozen=True)
 class StudyFacts(_Part):
-    """What makes a study, `begun_at` apart: all of it is its identity."""
+    """What makes a study, `begun_at` and `carried` apart: all of it is its identity."""
 
     origin: Origin
     kernel: Annotated[Name, Field(min_length=1)]
@@ -163,6 +171,7 @@ class StudyFacts(_Part):
     sampler: Name
     seed: Whole
     begun_at: Moment
+    carried: Annotated[tuple[CarriedFacts, ...], Field(max_length=_MOST_PARTS)] | None = field(default=None)
 
 
 @dataclass(frozen=True)
@@ -317,6 +326,7 @@ class TrialFacts(_Part):
     seconds: Annotated[dict[Name, Finite], Field(max_length=_MOST_PARTS)]
     message: LongText
     comparisons: tuple[ComparisonFacts, ...] = field(default=())
+    run_key: LongText | None = field(default=None)
 
     def __post_init__(self) -> None:
         timed, refused = self.status.timed, self.status is TrialStatus.CORRECTNESS

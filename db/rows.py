@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, Row, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from tunebench.db.models import (
@@ -37,7 +37,7 @@ from tunebench.db.models import (
 from tunebench.tuner.compile.base import Build
 from tunebench.tuner.device import Device
 from tunebench.tuner.environment import Environment
-from tunebench.tuner.history import StudyDescription
+from tunebench.tuner.history import Carried, StudyDescription
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import Comparison, Conditions, Measurement, TrialResult, Verdict
 from tunebench.tuner.space import Configuration
@@ -46,8 +46,12 @@ CONDITIONS = tuple(one.name for one in fields(Conditions))
 """The columns that say what state the device was in."""
 
 
-def study_row(connection: Connection, description: StudyDescription) -> int:
-    """The number of the study of that description that began in this database."""
+def study_row(connection: Connection, description: StudyDescription, carried: Sequence[Carried] = ()) -> int:
+    """The number of the study of that description that began in this database.
+
+    Args:
+        carried: what it begins with from earlier ones, where it is new.
+    """
     identity = {
         "origin_id": OWN_ORIGIN,
         "kernel": description.kernel,
@@ -59,7 +63,23 @@ def study_row(connection: Connection, description: StudyDescription) -> int:
         "sampler": description.sampler,
         "seed": description.seed,
     }
-    return _find_or_create(connection, StudyRecord, identity, {"begun_at": datetime.now(UTC)})[0]
+    began = [{"configuration": dict(one.configuration), "origin": one.origin} for one in carried]
+    beginning = {"begun_at": datetime.now(UTC), "carried": began}
+    return _find_or_create(connection, StudyRecord, identity, beginning)[0]
+
+
+def find_study(connection: Connection, description: StudyDescription) -> Row[int, Any] | None:
+    """The number and carried configurations of the study that `study_row` would find; None where it is new."""
+    table, words = StudyRecord, ("kernel", "source_digest", "space_digest", "compiler", "sampler", "seed")
+    query = (
+        select(table.id, table.carried)
+        .join(ProblemRecord, ProblemRecord.id == table.problem_id)
+        .join(DeviceRecord, DeviceRecord.id == table.device_id)
+        .where(table.origin_id == OWN_ORIGIN, ProblemRecord.key == description.problem.key)
+        .where(DeviceRecord.digest == _digest(DeviceRecord, description.device))
+        .where(*(getattr(table, word) == getattr(description, word) for word in words))
+    )
+    return connection.execute(query).one_or_none()
 
 
 def problem_row(connection: Connection, problem: Problem) -> int:
@@ -97,6 +117,7 @@ def trial_row(connection: Connection, study_id: int, environment_id: int, number
         "recorded_at": datetime.now(UTC),
         "seconds": dict(result.seconds),
         "message": result.message,
+        "run_key": result.run_key,
     }
     return _add(connection, TrialRecord, values)
 
@@ -220,6 +241,10 @@ def _by_digest(connection: Connection, table: type[DeviceRecord | EnvironmentRec
     """The row that has a value's attributes in its columns of the same names."""
     parts = {name: getattr(value, name) for name in digested_columns(table)}
     return _find_or_create(connection, table, {"digest": digest_of(parts)}, parts)[0]
+
+
+def _digest(table: type[DeviceRecord | EnvironmentRecord], value: object) -> str:
+    return digest_of({name: getattr(value, name) for name in digested_columns(table)})
 
 
 def digested_columns(table: type[DeviceRecord | EnvironmentRecord]) -> list[str]:

@@ -13,6 +13,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import IntegrityError
 
 from tunebench.db.decode import configuration_of, status_of
+from tunebench.db.details import trial_details
 from tunebench.db.engine import default_file, file_of, first_line, for_writing, locate, make_engine, name_of, translated
 from tunebench.db.models import ConfigurationRecord, MeasurementRecord, TrialRecord
 from tunebench.db.rows import comparison_row, environment_row, study_row, trial_row
@@ -20,7 +21,7 @@ from tunebench.db.sqlite_file import FileState, look_at, require_folder, use_wal
 from tunebench.db.upgrade import HEAD, Upgrade, require_known, revision_of, upgrade
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.errors import DatabaseError, DatabaseMissingError
-from tunebench.tuner.history import PastTrial, StudyDescription
+from tunebench.tuner.history import Carried, PastTrial, StudyDescription
 from tunebench.tuner.result import Comparison, TrialResult
 
 
@@ -40,17 +41,20 @@ class Database:
         self.read_only = read_only
         self._writer = for_writing(engine)
 
-    def study(self, description: StudyDescription, environment: Environment) -> StudyLog:
+    def study(
+        self, description: StudyDescription, environment: Environment, carried: Sequence[Carried] = ()
+    ) -> StudyLog:
         """The log of the study of that description: a new one, or the one of an earlier run.
 
         Args:
             environment: in force now; it goes with the trials that are recorded through this log.
+            carried: what a new study begins with from earlier ones.
 
         Raises:
             DatabaseError: the database cannot be written.
         """
         with self.writing() as connection:
-            study_id = study_row(connection, description)
+            study_id = study_row(connection, description, carried)
             return StudyLog(self, study_id, environment_row(connection, environment))
 
     @contextmanager
@@ -113,6 +117,7 @@ class StudyLog:
                 TrialRecord.status,
                 TrialRecord.median_ms,
                 MeasurementRecord.clock,
+                TrialRecord.run_key,
             )
             .join(ConfigurationRecord, ConfigurationRecord.id == TrialRecord.configuration_id)
             .outerjoin(MeasurementRecord, MeasurementRecord.id == TrialRecord.measurement_id)
@@ -121,9 +126,24 @@ class StudyLog:
         )
         with self._database.reading() as connection:
             return [
-                PastTrial(number, configuration_of(key), status_of(status), median_ms, clock)
-                for number, key, status, median_ms, clock in connection.execute(query)
+                PastTrial(number, configuration_of(key), status_of(status), median_ms, clock, run_key)
+                for number, key, status, median_ms, clock, run_key in connection.execute(query)
             ]
+
+    def result(self, number: int) -> TrialResult:
+        """What came of a trial of this study, its build apart.
+
+        Raises:
+            DatabaseError: the database cannot be read, or holds what tunebench does not write.
+        """
+        wanted = select(TrialRecord.id).where(TrialRecord.study_id == self.study_id, TrialRecord.number == number)
+        with self._database.reading() as connection:
+            trial_id = connection.execute(wanted).scalar_one()
+        found = trial_details(self._database, trial_id)
+        row = found.row
+        return TrialResult(
+            row.configuration, row.status, None, found.verdict, found.measurement, row.message, found.seconds
+        )
 
     def record(self, number: int, result: TrialResult) -> None:
         """Add a trial with its build, verdict and measurement, in one transaction.

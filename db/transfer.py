@@ -99,9 +99,18 @@ def import_file(
     said = said or Said()
     if not form.foreign and not said.nothing:
         raise UserError(f"a {form.name} file says itself what was tuned: leave out options such as --kernel")
+    return add_entries(database, read_entries(file, form, said), progress)
+
+
+def read_entries(file: Path, form: Format, said: Said | None = None) -> Iterator[Entry]:
+    """What a file holds, in its order.
+
+    Raises:
+        FormatError: the file cannot be read or is not of that format; the message is one line.
+    """
     try:
         with _readable(file) as stream:
-            return add_entries(database, form.read(stream, _stem(file), said), progress)
+            yield from form.read(stream, _stem(file), said or Said())
     except EntryError as error:
         raise FormatError(f"{file}: {error}") from None
 

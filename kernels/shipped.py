@@ -21,12 +21,15 @@ from pydantic.dataclasses import dataclass as checked
 
 from tunebench.db.selection import problem_distance
 from tunebench.tuner.device import Device
+from tunebench.tuner.earlier import EarlierStudy, EarlierTrial, distance
 from tunebench.tuner.errors import TunebenchError, UserError
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.space import Configuration, ValidSpace, Value
 
 FOLDER = "tuned"
+
+_GPU = "sm_"
 
 _STRICT = ConfigDict(extra="forbid", strict=True)
 
@@ -138,6 +141,32 @@ def find_shipped(kernel: Kernel, problem: Problem, device: Device, space: ValidS
             warnings.warn(str(error), RuntimeWarning, stacklevel=7)
     fresh = [file for file in files if not is_stale(kernel, file)]
     return choose_shipped(fresh, problem, device, space)
+
+
+def shipped_studies(kernel: Kernel, problem: Problem, device: Device) -> list[EarlierStudy]:
+    """What ships with a kernel, as studies of one trial each; that of another version of the kernel too.
+
+    Only of the same kind of device, GPU or CPU. A file that cannot be read says nothing.
+    """
+    studies = []
+    for path in files_of(kernel):
+        try:
+            file = read_file(path)
+        except ShippedFileError:
+            continue
+        if file.architecture.startswith(_GPU) != device.architecture.startswith(_GPU):
+            continue
+        for result in file.results:
+            away = distance(
+                result.problem,
+                problem,
+                same_device=file.device == device.name,
+                same_architecture=file.architecture == device.architecture,
+                same_source=not is_stale(kernel, file),
+            )
+            trial = EarlierTrial("shipped", result.configuration, result.median_ms)
+            studies.append(EarlierStudy(f"{result.problem} on {file.device}", away, [trial]))
+    return studies
 
 
 def choose_shipped(files: Iterable[ShippedFile], problem: Problem, device: Device, space: ValidSpace) -> Shipped | None:

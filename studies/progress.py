@@ -47,6 +47,15 @@ class StudyDisplay:
             highlight=False,
             soft_wrap=True,
         )
+        if announcement.carried and not announcement.done:
+            origins = dict.fromkeys(one.origin.partition(", ")[2] for one in announcement.carried)
+            self._console.print(
+                f"  carried over: {len(announcement.carried)} first trials, from {'; '.join(origins)} "
+                "(--fresh begins without)",
+                highlight=False,
+                soft_wrap=True,
+                markup=False,
+            )
         if self._console.is_terminal:
             task = self._bar.add_task(announcement.kernel, total=None, status="")
             return lambda progress: self._update(task, progress)

@@ -23,6 +23,8 @@ class StudyRequest(BaseModel):
         trials: in all; running the same study again goes on where it ended.
         seconds: limit of one run, for each problem; None for none.
         compile: compare the winner with the reference under torch.compile too; it takes tens of seconds to compile.
+        fresh: begin without anything from earlier studies of the kernel.
+        stop_early: end when another trial is not expected to gain what the timing can tell.
         modes: the module's modes to tune; None for every mode that the kernel names.
         sizes: numeric constants of `reference.py` to change, by their names there.
         tunables: values to restrict tunables to.
@@ -38,6 +40,8 @@ class StudyRequest(BaseModel):
     device: str | None = None
     compiler: CompilerName | None = Field(default=None, strict=False)
     compile: bool = False
+    fresh: bool = False
+    stop_early: bool = False
     modes: tuple[Annotated[Mode, Field(strict=False)], ...] | None = Field(default=None, strict=False)
     sizes: Mapping[str, int | Annotated[float, Field(allow_inf_nan=False)]] = Field(default_factory=dict)
     tunables: Mapping[str, Sequence[bool | int | float | str]] = Field(default_factory=dict)

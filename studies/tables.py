@@ -81,6 +81,13 @@ def _print_notes(console: Console, report: StudyReport) -> None:
         lines.append(f"given up early: {outcome.counts[TrialStatus.PRUNED]}, hopelessly slower than the best")
     if outcome.sanitizer and report.device.kind is DeviceKind.CUDA:
         lines.append(f"compute-sanitizer on the finalists: {outcome.sanitizer}")
+    if report.carried:
+        lines.append(f"began with {len(report.carried)} configurations from earlier studies:")
+        lines += [f"  {one.origin}: {one.configuration}" for one in report.carried]
+    if outcome.ending is Ending.SETTLED:
+        lines.append(
+            f"stopped early after {outcome.trials} trials: another one is expected to gain less than timing can tell"
+        )
     if outcome.proven:
         lines.append(f"all {outcome.space_size} valid configurations were measured: the best is the best there is")
     if outcome.ending is Ending.INTERRUPTED:
@@ -124,6 +131,7 @@ def report_values(report: StudyReport) -> dict[str, object]:
         "refusals": dict(outcome.refusals),
         "ending": outcome.ending.value,
         "proven": outcome.proven,
+        "carried": [{"configuration": dict(one.configuration), "origin": one.origin} for one in report.carried],
         "seconds": outcome.seconds,
         "best": dict(comparison.best) if comparison else None,
         "medians_ms": dict(comparison.medians_ms) if comparison else None,

@@ -57,6 +57,8 @@ def detail_values(details: TrialDetails, *, source: CurrentSource | None = None)
         "verdict": asdict(verdict) if verdict else None,
         "measurement": asdict(measurement) if measurement else None,
         "seconds": dict(details.seconds),
+        "carried_from": details.carried_from,
+        "run_key": details.run_key,
         "comparisons": [_comparison_values(one) for one in details.comparisons],
     }
     if source is not None:
@@ -126,6 +128,7 @@ def _facts(details: TrialDetails) -> list[tuple[str, str]]:
     facts = [
         ("status", row.status.value),
         ("message", row.message),
+        ("carried over from", details.carried_from or ""),
         ("recorded", row.recorded_at.isoformat(timespec="seconds")),
         ("seconds", ", ".join(f"{phase} {seconds:.3g}" for phase, seconds in details.seconds.items())),
         ("sampler", f"{row.sampler}, seed {row.seed}"),

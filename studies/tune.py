@@ -9,24 +9,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tunebench.db.earlier import begun_study, earlier_studies
 from tunebench.db.optuna_mirror import publish
 from tunebench.db.store import Database
 from tunebench.kernels.registry import load_model
+from tunebench.kernels.shipped import shipped_studies
 from tunebench.kernels.tuned_module import TunedModule, forget_plans
 from tunebench.studies.study_file import StudyRequest, make_request, read_study_file
 from tunebench.tuner.compile import compiler_for
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.device import Device, find_device
+from tunebench.tuner.earlier import carry_over
 from tunebench.tuner.environment import current_environment
-from tunebench.tuner.errors import UnknownNameError
+from tunebench.tuner.errors import UnknownNameError, UserError
 from tunebench.tuner.evaluate import LocalEvaluator, Subject
 from tunebench.tuner.forkserver import start_forkserver
-from tunebench.tuner.history import StudyDescription
+from tunebench.tuner.history import Carried, StudyDescription
 from tunebench.tuner.kernel import Kernel, Mode
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.reference import Reference
 from tunebench.tuner.sampler import SAMPLERS, make_sampler
-from tunebench.tuner.space import SearchSpace
+from tunebench.tuner.space import SearchSpace, ValidSpace
 from tunebench.tuner.study import Budget, Ending, Outcome, Progress, StudyRun
 from tunebench.tuner.worker import WorkerEvaluator
 
@@ -37,6 +40,7 @@ class StudyReport:
 
     Attributes:
         study: its number in the database.
+        carried: what it began with from earlier studies.
     """
 
     kernel: str
@@ -44,16 +48,24 @@ class StudyReport:
     device: Device
     study: int
     outcome: Outcome
+    carried: tuple[Carried, ...] = ()
 
 
 @dataclass(frozen=True)
 class Announcement:
-    """A study that is about to run, for whoever shows progress."""
+    """A study that is about to run, for whoever shows progress.
+
+    Attributes:
+        carried: what it began with from earlier studies.
+        done: trials of earlier runs.
+    """
 
     kernel: str
     problem: Problem
     device: Device
     space_size: int
+    carried: tuple[Carried, ...] = ()
+    done: int = 0
 
 
 Reporter = Callable[[Announcement], Callable[[Progress], None]]
@@ -163,15 +175,41 @@ def _tune_mode(resolved: Resolved, mode: Mode, database: Database, announce: Rep
             sampler=request.sampler,
             seed=request.seed,
         )
-        log = database.study(description, current_environment(device, compiler.version()))
+        carried = _carried(resolved, description, space, database)
+        environment = current_environment(device, compiler.version())
+        log = database.study(description, environment, carried)
         sampler = make_sampler(request.sampler, space, request.seed)
-        run = StudyRun(kernel, evaluator, space, compiler, sampler, log)
-        progress = announce(Announcement(kernel.name, evaluator.problem, device, len(space)))
-        outcome = run.run(Budget(request.trials, request.seconds), progress)
+        run = StudyRun(kernel, evaluator, space, compiler, sampler, log, carried=carried)
+        progress = announce(Announcement(kernel.name, evaluator.problem, device, len(space), carried, len(log.past())))
+        outcome = run.run(Budget(request.trials, request.seconds, stop_early=request.stop_early), progress)
     finally:
         evaluator.close()
     publish(database, log.study_id, {tunable.name: tunable.values for tunable in resolved.space.tunables})
-    return StudyReport(kernel.name, evaluator.problem, device, log.study_id, outcome)
+    return StudyReport(kernel.name, evaluator.problem, device, log.study_id, outcome, carried)
+
+
+def _carried(
+    resolved: Resolved, description: StudyDescription, space: ValidSpace, database: Database
+) -> tuple[Carried, ...]:
+    """What a study begins with, or began with: that is on record, so that it is the same however often it is resumed.
+
+    Raises:
+        UserError: it is to begin without and has begun with something.
+    """
+    request = resolved.request
+    begun = begun_study(database, description)
+    if begun is not None:
+        if request.fresh and begun.carried:
+            raise UserError(
+                f"study {begun.study} has begun with {len(begun.carried)} configurations from earlier ones: leave out "
+                "--fresh to go on with it, or begin another one with --seed"
+            )
+        return begun.carried
+    if request.fresh or not SAMPLERS[request.sampler].learns:
+        return ()
+    shipped = shipped_studies(resolved.kernel, description.problem, description.device)
+    earlier = [*earlier_studies(database, description), *shipped]
+    return tuple(carry_over(space, sorted(earlier, key=lambda study: study.distance)))
 
 
 def _modes(kernel: Kernel, request: StudyRequest) -> Sequence[Mode]:

@@ -22,6 +22,7 @@ from tunebench.tuner.gate.record import Record
 from tunebench.tuner.gate.rig import Answers, Rig
 from tunebench.tuner.gate.sanitizer import sanitize
 from tunebench.tuner.history import PastTrial
+from tunebench.tuner.identity import WatchedConfiguration, run_key
 from tunebench.tuner.kernel import Kernel, Mode, ModelFactory, Plan, TunableModel
 from tunebench.tuner.measure import Call, Control, clocks_for, measure_steadily, pick_clock
 from tunebench.tuner.problem import Problem, Work
@@ -165,11 +166,25 @@ class LocalEvaluator:
         Raises:
             DeviceLostError: the variant left the device unusable for this process.
         """
+        watched = WatchedConfiguration(configuration)
+        result = self._evaluate(configuration, watched, build, incumbent, finalist_ms)
+        # An error while running may be the moment's; what was timed or refused is the run's own.
+        known = result.status.timed or result.status is TrialStatus.CORRECTNESS
+        return replace(result, run_key=run_key(build, watched)) if known else result
+
+    def _evaluate(
+        self,
+        configuration: Configuration,
+        watched: WatchedConfiguration,
+        build: Build,
+        incumbent: PastTrial | None,
+        finalist_ms: float | None,
+    ) -> TrialResult:
         seconds = {"compile": build.seconds}
         verdict = measurement = None
         try:
             started = time.perf_counter()
-            plan = self._plan(configuration, build)
+            plan = self._plan(watched, build)
             prepare = pinned(self._subject.model, plan)
             verdict = self._quick.check(prepare, Record())
             self._synchronise()

@@ -33,11 +33,24 @@ class StudyDescription:
 
 
 @dataclass(frozen=True)
+class Carried:
+    """A configuration that a study begins with because of what it did in another one.
+
+    Attributes:
+        origin: for people: the trial that it comes from, and what that was a trial of.
+    """
+
+    configuration: Configuration
+    origin: str
+
+
+@dataclass(frozen=True)
 class PastTrial:
     """What the search needs to know of a trial that is over.
 
     Attributes:
         median_ms, clock: None where the trial has no measurement.
+        run_key: see `TrialResult`.
     """
 
     number: int
@@ -45,13 +58,20 @@ class PastTrial:
     status: TrialStatus
     median_ms: float | None
     clock: str | None = None
+    run_key: str | None = None
 
     @classmethod
     def of(cls, number: int, result: TrialResult) -> PastTrial:
         """A trial's result, as the search sees it."""
         measured = result.measurement
-        timed = (measured.median_ms, measured.clock) if measured else (None, None)
-        return cls(number, result.configuration, result.status, *timed)
+        return cls(
+            number,
+            result.configuration,
+            result.status,
+            measured.median_ms if measured else None,
+            measured.clock if measured else None,
+            result.run_key,
+        )
 
 
 class TrialLog(Protocol):
@@ -59,6 +79,9 @@ class TrialLog(Protocol):
 
     def past(self) -> Sequence[PastTrial]:
         """The study's trials so far, by number."""
+
+    def result(self, number: int) -> TrialResult:
+        """What came of one of them, its build apart."""
 
     def record(self, number: int, result: TrialResult) -> None:
         """Add a trial."""
@@ -77,6 +100,10 @@ class MemoryLog:
     def past(self) -> Sequence[PastTrial]:
         """The trials recorded so far."""
         return [PastTrial.of(number, result) for number, result in enumerate(self.results)]
+
+    def result(self, number: int) -> TrialResult:
+        """The trial of that number."""
+        return self.results[number]
 
     def record(self, number: int, result: TrialResult) -> None:
         """Append a trial; numbers must come in order."""

@@ -22,6 +22,7 @@ from tunebench.tuner.gaussian_process import (
     prior_parameters,
 )
 from tunebench.tuner.space import INACTIVE, Value
+from tunebench.tuner.targets import targets_of
 
 
 @dataclass(frozen=True)
@@ -31,47 +32,28 @@ class PoolSettings:
     Attributes:
         initial: observations before the model takes over, chosen to cover every tunable's values evenly.
         margin: improvements smaller than this many standard deviations of the targets are not sought.
-        slowest: log times are cut off this many lower semi-deviations above their median.
         refit_growth: hyper-parameters are learnt anew whenever there are this many times the observations.
         refit_steps: evaluations of their density each time.
         fitted: observations that hyper-parameters are learnt from, at most.
         kept: observations that the posterior holds when it is made anew, at most.
         exact: a pool of up to this size is searched exactly.
         sampled: of a larger one this many candidates, drawn anew with every refit and every improvement.
+        quiet: a search has settled when so many observations in a row improved nothing and left less to expect than
+        least_gain: of the best time, as a share of it. A difference that counts is 1 %; this is a thousandth of that,
+            since the model is surer than it should be.
     """
 
     initial: int = 8
     margin: float = 0.1
-    slowest: float = 1.0
     refit_growth: float = 1.2
     refit_steps: int = 12
     fitted: int = 128
     kept: int = 512
     exact: int = 1 << 14
     sampled: int = 1 << 12
+    quiet: int = 60
+    least_gain: float = 1e-5
     prior: KernelPrior = field(default_factory=KernelPrior)
-
-
-def targets_of(times_ms: Floats, slowest: float) -> Floats:
-    """Times as regression targets: logarithms, the slow ones and the failures levelled, zero mean and unit variance.
-
-    Only the fast half of the space needs to be told apart, and its logarithms are in proportion to the gain; above the
-    median little more than "slow" is kept, so that a few terrible configurations do not set the scale.
-
-    Args:
-        times_ms: milliseconds; infinite where the variant failed.
-        slowest: where to cut off, in lower semi-deviations above the median.
-    """
-    succeeded = np.isfinite(times_ms)
-    if not succeeded.any():
-        return np.zeros(len(times_ms))
-    logs = np.log(times_ms, where=succeeded, out=np.zeros(len(times_ms)))
-    median = np.median(logs[succeeded])
-    faster = logs[succeeded & (logs <= median)]
-    semi_deviation = max(math.sqrt(float(np.mean((faster - median) ** 2))), 1e-9)
-    levelled = np.where(succeeded, np.minimum((logs - median) / semi_deviation, slowest), slowest)
-    deviation = float(levelled.std())
-    return (levelled - levelled.mean()) / deviation if deviation > 0 else np.zeros(len(times_ms))
 
 
 def _log_improvement_table() -> tuple[Floats, Floats]:
@@ -104,10 +86,10 @@ def log_expected_improvement(mean: Singles, deviation: Singles, threshold: float
     return result
 
 
-def _log_feasibility(posterior: Posterior, failed: npt.NDArray[np.bool_]) -> Singles | float:
+def _log_feasibility(posterior: Posterior, failed: npt.NDArray[np.bool_]) -> Singles:
     """The logarithm of the chance that a candidate does not fail, by the same process with 0 and 1 as its targets."""
     if not failed.any():
-        return 0.0
+        return np.zeros(len(posterior.candidates), dtype=np.float32)
     rate = float(failed.mean())
     chance = rate + posterior.mean(failed.astype(np.float64) - rate)
     result: Singles = np.log(np.clip(1.0 - chance, _LEAST_CHANCE, 1.0))
@@ -149,9 +131,19 @@ class PoolModel:
     Args:
         indices: int16, configurations × tunables.
         values: every tunable's values.
+        watching: note after each observation what another one is expected to gain, so that `settled` can tell.
     """
 
-    def __init__(self, indices: Indices, values: Sequence[Sequence[Value]], seed: int, settings: PoolSettings) -> None:
+    def __init__(
+        self,
+        indices: Indices,
+        values: Sequence[Sequence[Value]],
+        seed: int,
+        settings: PoolSettings,
+        *,
+        watching: bool = False,
+    ) -> None:
+        self._gains: list[float] | None = [] if watching else None
         self._indices = indices
         self._seed = seed
         self._settings = settings
@@ -185,14 +177,36 @@ class PoolModel:
         if self._posterior is None:
             return self._without_model(seen)
         times_ms = self._held_times_ms()
-        targets = targets_of(times_ms, self._settings.slowest)
-        deviation = self._posterior.deviation(pending)
-        threshold = float(targets.min()) - self._settings.margin
-        score = log_expected_improvement(self._posterior.mean(targets), deviation, threshold)
+        targets = targets_of(times_ms)
+        mean, deviation = self._posterior.mean(targets.values), self._posterior.deviation(pending)
+        best_seen = float(targets.values.min())
+        score = log_expected_improvement(mean, deviation, best_seen - self._settings.margin)
         score += _log_feasibility(self._posterior, np.isinf(times_ms))
         score[seen[self._posterior.candidates]] = -np.inf
         best = int(np.argmax(score))
         return int(self._posterior.candidates[best]) if score[best] > -np.inf else self._without_model(seen)
+
+    @property
+    def settled(self) -> bool:
+        """Whether the latest observations say that there is nothing left to gain; a function of the observations."""
+        self._absorb()
+        quiet = self._settings.quiet
+        if self._gains is None or len(self._gains) <= quiet:
+            return False
+        since_best = len(self._times_ms) - 1 - int(np.argmin(self._times_ms))
+        return since_best >= quiet and max(self._gains[-quiet:]) < self._settings.least_gain
+
+    def _expected_gain(self) -> float:
+        """What one more observation is expected to take off the best time, as a share of it."""
+        if self._posterior is None:
+            return math.inf
+        times_ms = self._held_times_ms()
+        targets = targets_of(times_ms)
+        mean, deviation = self._posterior.mean(targets.values), self._posterior.deviation()
+        score = log_expected_improvement(mean, deviation, float(targets.values.min()))
+        score += _log_feasibility(self._posterior, np.isinf(times_ms))
+        score[np.isin(self._posterior.candidates, self._numbers[: self._absorbed])] = -np.inf
+        return math.exp(score.max()) * targets.scale
 
     def _without_model(self, seen: npt.NDArray[np.bool_]) -> int:
         """The next of the initial design, or any configuration once that is used up."""
@@ -219,6 +233,8 @@ class PoolModel:
                     self._rebuild()
                 else:
                     self._posterior.add(self._numbers[self._held[-1]])
+            if self._gains is not None:
+                self._gains.append(self._expected_gain())
 
     def _refit(self) -> None:
         """Learn the hyper-parameters anew from where they were, and make the posterior of them."""
@@ -226,7 +242,7 @@ class PoolModel:
         self._refit_at = min(math.ceil(self._absorbed * settings.refit_growth), self._absorbed + settings.kept // 4)
         self._held = self._worth_keeping()
         chosen = np.unique(np.linspace(0, len(self._held) - 1, settings.fitted).astype(np.intp))
-        targets = targets_of(self._held_times_ms()[chosen], settings.slowest)
+        targets = targets_of(self._held_times_ms()[chosen]).values
         if targets.any():
             numbers = np.array(self._numbers)[self._held][chosen]
             self._parameters = fit(self._features, numbers, targets, self._parameters, settings.refit_steps)

@@ -40,11 +40,13 @@ class RecordedSpace:
         name: of the file, without its suffixes.
         space: the configurations in the file's order; values of numeric tunables in increasing order.
         times_ms: float64, one per configuration, milliseconds; NaN where it failed.
+        kernel: its name; empty where the file does not say.
     """
 
     name: str
     space: ValidSpace
     times_ms: Floats
+    kernel: str = ""
 
     @cached_property
     def optimum_ms(self) -> float:
@@ -55,6 +57,10 @@ class RecordedSpace:
     def worst_ms(self) -> float:
         """The worst time of all: what a search is charged with before its first success."""
         return float(np.nanmax(self.times_ms))
+
+
+Record = tuple[Mapping[str, Value], float]
+"""A configuration and its time in milliseconds, NaN where it failed."""
 
 
 def load_recorded(path: Path) -> RecordedSpace:
@@ -75,8 +81,15 @@ def load_recorded(path: Path) -> RecordedSpace:
         raise RecordedSpaceError(f"{path} is neither T4 results nor a Kernel Tuner cache file: no 'results' or 'cache'")
     if not any(math.isfinite(record_ms) for _, record_ms in records):
         raise RecordedSpaceError(f"{path} has no configuration with a time")
-    space, times_ms = _assemble(records)
-    return RecordedSpace(path.name.split(".json")[0], space, times_ms)
+    return recorded_space(path.name.split(".json")[0], records)
+
+
+def recorded_space(name: str, records: Sequence[Record], kernel: str = "") -> RecordedSpace:
+    """The space of some configurations and their times in milliseconds, NaN where one failed; one of them did not.
+
+    Of several records of one configuration the last counts.
+    """
+    return RecordedSpace(name, *_assemble(records), kernel)
 
 
 def _parse(path: Path) -> dict[str, Any]:
@@ -114,10 +127,7 @@ def _decompressed(data: bytes) -> bytes:
         return zlib.decompressobj(wbits=31).decompress(data)
 
 
-_Record = tuple[Mapping[str, Value], float]
-
-
-def _t4_records(content: Mapping[str, Any]) -> Iterable[_Record]:
+def _t4_records(content: Mapping[str, Any]) -> Iterable[Record]:
     fallback = str(content.get("metadata", {}).get("timeunit", ""))
     for result in content["results"]:
         value: Any = math.nan
@@ -137,7 +147,7 @@ def _t4_time(result: Mapping[str, Any]) -> tuple[Any, str]:
     return result.get("times", {}).get("runtimes"), ""
 
 
-def _cache_records(content: Mapping[str, Any]) -> Iterable[_Record]:
+def _cache_records(content: Mapping[str, Any]) -> Iterable[Record]:
     names = content.get("tune_params_keys") or list(content.get("tune_params", {}))
     for entry in content["cache"].values():
         yield _scalars({name: entry[name] for name in names if name in entry}), _milliseconds(entry.get("time"))
@@ -159,7 +169,7 @@ def _scalars(configuration: Mapping[str, Any]) -> dict[str, Value]:
     }
 
 
-def _assemble(records: Sequence[_Record]) -> tuple[ValidSpace, Floats]:
+def _assemble(records: Sequence[Record]) -> tuple[ValidSpace, Floats]:
     tunables = _tunables([configuration for configuration, _ in records])
     positions = [{value: index for index, value in enumerate(t.values)} for t in tunables.values()]
     kinds = [type(t.values[0]) for t in tunables.values()]

@@ -39,7 +39,7 @@ from optuna.trial import FrozenTrial, TrialState
 from tunebench.tuner.errors import TunebenchError, UnknownNameError, UserError
 from tunebench.tuner.parzen import choose_by_density_ratio
 from tunebench.tuner.pool_model import PoolModel, PoolSettings
-from tunebench.tuner.space import Configuration, ValidSpace, Value
+from tunebench.tuner.space import Configuration, ValidSpace
 
 _FIXED = "fixed_params"
 """Where Optuna keeps the parameters of an enqueued trial, among its system attributes."""
@@ -77,6 +77,8 @@ class PoolSampler(BaseSampler):
     """
 
     name: ClassVar[str]
+    learns: ClassVar[bool] = True
+    """Whether proposals depend on what came back, so that it is worth its while to begin with what is known."""
 
     def __init__(self, space: ValidSpace, seed: int | None = None) -> None:
         self.space = space
@@ -84,6 +86,7 @@ class PoolSampler(BaseSampler):
         self._distributions = {t.name: CategoricalDistribution(t.values) for t in space.space.tunables}
         self._lock = threading.RLock()
         self._study_name: str | None = None
+        self._watching = False
         self._forget()
 
     def _forget(self) -> None:
@@ -125,7 +128,7 @@ class PoolSampler(BaseSampler):
         values = trial.relative_params
         for name in values:
             trial.suggest_categorical(name, self._distributions[name].choices)
-        return self._require(values)
+        return self.space.require(values)
 
     def configuration(self, trial: Trial) -> Configuration:
         """The configuration that a trial is to evaluate; see `number`."""
@@ -151,6 +154,21 @@ class PoolSampler(BaseSampler):
             self._synchronise(study)
             return self._unseen
 
+    def settled(self, study: Study) -> bool:
+        """Whether another trial is expected to gain less than the timing can tell; never, without a model of the times.
+
+        A function of the finished trials, so that a study that has settled is settled when it is resumed, too.
+        """
+        with self._lock:
+            if not self._watching:
+                # From the first trial on.
+                self._watching, self._study_name = True, None
+            self._synchronise(study)
+            return self._has_settled()
+
+    def _has_settled(self) -> bool:
+        return False
+
     # What Optuna calls.
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:  # noqa: ARG002
@@ -173,7 +191,7 @@ class PoolSampler(BaseSampler):
             self._synchronise(study)
             fixed = trial.system_attrs.get(_FIXED)
             if fixed is not None:
-                number = self._require(fixed)
+                number = self.space.require(fixed)
             elif self._unseen == 0:
                 raise SpaceExhausted(f"all {len(self.space)} valid configurations have been tried")
             else:
@@ -199,13 +217,6 @@ class PoolSampler(BaseSampler):
         """Nothing to do: a proposal depends on the trials before it, which concurrent trials do not share."""
 
     # Reading the study.
-
-    def _require(self, values: Mapping[str, Value]) -> int:
-        number = self.space.find(values)
-        if number is None:
-            shown = " ".join(f"{name}={value}" for name, value in values.items())
-            raise UserError(f"not a valid configuration: {shown}; enqueue members of the space only")
-        return number
 
     def _mark(self, number: int) -> None:
         if not self._seen[number]:
@@ -263,6 +274,7 @@ class ExhaustiveSampler(PoolSampler):
     """Every configuration, in enumeration order. Independent of the times."""
 
     name = "exhaustive"
+    learns = False
 
     def _forget(self) -> None:
         super()._forget()
@@ -348,7 +360,10 @@ class PoolGpSampler(PoolSampler):
     def _forget(self) -> None:
         super()._forget()
         values = [tunable.values for tunable in self.space.space.tunables]
-        self._model = PoolModel(self.space.indices, values, self.seed, self._settings)
+        self._model = PoolModel(self.space.indices, values, self.seed, self._settings, watching=self._watching)
+
+    def _has_settled(self) -> bool:
+        return self._model.settled
 
     def _observe(self, observation: Observation) -> None:
         self._model.observe(observation.number, observation.time_ms)

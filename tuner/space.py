@@ -318,6 +318,18 @@ class ValidSpace(Sequence[Configuration]):
             return None
         return self._row_of.get(row.tobytes())
 
+    def require(self, configuration: Mapping[str, Value]) -> int:
+        """The number of a configuration that is to be a member of this space.
+
+        Raises:
+            UserError: it is none.
+        """
+        number = self.find(configuration)
+        if number is None:
+            shown = " ".join(f"{name}={value}" for name, value in configuration.items())
+            raise UserError(f"not a valid configuration: {shown}; name members of the space only")
+        return number
+
     def nearest(self, values: Mapping[str, Value]) -> int:
         """The number of the configuration that differs from the given values in the fewest tunables (then by index).
 
@@ -334,8 +346,7 @@ class ValidSpace(Sequence[Configuration]):
         differing, steps = self._away_from(self.space.default)
 
         def distance(configuration: Configuration) -> tuple[int, int]:
-            number = self.find(configuration)
-            assert number is not None
+            number = self.require(configuration)
             return int(differing[number]), int(steps[number])
 
         return sorted(configurations, key=distance)

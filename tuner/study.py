@@ -17,11 +17,12 @@ import optuna
 from optuna.trial import TrialState
 
 from tunebench.tuner.building import Building, BuildQueue
-from tunebench.tuner.compile.base import Compiler
+from tunebench.tuner.compile.base import Build, Compiler
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.errors import CompileError, CompileTimeoutError
 from tunebench.tuner.evaluate import Evaluator, Finalist
-from tunebench.tuner.history import PastTrial, TrialLog
+from tunebench.tuner.history import Carried, PastTrial, TrialLog
+from tunebench.tuner.identity import KnownRuns
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.result import Comparison, TrialResult, TrialStatus
 from tunebench.tuner.sampler import PoolSampler, SpaceExhausted
@@ -42,10 +43,12 @@ class Budget:
     Attributes:
         trials: in all, those of earlier runs of the same study included.
         seconds: of this run; None for no limit.
+        stop_early: end when the search has settled, see `PoolSampler.settled`.
     """
 
     trials: int
     seconds: float | None = None
+    stop_early: bool = False
 
 
 class Ending(enum.StrEnum):
@@ -53,6 +56,8 @@ class Ending(enum.StrEnum):
 
     BUDGET = "budget"
     EXHAUSTED = "exhausted"
+    SETTLED = "settled"
+    """Another trial was expected to gain less than the timing can tell."""
     INTERRUPTED = "interrupted"
 
 
@@ -120,7 +125,11 @@ class _InFlight:
 
 
 class StudyRun:
-    """One run of a study: a kernel's valid space, tried by an evaluator."""
+    """One run of a study: a kernel's valid space, tried by an evaluator.
+
+    Args:
+        carried: what to try after the default, before the strategy's own proposals.
+    """
 
     def __init__(
         self,
@@ -131,6 +140,7 @@ class StudyRun:
         sampler: PoolSampler,
         log: TrialLog,
         cache: BuildCache | None = None,
+        carried: Sequence[Carried] = (),
     ) -> None:
         workers = min(_MAX_COMPILE_WORKERS, len(os.sched_getaffinity(0)))
         self._kernel = kernel
@@ -138,9 +148,14 @@ class StudyRun:
         self._space = space
         self._sampler = sampler
         self._log = log
+        self._carried = carried
         self._queue = BuildQueue(compiler, cache or BuildCache(), workers)
         self._ahead = workers
-        self._past = list(log.past())
+        self._past: list[PastTrial] = []
+        self._runs = KnownRuns()
+        self._repeats: set[int] = set()
+        for trial in log.past():
+            self._remember(trial)
         self._study = self._rebuild()
         self._refusals: Counter[str] = Counter()
         self._sanitizer = ""
@@ -156,7 +171,8 @@ class StudyRun:
         self._started = time.monotonic()
         already = len(self._past)
         comparison = None
-        self._sampler.first(self._study, [self._space.default])
+        carried = [self._space.find(one.configuration) for one in self._carried]
+        self._sampler.first(self._study, [self._space.default, *(number for number in carried if number is not None)])
         try:
             report(self._progress(already, budget, None))
             ending = self._search(budget, already, report)
@@ -183,6 +199,8 @@ class StudyRun:
         while True:
             if budget.seconds is not None and time.monotonic() - self._started >= budget.seconds:
                 return Ending.BUDGET
+            if budget.stop_early and self._sampler.settled(self._study):
+                return Ending.SETTLED
             while len(self._past) + len(flying) < budget.trials and len(flying) <= self._ahead:
                 try:
                     flying.append(self._ask())
@@ -221,18 +239,35 @@ class StudyRun:
             status = TrialStatus.TIMEOUT if isinstance(error, CompileTimeoutError) else TrialStatus.COMPILE
             return TrialResult(flight.configuration, status, message=f"{error}\n{error.log}")
         waited = time.perf_counter() - started
+        same = self._runs.same_as(flight.configuration, build)
+        if same is not None:
+            return self._repeated(same, flight.configuration, build, waited)
         ranked = self._ranked()
         incumbent = ranked[0] if ranked else None
         result = self._evaluator.evaluate(flight.configuration, build, incumbent, _finalist_ms(ranked))
         return replace(result, seconds={"wait": waited, **result.seconds})
 
+    def _repeated(self, number: int, configuration: Configuration, build: Build, waited: float) -> TrialResult:
+        """The result of a configuration that would only run again what an earlier trial has run."""
+        earlier = self._log.result(number)
+        key = next(trial.run_key for trial in self._past if trial.number == number)
+        note = f"not run: the same machine code and the same launches as trial {number} of this study, repeated here"
+        message = note if earlier.status.timed else f"{earlier.message}\n{note}"
+        seconds = {"wait": waited, "compile": build.seconds}
+        return replace(earlier, configuration=configuration, build=build, message=message, seconds=seconds, run_key=key)
+
     def _record(self, result: TrialResult) -> None:
         # Not their count: results may have been pruned from between.
         number = self._past[-1].number + 1 if self._past else 0
         self._log.record(number, result)
-        self._past.append(PastTrial.of(number, result))
+        self._remember(PastTrial.of(number, result))
         if not result.status.timed:
             self._refusals[f"{result.status}: {result.message.splitlines()[0]}"] += 1
+
+    def _remember(self, trial: PastTrial) -> None:
+        self._past.append(trial)
+        if trial.run_key is not None and not self._runs.add(trial.run_key, trial.number):
+            self._repeats.add(trial.number)
 
     def _conclude(self) -> Comparison | None:
         ranked = self._ranked()
@@ -267,8 +302,9 @@ class StudyRun:
         return configuration, self._submit(configuration).result()
 
     def _ranked(self) -> list[PastTrial]:
-        """Correct trials, fastest first, all of them timed by the clock of the first one."""
-        correct = [trial for trial in self._past if trial.status is TrialStatus.CORRECT]
+        """Correct trials that were run, fastest first, all of them timed by the clock of the first one."""
+        run = (trial for trial in self._past if trial.number not in self._repeats)
+        correct = [trial for trial in run if trial.status is TrialStatus.CORRECT]
         correct = [trial for trial in correct if trial.clock == correct[0].clock]
         return sorted(correct, key=lambda trial: trial.median_ms or 0.0)
 

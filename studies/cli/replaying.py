@@ -15,13 +15,30 @@ if TYPE_CHECKING:
 
 def replay(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="T4 results or Kernel Tuner cache files, .json or .json.gz.")
+        list[str],
+        typer.Argument(
+            metavar="FILE...",
+            help="T4 results, Kernel Tuner cache files (.json), results databases (.db), their exports (.jsonl).",
+        ),
     ],
     sampler: Annotated[list[str] | None, typer.Option(help="A strategy; repeatable. Default: gp.")] = None,
     budget: Annotated[int, typer.Option(min=1, help="Evaluations of each search.")] = 200,
     seeds: Annotated[int, typer.Option(min=1, help="Searches of each space and strategy.")] = 20,
     first_seed: Annotated[int, typer.Option(min=0, help="Seed of the first search; the others follow it.")] = 0,
     batch: Annotated[int, typer.Option(min=1, help="Configurations asked for at once, as with several workers.")] = 1,
+    kernel: Annotated[str | None, typer.Option(help="Of a database or its export: this kernel's spaces only.")] = None,
+    study: Annotated[int | None, typer.Option(help="Of a database: the configurations of this study.")] = None,
+    stop_early: Annotated[
+        bool, typer.Option("--stop-early", help="Say where a study that may stop early would have, and what it lost.")
+    ] = False,
+    earlier: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            help="The kernel elsewhere, searched first: what was met is carried over. The space itself is left out.",
+        ),
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="Write the convergence curves to this HTML file.")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -30,8 +47,9 @@ def replay(
     The score is 1 for a search that has the optimum from the first evaluation on and 0 for random search: the mean over
     evaluations of (E[random] - best so far) / (E[random] - optimum), with E[random] exact.
     """
+    from tunebench.studies.recordings import load_spaces
     from tunebench.tuner.errors import UnknownNameError
-    from tunebench.tuner.replay import describe, load_recorded
+    from tunebench.tuner.replay import describe
     from tunebench.tuner.replay import replay as search
     from tunebench.tuner.sampler import SAMPLERS
 
@@ -39,11 +57,14 @@ def replay(
     for name in strategies:
         if name not in SAMPLERS:
             raise UnknownNameError("sampler", name, SAMPLERS)
-    spaces = [load_recorded(file) for file in files]
+    spaces = [space for file in files for space in load_spaces(file, kernel, study)]
+    elsewhere = [space for file in earlier or [] for space in load_spaces(file, kernel)]
     reports = []
     for name in strategies:
         for space in spaces:
-            reports.append(search(space, name, budget, range(first_seed, first_seed + seeds), batch))
+            known = [one for one in elsewhere if one.kernel == space.kernel and one.name != space.name]
+            numbers = range(first_seed, first_seed + seeds)
+            reports.append(search(space, name, budget, numbers, batch, known, stop_early=stop_early))
             if not as_json:
                 print(describe(reports[-1]))
     if plot is not None:
@@ -51,16 +72,19 @@ def replay(
     if as_json:
         _print_values(reports)
     elif len(spaces) > 1:
-        for name in strategies:
-            _print_average(name, [report for report in reports if report.strategy == name])
+        for place, name in enumerate(strategies):
+            _print_average(name, reports[place * len(spaces) : (place + 1) * len(spaces)])
 
 
 def _print_average(strategy: str, reports: list[ReplayReport]) -> None:
     from statistics import fmean, geometric_mean
 
     score = fmean(report.score for report in reports)
-    ratio = geometric_mean(report.ratio_after(100) for report in reports)
-    print(f"{strategy}: average score {score:.3f}, geometric mean of best/optimum after 100 evaluations {ratio:.3f}")
+    after = min(100, max(report.budget for report in reports))
+    ratio = geometric_mean(report.ratio_after(after) for report in reports)
+    print(
+        f"{strategy}: average score {score:.3f}, geometric mean of best/optimum after {after} evaluations {ratio:.3f}"
+    )
 
 
 def _print_values(reports: list[ReplayReport]) -> None:

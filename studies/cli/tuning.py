@@ -35,6 +35,16 @@ def tune(
     compiled: Annotated[
         bool | None, typer.Option("--compile", help="Compare with torch.compile's max-autotune too. Default: not.")
     ] = None,
+    fresh: Annotated[
+        bool | None, typer.Option("--fresh", help="Carry nothing over from earlier studies of the kernel. Default: do.")
+    ] = None,
+    stop_early: Annotated[
+        bool | None,
+        typer.Option(
+            "--stop-early/--no-stop-early",
+            help="End when another trial is not expected to gain what the timing can tell. Default: do not.",
+        ),
+    ] = None,
     size: Annotated[
         list[str] | None, typer.Option(metavar="NAME=NUMBER", help="Change a constant of reference.py; repeatable.")
     ] = None,
@@ -70,6 +80,8 @@ def tune(
         "seed": seed,
         "compiler": compiler,
         "compile": compiled,
+        "fresh": fresh,
+        "stop_early": stop_early,
         "modes": mode,
         "sizes": parse_sizes(size or []),
         "tunables": parse_tunables(tunable or []),

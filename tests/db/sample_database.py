@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from sample_results import ENVIRONMENT, H100, STUDY, build, comparison, correct, failed, result
+from sample_results import ENVIRONMENT, H100, STUDY, build, comparison, configuration, correct, failed, result
 
 from tunebench.db.record import Entry
 from tunebench.db.scan import scan
 from tunebench.db.store import Database
 from tunebench.tuner.environment import Environment
+from tunebench.tuner.history import Carried
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import CacheRegime, TrialStatus
 
@@ -22,7 +23,7 @@ ON_CARD = replace(ENVIRONMENT, sm_clock_mhz=1980, memory_clock_mhz=3201, power_l
 
 def fill(database: Database, seed: int = 0, other_environment: Environment = ON_CARD) -> None:
     """Three studies: every status with a comparison, odd text on another device and problem, and one without trials."""
-    log = database.study(replace(STUDY, seed=seed), ENVIRONMENT)
+    log = database.study(replace(STUDY, seed=seed), ENVIRONMENT, carried=[Carried(configuration(3), ODD_TEXT)])
     for number, status in enumerate(TrialStatus):
         log.record(number, result(number, status))
     log.conclude(comparison(0))
@@ -30,7 +31,7 @@ def fill(database: Database, seed: int = 0, other_environment: Environment = ON_
     log = database.study(other, replace(other_environment, cuda=None, host=ODD_TEXT))
     shared = build(7, code=b"the same code")
     log.record(0, replace(correct(20, 0.1 + 0.2, CacheRegime.WARM), build=shared))
-    log.record(1, replace(correct(21, 1e-300), build=replace(shared, cached=True)))
+    log.record(1, replace(correct(21, 1e-300), build=replace(shared, cached=True), run_key='{"code": "c", "host": {}}'))
     log.record(5, failed(22, TrialStatus.COMPILE, ODD_TEXT))
     log.conclude(comparison(20, with_default=False))
     log.conclude(comparison(20, 3.0))

@@ -17,7 +17,7 @@ from optuna.trial import TrialState
 from tunebench.tuner.errors import UnknownNameError, UserError
 from tunebench.tuner.filtered import FilteredSampler
 from tunebench.tuner.gaussian_process import KernelPrior, PoolFeatures, Posterior, fit, prior_parameters
-from tunebench.tuner.pool_model import PoolModel, PoolSettings, balanced_design, log_expected_improvement, targets_of
+from tunebench.tuner.pool_model import PoolModel, PoolSettings, balanced_design, log_expected_improvement
 from tunebench.tuner.sampler import (
     SAMPLER_NAMES,
     PoolSampler,
@@ -25,6 +25,7 @@ from tunebench.tuner.sampler import (
     make_sampler,
 )
 from tunebench.tuner.space import Constraint, SearchSpace, Tunable, ValidSpace, Value
+from tunebench.tuner.targets import targets_of
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -363,13 +364,13 @@ def test_expected_improvement_keeps_ranking_where_it_underflows() -> None:
 
 
 def test_targets_level_the_slow_and_the_failed() -> None:
-    targets = targets_of(np.array([1.0, 2.0, 4.0, 8.0, 1e6, math.inf]), slowest=1.0)
+    targets = targets_of(np.array([1.0, 2.0, 4.0, 8.0, 1e6, math.inf]), slowest=1.0).values
     assert targets.mean() == pytest.approx(0)
     assert targets.std() == pytest.approx(1)
     assert targets[4] == targets[5] == targets.max()
     assert (np.diff(targets[:4]) > 0).all()
-    assert not targets_of(np.array([math.inf, math.inf]), slowest=1.0).any()
-    assert not targets_of(np.array([3.0, 3.0]), slowest=1.0).any()
+    assert not targets_of(np.array([math.inf, math.inf]), slowest=1.0).values.any()
+    assert not targets_of(np.array([3.0, 3.0]), slowest=1.0).values.any()
 
 
 def test_initial_design_uses_every_value_evenly() -> None:
@@ -405,3 +406,45 @@ def test_a_space_without_differences_is_searched_to_its_end(time: Callable[[int]
         seen[number] = True
         model.observe(number, time(number))
     assert seen.all()
+
+
+def test_a_search_settles_when_there_is_nothing_left_to_gain_and_not_before() -> None:
+    space = wide_space()
+    best = min(time_ms(space, number) for number in range(len(space)))
+    sampler = make_sampler("gp", space, seed=0)
+    study = study_with(sampler)
+    asked: list[int] = []
+    while not sampler.settled(study):
+        asked += run(sampler, study, 1)
+        assert len(asked) < 400, "it never settles"
+    assert len(asked) > 60
+    assert min(time_ms(space, number) for number in asked) == best
+    # It is the finished trials that say so: asked later, or in another process, the answer is the same.
+    resumed = build("gp", space, seed=0)
+    rebuilt = study_with(resumed)
+    for trial in study.trials[:-1]:
+        rebuilt.add_trial(trial)
+    assert not resumed.settled(rebuilt)
+    rebuilt.add_trial(study.trials[-1])
+    assert resumed.settled(rebuilt)
+
+
+def test_watching_does_not_change_what_is_proposed() -> None:
+    space = wide_space()
+    sampler = make_sampler("gp", space, seed=4)
+    whole = run(sampler, study_with(sampler), 50)
+    watched = make_sampler("gp", space, seed=4)
+    study, asked = study_with(watched), []
+    for _ in range(50):
+        asked += run(watched, study, 1)
+        watched.settled(study)
+    assert asked == whole
+
+
+@pytest.mark.parametrize("strategy", ["tpe", "random", "exhaustive"])
+def test_a_strategy_without_a_model_never_settles(strategy: str) -> None:
+    space = small_space()
+    sampler = build(strategy, space)
+    study = study_with(sampler)
+    run(sampler, study, len(space))
+    assert not sampler.settled(study)

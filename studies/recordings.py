@@ -1,0 +1,75 @@
+"""Recorded spaces from wherever they are: files of other tuners, our own databases and their exports."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+from tunebench.db.formats import format_named
+from tunebench.db.record import Entry
+from tunebench.db.scan import Wanted, scan, wanted_studies
+from tunebench.db.store import open_database
+from tunebench.db.transfer import read_entries
+from tunebench.tuner.errors import UserError
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.recorded import Record, RecordedSpace, RecordedSpaceError, load_recorded, recorded_space
+
+_DATABASES = (".db", ".sqlite", ".sqlite3")
+_LINES = (".jsonl", ".jsonl.gz")
+
+
+def load_spaces(source: str, kernel: str | None = None, study: int | None = None) -> list[RecordedSpace]:
+    """The recorded spaces of a file or database.
+
+    T4 results and Kernel Tuner's cache files hold one. A database, or its export as JSON Lines, has one for each
+    kernel, source, problem and device: the study of it with the most configurations. What a study has not tried is not
+    in its space.
+
+    Args:
+        source: a file, or a SQLAlchemy URL.
+        kernel, study: which studies are meant, of a database or its export; None for all. A study's number counts in a
+            database only.
+
+    Raises:
+        RecordedSpaceError: it has no such space, or is none of these files.
+        UserError: it cannot be read, or the database has no such study.
+        DatabaseError: the database cannot be read.
+    """
+    path = Path(source)
+    if "://" in source or path.suffix in _DATABASES:
+        with open_database(source, read_only=True) as database:
+            numbers = wanted_studies(database, Wanted(kernel, study))
+            return _largest(scan(database, numbers), source)
+    if study is not None:
+        raise UserError(f"{source} is no database: --study counts the studies of one")
+    if path.name.endswith(_LINES):
+        entries = read_entries(path, format_named("jsonl"))
+        return _largest((one for one in entries if kernel in (None, one.study.kernel)), source)
+    return [load_recorded(path)]
+
+
+def _largest(entries: Iterable[Entry], source: str) -> list[RecordedSpace]:
+    """The largest study of each kernel, source, problem and device."""
+    by_study: dict[str, list[Record]] = {}
+    belongs: dict[str, tuple[str, ...]] = {}
+    for entry in entries:
+        if entry.trial is None:
+            continue
+        facts, measured = entry.study, entry.trial.measurement
+        study = repr(facts)
+        problem = Problem(facts.problem.axes, facts.problem.dtype, facts.problem.options)
+        belongs[study] = (facts.kernel, str(problem), facts.device.name, facts.source_digest)
+        time_ms = measured.median_ms if measured else math.nan
+        by_study.setdefault(study, []).append((entry.trial.configuration, time_ms))
+    largest: dict[tuple[str, ...], list[Record]] = {}
+    for study, records in by_study.items():
+        if len(records) > len(largest.get(belongs[study], ())):
+            largest[belongs[study]] = records
+    timed = {place: rows for place, rows in largest.items() if any(math.isfinite(time_ms) for _, time_ms in rows)}
+    if not timed:
+        raise RecordedSpaceError(f"{source} has no study with a configuration that was timed")
+    return [
+        recorded_space(f"{kernel} ({problem}) on {device}", rows, kernel)
+        for (kernel, problem, device, _), rows in timed.items()
+    ]

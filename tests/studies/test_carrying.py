@@ -1,0 +1,120 @@
+"""`tune` begins with what earlier studies of the kernel have found, says so, and goes on as it began."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from command_line import CommandLine
+from rich.console import Console
+from sample_kernel import WriteKernel
+
+from tunebench.db.query import trials
+from tunebench.db.store import open_database
+from tunebench.kernels.shipped import ShippedResult, shipped_studies, write_file
+from tunebench.studies.progress import StudyDisplay
+from tunebench.studies.tables import print_reports, report_values
+from tunebench.studies.tune import StudyReport, request_of, resolve, tune
+from tunebench.tuner.device import find_device
+from tunebench.tuner.errors import UserError
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.study import Ending
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    """Runs a command in this process."""
+    return CommandLine(monkeypatch, capsys)
+
+
+def tuned(folder: str, file: Path, shown: io.StringIO | None = None, **options: object) -> StudyReport:
+    """The one report of a `tune` on the CPU."""
+    request = request_of(folder, {"device": "cpu", **options})
+    console = Console(file=shown or io.StringIO(), width=240)
+    with open_database(file) as database, StudyDisplay(console) as display:
+        (report,) = tune(resolve(request), database, display)
+    return report
+
+
+def test_a_study_begins_with_what_is_known_and_goes_on_with_it(
+    write_kernel: WriteKernel, tmp_path: Path, run: CommandLine
+) -> None:
+    folder, file = str(write_kernel().kernel.folder), tmp_path / "results.db"
+    first = tuned(folder, file, trials=6)
+    assert first.carried == (), "the first study of a kernel has nothing to begin with"
+
+    shown = io.StringIO()
+    second = tuned(folder, file, shown, trials=2, sizes={"rows": 32})
+    assert second.carried
+    assert "carried over:" in shown.getvalue() and "n=2112 float32 on" in shown.getvalue()
+    known = {json.dumps(dict(one.configuration)) for one in second.carried}
+    with open_database(file, read_only=True) as database:
+        before = {json.dumps(dict(row.configuration)): row for row in trials(database, study_id=first.study)}
+    assert known <= before.keys()
+    assert all(before[one].median_ms is not None for one in known)
+
+    # Another study in between changes nothing; the carried ones come right after the default.
+    tuned(folder, file, trials=3, sizes={"rows": 8}, seed=5)
+    again = tuned(folder, file, trials=2 + len(second.carried), sizes={"rows": 32})
+    assert again.study == second.study and again.carried == second.carried
+    with open_database(file, read_only=True) as database:
+        rows = sorted(trials(database, study_id=second.study), key=lambda row: row.number)
+    default = {"block_size": 64, "blocks": 2, "variety": 0}
+    wanted = [one.configuration for one in second.carried if dict(one.configuration) != default]
+    assert [row.configuration for row in rows[1 : 1 + len(wanted)]] == wanted
+
+    tried = next(row for row in rows if row.configuration in [one.configuration for one in second.carried])
+    page = run("show", tried.trial_id, "--json", "--db", file).json
+    assert page["carried_from"].startswith("trial ") and "n=2112" in page["carried_from"]
+    assert json.loads(page["run_key"])["host"]["block_size"] == tried.configuration["block_size"]
+    assert "carried over from" in run("show", tried.trial_id, "--db", file).out
+
+    said = io.StringIO()
+    print_reports(Console(file=said, width=240), [again])
+    assert f"began with {len(again.carried)} configurations from earlier studies" in said.getvalue()
+    assert report_values(again)["carried"] == [
+        {"configuration": dict(one.configuration), "origin": one.origin} for one in again.carried
+    ]
+
+
+def test_a_fresh_study_begins_with_nothing(write_kernel: WriteKernel, tmp_path: Path) -> None:
+    folder, file = str(write_kernel().kernel.folder), tmp_path / "results.db"
+    tuned(folder, file, trials=4)
+    assert tuned(folder, file, trials=1, seed=1, fresh=True).carried == ()
+    assert tuned(folder, file, trials=2, seed=1).carried == (), "it goes on as it began"
+    assert tuned(folder, file, trials=1, seed=2, sampler="random").carried == ()
+    begun = tuned(folder, file, trials=1, seed=3)
+    assert begun.carried
+    with pytest.raises(UserError, match=f"study {begun.study} has begun with .* leave out --fresh"):
+        tuned(folder, file, trials=2, seed=3, fresh=True)
+
+
+def test_what_ships_with_a_kernel_is_carried_over(write_kernel: WriteKernel, tmp_path: Path) -> None:
+    factory, cpu = write_kernel(), find_device("cpu")
+    kernel = factory.kernel
+    configuration: dict[str, bool | int | float | str] = {"block_size": 32, "blocks": 4, "variety": 2}
+    result = ShippedResult({"n": 99}, "float32", {}, configuration, {}, 0.5, None, {})
+    write_file(kernel, "another CPU", "another", [result])
+    write_file(kernel, "a GPU", "sm_90", [result])
+    (only,) = shipped_studies(kernel, Problem({"n": 99}), cpu)
+    assert (only.distance, only.description) == (2.0, "n=99 float32 on another CPU")
+    report = tuned(str(kernel.folder), tmp_path / "results.db", trials=2)
+    assert [one.origin for one in report.carried] == ["shipped, n=99 float32 on another CPU"]
+    with open_database(tmp_path / "results.db", read_only=True) as database:
+        assert dict(trials(database, limit=1)[0].configuration) == configuration
+
+
+def test_a_study_that_may_stop_early_says_so_and_stays_stopped(write_kernel: WriteKernel, tmp_path: Path) -> None:
+    # All configurations are as fast as their launches, and most are repeated: soon there is nothing left to gain.
+    many = {"(0, 1, 2)": str(tuple(range(30)))}
+    folder, file = str(write_kernel(model=many).kernel.folder), tmp_path / "results.db"
+    options = {"trials": 600, "stop_early": True, "tunables": {"block_size": [64], "blocks": [1, 2, 4]}}
+    report = tuned(folder, file, **options)
+    assert report.outcome.ending is Ending.SETTLED
+    said = io.StringIO()
+    print_reports(Console(file=said, width=240), [report])
+    assert f"stopped early after {report.outcome.trials} trials" in said.getvalue()
+    again = tuned(folder, file, **options)
+    assert (again.outcome.trials, again.outcome.ending) == (report.outcome.trials, report.outcome.ending)
