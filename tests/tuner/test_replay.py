@@ -206,5 +206,5 @@ def test_shared_spaces_agree_in_both_formats_and_gp_searches_them_well() -> None
     np.testing.assert_array_equal(cache.times_ms, t4.times_ms)
     assert cache.optimum_ms == pytest.approx(0.5536, abs=1e-4)
     dedispersion = load_recorded(SHARED / "dedispersion_MI250X_T4.json.gz")
-    assert replay(dedispersion, "gp", 100, range(3)).score > 0.5
-    assert replay(cache, "gp", 200, range(5)).score > 0.3
+    assert replay(dedispersion, "gp", 100, range(2)).score > 0.5
+    assert replay(cache, "gp", 200, range(3)).score > 0.3
