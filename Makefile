@@ -30,7 +30,7 @@ tune: $(VENV)/installed
 	$(BIN)/python -m tunebench.studies.load_tuned $(STUDIES) --db $(DATABASE)
 
 test: $(VENV)/installed
-	$(BIN)/python -m pytest -n $$(($$(nproc) + 1)) --dist worksteal
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .

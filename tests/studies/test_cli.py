@@ -1,5 +1,8 @@
-"""The command as a user meets it: in a process of its own, on the CPU, with real builds and a real database."""
+"""The command as a user meets it: on the CPU, with real builds and a real database; in a process of its own where that may
+make a difference."""
 
+import contextlib
+import io
 import json
 import os
 import signal
@@ -13,6 +16,7 @@ import pytest
 from command_line import CommandLine
 from sample_kernel import WriteKernel
 
+from tunebench.__main__ import main
 from tunebench.db.query import count_rows
 from tunebench.db.store import open_database
 from tunebench.kernels.tuned_module import TunedModule
@@ -21,7 +25,23 @@ from tunebench.tuner.errors import DatabaseError
 SMALL = ("--device", "cpu", "--size", "M=64", "--size", "N=33")
 
 
-def tunebench(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def tunebench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command in this process, which has torch already."""
+    out, err, given = io.StringIO(), io.StringIO(), sys.argv
+    sys.argv = ["tunebench", *arguments]
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            main()
+        code = 0
+    except SystemExit as ending:
+        code = ending.code if isinstance(ending.code, int) else 0
+    finally:
+        sys.argv = given
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+
+
+def spawn(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", "tunebench", *arguments],
         capture_output=True,
@@ -64,7 +84,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_tune_prints_a_table_and_plain_lines_where_there_is_no_terminal(tmp_path: Path) -> None:
-    result = tunebench("tune", "scalar_mul", *SMALL, "--trials", "6", "--db", str(tmp_path / "a.db"))
+    result = spawn("tune", "scalar_mul", *SMALL, "--trials", "6", "--db", str(tmp_path / "a.db"))
     assert result.returncode == 0, result.stderr
     assert "over reference" in result.stdout
     assert "6 of 6" in result.stdout
@@ -75,7 +95,7 @@ def test_tune_prints_a_table_and_plain_lines_where_there_is_no_terminal(tmp_path
 
 
 def test_json_is_all_there_is_on_standard_output(tmp_path: Path) -> None:
-    result = tunebench("tune", "scalar_mul", *SMALL, "--trials", "3", "--db", str(tmp_path / "a.db"), "--json")
+    result = spawn("tune", "scalar_mul", *SMALL, "--trials", "3", "--db", str(tmp_path / "a.db"), "--json")
     (report,) = json.loads(result.stdout)
     assert report["trials"] == 3
     assert report["counts"] == {"correct": 3} or report["counts"].keys() <= {"correct", "pruned"}
@@ -183,7 +203,7 @@ def test_ctrl_c_records_everything_and_the_same_command_goes_on(tmp_path: Path) 
     (report,) = json.loads(output)
     assert report["ending"] == "interrupted"
     assert report["trials"] == count_trials(database) >= 3
-    again = tunebench(*command[:-4], "--trials", str(report["trials"] + 2), *command[-4:], "--json")
+    again = spawn(*command[:-4], "--trials", str(report["trials"] + 2), *command[-4:], "--json")
     assert json.loads(again.stdout)[0]["study"] == report["study"]
     assert count_trials(database) == report["trials"] + 2
 
@@ -232,7 +252,7 @@ def test_an_empty_space_names_the_constraint(write_kernel: WriteKernel, tmp_path
 
 def test_a_missing_compiler_says_how_to_get_it(tmp_path: Path) -> None:
     arguments = ("tune", "scalar_mul", *SMALL, "--db", str(tmp_path / "a.db"))
-    message = one_line_error(tunebench(*arguments, PATH=str(tmp_path)))
+    message = one_line_error(spawn(*arguments, PATH=str(tmp_path)))
     assert "g++" in message and "install" in message
 
 
@@ -266,12 +286,12 @@ def test_help_and_version_answer() -> None:
     assert "tune" in tunebench("--help").stdout
     assert "tune" in tunebench().stderr
     for command in ("tune", "best", "trials", "doctor"):
-        text = tunebench(command, "--help").stdout
+        text = spawn(command, "--help").stdout
         assert "--db" in text and "--json" in text
     assert tunebench("--version").stdout.startswith("tunebench 0.")
 
 
 def test_an_unknown_option_exits_2() -> None:
-    result = tunebench("best", "--colour")
+    result = spawn("best", "--colour")
     assert result.returncode == 2
     assert "--colour" in result.stderr and "Traceback" not in result.stderr

@@ -17,7 +17,7 @@ from tunebench.db.formats.base import FormatError
 from tunebench.db.query import best_for, trials
 from tunebench.db.record import Entry
 from tunebench.db.scan import Wanted, scan
-from tunebench.db.store import Database
+from tunebench.db.store import Database, open_database
 from tunebench.db.transfer import export_file, import_file
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.problem import Problem
@@ -233,9 +233,10 @@ def test_a_file_of_several_studies_cannot_be_written(database: Database, tmp_pat
     ("name", "results", "correct"),
     [("convolution_A100_T4.json.gz", 4362, 4201), ("dedispersion_MI250X_T4.json.gz", 11130, 11130)],
 )
-def test_published_spaces_are_read(database: Database, name: str, results: int, correct: int) -> None:
+def test_published_spaces_are_read(tmp_path: Path, name: str, results: int, correct: int) -> None:
     file = SHARED / "spaces" / name
     if not file.exists():
         pytest.skip("the recorded spaces are not here")
-    assert import_file(database, file, T4) == Added(studies=1, trials=results)
-    assert len(trials(database, status=TrialStatus.CORRECT, limit=None)) == correct
+    with open_database(tmp_path / "a.db") as database:
+        assert import_file(database, file, T4) == Added(studies=1, trials=results)
+        assert len(trials(database, status=TrialStatus.CORRECT, limit=None)) == correct
