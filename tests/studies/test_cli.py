@@ -1,5 +1,5 @@
-"""The command as a user meets it: on the CPU, with real builds and a real database; in a process of its own where that may
-make a difference."""
+"""The command as a user meets it: on the CPU, with real builds and a real database, and where that may make a difference
+in a process of its own."""
 
 import contextlib
 import io
