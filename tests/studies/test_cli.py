@@ -1,4 +1,4 @@
-"""The command as a user meets it: on the CPU, with real builds and a real database, and where that may make a difference
+"""The command as a user meets it: on the CPU, with real builds and a real database, and where that may matter
 in a process of its own."""
 
 import contextlib
