@@ -68,10 +68,10 @@ class Marker:
         return open, (str(self._file), "w")
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A sound database, all of it in one file."""
-    file = tmp_path / "results.db"
+    file = tmp_path_factory.mktemp("sound") / "results.db"
     with open_database(file) as database:
         log = database.study(STUDY, ENVIRONMENT)
         log.record(0, correct(0))
@@ -80,6 +80,14 @@ def file(tmp_path: Path) -> Path:
         log.conclude(comparison(1))
     with closing(sqlite3.connect(file)) as connection:
         connection.execute("PRAGMA journal_mode = DELETE")
+    return file.read_bytes()
+
+
+@pytest.fixture
+def file(sound: bytes, tmp_path: Path) -> Path:
+    """A sound database, to be made a hostile one."""
+    file = tmp_path / "results.db"
+    file.write_bytes(sound)
     return file
 
 
