@@ -66,7 +66,8 @@ def build(file: Path, studies: int, trials_each: int) -> None:
         connection.executemany("INSERT INTO tunebench_configurations (key) VALUES (?)", keys)
         connection.execute("INSERT INTO tunebench_verdicts (passed, reason, tolerance) VALUES (1, '', 1e-4)")
         connection.executemany(
-            "INSERT INTO tunebench_studies VALUES (?, 1, ?, ?, 'space', ?, ?, 'nvrtc', 'gp', ?, ?)",
+            "INSERT INTO tunebench_studies (id, origin_id, kernel, source_digest, space_digest, problem_id, device_id, "
+            "compiler, sampler, seed, begun_at) VALUES (?, 1, ?, ?, 'space', ?, ?, 'nvrtc', 'gp', ?, ?)",
             (_study(number) for number in range(studies)),
         )
         count = studies * trials_each
@@ -75,7 +76,8 @@ def build(file: Path, studies: int, trials_each: int) -> None:
             ((number + 2,) for number in range(count) if _is_correct(number)),
         )
         connection.executemany(
-            "INSERT INTO tunebench_measurements VALUES (?, ?, ?, ?, 'cold', 'cuda-event', ?, ?)",
+            "INSERT INTO tunebench_measurements (id, median_ms, low_ms, high_ms, regime, clock, sample_count, "
+            "samples_ms) VALUES (?, ?, ?, ?, 'cold', 'cuda-event', ?, ?)",
             (_measurement(number) for number in range(count) if _is_correct(number)),
         )
         connection.executemany(
