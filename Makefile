@@ -29,8 +29,9 @@ tune: $(VENV)/installed
 	$(BIN)/tunebench tune $(STUDIES) --db $(DATABASE)
 	$(BIN)/python -m tunebench.studies.load_tuned $(STUDIES) --db $(DATABASE)
 
+# A test worker for every core, so one thread in each.
 test: $(VENV)/installed
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .
