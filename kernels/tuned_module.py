@@ -14,8 +14,8 @@ from torch import nn
 
 from tunebench.kernels.kept import KeptForms, Source
 from tunebench.kernels.selection import Choice, Tier, choose
+from tunebench.tuner.building import build_plan
 from tunebench.tuner.compile import compiler_for
-from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.device import Device, device_of
 from tunebench.tuner.errors import CompileError, CompilerMissingError, LaunchError
 from tunebench.tuner.kernel import Kernel, Mode, Plan
@@ -193,14 +193,12 @@ def _choose_and_load(kernel: Kernel, problem: Problem, device: Device) -> tuple[
     if choice.configuration is None:
         return choice, None
     try:
-        compiler = compiler_for(device)
-        variant = kernel.variant(choice.configuration, problem, device.architecture)
-        module = compiler.load(BuildCache().build(compiler, variant), device.index)
+        plan = build_plan(kernel, choice.configuration, problem, device, compiler_for(device))
     except (CompileError, CompilerMissingError, LaunchError) as error:
         # A model that was right before must stay right: say what is missing and take the reference's operations.
         warnings.warn(f"{kernel.name} runs the reference's operations: {error}", RuntimeWarning, stacklevel=4)
         return Choice(None, Tier.REFERENCE, str(error)), None
-    return choice, Plan(choice.configuration, problem, device, module)
+    return choice, plan
 
 
 def forget_plans() -> None:

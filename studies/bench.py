@@ -19,8 +19,8 @@ from pebble import ProcessExpired, ProcessPool
 from tunebench.kernels.registry import load_model
 from tunebench.kernels.tuned_module import TunedModule
 from tunebench.studies.tune import request_of
+from tunebench.tuner.building import build_plan
 from tunebench.tuner.compile import compiler_for
-from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.compiled import CompiledReferenceError, compile_reference
 from tunebench.tuner.confirm import Samples, confirm, speedup
 from tunebench.tuner.device import Device, DeviceKind, find_device
@@ -31,7 +31,7 @@ from tunebench.tuner.forkserver import context, start_forkserver
 from tunebench.tuner.gate.comparison import REFERENCE_MULTIPLE, compare
 from tunebench.tuner.gate.oracle import Oracle
 from tunebench.tuner.kernel import Kernel, Mode, Plan
-from tunebench.tuner.measure import Call, Control, clocks_for, pick_clock
+from tunebench.tuner.measure import Call, Control, clocks_for, copy_of, pick_clock
 from tunebench.tuner.problem import Problem, Work
 from tunebench.tuner.reference import Reference
 from tunebench.tuner.result import CONTROL, Baseline, CacheRegime, ErrorFigures, Ratio
@@ -379,9 +379,8 @@ def _samples(subject: Subject, models: Mapping[str, Callable[..., Any]], seconds
     inputs = subject.oracle.cases[0].inputs
     calls: dict[str, Call] = {name: _call(model, inputs) for name, model in models.items()}
     work = subject.kernel.work(subject.problem)
-    source = torch.ones(max(1, work.bytes // 2), dtype=torch.uint8, device=subject.device.torch_device)
-    target = torch.empty_like(source)
-    calls[Baseline.COPY] = lambda: target.copy_(source)
+    if (copy := copy_of(work.bytes, subject.device)) is not None:
+        calls[Baseline.COPY] = copy
     twin = _call(models[Baseline.REFERENCE], inputs)
     clock = pick_clock(clocks_for(subject.device, work), [*calls.values(), twin])
     control = Control(subject.device, clock)
@@ -418,10 +417,7 @@ def _given(subject: Subject, values: Mapping[str, Value]) -> Configuration:
 
 
 def _plan(subject: Subject, configuration: Configuration) -> Plan:
-    compiler = compiler_for(subject.device)
-    variant = subject.kernel.variant(configuration, subject.problem, subject.device.architecture)
-    module = compiler.load(BuildCache().build(compiler, variant), subject.device.index)
-    return Plan(configuration, subject.problem, subject.device, module)
+    return build_plan(subject.kernel, configuration, subject.problem, subject.device, compiler_for(subject.device))
 
 
 def _choice_of(

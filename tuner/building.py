@@ -1,4 +1,4 @@
-"""Builds ahead of the device: compile threads, their deadlines, and builds that several configurations share."""
+"""Builds: of one configuration, and ahead of the device on compile threads that share them and have deadlines."""
 
 from __future__ import annotations
 
@@ -12,13 +12,26 @@ from tunebench.tuner.compile.base import Build, Compiler
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import CompileTimeoutError
-from tunebench.tuner.kernel import Kernel
+from tunebench.tuner.kernel import Kernel, Plan
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.space import Configuration
 from tunebench.tuner.variant import Variant
 
 _LOOK_SECONDS = 0.5  # how often a build that is waited for is looked at
 _CLOSE_SECONDS = 5.0
+
+
+def build_plan(
+    kernel: Kernel, configuration: Configuration, problem: Problem, device: Device, compiler: Compiler
+) -> Plan:
+    """A configuration ready to run: its variant from the build cache, built now where it is not there, and loaded.
+
+    Raises:
+        CompileError: the source was refused.
+        LaunchError: the device refused the binary.
+    """
+    build = BuildCache().build(compiler, kernel.variant(configuration, problem, device.architecture))
+    return Plan(configuration, problem, device, compiler.load(build, device.index))
 
 
 class Building:

@@ -24,7 +24,7 @@ from tunebench.tuner.gate.sanitizer import sanitize
 from tunebench.tuner.history import PastTrial
 from tunebench.tuner.identity import WatchedConfiguration, run_key
 from tunebench.tuner.kernel import Kernel, Mode, ModelFactory, Plan, TunableModel
-from tunebench.tuner.measure import Call, Control, clocks_for, measure_steadily, pick_clock
+from tunebench.tuner.measure import Call, Control, clocks_for, copy_of, measure_steadily, pick_clock
 from tunebench.tuner.problem import Problem, Work
 from tunebench.tuner.reference import Reference
 from tunebench.tuner.result import CONTROL, Baseline, Comparison, Measurement, Stage, TrialResult, TrialStatus, Verdict
@@ -308,13 +308,8 @@ class LocalEvaluator:
 
     def _copy_call(self) -> dict[Baseline, Call]:
         """A copy of as many bytes as the problem must move; nothing where memory has no room for it."""
-        where = self._subject.device.torch_device
-        try:
-            source = torch.ones(max(1, self._subject.work.bytes // 2), dtype=torch.uint8, device=where)
-            target = torch.empty_like(source)
-        except torch.OutOfMemoryError:
-            return {}
-        return {Baseline.COPY: lambda: target.copy_(source)}
+        copy = copy_of(self._subject.work.bytes, self._subject.device)
+        return {} if copy is None else {Baseline.COPY: copy}
 
     def _plan(self, configuration: Configuration, build: Build) -> Plan:
         subject = self._subject

@@ -275,6 +275,16 @@ def _control_call(device: Device) -> Call:
     return call
 
 
+def copy_of(size: int, device: Device) -> Call | None:
+    """A call that copies memory and so moves that many bytes, half of them written; None where there is no room."""
+    try:
+        source = torch.ones(max(1, size // 2), dtype=torch.uint8, device=device.torch_device)
+        target = torch.empty_like(source)
+    except (torch.OutOfMemoryError, MemoryError):
+        return None
+    return lambda: target.copy_(source)
+
+
 def clocks_for(device: Device, work: Work) -> tuple[Clock, ...]:
     """The clocks that can time a problem of that work on a device, the preferred one first."""
     if device.kind is not DeviceKind.CUDA:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import statistics
 
-import torch
-
 from tunebench.tuner.device import Device
-from tunebench.tuner.measure import Clock
+from tunebench.tuner.measure import Clock, copy_of
 from tunebench.tuner.problem import Work
 
 GENEROSITY = 1.25
@@ -28,15 +26,8 @@ def floor_ms(work: Work, device: Device, clock: Clock) -> float:
     if beyond_cache <= 0:
         return 0.0
     moved = min(work.bytes, max(_CACHES * device.l2_bytes, _SMALLEST_COPY_BYTES))
-    try:
-        source = torch.ones(moved // 2, dtype=torch.uint8, device=device.torch_device)
-        target = torch.empty_like(source)
-    except (torch.OutOfMemoryError, MemoryError):
+    if (copy := copy_of(moved, device)) is None:
         return 0.0
-
-    def copy() -> object:
-        return target.copy_(source)
-
     clock.warm_up(copy)
     fastest = min(statistics.median(clock.sample([copy] * _SAMPLES)) for _ in range(2))
     return fastest / moved * beyond_cache / GENEROSITY

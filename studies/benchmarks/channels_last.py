@@ -15,12 +15,11 @@ import typer
 
 from tunebench.kernels.conv_min_add_mul.model import ModelNew
 from tunebench.studies.cli.options import parse_sizes, parse_values
+from tunebench.tuner.building import build_plan
 from tunebench.tuner.compile import compiler_for
-from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.compiled import compile_reference
 from tunebench.tuner.confirm import confirm, control_ratio, medians_of, speedup
 from tunebench.tuner.device import find_device
-from tunebench.tuner.kernel import Plan
 from tunebench.tuner.measure import Control, clocks_for
 
 IMPLICIT_GEMM = ("convolution=implicit_gemm", "ring_rows=4", "strip_rows=128", "store_hint=streaming")
@@ -45,9 +44,7 @@ def main(
         problem = model.problem(*inputs)
         space = kernel.space.enumerate(problem, where)
         chosen = space[space.nearest({**kernel.space.default, **parse_values(config)})]
-        compiler = compiler_for(where)
-        build = BuildCache().build(compiler, kernel.variant(chosen, problem, where.architecture))
-        model.pin(Plan(chosen, problem, where, compiler.load(build, where.index)))
+        model.pin(build_plan(kernel, chosen, problem, where, compiler_for(where)))
         models[name] = model
     calls = {name: lambda model=model: model(*inputs) for name, model in models.items()}
     with torch.no_grad():
