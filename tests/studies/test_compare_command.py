@@ -104,7 +104,7 @@ def test_files_that_cannot_be_compared(run: CommandLine, file: Path, old: str, n
 
 def test_configurations_and_trials_of_a_kernel(write_kernel: WriteKernel, run: CommandLine, tmp_path: Path) -> None:
     slow = "y[i] = x[i] * weight[0];"
-    busy = f"volatile float sink = 0; for (int k = 0; k < 20 * variety; ++k) {{ sink = sink + 1; }} {slow}"
+    busy = f"volatile float sink = 0; for (int k = 0; k < 500 * variety; ++k) {{ sink = sink + 1; }} {slow}"
     folder = write_kernel(source={slow: busy}).kernel.folder
     about = ("--kernel", folder, "--device", "cpu")
     answer = run("compare", "variety=0", "variety=2,block_size=64", *about, "--json")
