@@ -10,6 +10,7 @@ from tunebench.kernels import cudnn_graph
 from tunebench.kernels.conv_min_add_mul.model import SPACE, ModelNew
 from tunebench.kernels.cudnn_graph import Convolution
 from tunebench.kernels.shipped import ShippedFile, ShippedResult, choose_shipped
+from tunebench.studies.doctor import examine
 from tunebench.tuner.device import Device, DeviceKind, find_device
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.space import Configuration, ValidSpace
@@ -41,11 +42,22 @@ def installed() -> None:
 
 
 @pytest.fixture
-def missing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As on a machine without the package: no folder that Python looks into has it."""
-    cudnn_graph.is_installed.cache_clear()
+def missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """As on a machine without the package: a folder that has it is looked into by links to all else in it."""
+
+    def without(number: int, folder: str) -> str:
+        if not (Path(folder) / "cudnn").exists():
+            return folder
+        others = tmp_path / f"packages{number}"
+        others.mkdir()
+        for entry in Path(folder).iterdir():
+            if entry.name != "cudnn":
+                (others / entry.name).symlink_to(entry)
+        return str(others)
+
+    monkeypatch.setattr(sys, "path", [without(number, folder) for number, folder in enumerate(sys.path)])
     monkeypatch.delitem(sys.modules, "cudnn", raising=False)
-    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if not (Path(folder) / "cudnn").exists()])
+    cudnn_graph.is_installed.cache_clear()
     yield
     cudnn_graph.is_installed.cache_clear()
 
@@ -70,6 +82,12 @@ def test_graphs_are_no_choice_without_the_package() -> None:
     assert not cudnn_graph.is_installed()
     space = SPACE.enumerate(problem_of(), HOPPER)
     assert len(space) > 0 and not graphs_of(space)
+
+
+@pytest.mark.usefixtures("missing")
+def test_the_doctor_says_how_to_get_the_package() -> None:
+    (finding,) = [finding for finding in examine(None) if finding.subject == "cuDNN's graph API"]
+    assert (finding.works, finding.remedy) == (False, "pip install 'tunebench[cudnn]'")
 
 
 def shipped(convolution: str, batch: int) -> ShippedResult:
