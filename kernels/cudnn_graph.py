@@ -4,7 +4,7 @@ Needs the package `nvidia-cudnn-frontend`; the cuDNN it drives is the one that t
 a graph that writes NCHW gets plans a hundred times as slow. The epilogue is always part of the graph: without one,
 cuDNN has a single plan for halves to single precision, half as slow again, and none for odd numbers of channels.
 
-A graph is built once for a device, its shapes and types and the rank of its plan. Building takes up to a second and
+A graph is built once for a device, its shapes and types and its plan. Building takes up to a second and
 cannot be captured in a CUDA graph: call a model once before capturing it, as PyTorch asks of any. Running is a launch
 on torch's current stream with a workspace from torch's allocator, and can be captured. The epilogue's constants go by
 value with each call and are no part of the graph.
@@ -24,8 +24,11 @@ import torch
 
 from tunebench.tuner.errors import CaptureError, LaunchError
 
-PLANS = 5
-"""As many plans of cuDNN's ranking are worth trying: those behind are of slower engines."""
+LISTS = ("ranked", "fallback")
+"""cuDNN's lists of plans for a graph: what its heuristics rank for these sizes, and its engines as they are by default,
+which were the faster ones on an H200."""
+PLANS = 3
+"""As many of either list are worth trying: those behind are of slower engines."""
 
 _MOST_GRAPHS = 64
 _ALIGNMENT_BYTES = 16
@@ -50,13 +53,15 @@ class Convolution:
         image: (samples, in_channels, height, width).
         filters: (out_channels, in_channels, kernel_height, kernel_width).
         halves: image and filters are float16; else they are float32, and cuDNN may round them to TF32.
-        plan: rank in cuDNN's list of plans, from 0.
+        plans: which of cuDNN's lists of plans, of `LISTS`.
+        plan: rank in that list, from 0.
     """
 
     device: int
     image: tuple[int, int, int, int]
     filters: tuple[int, int, int, int]
     halves: bool
+    plans: str
     plan: int
 
     @property
@@ -161,13 +166,14 @@ class _Graph:
         self._cudnn = cudnn
         # ValueError: a plan that is not deterministic.
         self._errors = (cudnn.cudnnGraphNotSupportedError, RuntimeError, ValueError)
-        self._what = f"cuDNN's graph, plan {convolution.plan}"
+        self._what = f"cuDNN's graph, {convolution.plans} plan {convolution.plan}"
         self._names = list(range(_IMAGE, _FACTORS + convolution.halves))
         try:
             self._handle = _handle_of(convolution.device)
             self._graph = describe(convolution, self._handle)
             self._graph.build_operation_graph()
-            self._graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+            ranked = convolution.plans == "ranked"
+            self._graph.create_execution_plans([cudnn.heur_mode.A if ranked else cudnn.heur_mode.FALLBACK])
             self._graph.deselect_numeric_notes([cudnn.numerical_note.NONDETERMINISTIC])
             # The list may hold engines of the package besides cuDNN's own, which have a place in cuDNN's own list.
             own = [position for position, plan in enumerate(self._graph.plans) if plan.cpp_index is not None]

@@ -138,6 +138,7 @@ SPACE = SearchSpace(
         Tunable("strip_rows", (8, 16, 32, 64, 128), when=_is_implicit),
         Tunable("store_hint", ("normal", "streaming"), when=_is_implicit),
         Tunable("convolution_layout", ("nchw", "channels_last"), when=_has_passes),
+        Tunable("graph_list", cudnn_graph.LISTS, when=_is_graph, host=True),
         Tunable("graph_plan", tuple(range(cudnn_graph.PLANS)), when=_is_graph, host=True),
         Tunable("benchmark", (False, True), when=_asks_cudnn, host=True),
         Tunable("input_block_size", (128, 256, 512), when=_converts_input),
@@ -165,6 +166,7 @@ SPACE = SearchSpace(
         "strip_rows": 32,
         "store_hint": "normal",
         "convolution_layout": "nchw",
+        "graph_list": "ranked",
         "graph_plan": 0,
         "benchmark": False,
         "input_block_size": 256,
@@ -495,6 +497,7 @@ def _graph(plan: Plan) -> cudnn_graph.Convolution:
         image=(axes["batch"], axes["in_channels"], axes["height"], axes["width"]),
         filters=(axes["out_channels"], axes["in_channels"], axes["kernel_height"], axes["kernel_width"]),
         halves=plan.configuration["convolution"] in _HALF_INPUT,
+        plans=str(plan.configuration["graph_list"]),
         plan=plan.configuration.integer("graph_plan"),
     )
 

@@ -1,5 +1,6 @@
 """conv_min_add_mul on CUDA: layouts, precisions and torch's flags. Skips without a GPU."""
 
+import contextlib
 import copy
 import math
 import random
@@ -40,10 +41,11 @@ def pair(channels: int, outputs: int) -> tuple[Model, ModelNew]:
 
 
 def pin(model: ModelNew, device: Device, x: torch.Tensor, pick: int, convolution: str) -> None:
-    """Pin a configuration of that convolution; of a graph's plans the first, the others need not be there."""
+    """Pin a configuration of that convolution; of a graph's plans the first ranked, others need not be there."""
     problem = model.problem(x)
     assert problem is not None
-    space = SPACE.restrict({"convolution": [convolution], "graph_plan": [0]}).enumerate(problem, device)
+    allowed = {"convolution": [convolution], "graph_list": ["ranked"], "graph_plan": [0]}
+    space = SPACE.restrict(allowed).enumerate(problem, device)
     chosen = random.Random(pick).choice(space)
     compiler = compiler_for(device)
     build = BuildCache().build(compiler, model.kernel.variant(chosen, problem, device.architecture))
@@ -209,8 +211,25 @@ def test_threads_and_streams_share_a_graph(cuda: Device, convolution: str) -> No
 
 
 @pytest.mark.parametrize("convolution", GRAPHS)
-def test_a_plan_that_cudnn_has_not_is_refused(convolution: str) -> None:
+@pytest.mark.parametrize("plans", cudnn_graph.LISTS)
+def test_every_plan_is_right_or_refused(convolution: str, plans: str) -> None:
     halves = convolution == "graph_fp16"
-    missing = cudnn_graph.Convolution(0, (2, 16, 9, 9), (32, 16, 3, 3), halves, plan=1000)
+    torch.manual_seed(5)
+    x, weight = torch.randn(2, 64, 20, 21, device="cuda"), torch.randn(128, 64, 3, 3, device="cuda") / 24
+    if halves:
+        x, weight = x.half(), weight.half()
+    x, weight = (tensor.contiguous(memory_format=torch.channels_last) for tensor in (x, weight))
+    ones, zeros = torch.ones(128, device="cuda"), torch.zeros(128, device="cuda")
+    epilogue = cudnn_graph.Epilogue(ones if halves else None, zeros, zeros, math.inf, 1.0)
+    wanted = torch.nn.functional.conv2d(x.double(), weight.double())
+    served = 0
+    for plan in range(cudnn_graph.PLANS):
+        graph = cudnn_graph.Convolution(0, (2, 64, 20, 21), (128, 64, 3, 3), halves, plans, plan)
+        with contextlib.suppress(LaunchError):
+            output = cudnn_graph.convolve(graph, x, weight, epilogue).double()
+            assert float((output - wanted).norm() / wanted.norm()) < 1e-3
+            served += 1
+    assert served > 0
+    missing = cudnn_graph.Convolution(0, (2, 64, 20, 21), (128, 64, 3, 3), halves, plans, 1000)
     with pytest.raises(LaunchError, match=r"plan 1000: cuDNN has \d+ for this convolution here"):
         cudnn_graph.prepare(missing)

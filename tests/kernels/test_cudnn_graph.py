@@ -1,5 +1,6 @@
 """What can be known of cuDNN's graphs without a GPU: what they are made of, and where they are no choice."""
 
+import itertools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,7 +70,8 @@ def test_graphs_are_a_choice_for_a_gpu_in_less_precision() -> None:
         found = graphs_of(SPACE.enumerate(problem_of(given, "channels_last"), HOPPER))
         assert {member["convolution"] for member in found} == GRAPHS
         assert {member["convolution_layout"] for member in found} == {"channels_last"}
-        assert {member["graph_plan"] for member in found} == set(range(cudnn_graph.PLANS))
+        plans = {(member["graph_list"], member["graph_plan"]) for member in found}
+        assert plans == set(itertools.product(cudnn_graph.LISTS, range(cudnn_graph.PLANS)))
         # The graph does everything: no pass of ours behind it is to be tuned.
         assert not any(name.startswith("output_") or name == "in_place" for member in found for name in member)
     assert all("output_tile" in member for member in graphs_of(SPACE.enumerate(problem_of(), HOPPER)))
@@ -94,7 +96,13 @@ def shipped(convolution: str, batch: int) -> ShippedResult:
     """A result for a batch like ours: the nearer, the sooner it is served."""
     configuration = {"convolution": convolution, "convolution_layout": "channels_last"}
     if convolution == "graph_fp16":
-        configuration |= {"graph_plan": 1, "input_block_size": 256, "input_vector_bytes": 16, "input_tile": 64}  # type: ignore[dict-item]
+        configuration |= {
+            "graph_list": "fallback",
+            "graph_plan": 1,
+            "input_block_size": 256,
+            "input_vector_bytes": 16,
+            "input_tile": 64,
+        }  # type: ignore[dict-item]
     else:
         configuration |= {"benchmark": True, "input_block_size": 256, "input_vector_bytes": 16, "input_tile": 64}  # type: ignore[dict-item]
         configuration |= {"output_block_size": 256, "output_vector_bytes": 16, "output_items": 1, "in_place": False}  # type: ignore[dict-item]
@@ -125,7 +133,7 @@ def test_the_next_result_is_served_without_the_package() -> None:
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("halves", [True, False])
 def test_a_graph_is_channels_last_and_single_precision_behind_its_inputs(halves: bool) -> None:
-    wanted = Convolution(0, (2, 8, 9, 10), (16, 8, 3, 3), halves, plan=0)
+    wanted = Convolution(0, (2, 8, 9, 10), (16, 8, 3, 3), halves, "ranked", plan=0)
     assert wanted.output == (2, 16, 7, 8)
     described = cudnn_graph.describe(wanted).inspect()
     bound = [tensor for tensor in described["tensors"].values() if not tensor["is_virtual"]]
