@@ -192,6 +192,21 @@ def test_a_refused_finalist_is_a_row_and_never_leads(make: Make, monkeypatch: py
     assert log.comparison is not None and log.comparison.best["variety"] != 1
 
 
+def test_sizes_that_it_cannot_be_made_ready_for_are_passed_over(make: Make) -> None:
+    factory = make("weigh")
+
+    class Particular(factory):  # type: ignore[valid-type, misc]
+        @classmethod
+        def make_ready(cls, plan: Plan) -> None:
+            if plan.problem.axes["n"] % 33:
+                raise LaunchError("no plan for such a size")
+
+    verdict = verdict_of(Particular, builds_more=True)
+    assert verdict.passed, verdict.reason
+    (sizes,) = [stage for stage in verdict.stages if stage.name == "sizes"]
+    assert "no plan for such a size" in sizes.detail
+
+
 def test_the_launches_of_a_call_are_recorded_with_what_their_arguments_hold(make: Make) -> None:
     factory = make("weigh")
     kernel = factory.kernel
