@@ -165,8 +165,15 @@ def parts_product(
 
 def _multiply(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     """x · wᵀ of matrices of parts, batch by batch, with fp32 sums and results: (batches, rows, features)."""
-    if x.device.type == "cpu":  # where no product has results of another type than its operands
+    if not _sums_in_fp32(x):
         return torch.bmm(x.float(), w.float().transpose(1, 2))
     if len(x) == 1:
         return torch.mm(x[0], w[0].T, out_dtype=torch.float32)[None]
     return torch.bmm(x, w.transpose(1, 2), out_dtype=torch.float32)
+
+
+def _sums_in_fp32(parts: torch.Tensor) -> bool:
+    """Whether torch multiplies such parts with fp32 sums: no CPU does, nor fp16 where sums in it are allowed."""
+    if parts.device.type == "cpu":
+        return False
+    return parts.dtype != torch.float16 or not torch.backends.cuda.matmul.allow_fp16_accumulation
