@@ -223,15 +223,14 @@ class ModelNew(TunedModule):
 
     def _running_constants(self, plan: Plan) -> _Constants:
         """Those of eval mode; what is computed of them is kept while the module is frozen."""
-        bn = self.bn
-        if plan.configuration["normalisation"] == "per_element":
-            return self._constants(plan, bn.running_mean, bn.running_var)
-        settings = (plan.configuration["normalisation"], bn.eps)
+        bn, normalisation = self.bn, plan.configuration["normalisation"]
 
         def make() -> _Constants:
             return self._constants(plan, bn.running_mean, bn.running_var)
 
-        return self.kept("constants", make, (self.scale, bn), settings)
+        if normalisation == "per_element":
+            return make()
+        return self.kept("constants", make, (self.scale, bn), (normalisation, bn.eps))
 
     def _constants(self, plan: Plan, mean: torch.Tensor | None, variance: torch.Tensor | None) -> _Constants:
         """What a value of a feature is normalised with."""
