@@ -9,8 +9,8 @@
 //
 // `normalisation` says how a value is normalised: `per_element` does all of the reference's arithmetic for every
 // element; `reciprocal` computes 1 / sqrt(variance + eps) once per feature; `folded` reduces everything to one
-// multiply-add per element, y = product * multiplier + offset; `weight` has the multiplier in the weight and the offset in
-// the bias of the product, so that nothing is left to do behind it.
+// multiply-add per element, y = product * multiplier + offset; `weight` has the multiplier in the weight and the offset
+// in the bias of the product, so that nothing is left to do behind it.
 #include "parts_product.cuh"
 #include "split_product.cuh"
 #include "vector.cuh"
@@ -86,8 +86,8 @@ extern "C" __global__ void __launch_bounds__(statistics_columns * statistics_row
     }
 }
 
-// multiplier and offset where folded; else multiplier is 1 / sqrt(variance + eps) and offset is not written. `linear_bias`,
-// which may be null, is that of a product with the multiplier in its weight, and goes into the offset.
+// multiplier and offset where folded; else multiplier is 1 / sqrt(variance + eps) and offset is not written.
+// `linear_bias`, which may be null, is that of a product with the multiplier in its weight, and goes into the offset.
 extern "C" __global__ void
     prepare_features(const scalar_t* __restrict__ scale, const scalar_t* __restrict__ mean,
                      const scalar_t* __restrict__ variance, const scalar_t* __restrict__ weight,

@@ -17,8 +17,8 @@ __device__ __forceinline__ scalar_t with_sigmoid(scalar_t value, scalar_t factor
     }
 }
 
-// A thread does vectors_per_thread vectors, a grid's width apart. `first` (or `small`) and `output` may be one buffer, so none
-// is restrict. What is left behind the last whole vector is done one by one.
+// A thread does vectors_per_thread vectors, a grid's width apart. `first` (or `small`) and `output` may be one buffer, so
+// none is restrict. What is left behind the last whole vector is done one by one.
 extern "C" __global__ void __launch_bounds__(block_size)
     add_sigmoid(const scalar_t* first, const scalar_t* small, const int* __restrict__ x_exponents,
                 const int* __restrict__ w_exponents, const scalar_t* __restrict__ bias, scalar_t* output,

@@ -3,7 +3,7 @@
 // As in split_product.cuh each row, scaled by a power of two, is split into v = high + low, and x · w is
 // x_low · w_high + x_high · w_low + x_high · w_high. Here both operands are split in memory and torch multiplies:
 //
-//   split_parts     a matrix: exponents of its rows, notes on rows that parts cannot hold, and its parts
+//   split_parts     of a matrix, the exponents of its rows, notes on those that parts cannot hold, and the parts
 //   (torch)         with one piece, one product over all three terms, the smallest first; with more, one product over the
 //                   two small terms and a batch of products over pieces of the large one, so that tensor cores, which add
 //                   with truncation, make shorter sums, and the rest is added in fp32
@@ -11,9 +11,11 @@
 //   Product         what a pass behind the product reads it through: adds the partial products, undoes the scales and adds
 //                   the bias, so that no pass of its own is needed for that
 //
-// A row of parts is [high | low], of x, or [low | high], of w, each padded with zeros to whole pieces: as a whole the small
-// terms, the first of x by the second of w the large one. With one piece the high parts stand once more at the end.
-// Tunables (kernels/parts_product.py): `part_type` of the parts, `pieces` of the large term, `split_threads` of a block.
+// A row of parts is [high | low], of x, or [low | high], of w, each part padded with zeros to whole pieces. Whole rows make
+// the small terms, the first part of x with the second of w the large one: all operands are views, and nothing is stored
+// twice. With one piece, the high parts stand once more at the end, for the large term.
+//
+// Tunables: `part_type` of the parts, `pieces` of the large term (kernels/parts_product.py), `split_threads` of a block.
 #pragma once
 
 #include "bfloat.cuh"

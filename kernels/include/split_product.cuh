@@ -14,9 +14,9 @@
 // of w that does not fit its exponent, or holds an infinity or a NaN, and `repair_rows` computes what depends on such a
 // row again in strict fp32 and corrects the exponent. So no change of w, however it is made, can go unseen.
 //
-// Sizes are the tunables of kernels/split_product.py: `product_columns` rows of x in a tile, `product_stages` tiles of both
-// operands in flight, `product_cluster` blocks that share a tile of x, `sum_stages` stages (of 32 along K) between sums in
-// fp32 (0: none), and `split_threads` a block of the smaller kernels.
+// Sizes are tunables (kernels/split_product.py, kernels/products.py): `product_columns` rows of x in a tile,
+// `product_stages` tiles of both operands in flight, `product_cluster` blocks that share a tile of x, `sum_stages` stages
+// (of 32 along K) between sums in fp32 (0: none), and `split_threads` a block of the smaller kernels.
 #pragma once
 
 #include "hopper.cuh"
