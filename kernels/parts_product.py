@@ -1,7 +1,7 @@
 """The host's side of `include/parts_product.cuh`: the fp32 product from half-precision parts by the library's products.
 
-TF32 parts are not among the choices: torch multiplies in TF32 only where a flag of the whole process says so, which no
-call could set without changing what other threads compute meanwhile; and they are slower than either half type.
+TF32 parts are not among the choices: torch's matrix products are in TF32 only where a flag of the whole process says
+so, which no call could set without changing what other threads compute meanwhile; and they are slower than half types.
 """
 
 from __future__ import annotations
@@ -45,11 +45,24 @@ def _runs_parts(product: str, part_type: str, problem: Problem, device: Device) 
     return int(device.architecture.removeprefix("sm_")) >= _LEAST_ARCHITECTURE[part_type]
 
 
+def _fits_memory(product: str, pieces: int, problem: Problem, device: Device) -> bool:
+    """Parts and partial products take an eighth of the device at most: what eager can run must not fail here."""
+    if product != "parts":
+        return True
+    rows, depth, features = (problem.axes[name] for name in ("rows", "in_features", "out_features"))
+    parts, partial_products = (3, 1) if pieces == 1 else (2, pieces + 1)
+    needed = 2 * parts * depth * (rows + features) + 4 * partial_products * rows * features
+    return needed <= device.memory_bytes // 8
+
+
 TUNABLES = (
     Tunable("part_type", ("fp16", "bf16"), when=is_from_parts),
     Tunable("pieces", (1, 2, 4, 8, 16), when=is_from_parts),
 )
-CONSTRAINTS = (Constraint("parts_are_for_float32_on_tensor_cores", _runs_parts),)
+CONSTRAINTS = (
+    Constraint("parts_are_for_float32_on_tensor_cores", _runs_parts),
+    Constraint("parts_fit_memory", _fits_memory),
+)
 DEFAULT: Mapping[str, Value] = {"part_type": "fp16", "pieces": 4}
 
 

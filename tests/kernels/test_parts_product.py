@@ -36,6 +36,15 @@ def test_part_types_are_for_devices_that_multiply_them(kernel: str) -> None:
         assert found - {None} == legal
 
 
+def test_partial_products_that_would_fill_the_device_are_not_valid() -> None:
+    device = replace(fictional("sm_90"), memory_bytes=80 * 2**30)
+    space = load_model("gemm_sigmoid_residual").kernel.space
+    for rows, legal in ((4096, {1, 2, 4, 8, 16}), (65536, {1, 2}), (2**21, set())):
+        axes = {"rows": rows, "in_features": 8192, "out_features": 8192}
+        valid = space.enumerate(Problem(axes, "float32", {"mode": "eval"}), device)
+        assert {valid[number].get("pieces") for number in range(len(valid))} - {None} == legal
+
+
 def test_a_weight_normalises_where_its_product_allows_it() -> None:
     for mode, legal in (("eval", {"fp32", "parts"}), ("frozen", {"fp32", "parts"}), ("train", set())):
         space = space_of("gemm_scale_bn", "sm_80", mode)
