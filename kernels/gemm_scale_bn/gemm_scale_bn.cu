@@ -194,7 +194,9 @@ extern "C" __global__ void __launch_bounds__(block_size)
                         element = normalised(element, columns, i, eps);
                     });
                 }
-                *reinterpret_cast<vector_t*>(output + position) = value;
+                // As an array of vectors: of `output + position` NVRTC does not see the alignment,
+                // and stores element by element.
+                reinterpret_cast<vector_t*>(output)[position / vector_width] = value;
             }
         }
     }
