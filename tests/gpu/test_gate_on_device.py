@@ -83,7 +83,7 @@ def test_a_broken_kernel_is_refused_on_the_device(cuda: Device, write_kernel: Wr
         assert verdict.stages[-1].name.split(",")[0] == broken.stage, verdict.reason
 
 
-@pytest.mark.parametrize("mode", [Mode.EVAL, Mode.TRAIN])
+@pytest.mark.parametrize("mode", Mode)
 def test_gemm_scale_bn_passes_everything(cuda: Device, mode: Mode) -> None:
     verdict = verdict_of(GemmScaleBn, cuda, mode)
     assert verdict.passed, verdict.reason
