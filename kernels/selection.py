@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tunebench.db.query import best_for
@@ -48,7 +49,12 @@ class Choice:
 
 
 def choose(kernel: Kernel, problem: Problem, device: Device) -> Choice:
-    """The best configuration known for a problem on a device.
+    """The best configuration known for a problem on a device; see `choices`."""
+    return next(choices(kernel, problem, device))
+
+
+def choices(kernel: Kernel, problem: Problem, device: Device) -> Iterator[Choice]:
+    """What is known for a problem on a device, best first: one choice of each source that has any.
 
     A configuration from the database or a shipped file is used only where it is a member of the problem's own valid
     space: results say which configuration, never what to compile. What cannot be read is warned of and passed over.
@@ -56,14 +62,16 @@ def choose(kernel: Kernel, problem: Problem, device: Device) -> Choice:
     try:
         space = kernel.space.enumerate(problem, device)
     except EmptySpaceError as error:
-        return Choice(None, Tier.REFERENCE, str(error))
+        yield Choice(None, Tier.REFERENCE, str(error))
+        return
     recorded = _recorded(kernel, problem, device, space)
     if isinstance(recorded, Choice):
-        return recorded
+        yield recorded
     if (shipped := find_shipped(kernel, problem, device, space)) is not None:
         reason = f"shipped, measured for {shipped.result.problem} on {shipped.device}"
-        return Choice(shipped.configuration, Tier.SHIPPED, reason)
-    return Choice(space[space.default], Tier.DEFAULT, recorded)
+        yield Choice(shipped.configuration, Tier.SHIPPED, reason)
+    reason = f"{recorded.reason}, cannot run here" if isinstance(recorded, Choice) else recorded
+    yield Choice(space[space.default], Tier.DEFAULT, reason)
 
 
 def _recorded(kernel: Kernel, problem: Problem, device: Device, space: ValidSpace) -> Choice | str:

@@ -34,11 +34,6 @@ def is_fused(product: str) -> bool:
     return product == "fused"
 
 
-def has_passes(product: str) -> bool:
-    """Whether torch makes the product and a pass of its own does what follows."""
-    return product != "fused"
-
-
 def _runs_fused(product: str, problem: Problem, device: Device) -> bool:
     """Warpgroup products are Hopper's; halves hold what fp32 holds, not what fp64 does."""
     return product != "fused" or (device.architecture == "sm_90" and problem.dtype == "float32")
@@ -49,24 +44,20 @@ def _stages_fit(product_columns: int, product_stages: int, device: Device) -> bo
 
 
 TUNABLES = (
-    Tunable("product", ("fp32", "fused")),
     Tunable("product_columns", (256, 128), when=is_fused),
     Tunable("product_stages", (3, 4, 6), when=is_fused),
     Tunable("product_cluster", (1, 2), when=is_fused),
     Tunable("sum_stages", (0, 8, 12, 16, 32, 64), when=is_fused),
-    Tunable("split_threads", (256, 512, 1024), when=is_fused),
 )
 CONSTRAINTS = (
     Constraint("fused_is_for_hopper_and_float32", _runs_fused),
     Constraint("product_stages_fit_shared_memory", _stages_fit),
 )
 DEFAULT: Mapping[str, Value] = {
-    "product": "fp32",
     "product_columns": 256,
     "product_stages": 4,
     "product_cluster": 2,
     "sum_stages": 16,
-    "split_threads": 1024,
 }
 
 

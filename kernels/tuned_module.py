@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from tunebench.kernels.kept import KeptForms, Source
-from tunebench.kernels.selection import Choice, Tier, choose
+from tunebench.kernels.selection import Choice, Tier, choices
 from tunebench.tuner.building import build_plan
 from tunebench.tuner.compile import compiler_for
 from tunebench.tuner.device import Device, device_of
@@ -58,6 +58,14 @@ class TunedModule(nn.Module, abc.ABC):
     @abc.abstractmethod
     def tuned_forward(self, plan: Plan, *inputs: Any) -> torch.Tensor:
         """The model under a plan, for inputs that `problem` accepts."""
+
+    @classmethod
+    def make_ready(cls, plan: Plan) -> None:
+        """Make now what the first forward under a plan would make, beyond its binary; nothing unless overridden.
+
+        Raises:
+            LaunchError: this machine cannot make it: another configuration has to serve.
+        """
 
     @abc.abstractmethod
     def reference_forward(self, *inputs: Any) -> torch.Tensor:
@@ -155,7 +163,7 @@ class TunedModule(nn.Module, abc.ABC):
     def _plan(self, problem: Problem, device: Device) -> Plan | None:
         key = (problem, device)
         if key not in self._plans:
-            choice, plan = _prepare(self.kernel, problem, device)
+            choice, plan = _prepare(type(self), problem, device)
             self._choices[key] = choice
             self._plans[key] = plan
         return self._plans[key]
@@ -179,26 +187,35 @@ _prepared: dict[tuple[str, Problem, Device], tuple[Choice, Plan | None]] = {}
 _preparing = threading.Lock()
 
 
-def _prepare(kernel: Kernel, problem: Problem, device: Device) -> tuple[Choice, Plan | None]:
+def _prepare(model: type[TunedModule], problem: Problem, device: Device) -> tuple[Choice, Plan | None]:
     """The choice for a problem and its loaded plan, shared by all models of the kernel in this process."""
-    key = (kernel.digest, problem, device)
+    key = (model.kernel.digest, problem, device)
     with _preparing:
         if key not in _prepared:
-            _prepared[key] = _choose_and_load(kernel, problem, device)
+            _prepared[key] = _choose_and_load(model, problem, device)
         return _prepared[key]
 
 
-def _choose_and_load(kernel: Kernel, problem: Problem, device: Device) -> tuple[Choice, Plan | None]:
-    choice = choose(kernel, problem, device)
-    if choice.configuration is None:
-        return choice, None
-    try:
-        plan = build_plan(kernel, choice.configuration, problem, device, compiler_for(device))
-    except (CompileError, CompilerMissingError, LaunchError) as error:
-        # A model that was right before must stay right: say what is missing and take the reference's operations.
-        warnings.warn(f"{kernel.name} runs the reference's operations: {error}", RuntimeWarning, stacklevel=4)
-        return Choice(None, Tier.REFERENCE, str(error)), None
-    return choice, plan
+def _choose_and_load(model: type[TunedModule], problem: Problem, device: Device) -> tuple[Choice, Plan | None]:
+    """The best choice that this machine can run; what it cannot run is warned of and passed over."""
+    # A model that was right before must stay right: say what is missing, and at last take the reference's operations.
+    name, missing = model.kernel.name, ""
+    for choice in choices(model.kernel, problem, device):
+        if choice.configuration is None:
+            return choice, None
+        try:
+            plan = build_plan(model.kernel, choice.configuration, problem, device, compiler_for(device))
+            model.make_ready(plan)
+        except CompilerMissingError as error:
+            missing = str(error)
+            break
+        except (CompileError, LaunchError) as error:
+            missing = str(error)
+            warnings.warn(f"{name} passes over its {choice.tier} configuration: {error}", RuntimeWarning, stacklevel=4)
+        else:
+            return choice, plan
+    warnings.warn(f"{name} runs the reference's operations: {missing}", RuntimeWarning, stacklevel=4)
+    return Choice(None, Tier.REFERENCE, missing), None
 
 
 def forget_plans() -> None:

@@ -344,7 +344,9 @@ def measure_case(case: Case, ceilings: Ceilings | None) -> Result:
     except CompileError as error:
         notes.append(f"default configuration: {error}")
     tuned = cast(TunedModule, subject.model)
-    given = None if case.configuration is None else _given(subject, case.configuration)
+    given = None
+    if case.configuration is not None:
+        given = kernel.space.choose(case.configuration, subject.problem, subject.device)
     if given is not None:
         tuned.pin(_plan(subject, given))
     models[TUNED] = tuned
@@ -398,22 +400,6 @@ def _default_model(subject: Subject, factory: type[TunedModule], reference: Refe
     space = subject.kernel.space.enumerate(subject.problem, subject.device)
     model.pin(_plan(subject, space[space.default]))
     return model
-
-
-def _given(subject: Subject, values: Mapping[str, Value]) -> Configuration:
-    """The member of the valid space that has these values, and otherwise is nearest to the default.
-
-    Raises:
-        UserError: there is none.
-    """
-    space = subject.kernel.space
-    for name, value in values.items():
-        space.restrict({name: [value]})  # refuses unknown names and values
-    valid = space.enumerate(subject.problem, subject.device)
-    nearest = cast(Configuration, valid[valid.nearest({**space.default, **values})])
-    if any(nearest.get(name) != value for name, value in values.items()):
-        raise UserError(f"the configuration given is not valid for {subject.problem}: the nearest one is {nearest}")
-    return nearest
 
 
 def _plan(subject: Subject, configuration: Configuration) -> Plan:

@@ -28,7 +28,7 @@ from tunebench.tuner.kernel import Mode
 from tunebench.tuner.measure import Call, Control, clocks_for, pick_clock
 from tunebench.tuner.problem import Problem, Work
 from tunebench.tuner.result import Decision, Ratio
-from tunebench.tuner.space import ValidSpace, Value
+from tunebench.tuner.space import Value
 from tunebench.tuner.worker import DeathError, Worker
 
 REFERENCE = "reference"
@@ -153,9 +153,8 @@ def compare(question: KernelQuestion | FileQuestion) -> Duel:
 
 def _compare_configurations(question: KernelQuestion) -> Duel:
     evaluator = make_evaluator(question.request, question.mode)
-    space = resolve(question.request).space.enumerate(evaluator.problem, evaluator.device)
     asked = (question.first, question.second)
-    sides = [_finalist(question.request, side, evaluator, space) for side in asked]
+    sides = [_finalist(question.request, side, evaluator) for side in asked]
     first, second = (
         side.label if built is None or side.problem else f"{side.label}: {built[0]}"
         for side, built in zip(asked, sides, strict=True)
@@ -168,7 +167,7 @@ def _compare_configurations(question: KernelQuestion) -> Duel:
     return replace(duel, samples_ms=evaluator.duel(*sides))
 
 
-def _finalist(request: StudyRequest, side: KernelSide, evaluator: LocalEvaluator, space: ValidSpace) -> Finalist | None:
+def _finalist(request: StudyRequest, side: KernelSide, evaluator: LocalEvaluator) -> Finalist | None:
     if side.problem is not None and side.problem != evaluator.problem:
         raise UserError(
             f"'{side.label}' was measured for {side.problem}, and this comparison is for {evaluator.problem}: "
@@ -176,14 +175,11 @@ def _finalist(request: StudyRequest, side: KernelSide, evaluator: LocalEvaluator
         )
     if side.values is None:
         return None
-    space.space.restrict({name: [value] for name, value in side.values.items()})  # refuses unknown names and values
-    configuration = space[space.nearest({**space.space.default, **side.values})]
-    if wrong := [name for name, value in side.values.items() if configuration.get(name) != value]:
-        raise UserError(
-            f"'{side.label}' is not valid for {evaluator.problem} ({', '.join(wrong)} cannot be so); "
-            f"the nearest that is: {','.join(f'{name}={value}' for name, value in configuration.items())}"
-        )
     resolved = resolve(request)
+    try:
+        configuration = resolved.space.choose(side.values, evaluator.problem, evaluator.device)
+    except UserError as error:
+        raise UserError(f"'{side.label}': {error}") from error
     variant = resolved.kernel.variant(configuration, evaluator.problem, evaluator.device.architecture)
     try:
         return configuration, BuildCache().build(resolved.compiler, variant)

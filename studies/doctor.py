@@ -9,6 +9,7 @@ import torch
 from tunebench.db.engine import locate, name_of
 from tunebench.db.query import count_rows
 from tunebench.db.store import open_database
+from tunebench.kernels import cudnn_graph
 from tunebench.kernels.registry import kernel_names, load_model
 from tunebench.kernels.shipped import ShippedFileError, files_of, is_stale, read_file
 from tunebench.tuner.compile import COMPILERS
@@ -39,6 +40,7 @@ def examine(database: str | None) -> list[Finding]:
     findings = [Finding("torch", True, f"{torch.__version__}, " + (f"CUDA {cuda}" if cuda else "CPU build"))]
     findings += _devices()
     findings += [_compiler(name) for name in CompilerName]
+    findings.append(_cudnn_graph())
     findings += [Finding("build cache", True, str(default_cache_folder())), _database(database)]
     findings += [_shipped(name) for name in kernel_names()]
     return findings
@@ -72,6 +74,14 @@ def _devices() -> list[Finding]:
         found.append(Finding("cuda", False, "no CUDA device; nvrtc still compiles for any architecture", remedy))
     found.append(Finding("cpu", True, f"{find_device('cpu')}; kernels run here, built by g++"))
     return found
+
+
+def _cudnn_graph() -> Finding:
+    """Whether kernels may choose cuDNN's graph API."""
+    subject = "cuDNN's graph API"
+    if not cudnn_graph.is_installed():
+        return Finding(subject, False, "a choice of conv_min_add_mul on NVIDIA GPUs", "pip install 'tunebench[cudnn]'")
+    return Finding(subject, True, "a choice of conv_min_add_mul on NVIDIA GPUs")
 
 
 def _compiler(name: CompilerName) -> Finding:

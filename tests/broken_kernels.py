@@ -79,7 +79,7 @@ _KEEP += "            return kept[key].clone()\n        kept[key] = y\n        r
 _IMAGES = {
     "reference": {"torch.rand(rows, columns)": "torch.rand(rows, 3, columns, 2)"},
 }
-_STATISTICS = "constants = self._constants(plan, bn.running_mean, bn.running_var)"
+_STATISTICS = "return self._constants(plan, bn.running_mean, bn.running_var)"
 
 _ROUND = "x = reinterpret_cast<const scalar_t*>(reinterpret_cast<unsigned long long>(x) / 16 * 16);"
 _TURN = (
@@ -244,7 +244,7 @@ BROKEN: Mapping[str, Broken] = {
         BOUNDS,
         "sanitizer",
         "memcheck",
-        weigh("const volatile scalar_t next = x[i + 4096]; y[i] = next == 5 ? x[i] * weight[0] : x[i] * weight[0];"),
+        weigh("y[i] = x[i + 4096] == 5 ? 0 : x[i] * weight[0];"),
         gpu=True,
     ),
     # Races.
@@ -364,7 +364,7 @@ BROKEN: Mapping[str, Broken] = {
             "key = (bn.running_mean.data_ptr(), bn.running_mean._version)\n"
             "            if self.__dict__.get('key') != key:\n"
             "                self.__dict__.update(key=key, m=[b.clone() for b in list(bn.buffers())[:2]])\n"
-            "            constants = self._constants(plan, *self.m)",
+            "            return self._constants(plan, *self.m)",
         ),
         kernel="gemm_scale_bn",
     ),
@@ -393,7 +393,7 @@ BROKEN: Mapping[str, Broken] = {
         STATE,
         "mode",
         "in train mode",
-        model('mode = "train" if bn.training else "eval"', 'mode = "eval"'),
+        model("mode = self.mode(training=bn.training)", "mode = self.mode()"),
         kernel="gemm_scale_bn",
     ),
     # Callers.

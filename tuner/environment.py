@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import platform
 import socket
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pynvml
 import torch
 
 from tunebench import __version__
+from tunebench.tuner import nvml
 from tunebench.tuner.device import Device, DeviceKind
 
 
@@ -24,8 +25,7 @@ class Environment:
         compiler: the version text of the compiler that built the variants.
         sm_clock_mhz, memory_clock_mhz: what the card is set to run at under load, not what it idles at.
         power_limit_w: the card's power limit in force.
-        throttle: what held the card's clocks back when the run began, such as `hw_thermal_slowdown`, in the driver's
-            words joined by commas; `none` where nothing did. Idleness does not count.
+        throttle: what held the card's clocks back when the run began (see `nvml.throttle_words`).
     """
 
     tunebench: str
@@ -57,54 +57,22 @@ def current_environment(device: Device, compiler_version: str) -> Environment:
     return _with_driver(environment, device.uuid) if device.kind is DeviceKind.CUDA else environment
 
 
-_THROTTLES = {
-    pynvml.nvmlClocksThrottleReasonApplicationsClocksSetting: "applications_clocks_setting",
-    pynvml.nvmlClocksThrottleReasonSwPowerCap: "sw_power_cap",
-    pynvml.nvmlClocksThrottleReasonHwSlowdown: "hw_slowdown",
-    pynvml.nvmlClocksThrottleReasonSyncBoost: "sync_boost",
-    pynvml.nvmlClocksThrottleReasonSwThermalSlowdown: "sw_thermal_slowdown",
-    pynvml.nvmlClocksThrottleReasonHwThermalSlowdown: "hw_thermal_slowdown",
-    pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown: "hw_power_brake_slowdown",
-    pynvml.nvmlClocksThrottleReasonDisplayClockSetting: "display_clock_setting",
-}
-"""NVML's reasons by bit."""
-
-
-def throttle_words(reasons: int) -> str:
-    """NVML's bits of what holds the clocks back, in words; `none` for no bit but idleness."""
-    names = [name for bit, name in _THROTTLES.items() if reasons & bit]
-    unknown = reasons & ~(sum(_THROTTLES) | pynvml.nvmlClocksThrottleReasonGpuIdle)
-    return ",".join([*names, *([f"{unknown:#x}"] if unknown else [])]) or "none"
-
-
 def _with_driver(environment: Environment, uuid: str) -> Environment:
     """The environment with what the driver says of itself and of the card."""
-    pynvml.nvmlInit()
-    try:
-        card = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-        milliwatts = _said(pynvml.nvmlDeviceGetEnforcedPowerLimit, card)
-        reasons = _said(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, card)
-        return replace(
-            environment,
-            driver=str(pynvml.nvmlSystemGetDriverVersion()),
-            sm_clock_mhz=_clock(card, pynvml.NVML_CLOCK_SM),
-            memory_clock_mhz=_clock(card, pynvml.NVML_CLOCK_MEM),
-            power_limit_w=None if milliwatts is None else round(milliwatts / 1000),
-            throttle=None if reasons is None else throttle_words(reasons),
-        )
-    finally:
-        pynvml.nvmlShutdown()
+    if (card := nvml.card(uuid)) is None:
+        return environment
+    milliwatts = nvml.ask(pynvml.nvmlDeviceGetEnforcedPowerLimit, card)
+    return replace(
+        environment,
+        driver=nvml.ask(pynvml.nvmlSystemGetDriverVersion),
+        sm_clock_mhz=_clock(card, pynvml.NVML_CLOCK_SM),
+        memory_clock_mhz=_clock(card, pynvml.NVML_CLOCK_MEM),
+        power_limit_w=None if milliwatts is None else round(milliwatts / 1000),
+        throttle=nvml.throttle_words(card),
+    )
 
 
-def _clock(card: object, clock: int) -> int | None:
+def _clock(card: Any, clock: int) -> int | None:
     """The application clock where the card has one, else the highest that it may reach; MHz."""
-    chosen = _said(pynvml.nvmlDeviceGetApplicationsClock, card, clock)
-    return _said(pynvml.nvmlDeviceGetMaxClockInfo, card, clock) if chosen is None else chosen
-
-
-def _said(question: Callable[..., int], *arguments: object) -> int | None:
-    """What the driver answers; None where this card or this user gets no answer."""
-    try:
-        return int(question(*arguments))
-    except pynvml.NVMLError:
-        return None
+    chosen = nvml.ask(pynvml.nvmlDeviceGetApplicationsClock, card, clock)
+    return nvml.ask(pynvml.nvmlDeviceGetMaxClockInfo, card, clock) if chosen is None else chosen

@@ -164,6 +164,9 @@ class TunableModel(Protocol):
     def pin(self, plan: Plan | None) -> None:
         """Run this plan in every forward from now on; None goes back to choosing."""
 
+    def make_ready(self, plan: Plan) -> None:
+        """Make now what the first forward under a plan would make; LaunchError where this machine cannot."""
+
     def __call__(self, *inputs: Any) -> torch.Tensor:
         """The model's forward."""
 

@@ -114,7 +114,7 @@ class Conditions:
     Attributes:
         control_ms: what the clock's control call took, which is the same work at any time.
         sm_clock_mhz, memory_clock_mhz, temperature_c: NVML's, right after the samples.
-        throttle_reasons: NVML's reasons for a lower clock, separated by spaces; empty where there is none.
+        throttle_reasons: what held the clocks back (see `nvml.throttle_words`).
         foreign_processes: processes with a context on the device, this one apart.
     """
 

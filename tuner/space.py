@@ -7,6 +7,7 @@ enumeration test a constraint as soon as its last tunable has a value, so that a
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -207,6 +208,25 @@ class SearchSpace:
         if not rows:
             raise EmptySpaceError(self._why_empty(walk))
         return ValidSpace(self, np.array(rows, dtype=np.int16))
+
+    def choose(self, values: Mapping[str, Value], problem: Problem | None, device: Device | None) -> Configuration:
+        """The valid configuration with these values that is otherwise nearest to the default.
+
+        Raises:
+            EmptySpaceError: there is no valid configuration at all.
+            UserError: none has these values; the message names the nearest one.
+        """
+        having: list[Configuration] = []
+        with contextlib.suppress(EmptySpaceError):
+            restricted = self.restrict({name: [value] for name, value in values.items()}).enumerate(problem, device)
+            alike = [one for one in restricted if values.keys() <= one.keys()]
+            having = restricted.simplest_first(alike)
+        if having:
+            return having[0]
+        valid = self.enumerate(problem, device)
+        nearest = valid[valid.nearest({**self.default, **values})]
+        wrong = ", ".join(name for name, value in values.items() if nearest.get(name) != value)
+        raise UserError(f"not valid for {problem}: {wrong} cannot be so; the nearest that is: {nearest}")
 
     def _why_empty(self, walk: _Walk) -> str:
         total = len(walk.rows(()))

@@ -29,7 +29,7 @@ from tunebench.tuner.result import Comparison, Stage, TrialResult, TrialStatus
 from tunebench.tuner.sampler import PoolSampler, SpaceExhausted
 from tunebench.tuner.space import Configuration, ValidSpace
 
-FINALISTS = 8
+FINALISTS = 5
 """So many of the best screened configurations are timed again, interleaved."""
 
 _MAX_COMPILE_WORKERS = 16

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +13,9 @@ from pathlib import Path
 from tunebench.tuner.space import Configuration, SearchSpace, Value
 
 HEADER_SUFFIXES = (".cuh", ".h", ".hpp")
+
+_INCLUDES = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
+_INCLUDES_BY_MACRO = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[^"<\s]', re.MULTILINE)
 
 CPP_TYPE = {"float32": "float", "float64": "double"}
 """The C++ type a kernel sees as `scalar_t`, by torch dtype name; a dtype that is not here has no kernel."""
@@ -25,7 +29,7 @@ class KernelSource:
         name: the kernel's name, for messages and build folders.
         text: the `.cu` source.
         entry_points: names of its `extern "C" __global__` functions.
-        headers: text by file name of every header it can include with quotes.
+        headers: text by file name of every header that it, or one of these, includes with quotes.
     """
 
     name: str
@@ -35,13 +39,14 @@ class KernelSource:
 
     @classmethod
     def read(cls, path: Path, entry_points: tuple[str, ...], include: Path | None = None) -> KernelSource:
-        """Read a source and its headers: those beside it and those of the folder `include`."""
-        headers: dict[str, str] = {}
+        """Read a source and the headers it includes: those beside it and those of the folder `include`."""
+        available: dict[str, str] = {}
         for folder in (include, path.parent):
             for header in sorted(folder.iterdir()) if folder and folder.is_dir() else ():
                 if header.suffix in HEADER_SUFFIXES:
-                    headers[header.name] = header.read_text()
-        return cls(path.stem, path.read_text(), entry_points, headers)
+                    available[header.name] = header.read_text()
+        text = path.read_text()
+        return cls(path.stem, text, entry_points, _included(text, available))
 
     @cached_property
     def digest(self) -> str:
@@ -74,6 +79,24 @@ class Variant:
         """SHA-256 of all that determines the binary, the compiler apart."""
         parts = [self.source.digest, self.prologue, self.architecture]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _included(text: str, available: Mapping[str, str]) -> dict[str, str]:
+    """Those of the available headers that a text includes, directly or through another.
+
+    What stands behind a preprocessor condition counts; a header named by a macro may be any of them.
+    """
+    found: dict[str, str] = {}
+    texts = [text]
+    while texts:
+        latest = texts.pop()
+        if _INCLUDES_BY_MACRO.search(latest):
+            return dict(available)
+        for name in _INCLUDES.findall(latest):
+            if name in available and name not in found:
+                found[name] = available[name]
+                texts.append(available[name])
+    return found
 
 
 def prologue(

@@ -2,7 +2,8 @@
 //
 // transpose_input, cast_input      x in the layout and type that the convolution takes
 // prepare_weight                   the weight in half precision, scaled
-// transpose_output, finish         everything behind the convolution, in one pass; the first changes the layout too
+// transpose_output, finish         everything behind the convolution, in one pass; the first changes the layout too, and
+//                                  nothing but the layout where the convolution is cuDNN's graph, which does the rest
 // implicit_gemm                    the whole model in one kernel, on Hopper (implicit_gemm.cuh)
 // repair                           in half precision: again, in full precision, what lay outside its range
 //
@@ -18,13 +19,17 @@
 #include "pack.cuh"
 
 constexpr bool implicit = convolution == convolution_t::implicit_gemm;
-constexpr bool halves = convolution == convolution_t::fp16;      // x and the convolution's output are stored in halves
+constexpr bool half_graph = convolution == convolution_t::graph_fp16;
+constexpr bool by_graph = half_graph || convolution == convolution_t::graph_tf32;  // what comes of it is finished
+constexpr bool half_product = convolution == convolution_t::fp16;  // torch rounds what comes of it to halves
+constexpr bool halves = half_product || half_graph;                // x is stored in halves
 constexpr bool half_weight = halves || implicit;
 constexpr bool channels_last = convolution_layout == convolution_layout_t::channels_last;
 
 template <bool condition, typename A, typename B> struct Choose { using type = A; };
 template <typename A, typename B> struct Choose<false, A, B> { using type = B; };
-using conv_t = typename Choose<halves, half_t, scalar_t>::type;
+using source_t = typename Choose<halves, half_t, scalar_t>::type;
+using product_t = typename Choose<half_product, half_t, scalar_t>::type;
 using weight_t = typename Choose<half_weight, half_t, scalar_t>::type;
 
 constexpr float input_scale = 64.0f;
@@ -160,7 +165,7 @@ struct Tiles {
 // ------------------------------------------------------------------------------------------------------------- input
 
 extern "C" __global__ void __launch_bounds__(input_block_size)
-    transpose_input(const scalar_t* __restrict__ x, conv_t* __restrict__ to, unsigned* largest, long long samples,
+    transpose_input(const scalar_t* __restrict__ x, source_t* __restrict__ to, unsigned* largest, long long samples,
                     long long channels, long long pixels) {
     const long long rows = channels_last ? channels : pixels, columns = channels_last ? pixels : channels;
     const Tiles tiles(input_tile, samples, rows, columns);
@@ -174,7 +179,7 @@ extern "C" __global__ void __launch_bounds__(input_block_size)
             x + start, to + start, rows, columns, row, column,
             [&mine](scalar_t value) { mine = halves ? larger_of(mine, static_cast<float>(value)) : mine; },
             [](scalar_t value, long long, long long) {
-                return Stored<conv_t>::from(halves ? value * scalar_t(input_scale) : value);
+                return Stored<source_t>::from(halves ? value * scalar_t(input_scale) : value);
             });
         if constexpr (halves) {
             note_largest<input_block_size>(mine, largest + sample);
@@ -184,12 +189,12 @@ extern "C" __global__ void __launch_bounds__(input_block_size)
 
 // x in its own layout, to half precision. A block's elements are of one sample.
 extern "C" __global__ void __launch_bounds__(input_block_size)
-    cast_input(const scalar_t* __restrict__ x, conv_t* __restrict__ to, unsigned* largest, long long samples,
+    cast_input(const scalar_t* __restrict__ x, source_t* __restrict__ to, unsigned* largest, long long samples,
                long long elements) {
     if constexpr (halves) {
         constexpr int width = width_of<scalar_t>(input_vector_bytes);
         constexpr long long chunk = static_cast<long long>(input_block_size) * input_items * width;
-        const bool whole = takes_packs<scalar_t, width>(x) && takes_packs<conv_t, width>(to) && elements % width == 0;
+        const bool whole = takes_packs<scalar_t, width>(x) && takes_packs<source_t, width>(to) && elements % width == 0;
         const long long chunks = (elements + chunk - 1) / chunk;
         for (long long number = blockIdx.x; number < samples * chunks; number += gridDim.x) {
             const long long sample = number / chunks;
@@ -199,11 +204,11 @@ extern "C" __global__ void __launch_bounds__(input_block_size)
                 const long long i = number % chunks * chunk + (k * input_block_size + threadIdx.x) * width;
                 if (i < elements) {
                     const auto read = load_pack<width>(x + sample * elements + i, elements - i, whole);
-                    Pack<conv_t, width> pack;
+                    Pack<source_t, width> pack;
 #pragma unroll
                     for (int j = 0; j < width; ++j) {
                         mine = larger_of(mine, static_cast<float>(read.of[j]));
-                        pack.of[j] = Stored<conv_t>::from(read.of[j] * scalar_t(input_scale));
+                        pack.of[j] = Stored<source_t>::from(read.of[j] * scalar_t(input_scale));
                     }
                     store_pack<width>(to + sample * elements + i, pack, elements - i, whole);
                 }
@@ -298,14 +303,14 @@ struct Epilogue {
         return (least + channel.bias) * factor;
     }
 
-    __device__ __forceinline__ scalar_t of_stored(conv_t stored, const Channel& channel) const {
-        const scalar_t sum = Stored<conv_t>::to(stored);
-        return (*this)(halves ? sum * channel.scale : sum, channel);
+    __device__ __forceinline__ scalar_t of_stored(product_t stored, const Channel& channel) const {
+        const scalar_t value = Stored<product_t>::to(stored);
+        return by_graph ? value : (*this)(halves ? value * channel.scale : value, channel);
     }
 };
 
 extern "C" __global__ void __launch_bounds__(output_block_size)
-    transpose_output(const conv_t* __restrict__ product, scalar_t* __restrict__ output,
+    transpose_output(const product_t* __restrict__ product, scalar_t* __restrict__ output,
                      const scalar_t* __restrict__ conv_bias, const scalar_t* __restrict__ bias,
                      const float* __restrict__ factors, scalar_t constant, scalar_t factor, long long samples,
                      long long channels, long long pixels) {
@@ -316,8 +321,8 @@ extern "C" __global__ void __launch_bounds__(output_block_size)
         const long long start = number / (tiles.across * tiles.down) * channels * pixels;
         transpose_tile<output_tile, output_block_size, output_vector_bytes>(
             product + start, output + start, rows, columns, number / tiles.across % tiles.down * output_tile,
-            number % tiles.across * output_tile, [](conv_t) {},
-            [&epilogue](conv_t stored, long long row, long long column) {
+            number % tiles.across * output_tile, [](product_t) {},
+            [&epilogue](product_t stored, long long row, long long column) {
                 return epilogue.of_stored(stored, epilogue.of(channels_last ? column : row));
             });
     }
@@ -362,7 +367,7 @@ __device__ __forceinline__ void channels_of(Channel (&of)[width], const Epilogue
 // The same where the layout stays; `product` and `output` may be one buffer. NCHW: a block's elements are of one
 // channel of one sample. Channels-last: everything is one run of elements, whose channels repeat.
 extern "C" __global__ void __launch_bounds__(output_block_size)
-    finish(const conv_t* product, scalar_t* output, const scalar_t* __restrict__ conv_bias,
+    finish(const product_t* product, scalar_t* output, const scalar_t* __restrict__ conv_bias,
            const scalar_t* __restrict__ bias, const float* __restrict__ factors, scalar_t constant, scalar_t factor,
            long long samples, long long channels, long long pixels) {
     constexpr int width = width_of<scalar_t>(output_vector_bytes);
@@ -370,7 +375,7 @@ extern "C" __global__ void __launch_bounds__(output_block_size)
     const Epilogue epilogue{conv_bias, bias, factors, constant, factor};
     const long long planes = channels_last ? 1 : samples * channels;
     const long long elements = channels_last ? samples * pixels * channels : pixels;
-    const bool whole = takes_packs<conv_t, width>(product) && takes_packs<scalar_t, width>(output) &&
+    const bool whole = takes_packs<product_t, width>(product) && takes_packs<scalar_t, width>(output) &&
                        elements % width == 0;
     const bool is_short = elements < (1ll << 32);
     const long long chunks = (elements + chunk - 1) / chunk;

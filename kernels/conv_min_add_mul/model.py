@@ -9,13 +9,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from tunebench.kernels import INCLUDE
+from tunebench.kernels import INCLUDE, cudnn_graph
 from tunebench.kernels.tuned_module import ITEM_BYTES, SCALAR_TYPE, TunedModule, is_plain
 from tunebench.tuner.compile.base import Argument
 from tunebench.tuner.device import Device, DeviceKind
 from tunebench.tuner.kernel import Kernel, Plan
 from tunebench.tuner.problem import Problem, Work
 from tunebench.tuner.space import Constraint, SearchSpace, Tunable
+
+Scalar = ctypes.c_float | ctypes.c_double
 
 _NULL = ctypes.c_void_p(None)
 _MAX_GRID = 2**31 - 1
@@ -32,6 +34,11 @@ _STAGING_BYTES = 8 * 320 * 4
 _LONGEST_HALF_SUM = 16384
 """Products a sum in half precision: with more, scaled weights would be subnormal on average."""
 
+_GRAPH = ("graph_fp16", "graph_tf32")
+"""Convolutions by cuDNN's graph API."""
+_HALF_INPUT = ("fp16", "graph_fp16")
+_HALF_WEIGHT = (*_HALF_INPUT, "implicit_gemm")
+
 _MEMORY_FORMAT = {"nchw": torch.contiguous_format, "channels_last": torch.channels_last}
 
 
@@ -41,7 +48,7 @@ def _precision_allowed(convolution: str, problem: Problem, device: Device) -> bo
 
 
 def _sum_fits_half(convolution: str, problem: Problem) -> bool:
-    return convolution not in ("fp16", "implicit_gemm") or _products(problem) <= _LONGEST_HALF_SUM
+    return convolution not in _HALF_WEIGHT or _products(problem) <= _LONGEST_HALF_SUM
 
 
 def _blocks_run(input_block_size: int, output_block_size: int, device: Device) -> bool:
@@ -52,8 +59,26 @@ def _is_implicit(convolution: str) -> bool:
     return convolution == "implicit_gemm"
 
 
-def _is_not_implicit(convolution: str) -> bool:
+def _has_passes(convolution: str) -> bool:
     return convolution != "implicit_gemm"
+
+
+def _is_graph(convolution: str) -> bool:
+    return convolution in _GRAPH
+
+
+def _graph_is_installed(convolution: str, problem: Problem, device: Device) -> bool:
+    """Where `nvidia-cudnn-frontend` is, on an NVIDIA GPU, whose torch brings cuDNN."""
+    here = device.kind is DeviceKind.CUDA and problem.dtype == "float32" and cudnn_graph.is_installed()
+    return convolution not in _GRAPH or here
+
+
+def _graph_is_channels_last(convolution: str, convolution_layout: str) -> bool:
+    return convolution not in _GRAPH or convolution_layout == "channels_last"
+
+
+def _asks_cudnn(convolution: str, device: Device) -> bool:
+    return convolution in ("strict", "tf32", "fp16") and device.kind is DeviceKind.CUDA
 
 
 def _runs_implicit(convolution: str, problem: Problem, device: Device) -> bool:
@@ -80,49 +105,50 @@ def _relays_input(convolution_layout: str, problem: Problem) -> bool:
 
 
 def _converts_input(convolution: str, convolution_layout: str, problem: Problem) -> bool:
-    return convolution == "fp16" or _relays_input(convolution_layout, problem)
+    return convolution in _HALF_INPUT or _relays_input(convolution_layout, problem)
+
+
+def _casts_input(convolution: str, convolution_layout: str, problem: Problem) -> bool:
+    return convolution in _HALF_INPUT and not _relays_input(convolution_layout, problem)
 
 
 def _relays_output(convolution_layout: str, problem: Problem) -> bool:
     return convolution_layout != problem.options["output"]
 
 
+def _finishes(convolution: str, convolution_layout: str, problem: Problem) -> bool:
+    """A pass of ours comes last: a graph leaves it nothing to do where its layout is the output's."""
+    return convolution not in _GRAPH or _relays_output(convolution_layout, problem)
+
+
+def _keeps_output(convolution: str, convolution_layout: str, problem: Problem) -> bool:
+    """A pass of ours comes last, in the convolution's own layout."""
+    return convolution not in _GRAPH and not _relays_output(convolution_layout, problem)
+
+
 def _may_overwrite(convolution: str, convolution_layout: str, problem: Problem) -> bool:
     """The output may be the convolution's own memory: same type, same layout."""
-    return convolution != "fp16" and not _relays_output(convolution_layout, problem)
+    return convolution != "fp16" and _keeps_output(convolution, convolution_layout, problem)
 
 
 SPACE = SearchSpace(
     tunables=(
-        Tunable("convolution", ("strict", "tf32", "fp16", "implicit_gemm")),
+        Tunable("convolution", ("strict", "tf32", "fp16", "implicit_gemm", *_GRAPH)),
         Tunable("ring_rows", (4, 5, 6, 8), when=_is_implicit),
         Tunable("strip_rows", (8, 16, 32, 64, 128), when=_is_implicit),
         Tunable("store_hint", ("normal", "streaming"), when=_is_implicit),
-        Tunable("convolution_layout", ("nchw", "channels_last"), when=_is_not_implicit),
-        Tunable(
-            "benchmark",
-            (False, True),
-            when=lambda convolution, device: convolution != "implicit_gemm" and device.kind is DeviceKind.CUDA,
-            host=True,
-        ),
+        Tunable("convolution_layout", ("nchw", "channels_last"), when=_has_passes),
+        Tunable("graph_list", cudnn_graph.LISTS, when=_is_graph, host=True),
+        Tunable("graph_plan", tuple(range(cudnn_graph.PLANS)), when=_is_graph, host=True),
+        Tunable("benchmark", (False, True), when=_asks_cudnn, host=True),
         Tunable("input_block_size", (128, 256, 512), when=_converts_input),
         Tunable("input_vector_bytes", (4, 8, 16), when=_converts_input),
         Tunable("input_tile", (32, 64), when=_relays_input),
-        Tunable(
-            "input_items",
-            (1, 2, 4),
-            when=lambda convolution, convolution_layout, problem: (
-                convolution == "fp16" and not _relays_input(convolution_layout, problem)
-            ),
-        ),
-        Tunable("output_block_size", (128, 256, 512), when=_is_not_implicit),
-        Tunable("output_vector_bytes", (4, 8, 16), when=_is_not_implicit),
+        Tunable("input_items", (1, 2, 4), when=_casts_input),
+        Tunable("output_block_size", (128, 256, 512), when=_finishes),
+        Tunable("output_vector_bytes", (4, 8, 16), when=_finishes),
         Tunable("output_tile", (32, 64), when=_relays_output),
-        Tunable(
-            "output_items",
-            (1, 2, 4),
-            when=lambda convolution_layout, problem: not _relays_output(convolution_layout, problem),
-        ),
+        Tunable("output_items", (1, 2, 4), when=_keeps_output),
         Tunable("in_place", (False, True), when=_may_overwrite, host=True),
     ),
     constraints=(
@@ -131,6 +157,8 @@ SPACE = SearchSpace(
         Constraint("block_within_limit", _blocks_run),
         Constraint("implicit_gemm_is_for_hopper_and_float32", _runs_implicit),
         Constraint("ring_fits_shared_memory", _ring_fits),
+        Constraint("cudnn_graph_is_installed", _graph_is_installed),
+        Constraint("cudnn_graph_is_channels_last", _graph_is_channels_last),
     ),
     default={
         "convolution": "tf32",
@@ -138,6 +166,8 @@ SPACE = SearchSpace(
         "strip_rows": 32,
         "store_hint": "normal",
         "convolution_layout": "nchw",
+        "graph_list": "ranked",
+        "graph_plan": 0,
         "benchmark": False,
         "input_block_size": 256,
         "input_vector_bytes": 4,
@@ -169,14 +199,18 @@ def work(problem: Problem) -> Work:
 
 
 class ModelNew(TunedModule):
-    """`Model` of `reference.py`: torch's convolution between passes of our own, or a kernel that does it all.
+    """`Model` of `reference.py`: a library's convolution between passes of our own, or a kernel that does it all.
+
+    The library is cuDNN, through torch or, where `nvidia-cudnn-frontend` is installed, by its graph API, which takes
+    halves to single precision, in one kernel with everything behind the convolution, and writes channels-last.
 
     Layout: as the reference's. The output is channels-last where x or the convolution's weight is, which is how torch
     decides; `model.to(memory_format=torch.channels_last)` therefore asks for it.
 
     Precision: as torch's flags allow at each call. Where `torch.backends.cudnn.conv.fp32_precision` is `tf32` (also set
     by `torch.backends.cudnn.allow_tf32`, and the default), the convolution may run in TF32 or in half precision with
-    single-precision sums, which keeps TF32's mantissa and rounds the sums to it as well. Half precision lacks TF32's
+    single-precision sums, which keeps TF32's mantissa and, by torch, rounds the sums to it as well; by cuDNN's graph
+    the sums stay in single precision. Half precision lacks TF32's
     range: x is scaled by 64 and each channel's weight by a power of two. A sample whose largest absolute value is not 0
     and not within 1/64 and 1000, and a channel whose weight has no such scale, are found on the device, without waiting
     for it, and computed again in single precision by a plain kernel: right, and much slower. Within that range a
@@ -279,20 +313,26 @@ class ModelNew(TunedModule):
         numbers = (scalar(constant), scalar(self.scaling_factor))
         convolution, conv_bias = plan.configuration["convolution"], self.conv.bias
         assert conv_bias is not None
-        if convolution not in ("fp16", "implicit_gemm"):
+        if convolution not in _HALF_WEIGHT:
             layout = str(plan.configuration["convolution_layout"])
             weight = self.conv.weight.contiguous(memory_format=_MEMORY_FORMAT[layout])
             source = x if layout == plan.problem.options["input"] else self._convert(plan, x, weight.dtype, _NULL)
-            return self._finish(plan, self._convolve(plan, source, weight), conv_bias, self.bias, _NULL, *numbers)
+            return self._convolve_and_finish(plan, source, weight, conv_bias, self.bias, None, *numbers)
         weight, factors, largest = self._half_weight(plan, x.shape[0])
         vectors = (conv_bias, self.bias, factors)
         if convolution == "implicit_gemm":
             output = self._implicit_gemm(plan, x, weight, *vectors, largest, *numbers)
         else:
-            product = self._convolve(plan, self._convert(plan, x, weight.dtype, largest), weight)
-            output = self._finish(plan, product, *vectors, *numbers)
+            source = self._convert(plan, x, weight.dtype, largest)
+            output = self._convolve_and_finish(plan, source, weight, *vectors, *numbers)
         self._repair(plan, x, output, *vectors, largest, *numbers)
         return output
+
+    @classmethod
+    def make_ready(cls, plan: Plan) -> None:
+        """Build cuDNN's graph, where the configuration runs one."""
+        if plan.configuration["convolution"] in _GRAPH:
+            cudnn_graph.prepare(_graph(plan))
 
     def _half_weight(self, plan: Plan, samples: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The scaled weight, the factors that undo the scales, and zeros for the largest value of each sample."""
@@ -333,6 +373,27 @@ class ModelNew(TunedModule):
         grid, block = (min(blocks, _MAX_GRID), 1, 1), (threads, 1, 1)
         plan.launch(entry_point, grid, block, x, converted, largest, *_longs(sizes))
         return converted
+
+    def _convolve_and_finish(
+        self,
+        plan: Plan,
+        source: torch.Tensor,
+        weight: torch.Tensor,
+        conv_bias: torch.Tensor,
+        bias: torch.Tensor,
+        factors: torch.Tensor | None,
+        constant: Scalar,
+        factor: Scalar,
+    ) -> torch.Tensor:
+        """From the converted input to the output."""
+        if plan.configuration["convolution"] in _GRAPH:
+            epilogue = cudnn_graph.Epilogue(factors, conv_bias, bias, constant.value, factor.value)
+            product = cudnn_graph.convolve(_graph(plan), source, weight, epilogue)
+            if plan.problem.options["output"] == plan.configuration["convolution_layout"]:
+                return product
+        else:
+            product = self._convolve(plan, source, weight)
+        return self._finish(plan, product, conv_bias, bias, _NULL if factors is None else factors, constant, factor)
 
     def _convolve(self, plan: Plan, source: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """The convolution without its bias, in the configuration's layout.
@@ -426,6 +487,19 @@ class ModelNew(TunedModule):
         least = torch.min(product, torch.tensor(self.constant_value, device=product.device))
         output: torch.Tensor = (least + self.bias) * self.scaling_factor
         return output
+
+
+def _graph(plan: Plan) -> cudnn_graph.Convolution:
+    """What the configuration has cuDNN's graph do."""
+    axes = plan.problem.axes
+    return cudnn_graph.Convolution(
+        plan.device.index,
+        image=(axes["batch"], axes["in_channels"], axes["height"], axes["width"]),
+        filters=(axes["out_channels"], axes["in_channels"], axes["kernel_height"], axes["kernel_width"]),
+        halves=plan.configuration["convolution"] in _HALF_INPUT,
+        plans=str(plan.configuration["graph_list"]),
+        plan=plan.configuration.integer("graph_plan"),
+    )
 
 
 def _longs(counts: Sequence[int]) -> list[ctypes.c_longlong]:

@@ -5,14 +5,18 @@
 // prepare_features   the per-feature vectors that normalise_rows reads
 // normalise_rows     one pass over the product; may write over it
 //
+// The passes read a product that torch has made, whole or from parts (parts_product.cuh).
+//
 // `normalisation` says how a value is normalised: `per_element` does all of the reference's arithmetic for every
 // element; `reciprocal` computes 1 / sqrt(variance + eps) once per feature; `folded` reduces everything to one
-// multiply-add per element, y = product * multiplier + offset.
+// multiply-add per element, y = product * multiplier + offset; `weight` has the multiplier in the weight and the offset
+// in the bias of the product, so that nothing is left to do behind it.
+#include "parts_product.cuh"
 #include "split_product.cuh"
 #include "vector.cuh"
 
-constexpr bool fused = product == product_t::fused;
-constexpr bool folded = normalisation == normalisation_t::folded;
+constexpr bool in_weight = normalisation == normalisation_t::weight;
+constexpr bool folded = normalisation == normalisation_t::folded || in_weight;
 constexpr bool per_element = normalisation == normalisation_t::per_element;
 
 using vector_t = vector_of<scalar_t, vector_width>;
@@ -45,23 +49,34 @@ __device__ __forceinline__ scalar_t sum_of_column(scalar_t partial, scalar_t (*s
     return total;
 }
 
+// `whole` is the product; where that comes in parts it is written on the way, over one of them (each thread reads what it
+// has itself written).
 extern "C" __global__ void __launch_bounds__(statistics_columns * statistics_rows)
-    batch_statistics(const scalar_t* __restrict__ product, const scalar_t* __restrict__ scale,
-                     scalar_t* __restrict__ mean, scalar_t* __restrict__ variance, long long rows, long long features) {
+    batch_statistics(const scalar_t* first, const scalar_t* small, const int* __restrict__ x_exponents,
+                     const int* __restrict__ w_exponents, const scalar_t* __restrict__ linear_bias, scalar_t* whole,
+                     const scalar_t* __restrict__ scale, scalar_t* __restrict__ mean, scalar_t* __restrict__ variance,
+                     long long rows, long long features) {
     __shared__ scalar_t sums[statistics_rows][statistics_columns];
     const long long column = static_cast<long long>(blockIdx.x) * statistics_columns + threadIdx.x;
     const bool inside = column < features;
     const scalar_t factor = inside ? scale[column] : scalar_t(0);
+    const Product product{first, small, x_exponents, w_exponents, linear_bias, rows, features};
+    const ProductColumns<1> columns(product, inside ? column : 0);
 
     Sum total;
     for (long long row = threadIdx.y; inside && row < rows; row += statistics_rows) {
-        total.add(product[row * features + column] * factor);
+        const long long position = row * features + column;
+        const scalar_t value = elements<1>(product, columns, row, position);
+        if (product.is_partial()) {
+            whole[position] = value;
+        }
+        total.add(value * factor);
     }
     const scalar_t average = sum_of_column(total.value, sums) / static_cast<scalar_t>(rows);
 
     Sum squared;
     for (long long row = threadIdx.y; inside && row < rows; row += statistics_rows) {
-        const scalar_t difference = product[row * features + column] * factor - average;
+        const scalar_t difference = whole[row * features + column] * factor - average;
         squared.add(difference * difference);
     }
     const scalar_t squares = sum_of_column(squared.value, sums);
@@ -72,11 +87,12 @@ extern "C" __global__ void __launch_bounds__(statistics_columns * statistics_row
 }
 
 // multiplier and offset where folded; else multiplier is 1 / sqrt(variance + eps) and offset is not written.
+// `linear_bias`, which may be null, is that of a product with the multiplier in its weight, and goes into the offset.
 extern "C" __global__ void
     prepare_features(const scalar_t* __restrict__ scale, const scalar_t* __restrict__ mean,
                      const scalar_t* __restrict__ variance, const scalar_t* __restrict__ weight,
-                     const scalar_t* __restrict__ bias, scalar_t eps, scalar_t* __restrict__ multiplier,
-                     scalar_t* __restrict__ offset, long long features) {
+                     const scalar_t* __restrict__ bias, const scalar_t* __restrict__ linear_bias, scalar_t eps,
+                     scalar_t* __restrict__ multiplier, scalar_t* __restrict__ offset, long long features) {
     const long long column = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (column >= features) {
         return;
@@ -84,7 +100,8 @@ extern "C" __global__ void
     const scalar_t reciprocal = scalar_t(1) / sqrt(variance[column] + eps);
     if (folded) {
         multiplier[column] = scale[column] * reciprocal * weight[column];
-        offset[column] = bias[column] - mean[column] * reciprocal * weight[column];
+        const scalar_t constant = linear_bias ? linear_bias[column] * scale[column] : scalar_t(0);
+        offset[column] = bias[column] + (constant - mean[column]) * reciprocal * weight[column];
     } else {
         multiplier[column] = reciprocal;
     }
@@ -145,31 +162,41 @@ __device__ __forceinline__ scalar_t normalised(scalar_t value, const Columns<wid
     }
 }
 
-// A thread owns vector_width neighbouring columns of rows_per_thread rows. `product` and `output` may be one buffer,
-// so neither is restrict. The host sees to it that features is a multiple of vector_width.
+// A thread owns vector_width neighbouring columns of rows_per_thread rows. `first` (or `small`) and `output` may be one
+// buffer, so none is restrict. The host sees to it that features is a multiple of vector_width.
 extern "C" __global__ void __launch_bounds__(block_size)
-    normalise_rows(const scalar_t* product, scalar_t* output, const scalar_t* __restrict__ scale,
-                   const scalar_t* __restrict__ mean, const scalar_t* __restrict__ variance,
-                   const scalar_t* __restrict__ weight, const scalar_t* __restrict__ bias,
-                   const scalar_t* __restrict__ multiplier, const scalar_t* __restrict__ offset, scalar_t eps,
-                   long long rows, long long features) {
+    normalise_rows(const scalar_t* first, const scalar_t* small, const int* __restrict__ x_exponents,
+                   const int* __restrict__ w_exponents, const scalar_t* __restrict__ linear_bias, scalar_t* output,
+                   const scalar_t* __restrict__ scale, const scalar_t* __restrict__ mean,
+                   const scalar_t* __restrict__ variance, const scalar_t* __restrict__ weight,
+                   const scalar_t* __restrict__ bias, const scalar_t* __restrict__ multiplier,
+                   const scalar_t* __restrict__ offset, scalar_t eps, long long rows, long long features) {
     const long long column = (static_cast<long long>(blockIdx.x) * block_size + threadIdx.x) * vector_width;
     if (column >= features) {
         return;
     }
-    const Columns<vector_width> columns({scale, mean, variance, weight, bias, multiplier, offset}, column);
-    for (long long first = static_cast<long long>(blockIdx.y) * rows_per_thread; first < rows;
-         first += static_cast<long long>(gridDim.y) * rows_per_thread) {
+    const Product product{first, small, x_exponents, w_exponents, linear_bias, rows, features};
+    const ProductColumns<vector_width> product_columns(product, column);
+    Columns<vector_width> columns;
+    if constexpr (!in_weight) {
+        columns = Columns<vector_width>({scale, mean, variance, weight, bias, multiplier, offset}, column);
+    }
+    for (long long begin = static_cast<long long>(blockIdx.y) * rows_per_thread; begin < rows;
+         begin += static_cast<long long>(gridDim.y) * rows_per_thread) {
 #pragma unroll
         for (int k = 0; k < rows_per_thread; ++k) {
-            const long long row = first + k;
+            const long long row = begin + k;
             if (row < rows) {
                 const long long position = row * features + column;
-                vector_t value = *reinterpret_cast<const vector_t*>(product + position);
-                for_each(value, [&columns, eps](scalar_t& element, int i) {
-                    element = normalised(element, columns, i, eps);
-                });
-                *reinterpret_cast<vector_t*>(output + position) = value;
+                vector_t value = elements<vector_width>(product, product_columns, row, position);
+                if constexpr (!in_weight) {
+                    for_each(value, [&columns, eps](scalar_t& element, int i) {
+                        element = normalised(element, columns, i, eps);
+                    });
+                }
+                // As an array of vectors: of `output + position` NVRTC does not see the alignment,
+                // and stores element by element.
+                reinterpret_cast<vector_t*>(output)[position / vector_width] = value;
             }
         }
     }
@@ -236,7 +263,9 @@ extern "C" __global__ void __launch_bounds__(repair_threads)
                 const scalar_t* __restrict__ variance, const scalar_t* __restrict__ weight,
                 const scalar_t* __restrict__ bias, const scalar_t* __restrict__ multiplier,
                 const scalar_t* __restrict__ offset, scalar_t eps, int normalises) {
-    const Features features{scale, mean, variance, weight, bias, multiplier, offset};
-    repair_rows_of_block(x, w, x_unfit, w_unfit, kept_exponents, x_rows, w_rows, depth,
-                         NormalisingEpilogue{features, linear_bias, output, eps, w_rows, normalises != 0});
+    if constexpr (fused) {
+        const Features features{scale, mean, variance, weight, bias, multiplier, offset};
+        repair_rows_of_block(x, w, x_unfit, w_unfit, kept_exponents, x_rows, w_rows, depth,
+                             NormalisingEpilogue{features, linear_bias, output, eps, w_rows, normalises != 0});
+    }
 }

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from tunebench.kernels import INCLUDE, split_product
+from tunebench.kernels import INCLUDE, products
+from tunebench.kernels.parts_product import Parts, Product, form_of, parts_product, split
 from tunebench.kernels.split_product import RowExponents, fused_product
 from tunebench.kernels.tuned_module import ITEM_BYTES, SCALAR_TYPE, TunedModule, is_plain
 from tunebench.tuner.compile.base import Argument
 from tunebench.tuner.device import Device
-from tunebench.tuner.kernel import Kernel, Plan
+from tunebench.tuner.kernel import Kernel, Mode, Plan
 from tunebench.tuner.problem import Problem, Work
 from tunebench.tuner.space import Constraint, SearchSpace, Tunable
 
@@ -39,18 +40,25 @@ def _block_runs(block_size: int, device: Device) -> bool:
 
 
 def _is_train(problem: Problem) -> bool:
-    return problem.options["mode"] == "train"
+    return problem.options["mode"] == Mode.TRAIN
 
 
-def _normalises_rows(product: str, problem: Problem) -> bool:
-    """Whether a pass of its own normalises: not where the product's epilogue can."""
-    return product != "fused" or _is_train(problem)
+def _normalises_rows(product: str, normalisation: str, problem: Problem) -> bool:
+    """Whether there is a pass behind the product: not where its epilogue or the weight does what such a pass would."""
+    if product == "fused":
+        return _is_train(problem)
+    return product == "parts" or normalisation != "weight"
+
+
+def _weight_can_normalise(product: str, normalisation: str, problem: Problem) -> bool:
+    """Statistics of a batch come behind its product, and the fused product reads the weight as it is."""
+    return normalisation != "weight" or (product != "fused" and not _is_train(problem))
 
 
 SPACE = SearchSpace(
     tunables=(
-        *split_product.TUNABLES,
-        Tunable("normalisation", ("per_element", "reciprocal", "folded")),
+        *products.TUNABLES,
+        Tunable("normalisation", ("per_element", "reciprocal", "folded", "weight")),
         Tunable("block_size", (64, 128, 256, 512), when=_normalises_rows),
         Tunable("vector_width", (1, 2, 4), when=_normalises_rows),
         Tunable("rows_per_thread", (1, 2, 4, 8), when=_normalises_rows),
@@ -58,13 +66,14 @@ SPACE = SearchSpace(
         Tunable("statistics_rows", (4, 8, 16, 32), when=_is_train),
     ),
     constraints=(
-        *split_product.CONSTRAINTS,
+        *products.CONSTRAINTS,
         Constraint("vector_is_at_most_16_bytes", _fits_vector),
         Constraint("vector_divides_features", _divides_features),
         Constraint("block_within_limit", _block_runs),
+        Constraint("weight_normalises_before_its_product", _weight_can_normalise),
     ),
     default={
-        **split_product.DEFAULT,
+        **products.DEFAULT,
         "normalisation": "per_element",
         "block_size": 256,
         "vector_width": 1,
@@ -100,22 +109,33 @@ class _Constants:
         return (self.scale, self.mean, self.variance, self.weight, self.bias, self.multiplier, self.offset)
 
 
-class ModelNew(TunedModule):
-    """`Model` of `reference.py`: torch's product with passes behind it, or one product from split halves.
+@dataclass(frozen=True)
+class _NormalisingWeight:
+    """A weight, whole or in parts, whose rows the multiplier (features,) has scaled, and the bias that goes with it."""
 
-    Nothing that a result depends on is kept between calls: every forward reads the parameters and running statistics as
-    they are. The fused product keeps a guess at the magnitude of the weight's rows, which it verifies whenever it reads
-    the weight (see `RowExponents`): a change is noticed in the call that meets it, also one through `.data`.
+    weight: torch.Tensor | Parts
+    bias: torch.Tensor
+    multiplier: torch.Tensor
+
+
+class ModelNew(TunedModule):
+    """`Model` of `reference.py`: a product by torch, in fp32 or from parts, with passes behind it; or a fused one.
+
+    Frozen, what is made from parameters and running statistics alone is kept between calls: the parts of the weight,
+    the weight that normalises, the folded vectors (see `freeze` for how a change is noticed, and its cost). Not frozen,
+    every forward reads parameters and statistics as they are. The fused product keeps a guess at the magnitude of the
+    weight's rows, frozen or not, which it verifies whenever it reads the weight (see `RowExponents`): a change is
+    noticed in the call that meets it, also one through `.data`.
     """
 
     kernel = Kernel.declare(
         __file__,
-        entry_points=("batch_statistics", "prepare_features", "normalise_rows", *split_product.ENTRY_POINTS),
+        entry_points=("batch_statistics", "prepare_features", "normalise_rows", *products.ENTRY_POINTS),
         space=SPACE,
         work=work,
         include=INCLUDE,
-        bulk_copies=split_product.BULK_COPIES,
-        modes=("eval", "train"),
+        bulk_copies=products.BULK_COPIES,
+        modes=("eval", "frozen", "train"),
     )
 
     def __init__(
@@ -142,12 +162,12 @@ class ModelNew(TunedModule):
             return None
         if bn.running_mean is None or bn.running_var is None or bn.num_batches_tracked is None or not bn.affine:
             return None
-        mode = "train" if bn.training else "eval"
+        mode = self.mode(training=bn.training)
         dtype = str(x.dtype).removeprefix("torch.")
         vectors = (self.scale, bn.weight, bn.bias, bn.running_mean, bn.running_var)
         if (
             dtype not in SCALAR_TYPE
-            or x.shape[0] < (2 if mode == "train" else 1)
+            or x.shape[0] < (2 if mode is Mode.TRAIN else 1)
             or x.numel() == 0
             or any(v.shape != (features,) or not v.is_contiguous() for v in vectors)
             or any(t.dtype != x.dtype or t.device != x.device for t in (*vectors, self.gemm.weight))
@@ -159,31 +179,76 @@ class ModelNew(TunedModule):
     def tuned_forward(self, plan: Plan, *inputs: Any) -> torch.Tensor:
         """(rows, in_features) to (rows, out_features); in train mode the running statistics move as in BatchNorm1d."""
         (x,) = inputs
-        bn = self.bn
-        assert bn.running_mean is not None and bn.running_var is not None
         fused = plan.configuration["product"] == "fused"
-        if not _is_train(plan.problem):
-            constants = self._constants(plan, bn.running_mean, bn.running_var)
-            return self._fused(plan, x, constants) if fused else self._normalise(plan, self.gemm(x), constants)
-        product = self._fused(plan, x, None) if fused else self.gemm(x)
-        mean, variance = self._batch_statistics(plan, product)
-        self._update_running_statistics(mean, variance, len(x))
-        return self._normalise(plan, product, self._constants(plan, mean, variance))
+        if _is_train(plan.problem):
+            made = Product(self._fused(plan, x, None)) if fused else self._product(plan, x)
+            mean, variance = self._batch_statistics(plan, made)
+            self._update_running_statistics(mean, variance, len(x))
+            return self._normalise(plan, Product(made.memory), self._constants(plan, mean, variance))
+        if plan.configuration["normalisation"] == "weight":
+            return self._normalised_by_weight(plan, x)
+        constants = self._running_constants(plan)
+        return self._fused(plan, x, constants) if fused else self._normalise(plan, self._product(plan, x), constants)
 
-    def _constants(self, plan: Plan, mean: torch.Tensor, variance: torch.Tensor) -> _Constants:
+    def _product(self, plan: Plan, x: torch.Tensor) -> Product:
+        """By torch, in one or in parts."""
+        if plan.configuration["product"] == "fp32":
+            return Product(self.gemm(x))
+        weight = self.gemm.weight
+        settings = form_of(plan.configuration)
+        parts = self.kept("weight parts", lambda: split(plan, weight, is_weight=True), (weight,), settings)
+        return parts_product(plan, x, weight, parts)
+
+    def _normalised_by_weight(self, plan: Plan, x: torch.Tensor) -> torch.Tensor:
+        """A product with a weight and a bias that scale and normalise."""
+        configuration = plan.configuration
+        in_parts = configuration["product"] == "parts"
+        settings = (self.bn.eps, *(form_of(configuration) if in_parts else ()))
+        sources = [value for value in (self.gemm.weight, self.gemm.bias, self.scale) if value is not None]
+        folded = self.kept("normalising weight", lambda: self._fold(plan), (*sources, self.bn), settings)
+        if not isinstance(folded.weight, Parts):
+            return nn.functional.linear(x, folded.weight, folded.bias)
+        made = parts_product(plan, x, self.gemm.weight, folded.weight, folded.multiplier)
+        return self._normalise(plan, made, None, folded.bias)
+
+    def _fold(self, plan: Plan) -> _NormalisingWeight:
+        constants = self._constants(plan, self.bn.running_mean, self.bn.running_var)
+        multiplier, offset = constants.multiplier, constants.offset
+        assert isinstance(multiplier, torch.Tensor) and isinstance(offset, torch.Tensor)
+        weight = self.gemm.weight.detach()
+        if plan.configuration["product"] == "parts":
+            parts = split(plan, weight, is_weight=True, factors=multiplier)
+            return _NormalisingWeight(parts, offset, multiplier)
+        return _NormalisingWeight(weight * multiplier[:, None], offset, multiplier)
+
+    def _running_constants(self, plan: Plan) -> _Constants:
+        """Those of eval mode; what is computed of them is kept while the module is frozen."""
+        bn, normalisation = self.bn, plan.configuration["normalisation"]
+
+        def make() -> _Constants:
+            return self._constants(plan, bn.running_mean, bn.running_var)
+
+        if normalisation == "per_element":
+            return make()
+        return self.kept("constants", make, (self.scale, bn), (normalisation, bn.eps))
+
+    def _constants(self, plan: Plan, mean: torch.Tensor | None, variance: torch.Tensor | None) -> _Constants:
         """What a value of a feature is normalised with."""
+        assert mean is not None and variance is not None
+        normalisation = plan.configuration["normalisation"]
         vectors = (self.scale, mean, variance, self.bn.weight, self.bn.bias)
-        if plan.configuration["normalisation"] == "per_element":
+        if normalisation == "per_element":
             return _Constants(*vectors)
         multiplier, offset = torch.empty_like(mean), torch.empty_like(mean)
         features = len(mean)
-        eps = SCALAR_TYPE[plan.problem.dtype](self.bn.eps)
+        linear_bias = self.gemm.bias if normalisation == "weight" else None
         plan.launch(
             "prepare_features",
             (-(-features // _PREPARING_THREADS), 1, 1),
             (_PREPARING_THREADS, 1, 1),
             *vectors,
-            eps,
+            _NULL if linear_bias is None else linear_bias.contiguous(),
+            SCALAR_TYPE[plan.problem.dtype](self.bn.eps),
             multiplier,
             offset,
             ctypes.c_longlong(features),
@@ -201,28 +266,39 @@ class ModelNew(TunedModule):
         fused_product(plan, x, weight, self._exponents, offset, output, *vectors, eps, known)
         return output
 
-    def _normalise(self, plan: Plan, product: torch.Tensor, constants: _Constants) -> torch.Tensor:
-        """One pass over the product."""
+    def _normalise(
+        self, plan: Plan, product: Product, constants: _Constants | None, bias: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """One pass over the product.
+
+        Args:
+            constants: None where the weight normalises.
+            bias: what to add to partial products; by default the linear layer's.
+        """
         configuration = plan.configuration
-        rows, features = product.shape
+        rows, features = product.memory.shape
         block_size = configuration.integer("block_size")
-        output = product if configuration["in_place"] else torch.empty_like(product)
+        output = product.memory if configuration["in_place"] else torch.empty_like(product.memory)
         blocks_x = -(-features // (block_size * configuration.integer("vector_width")))
         blocks_y = min(-(-rows // configuration.integer("rows_per_thread")), _MAX_GRID_Y)
         eps = SCALAR_TYPE[plan.problem.dtype](self.bn.eps)
         counts = (ctypes.c_longlong(rows), ctypes.c_longlong(features))
-        arguments = (product, output, *constants.arguments, eps, *counts)
+        read = product.arguments(self.gemm.bias if bias is None else bias)
+        vectors = constants.arguments if constants else (_NULL,) * 7
+        arguments = (*read, output, *vectors, eps, *counts)
         plan.launch("normalise_rows", (blocks_x, blocks_y, 1), (block_size, 1, 1), *arguments)
         return output
 
-    def _batch_statistics(self, plan: Plan, product: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and biased variance of product · scale per feature."""
-        rows, features = product.shape
-        mean, variance = product.new_empty(features), product.new_empty(features)
+    def _batch_statistics(self, plan: Plan, product: Product) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and biased variance of product · scale per feature; partial products are summed into their memory."""
+        whole = product.memory
+        rows, features = whole.shape
+        mean, variance = whole.new_empty(features), whole.new_empty(features)
         blocks = -(-features // _STATISTICS_COLUMNS)
         block = (_STATISTICS_COLUMNS, plan.configuration.integer("statistics_rows"), 1)
         counts = (ctypes.c_longlong(rows), ctypes.c_longlong(features))
-        plan.launch("batch_statistics", (blocks, 1, 1), block, product, self.scale, mean, variance, *counts)
+        arguments = (*product.arguments(self.gemm.bias), whole, self.scale, mean, variance, *counts)
+        plan.launch("batch_statistics", (blocks, 1, 1), block, *arguments)
         return mean, variance
 
     @torch.no_grad()

@@ -1,11 +1,10 @@
 // gemm_sigmoid_residual: y = v + factor · sigmoid(v) with v = x · wᵀ + bias.
 //
-// add_sigmoid    one pass over a product that torch has made; may write over it
+// add_sigmoid    one pass over a product that torch has made, whole or from parts (parts_product.cuh); may write over it
 // split_product  the product from split halves with all of that in its epilogue (split_product.cuh)
+#include "parts_product.cuh"
 #include "split_product.cuh"
 #include "vector.cuh"
-
-constexpr bool fused = product == product_t::fused;
 
 using vector_t = vector_of<scalar_t, vector_width>;
 
@@ -18,19 +17,23 @@ __device__ __forceinline__ scalar_t with_sigmoid(scalar_t value, scalar_t factor
     }
 }
 
-// A thread does vectors_per_thread vectors, a grid's width apart. `product` and `output` may be one buffer, so neither is
-// restrict. What is left behind the last whole vector is done one by one.
+// A thread does vectors_per_thread vectors, a grid's width apart. `first` (or `small`) and `output` may be one buffer, so
+// none is restrict. What is left behind the last whole vector is done one by one.
 extern "C" __global__ void __launch_bounds__(block_size)
-    add_sigmoid(const scalar_t* product, scalar_t* output, scalar_t factor, long long count) {
+    add_sigmoid(const scalar_t* first, const scalar_t* small, const int* __restrict__ x_exponents,
+                const int* __restrict__ w_exponents, const scalar_t* __restrict__ bias, scalar_t* output,
+                scalar_t factor, long long rows, long long features) {
+    const Product product{first, small, x_exponents, w_exponents, bias, rows, features};
+    const long long count = rows * features;
     const long long vectors = count / vector_width;
     const long long width = static_cast<long long>(gridDim.x) * block_size;
     const long long thread = static_cast<long long>(blockIdx.x) * block_size + threadIdx.x;
-    for (long long first = thread; first < vectors; first += width * vectors_per_thread) {
+    for (long long begin = thread; begin < vectors; begin += width * vectors_per_thread) {
 #pragma unroll
         for (int k = 0; k < vectors_per_thread; ++k) {
-            const long long i = first + k * width;
+            const long long i = begin + k * width;
             if (i < vectors) {
-                vector_t value = reinterpret_cast<const vector_t*>(product)[i];
+                vector_t value = elements_at<vector_width>(product, i * vector_width);
                 for_each(value, [factor](scalar_t& element, int) { element = with_sigmoid(element, factor); });
                 reinterpret_cast<vector_t*>(output)[i] = value;
             }
@@ -38,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(block_size)
     }
     const long long rest = vectors * vector_width + thread;
     if (rest < count) {
-        output[rest] = with_sigmoid(product[rest], factor);
+        output[rest] = with_sigmoid(elements_at<1>(product, rest), factor);
     }
 }
 
@@ -78,6 +81,8 @@ extern "C" __global__ void __launch_bounds__(repair_threads)
     repair_rows(const float* __restrict__ x, const float* __restrict__ w, const int* __restrict__ x_unfit,
                 const int* __restrict__ w_unfit, int* __restrict__ kept_exponents, long long x_rows, long long w_rows,
                 long long depth, const scalar_t* __restrict__ bias, scalar_t* __restrict__ output, scalar_t factor) {
-    repair_rows_of_block(x, w, x_unfit, w_unfit, kept_exponents, x_rows, w_rows, depth,
-                         SigmoidEpilogue{output, bias, factor, w_rows});
+    if constexpr (fused) {
+        repair_rows_of_block(x, w, x_unfit, w_unfit, kept_exponents, x_rows, w_rows, depth,
+                             SigmoidEpilogue{output, bias, factor, w_rows});
+    }
 }

@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from tunebench.kernels import INCLUDE, split_product
-from tunebench.kernels.split_product import RowExponents, fused_product, has_passes
+from tunebench.kernels import INCLUDE, products
+from tunebench.kernels.parts_product import Product, form_of, parts_product, split
+from tunebench.kernels.products import has_passes
+from tunebench.kernels.split_product import RowExponents, fused_product
 from tunebench.kernels.tuned_module import ITEM_BYTES, SCALAR_TYPE, TunedModule, is_plain
 from tunebench.tuner.compile.base import Argument
 from tunebench.tuner.device import Device
@@ -36,7 +38,7 @@ def _is_precise_enough(exponential: str, problem: Problem) -> bool:
 
 SPACE = SearchSpace(
     tunables=(
-        *split_product.TUNABLES,
+        *products.TUNABLES,
         Tunable("exponential", ("exact", "fast")),
         Tunable("block_size", (64, 128, 256, 512, 1024), when=has_passes),
         Tunable("vector_width", (1, 2, 4), when=has_passes),
@@ -44,13 +46,13 @@ SPACE = SearchSpace(
         Tunable("in_place", (False, True), when=has_passes, host=True),
     ),
     constraints=(
-        *split_product.CONSTRAINTS,
+        *products.CONSTRAINTS,
         Constraint("vector_is_at_most_16_bytes", _fits_vector),
         Constraint("block_within_limit", _block_runs),
         Constraint("fast_exponential_is_for_float32", _is_precise_enough),
     ),
     default={
-        **split_product.DEFAULT,
+        **products.DEFAULT,
         "exponential": "exact",
         "block_size": 256,
         "vector_width": 1,
@@ -68,20 +70,23 @@ def work(problem: Problem) -> Work:
 
 
 class ModelNew(TunedModule):
-    """`Model` of `reference.py`: torch's product and one pass behind it, or one product from split halves.
+    """`Model` of `reference.py`: a product by torch, in fp32 or from parts, and a pass behind it; or one fused product.
 
-    Nothing that a result depends on is kept between calls. The fused product keeps a guess at the magnitude of the
-    weight's rows, which it verifies whenever it reads the weight (see `RowExponents`): a change is noticed in the call
-    that meets it, however it was made, also through `.data`. The verification costs no time beside the product.
+    Frozen, the parts of the weight are kept between calls (see `freeze` for how a change of the weight is noticed, and
+    its cost). Not frozen, nothing that a result depends on is kept. The fused product keeps a guess at the magnitude of
+    the weight's rows, frozen or not, which it verifies whenever it reads the weight (see `RowExponents`): a change is
+    noticed in the call that meets it, however it was made, also through `.data`. The verification costs no time beside
+    the product.
     """
 
     kernel = Kernel.declare(
         __file__,
-        entry_points=("add_sigmoid", *split_product.ENTRY_POINTS),
+        entry_points=("add_sigmoid", *products.ENTRY_POINTS),
         space=SPACE,
         work=work,
         include=INCLUDE,
-        bulk_copies=split_product.BULK_COPIES,
+        bulk_copies=products.BULK_COPIES,
+        modes=("eval", "frozen"),
     )
 
     def __init__(self, input_size: int, hidden_size: int, scaling_factor: float) -> None:
@@ -101,7 +106,8 @@ class ModelNew(TunedModule):
         parameters = [value for value in (self.gemm.weight, self.gemm.bias) if value is not None]
         if dtype not in SCALAR_TYPE or any(p.dtype != x.dtype or p.device != x.device for p in parameters):
             return None
-        return Problem({"rows": x.shape[0], "in_features": x.shape[1], "out_features": self.gemm.out_features}, dtype)
+        axes = {"rows": x.shape[0], "in_features": x.shape[1], "out_features": self.gemm.out_features}
+        return Problem(axes, dtype, {"mode": self.mode()})
 
     def tuned_forward(self, plan: Plan, *inputs: Any) -> torch.Tensor:
         """(rows, in_features) to (rows, out_features)."""
@@ -114,14 +120,24 @@ class ModelNew(TunedModule):
             offset: Argument = ctypes.c_void_p(None) if bias is None else bias.contiguous()
             fused_product(plan, x, weight, self._exponents, offset, output, factor)
             return output
-        product: torch.Tensor = self.gemm(x)
-        output = product if configuration["in_place"] else torch.empty_like(product)
+        made = self._product(plan, x)
+        output = made.memory if configuration["in_place"] else torch.empty_like(made.memory)
         block_size = configuration.integer("block_size")
         elements = configuration.integer("vector_width") * configuration.integer("vectors_per_thread")
-        blocks = min(-(-product.numel() // (block_size * elements)), _MAX_GRID_X)
-        arguments = (product, output, factor, ctypes.c_longlong(product.numel()))
+        blocks = min(-(-output.numel() // (block_size * elements)), _MAX_GRID_X)
+        sizes = (ctypes.c_longlong(size) for size in output.shape)
+        arguments = (*made.arguments(self.gemm.bias), output, factor, *sizes)
         plan.launch("add_sigmoid", (blocks, 1, 1), (block_size, 1, 1), *arguments)
         return output
+
+    def _product(self, plan: Plan, x: torch.Tensor) -> Product:
+        """By torch, in one or in parts."""
+        if plan.configuration["product"] == "fp32":
+            return Product(self.gemm(x))
+        weight = self.gemm.weight
+        settings = form_of(plan.configuration)
+        parts = self.kept("weight parts", lambda: split(plan, weight, is_weight=True), (weight,), settings)
+        return parts_product(plan, x, weight, parts)
 
     def reference_forward(self, *inputs: Any) -> torch.Tensor:
         """The reference's operations."""

@@ -8,100 +8,33 @@
 //   row_exponents    the exponent that brings each row of a matrix into range
 //   split_rows       x, once per call: its exponents and its parts, laid out tile by tile as the product reads them
 //   split_product    the product; w is read as it is and split on the way into shared memory
-//   repair_rows      strict fp32 for the rows that halves cannot hold
+//   repair_rows      strict fp32 for the rows that halves cannot hold (repair.cuh)
 //
 // What is kept of w between calls is a guess that every call verifies: its rows' exponents. The product notes each row
 // of w that does not fit its exponent, or holds an infinity or a NaN, and `repair_rows` computes what depends on such a
 // row again in strict fp32 and corrects the exponent. So no change of w, however it is made, can go unseen.
 //
-// Sizes are the tunables of kernels/split_product.py: `product_columns` rows of x in a tile, `product_stages` tiles of both
-// operands in flight, `product_cluster` blocks that share a tile of x, `sum_stages` stages (of 32 along K) between sums in
-// fp32 (0: none), and `split_threads` a block of the smaller kernels.
+// Sizes are tunables (kernels/split_product.py, kernels/products.py): `product_columns` rows of x in a tile,
+// `product_stages` tiles of both operands in flight, `product_cluster` blocks that share a tile of x, `sum_stages` stages
+// (of 32 along K) between sums in fp32 (0: none), and `split_threads` a block of the smaller kernels.
 #pragma once
 
 #include "hopper.cuh"
+#include "repair.cuh"
+#include "row_scale.cuh"
 
-// A row whose largest magnitude is m has the exponent e that brings m · 2^e into [2^10, 2^11): far from the largest
-// half (2^16), so that a row may grow a little, and low parts stay clear of underflow.
-constexpr int exponent_target = 10;
-constexpr int exponent_limit = 110;
-constexpr int exponent_of_zeros = 126;  // Any number but zero shows as a half at this scale.
+constexpr bool fused = product == product_t::fused;
+
 constexpr int tile_depth = 32;          // Along K, of one stage.
 constexpr int core_bytes = 16;          // One row of a core matrix: 8 halves.
 constexpr int product_rows = 128;       // Rows of w in a tile.
 constexpr int producer_threads = 128;
 constexpr int consumer_threads = 256;
 constexpr int product_threads = producer_threads + consumer_threads;
-constexpr int repair_threads = 256;
-
-__device__ __forceinline__ float power_of_two(int exponent) { return __int_as_float((exponent + 127) << 23); }
-
-// value · 2^exponent for exponents beyond what one float holds.
-__device__ __forceinline__ float scaled(float value, int exponent) {
-    const int half = exponent / 2;
-    return value * power_of_two(half) * power_of_two(exponent - half);
-}
-
-__device__ __forceinline__ int exponent_for(float largest) {
-    if (largest == 0.0f) {
-        return exponent_of_zeros;
-    }
-    const int exponent = ((__float_as_int(largest) >> 23) & 255) - 127;
-    return max(-exponent_limit, min(exponent_limit, exponent_target - exponent));
-}
-
-// Whether halves hold a row whose largest scaled magnitude is `largest` (NaN where any element is).
-__device__ __forceinline__ bool fits(float largest, int exponent) {
-    return exponent == exponent_of_zeros ? largest == 0.0f : largest >= 1.0f && largest < 65520.0f;
-}
-
-// Magnitudes are compared as integers: their order is that of the bits, with NaN above infinity above all numbers.
-__device__ __forceinline__ int magnitude(float value) { return __float_as_int(value) & 0x7FFFFFFF; }
-
-// The largest magnitude of a row among `threads` threads, of which this is number `thread`; of a part of the block if
-// `threads` is less than the block, which must be a whole number of warps.
-__device__ __forceinline__ int largest_of_row(const float* __restrict__ row, long long depth, bool vectors, int thread,
-                                              int threads) {
-    int largest = 0;
-    if (vectors) {
-#pragma unroll 4
-        for (long long k = thread; k < depth / 4; k += threads) {
-            const float4 v = reinterpret_cast<const float4*>(row)[k];
-            largest = max(max(largest, max(magnitude(v.x), magnitude(v.y))), max(magnitude(v.z), magnitude(v.w)));
-        }
-    } else {
-        for (long long k = thread; k < depth; k += threads) {
-            largest = max(largest, magnitude(row[k]));
-        }
-    }
-    return largest;
-}
-
-// The largest of a whole number of warps, for each of them; the block's other warps may do the same beside them.
-template <int block_threads, int threads> __device__ __forceinline__ float largest_of_warps(int largest) {
-    __shared__ int warps[block_threads / 32];
-    for (int distance = 16; distance > 0; distance /= 2) {
-        largest = max(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, distance));
-    }
-    __syncthreads();
-    if (threadIdx.x % 32 == 0) {
-        warps[threadIdx.x / 32] = largest;
-    }
-    __syncthreads();
-    const int first = threadIdx.x / threads * (threads / 32);
-    for (int warp = 0; warp < threads / 32; ++warp) {
-        largest = max(largest, warps[first + warp]);
-    }
-    return __int_as_float(largest);
-}
-
-__device__ __forceinline__ bool reads_as_vectors(const float* matrix, long long depth) {
-    return reinterpret_cast<unsigned long long>(matrix) % 16 == 0 && depth % 4 == 0;
-}
 
 extern "C" __global__ void __launch_bounds__(split_threads)
     row_exponents(const float* __restrict__ matrix, int* __restrict__ exponents, long long rows, long long depth) {
-    for (long long row = blockIdx.x; row < rows; row += gridDim.x) {
+    for (long long row = blockIdx.x; fused && row < rows; row += gridDim.x) {
         const bool vectors = reads_as_vectors(matrix, depth);
         const int mine = largest_of_row(matrix + row * depth, depth, vectors, threadIdx.x, split_threads);
         const float largest = largest_of_warps<split_threads, split_threads>(mine);
@@ -500,88 +433,8 @@ extern "C" __global__ void __launch_bounds__(split_threads)
                int* __restrict__ unfit, const int* __restrict__ kept_exponents, int* __restrict__ w_exponents,
                long long rows, long long depth, long long w_rows) {
 #if TUNEBENCH_HOPPER
-    split_rows_of_block(x, parts, exponents, unfit, kept_exponents, w_exponents, rows, depth, w_rows);
+    if constexpr (fused) {
+        split_rows_of_block(x, parts, exponents, unfit, kept_exponents, w_exponents, rows, depth, w_rows);
+    }
 #endif
-}
-
-// --- Repair ---------------------------------------------------------------------------------------------------------
-
-// Everything that depends on a row noted as unfit, again in strict fp32, tile by tile of 64 · 64; and the exponents of
-// such rows of w for later calls. 256 threads; does nothing but read the notes where all rows fit.
-template <class Epilogue>
-__device__ __forceinline__ void repair_rows_of_block(const float* __restrict__ x, const float* __restrict__ w,
-                                                     const int* __restrict__ x_unfit, const int* __restrict__ w_unfit,
-                                                     int* __restrict__ kept_exponents, long long x_rows,
-                                                     long long w_rows, long long depth, const Epilogue& epilogue) {
-    constexpr int threads = repair_threads;
-    constexpr int edge = 64;
-    constexpr int step = 16;
-    bool any_of_mine = false;
-    for (long long i = threadIdx.x; i < x_rows; i += threads) {
-        any_of_mine |= x_unfit[i] != 0;
-    }
-    for (long long i = threadIdx.x; i < w_rows; i += threads) {
-        any_of_mine |= w_unfit[i] != 0;
-    }
-    if (!__syncthreads_or(any_of_mine)) {
-        return;
-    }
-    for (long long row = blockIdx.x; row < w_rows; row += gridDim.x) {
-        if (w_unfit[row]) {
-            const int mine = largest_of_row(w + row * depth, depth, reads_as_vectors(w, depth), threadIdx.x, threads);
-            const float largest = largest_of_warps<threads, threads>(mine);
-            if (threadIdx.x == 0) {
-                kept_exponents[row] = exponent_for(largest);
-            }
-        }
-    }
-    __shared__ float x_tile[step][edge + 1];
-    __shared__ float w_tile[step][edge + 1];
-    const long long x_tiles = (x_rows + edge - 1) / edge;
-    const long long w_tiles = (w_rows + edge - 1) / edge;
-    const int across = threadIdx.x % 16;
-    const int down = threadIdx.x / 16;
-    for (long long tile = blockIdx.x; tile < x_tiles * w_tiles; tile += gridDim.x) {
-        const long long x_first = tile % x_tiles * edge;
-        const long long w_first = tile / x_tiles * edge;
-        const int mine = threadIdx.x % edge;
-        const bool unfit = threadIdx.x < edge ? x_first + mine < x_rows && x_unfit[x_first + mine]
-                                              : w_first + mine < w_rows && w_unfit[w_first + mine];
-        if (!__syncthreads_or(unfit)) {
-            continue;
-        }
-        float sums[4][4] = {};
-        for (long long first = 0; first < depth; first += step) {
-            __syncthreads();
-            for (int i = threadIdx.x; i < edge * step; i += threads) {
-                const int k = i % step;
-                const int r = i / step;
-                const bool inside = first + k < depth;
-                x_tile[k][r] = inside && x_first + r < x_rows ? x[(x_first + r) * depth + first + k] : 0.0f;
-                w_tile[k][r] = inside && w_first + r < w_rows ? w[(w_first + r) * depth + first + k] : 0.0f;
-            }
-            __syncthreads();
-#pragma unroll
-            for (int k = 0; k < step; ++k) {
-#pragma unroll
-                for (int i = 0; i < 4; ++i) {
-#pragma unroll
-                    for (int j = 0; j < 4; ++j) {
-                        sums[i][j] += x_tile[k][down + 16 * i] * w_tile[k][across + 16 * j];
-                    }
-                }
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-#pragma unroll
-            for (int j = 0; j < 4; ++j) {
-                const long long x_row = x_first + down + 16 * i;
-                const long long w_row = w_first + across + 16 * j;
-                if (x_row < x_rows && w_row < w_rows && (x_unfit[x_row] || w_unfit[w_row])) {
-                    epilogue.feature(w_row)(sums[i][j], x_row);
-                }
-            }
-        }
-    }
 }

@@ -42,8 +42,7 @@ def main(
         model = source.make_model(0, where.torch_device, ModelNew).to(memory_format=layout)  # type: ignore[call-overload]
         model.load_state_dict(reference.state_dict())
         problem = model.problem(*inputs)
-        space = kernel.space.enumerate(problem, where)
-        chosen = space[space.nearest({**kernel.space.default, **parse_values(config)})]
+        chosen = kernel.space.choose(parse_values(config), problem, where)
         model.pin(build_plan(kernel, chosen, problem, where, compiler_for(where)))
         models[name] = model
     calls = {name: lambda model=model: model(*inputs) for name, model in models.items()}

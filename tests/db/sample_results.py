@@ -97,7 +97,7 @@ CONDITIONS = Conditions(
     sm_clock_mhz=1980,
     memory_clock_mhz=3201,
     temperature_c=41,
-    throttle_reasons="power_cap",
+    throttle_reasons="sw_power_cap",
     foreign_processes=1,
 )
 

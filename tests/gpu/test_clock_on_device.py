@@ -105,7 +105,7 @@ def test_the_device_tells_its_state(cuda: Device) -> None:
     conditions = control.conditions()
     assert conditions.control_ms is not None and 0.005 < conditions.control_ms < 10
     assert conditions.sm_clock_mhz and conditions.memory_clock_mhz and conditions.temperature_c
-    assert conditions.throttle_reasons is not None
+    assert conditions.throttle_reasons
     assert read_conditions(cuda).foreign_processes is not None
 
 

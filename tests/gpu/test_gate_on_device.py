@@ -9,6 +9,7 @@ from tunebench.kernels.gemm_scale_bn.model import ModelNew as GemmScaleBn
 from tunebench.kernels.scalar_mul.model import ModelNew as ScalarMul
 from tunebench.kernels.tuned_module import TunedModule
 from tunebench.tuner.compile import compiler_for
+from tunebench.tuner.compile.base import Build
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.evaluate import Subject
@@ -16,7 +17,8 @@ from tunebench.tuner.gate.battery import Depth, run_battery
 from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.quick import Licence, QuickGate, pinned
 from tunebench.tuner.gate.record import Record
-from tunebench.tuner.gate.sanitizer import NOT_INSTALLED, find_sanitizer
+from tunebench.tuner.gate.rig import Rig
+from tunebench.tuner.gate.sanitizer import NOT_INSTALLED, find_sanitizer, sanitize
 from tunebench.tuner.kernel import Mode, Plan
 from tunebench.tuner.result import Verdict
 
@@ -35,20 +37,27 @@ def cuda() -> Device:
     return find_device("cuda")
 
 
-def verdict_of(factory: type[TunedModule], device: Device, mode: Mode = Mode.EVAL) -> Verdict:
+def prepared(factory: type[TunedModule], device: Device, mode: Mode = Mode.EVAL) -> tuple[Subject, Plan, Build]:
     kernel = factory.kernel
     subject = Subject.prepare(kernel, factory, kernel.reference(SIZES.get(kernel.name)), mode, device)
     space = kernel.space.enumerate(subject.problem, device)
     configuration = space[space.default]
     compiler = compiler_for(device)
     build = BuildCache().build(compiler, kernel.variant(configuration, subject.problem, device.architecture))
-    plan = Plan(configuration, subject.problem, device, compiler.load(build, device.index))
+    return subject, Plan(configuration, subject.problem, device, compiler.load(build, device.index)), build
+
+
+def contender_of(subject: Subject, plan: Plan, build: Build) -> KernelContender:
+    return KernelContender(subject.kernel, subject.factory, plan.configuration, compiler_for(plan.device), build)
+
+
+def verdict_of(factory: type[TunedModule], device: Device, mode: Mode = Mode.EVAL) -> Verdict:
+    subject, plan, build = prepared(factory, device, mode)
     record = Record()
-    gate = QuickGate(subject.model, subject.oracle, Licence.of(kernel))  # type: ignore[arg-type]
+    gate = QuickGate(subject.model, subject.oracle, Licence.of(subject.kernel))  # type: ignore[arg-type]
     verdict = gate.check(pinned(subject.model, plan), record)
     if verdict.passed:
-        contender = KernelContender(kernel, factory, configuration, compiler, build)
-        run_battery(subject.answers, contender, record, Depth.EVERYTHING)
+        run_battery(subject.answers, contender_of(subject, plan, build), record, Depth.EVERYTHING)
     torch.cuda.empty_cache()
     return record.verdict(verdict.tolerance)
 
@@ -74,7 +83,7 @@ def test_a_broken_kernel_is_refused_on_the_device(cuda: Device, write_kernel: Wr
         assert verdict.stages[-1].name.split(",")[0] == broken.stage, verdict.reason
 
 
-@pytest.mark.parametrize("mode", [Mode.EVAL, Mode.TRAIN])
+@pytest.mark.parametrize("mode", Mode)
 def test_gemm_scale_bn_passes_everything(cuda: Device, mode: Mode) -> None:
     verdict = verdict_of(GemmScaleBn, cuda, mode)
     assert verdict.passed, verdict.reason
@@ -91,3 +100,13 @@ def test_scalar_mul_passes_everything(cuda: Device) -> None:
 def test_the_small_kernel_passes_everything(cuda: Device, write_kernel: WriteKernel) -> None:
     verdict = verdict_of(write_kernel(), cuda)
     assert verdict.passed, verdict.reason
+
+
+@pytest.mark.skipif(find_sanitizer() is None, reason=NOT_INSTALLED)
+def test_the_sanitizer_names_the_broken_one_of_several(cuda: Device, write_kernel: WriteKernel) -> None:
+    broken = BROKEN["reads past the end and forgets it"]
+    factories = [write_kernel(), write_kernel(**broken.changes), write_kernel()]
+    subjects = [prepared(factory, cuda) for factory in factories]
+    stages = sanitize([Rig(subject.answers, contender_of(subject, *rest)) for subject, *rest in subjects])
+    assert [stage.passed for stage in stages] == [True, False, True]
+    assert "memcheck" in stages[1].detail

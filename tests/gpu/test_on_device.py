@@ -61,7 +61,7 @@ def test_more_elements_than_an_int_counts(cuda: Device) -> None:
     assert torch.equal(C[-(1 << 20) :], A[-(1 << 20) :] * 3.14)
 
 
-@pytest.mark.parametrize("mode", [Mode.EVAL, Mode.TRAIN])
+@pytest.mark.parametrize("mode", Mode)
 @pytest.mark.parametrize("pick", range(0, 1152, 97))
 def test_gemm_scale_bn(cuda: Device, mode: Mode, pick: int) -> None:
     kernel = GemmScaleBn.kernel

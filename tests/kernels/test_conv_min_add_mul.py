@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from tunebench.kernels import cudnn_graph
 from tunebench.kernels.conv_min_add_mul.model import SPACE, ModelNew
 from tunebench.kernels.conv_min_add_mul.reference import Model
 from tunebench.tuner.compile import compiler_for
@@ -70,6 +71,39 @@ def test_every_layout_and_size(convolution: str, allowed: float, layout: str) ->
             assert error(output, reference, x) < allowed
             assert output.stride() == reference(x).stride()
             assert torch.equal(output, tuned(x))
+
+
+def graph_by_torch(
+    wanted: cudnn_graph.Convolution, image: torch.Tensor, weight: torch.Tensor, epilogue: cudnn_graph.Epilogue
+) -> torch.Tensor:
+    """What cuDNN's graph computes, by torch on the CPU."""
+    assert (image.dtype, weight.dtype) == ((torch.float16,) * 2 if wanted.halves else (torch.float32,) * 2)
+    assert image.is_contiguous(memory_format=torch.channels_last)
+    assert weight.is_contiguous(memory_format=torch.channels_last)
+    assert (image.shape, weight.shape) == (wanted.image, wanted.filters)
+    product = torch.nn.functional.conv2d(image.float(), weight.float())
+    if epilogue.factors is not None:
+        product = product * epilogue.factors.view(-1, 1, 1)
+    least = torch.clamp(product + epilogue.conv_bias.view(-1, 1, 1), max=epilogue.constant)
+    return ((least + epilogue.bias) * epilogue.factor).contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize(("convolution", "allowed"), [("graph_fp16", 1e-3), ("graph_tf32", 1e-6)])
+def test_the_passes_around_a_graph(convolution: str, allowed: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The graph itself runs on a GPU alone; its input, what repairs its output and the output's layout run here too."""
+    monkeypatch.setattr(cudnn_graph, "convolve", graph_by_torch)
+    for (shape, outputs), given, weight in itertools.product(
+        (((3, 8, 10, 10), 12), ((2, 5, 11, 13), 7)), LAYOUTS, LAYOUTS
+    ):
+        reference, tuned = (model.to(memory_format=LAYOUTS[weight]) for model in pair(shape[1], outputs))
+        x = torch.randn(shape)
+        x[1] *= 1e6
+        x = x.contiguous(memory_format=LAYOUTS[given])
+        with torch.no_grad():
+            pin(tuned, configuration(convolution, "channels_last", graph_list="ranked", graph_plan=0), x)
+            output = tuned(x)
+            assert error(output, reference, x) < allowed
+            assert output.stride() == reference(x).stride()
 
 
 @pytest.mark.parametrize("bytes_", [4, 8])
@@ -153,9 +187,10 @@ def test_less_precision_only_where_the_reference_has_it() -> None:
         problem = Problem({**axes, **sizes}, "float32", options)
         return {member["convolution"] for member in SPACE.enumerate(problem, device)}
 
-    assert found("tf32", HOPPER) == {"strict", "tf32", "fp16"}
+    graphs = {"graph_fp16", "graph_tf32"} if cudnn_graph.is_installed() else set()
+    assert found("tf32", HOPPER) == {"strict", "tf32", "fp16"} | graphs
     assert found("strict", HOPPER) == {"strict"}
-    assert found("tf32", HOPPER, in_channels=4096) == {"strict", "tf32"}
+    assert found("tf32", HOPPER, in_channels=4096) == {"strict", "tf32"} | graphs - {"graph_fp16"}
     assert found("tf32", CPU) == {"strict"}
 
 
@@ -249,7 +284,7 @@ def test_the_same_seed_gives_the_same_parameters() -> None:
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize("convolution", ["tf32", "fp16"])
+@pytest.mark.parametrize("convolution", ["tf32", "fp16", "graph_fp16", "graph_tf32"])
 def test_nvrtc_compiles_for_hopper_without_spills(convolution: str) -> None:
     _, tuned = pair()
     problem = tuned.problem(torch.randn(2, 8, 9, 9))

@@ -66,7 +66,10 @@ def test_every_configuration_and_number_of_rows(mode: str, configuration: Config
         for rows in (2, 3, 8, 37, 65):
             x = torch.randn(rows, 7)
             pin(tuned, configuration, x)
-            torch.testing.assert_close(tuned(x), reference(x), rtol=1e-4, atol=1e-5)
+            # Two parts in bf16 hold 16 bits, and the deviation of two rows may be small.
+            precise = configuration.get("part_type") != "bf16"
+            rtol, atol = (1e-4, 1e-5) if precise else (5e-3, 5e-3)
+            torch.testing.assert_close(tuned(x), reference(x), rtol=rtol, atol=atol)
             assert_same_state(tuned, reference)
 
 

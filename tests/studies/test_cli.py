@@ -117,6 +117,7 @@ def test_best_and_trials_agree_with_the_study(tuned: Path) -> None:
     rows = json.loads(tunebench("best", "--db", str(tuned), "--json").stdout)
     assert [(row["kernel"], row["problem"]["options"]) for row in rows] == [
         ("gemm_scale_bn", {"mode": "eval"}),
+        ("gemm_scale_bn", {"mode": "frozen"}),
         ("gemm_scale_bn", {"mode": "train"}),
         ("scalar_mul", {}),
     ]

@@ -23,6 +23,7 @@ from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.oracle import Oracle, consult_reference
 from tunebench.tuner.gate.quick import Licence, QuickGate, pinned
 from tunebench.tuner.gate.record import Record
+from tunebench.tuner.gate.state import WEIGHT_CHANGES
 from tunebench.tuner.history import MemoryLog
 from tunebench.tuner.kernel import Mode, Plan
 from tunebench.tuner.result import Stage, TrialStatus, Verdict
@@ -191,6 +192,21 @@ def test_a_refused_finalist_is_a_row_and_never_leads(make: Make, monkeypatch: py
     assert log.comparison is not None and log.comparison.best["variety"] != 1
 
 
+def test_sizes_that_it_cannot_be_made_ready_for_are_passed_over(make: Make) -> None:
+    factory = make("weigh")
+
+    class Particular(factory):  # type: ignore[valid-type, misc]
+        @classmethod
+        def make_ready(cls, plan: Plan) -> None:
+            if plan.problem.axes["n"] % 33:
+                raise LaunchError("no plan for such a size")
+
+    verdict = verdict_of(Particular, builds_more=True)
+    assert verdict.passed, verdict.reason
+    (sizes,) = [stage for stage in verdict.stages if stage.name == "sizes"]
+    assert "no plan for such a size" in sizes.detail
+
+
 def test_the_launches_of_a_call_are_recorded_with_what_their_arguments_hold(make: Make) -> None:
     factory = make("weigh")
     kernel = factory.kernel
@@ -205,3 +221,14 @@ def test_the_launches_of_a_call_are_recorded_with_what_their_arguments_hold(make
     assert launch.buffers[:2] == (x.numpy().tobytes(), model.get_parameter("weight").detach().numpy().tobytes())
     assert len(launch.buffers[2]) == 4 * x.numel()
     assert launch.arguments == ((0, 0), (1, 0), (2, 0), ("c_long", 2112))
+
+
+def test_the_way_to_another_type_and_back_rounds_weights_and_no_buffers() -> None:
+    module = torch.nn.BatchNorm1d(2)
+    with torch.no_grad():
+        module.weight.fill_(1 + 2**-12)
+        assert module.running_mean is not None
+        module.running_mean.fill_(1 + 2**-12)
+    WEIGHT_CHANGES["to another type and back"](module)
+    assert module.weight.tolist() == [1.0, 1.0] and module.weight.dtype == torch.float32
+    assert module.running_mean.tolist() == [1 + 2**-12] * 2

@@ -73,6 +73,17 @@ def test_the_default_is_valid_or_the_nearest_valid_one() -> None:
     assert dict(wide[wide.default]) == {"block": 128, "width": 4, "grid": "one"}
 
 
+def test_a_configuration_is_chosen_by_some_of_its_values() -> None:
+    assert dict(make().choose({"block": 256}, None, None)) == {"block": 256, "width": 1, "grid": "one"}
+    assert dict(make().choose({"waves": 4}, None, None)) == {"block": 128, "width": 1, "grid": "stride", "waves": 4}
+    narrow = make(Constraint("narrow", lambda block, width: block * width <= 256))
+    assert dict(narrow.choose({"width": 4}, None, None)) == {"block": 64, "width": 4, "grid": "one"}
+    with pytest.raises(UserError, match=r"(block|width) cannot be so; the nearest that is"):
+        narrow.choose({"width": 4, "block": 256}, None, None)
+    with pytest.raises(UserError, match="waves cannot be so"):
+        make().choose({"grid": "one", "waves": 4}, None, None)
+
+
 def test_restrict_keeps_the_rest_and_moves_the_default() -> None:
     space = make().restrict({"block": [64, 256], "grid": ["stride"]})
     assert len(space.enumerate()) == 2 * 3 * 3

@@ -12,7 +12,7 @@ from torch import nn
 from tunebench.tuner.compile.base import Build, Compiler, LoadedModule
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.device import Device, device_of
-from tunebench.tuner.errors import EmptySpaceError
+from tunebench.tuner.errors import EmptySpaceError, LaunchError
 from tunebench.tuner.gate.launches import Launch, LaunchRecorder
 from tunebench.tuner.gate.quick import Licence
 from tunebench.tuner.kernel import Kernel, ModelFactory, Plan, TunableModel
@@ -98,7 +98,7 @@ class KernelContender:
         device = device_of(next(value.device for value in inputs if isinstance(value, torch.Tensor)))
         key = (problem, device)
         if key not in self._plans:
-            self._plans[key] = self._plan(problem, device)
+            self._plans[key] = self._plan(model, problem, device)
         plan = self._plans[key]
         if isinstance(plan, str):
             return plan
@@ -121,7 +121,7 @@ class KernelContender:
             model.pin(plan)
         return recorder.launches
 
-    def _plan(self, problem: Problem, device: Device) -> Plan | str:
+    def _plan(self, model: TunableModel, problem: Problem, device: Device) -> Plan | str:
         space, wanted = self._kernel.space, self._configuration
         # Tunables that matter for this problem only take their default.
         values = {tunable.name: [wanted.get(tunable.name, space.default[tunable.name])] for tunable in space.tunables}
@@ -137,4 +137,9 @@ class KernelContender:
         loaded = (variant.digest, device)
         if loaded not in self._modules:
             self._modules[loaded] = self._compiler.load(self._builds[variant.digest], device.index)
-        return Plan(configuration, problem, device, self._modules[loaded])
+        plan = Plan(configuration, problem, device, self._modules[loaded])
+        try:
+            model.make_ready(plan)
+        except LaunchError as error:
+            return str(error)  # at run time another configuration serves there
+        return plan

@@ -12,9 +12,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-_PAGE = 2 << 20  # the driver packs smaller allocations together
-_ALIGNMENT = 16
-
 
 def main(recording: str, device_index: str) -> None:
     """Make every launch, and wait for the last."""
@@ -34,17 +31,10 @@ def main(recording: str, device_index: str) -> None:
         if shared:
             limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             ask(driver.cuFuncSetAttribute, function, limit, shared)
-        # Each buffer ends where its allocation ends, and what lies behind is freed before the launch: an access beyond
-        # the end is one to memory that is nobody's.
-        pointers, allocations, gaps = [], [], []
+        pointers = []
         for buffer in buffers:
-            size = -(-max(1, len(buffer)) // _PAGE) * _PAGE
-            allocations.append(int(ask(driver.cuMemAlloc, size)))
-            gaps.append(ask(driver.cuMemAlloc, _PAGE))
-            pointers.append(allocations[-1] + (size - len(buffer)) // _ALIGNMENT * _ALIGNMENT)
+            pointers.append(int(ask(driver.cuMemAlloc, max(1, len(buffer)))))
             ask(driver.cuMemcpyHtoD, pointers[-1], buffer, len(buffer))
-        for gap in gaps:
-            ask(driver.cuMemFree, gap)
         values: list[int | float] = []
         types: list[Any] = []
         for first, second in arguments:
@@ -56,8 +46,8 @@ def main(recording: str, device_index: str) -> None:
                 types.append(getattr(ctypes, first))
         ask(driver.cuLaunchKernel, function, *grid, *block, shared, 0, (tuple(values), tuple(types)), 0)
         ask(driver.cuCtxSynchronize)
-        for allocation in allocations:
-            ask(driver.cuMemFree, allocation)
+        for pointer in pointers:
+            ask(driver.cuMemFree, pointer)
 
 
 if __name__ == "__main__":

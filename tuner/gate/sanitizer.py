@@ -13,9 +13,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -27,9 +27,11 @@ from tunebench.tuner.gate.rig import Rig
 from tunebench.tuner.result import Stage
 
 NAME = "sanitizer"
-TOOLS = ("memcheck", "racecheck")
+TOOLS: Mapping[str, tuple[str, ...]] = {"memcheck": ("--padding", str(1 << 20)), "racecheck": ()}
+"""Each tool with options of its own: padding is memory behind every buffer that is nobody's, so that no neighbour is
+read in its place."""
 AT_ONCE = 8
-"""Contenders under the tools at a time."""
+"""Contenders under the tools at a time, where each is asked about by itself."""
 
 NOT_INSTALLED = "compute-sanitizer is not installed, so neither memcheck nor racecheck was run"
 
@@ -73,6 +75,10 @@ class Inspection:
             notes.append(f"racecheck passed over {', '.join(exempt)}: it does not know the barriers of bulk copies")
         return notes
 
+    def with_those_of(self, others: Iterable[Inspection]) -> Inspection:
+        """These launches and then others of the same kernel on the same device."""
+        return replace(self, launches=sum((other.launches for other in others), self.launches))
+
     def _concerns(self, tool: str, launch: Launch) -> bool:
         return tool != "racecheck" or launch.entry_point not in self.bulk_copies
 
@@ -102,15 +108,24 @@ def sanitized(rig: Rig) -> None:
 
 
 def sanitize(rigs: Sequence[Rig]) -> list[Stage]:
-    """The stage `sanitizer` of several contenders, side by side: most of what the tools take is their start."""
-    outcomes: list[Inspection | Stage] = []
-    for rig in rigs:
-        try:
-            outcomes.append(inspection_of(rig))
-        except Refusal as refusal:
-            outcomes.append(Stage(NAME, False, 0.0, str(refusal)))
+    """The stage `sanitizer` of several contenders of one kernel.
+
+    Most of what the tools take is their start, so that they are asked about all contenders in one process, and about
+    each by itself only where they have found something.
+    """
+    inspections = [_inspection_or_stage(rig) for rig in rigs]
+    watched = [inspection for inspection in inspections if isinstance(inspection, Inspection) and inspection.launches]
+    if len(watched) > 1 and (together := _stage(watched[0].with_those_of(watched[1:]))).passed:
+        return [together if inspection in watched else _stage(inspection) for inspection in inspections]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return list(pool.map(_stage, outcomes))
+        return list(pool.map(_stage, inspections))
+
+
+def _inspection_or_stage(rig: Rig) -> Inspection | Stage:
+    try:
+        return inspection_of(rig)
+    except Refusal as refusal:
+        return Stage(NAME, False, 0.0, str(refusal))
 
 
 def _stage(outcome: Inspection | Stage) -> Stage:
@@ -142,7 +157,7 @@ def run_tool(program: str, tool: str, launches: Sequence[Launch], device_index: 
         recording = Path(folder) / "launches"
         recording.write_bytes(pickle.dumps([astuple(launch) for launch in launches]))
         child = [sys.executable, launch_again.__file__, str(recording), str(device_index)]
-        command = [program, "--tool", tool, "--error-exitcode", str(_FOUND), *child]
+        command = [program, "--tool", tool, *TOOLS[tool], "--error-exitcode", str(_FOUND), *child]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
         except subprocess.TimeoutExpired:

@@ -59,11 +59,17 @@ def _new_memory(module: nn.Module) -> None:
 
 
 def _there_and_back(module: nn.Module) -> None:
-    """To another type and back, which rounds the weights on the way."""
+    """To another type and back, which rounds the weights on the way.
+
+    Not the buffers: two that differ in their last bit may be rounded to different values.
+    """
     types = {parameter.dtype for parameter in module.parameters()}
     if len(types) == 1:
+        buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
         module.to(torch.bfloat16)
         module.to(types.pop())
+        for name, buffer in module.named_buffers():
+            buffer.copy_(buffers[name])
 
 
 WEIGHT_CHANGES: Mapping[str, Change] = {

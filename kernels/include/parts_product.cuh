@@ -1,0 +1,196 @@
+// The fp32 matrix product x · wᵀ by the library's half-precision products, from a high and a low part of each operand.
+//
+// As in split_product.cuh each row, scaled by a power of two, is split into v = high + low, and x · w is
+// x_low · w_high + x_high · w_low + x_high · w_high. Here both operands are split in memory and torch multiplies:
+//
+//   split_parts     of a matrix, the exponents of its rows, notes on those that parts cannot hold, and the parts
+//   (torch)         with one piece, one product over all three terms, the smallest first; with more, one product over the
+//                   two small terms and a batch of products over pieces of the large one, so that tensor cores, which add
+//                   with truncation, make shorter sums, and the rest is added in fp32
+//   repair_parts    strict fp32 into the first partial product for the rows that parts cannot hold
+//   Product         what a pass behind the product reads it through: adds the partial products, undoes the scales and adds
+//                   the bias, so that no pass of its own is needed for that
+//
+// A row of parts is [high | low], of x, or [low | high], of w, each part padded with zeros to whole pieces. Whole rows make
+// the small terms, the first part of x with the second of w the large one: all operands are views, and nothing is stored
+// twice. With one piece, the high parts stand once more at the end, for the large term.
+//
+// Tunables: `part_type` of the parts, `pieces` of the large term (kernels/parts_product.py), `split_threads` of a block.
+#pragma once
+
+#include "bfloat.cuh"
+#include "half.cuh"
+#include "pack.cuh"
+#include "repair.cuh"
+#include "row_scale.cuh"
+#include "vector.cuh"
+
+constexpr bool from_parts = product == product_t::parts;
+
+template <part_type_t> struct Part;
+template <> struct Part<part_type_t::fp16> {
+    using type = half_t;
+    static __device__ __forceinline__ half_t of(float value) { return to_half(value); }
+    static __device__ __forceinline__ float value(half_t part) { return from_half(part); }
+};
+template <> struct Part<part_type_t::bf16> {
+    using type = bfloat_t;
+    static __device__ __forceinline__ bfloat_t of(float value) { return to_bfloat(value); }
+    static __device__ __forceinline__ float value(bfloat_t part) { return from_bfloat(part); }
+};
+using part_t = Part<part_type>::type;
+
+constexpr int parts_of_row = pieces == 1 ? 3 : 2;
+constexpr int pack_of_parts = 8;  // 16 bytes; rows of parts are padded to whole ones.
+constexpr int unfit_exponent = 1 << 20;
+
+// One block a row. `factors` (may be null) multiplies each row before it is split. `padded` is the length of one part.
+extern "C" __global__ void __launch_bounds__(split_threads)
+    split_parts(const float* __restrict__ matrix, const float* __restrict__ factors, part_t* __restrict__ parts,
+                int* __restrict__ exponents, int* __restrict__ unfit, long long rows, long long depth, long long padded,
+                int is_weight) {
+    using pack_t = Pack<part_t, pack_of_parts>;
+    const bool vectors = reads_as_vectors(matrix, depth);
+    for (long long row = blockIdx.x; from_parts && row < rows; row += gridDim.x) {
+        const float* source = matrix + row * depth;
+        const float factor = factors ? factors[row] : 1.0f;
+        const int mine = largest_of_row(source, depth, vectors, threadIdx.x, split_threads);
+        // Rounding keeps the order: of the rounded products of a row with its factor, this is the largest.
+        const float largest = largest_of_warps<split_threads, split_threads>(mine) * __int_as_float(magnitude(factor));
+        const int exponent = exponent_for(largest);
+        if (threadIdx.x == 0) {
+            const bool fit = fits(scaled(largest, exponent), exponent);
+            exponents[row] = fit ? exponent : unfit_exponent;
+            unfit[row] = !fit;
+        }
+        const float scale = power_of_two(exponent);
+        part_t* const target = parts + row * (parts_of_row * padded);
+        for (long long k = threadIdx.x * static_cast<long long>(pack_of_parts); k < padded;
+             k += split_threads * static_cast<long long>(pack_of_parts)) {
+            const Pack<float, 4> first = load_pack<4>(source + k, depth - k, vectors && k + 4 <= depth);
+            const Pack<float, 4> second = load_pack<4>(source + k + 4, depth - k - 4, vectors && k + 8 <= depth);
+            pack_t high, low;
+#pragma unroll
+            for (int i = 0; i < pack_of_parts; ++i) {
+                const float value = (i < 4 ? first.of[i % 4] : second.of[i % 4]) * factor * scale;
+                high.of[i] = Part<part_type>::of(value);
+                low.of[i] = Part<part_type>::of(value - Part<part_type>::value(high.of[i]));
+            }
+            *reinterpret_cast<pack_t*>(target + k) = is_weight ? low : high;
+            *reinterpret_cast<pack_t*>(target + padded + k) = is_weight ? high : low;
+            if constexpr (parts_of_row == 3) {
+                *reinterpret_cast<pack_t*>(target + 2 * padded + k) = high;
+            }
+        }
+    }
+}
+
+struct RepairedProduct {
+    float* product;
+    const float* factors;  // may be null
+    long long features;
+
+    struct Feature {
+        float* product;
+        float factor;
+        long long features;
+        __device__ __forceinline__ void operator()(float value, long long row) const {
+            product[row * features] = value * factor;
+        }
+    };
+    __device__ __forceinline__ Feature feature(long long index) const {
+        return {product + index, factors ? factors[index] : 1.0f, features};
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(repair_threads)
+    repair_parts(const float* __restrict__ x, const float* __restrict__ w, const float* __restrict__ factors,
+                 const int* __restrict__ x_unfit, const int* __restrict__ w_unfit, float* __restrict__ product,
+                 long long x_rows, long long w_rows, long long depth) {
+    if constexpr (from_parts) {
+        repair_rows_of_block(x, w, x_unfit, w_unfit, nullptr, x_rows, w_rows, depth,
+                             RepairedProduct{product, factors, w_rows});
+    }
+}
+
+// What a pass reads: a product that torch has made, or partial products from parts.
+struct Product {
+    const scalar_t* first;   // the product, or the first partial product of `pieces` that follow each other
+    const scalar_t* small;   // the product of the small terms; null where it is in the first
+    const int* x_exponents;  // null: `first` is the product itself, bias and all
+    const int* w_exponents;
+    const scalar_t* bias;  // may be null
+    long long rows, features;
+
+    __device__ __forceinline__ bool is_partial() const { return from_parts && x_exponents != nullptr; }
+};
+
+// What neighbouring columns of partial products need, in registers for all rows that a thread has of them.
+template <int width> struct ProductColumns {
+    Pack<int, width> exponents{};
+    Pack<scalar_t, width> bias{};
+
+    __device__ __forceinline__ ProductColumns(const Product& product, long long column) {
+        if (product.is_partial()) {
+            const int* const from = product.w_exponents + column;
+            exponents = load_pack<width>(from, width, takes_packs<int, width>(from));
+            if (product.bias) {
+                const scalar_t* const added = product.bias + column;
+                bias = load_pack<width>(added, width, takes_packs<scalar_t, width>(added));
+            }
+        }
+    }
+};
+
+// `width` neighbouring elements of one row of the product, the bias added. The memory may be written to afterwards.
+template <int width>
+__device__ __forceinline__ vector_of<scalar_t, width> elements(const Product& product,
+                                                               const ProductColumns<width>& columns, long long row,
+                                                               long long position) {
+    using vector_t = vector_of<scalar_t, width>;
+    if (!product.is_partial()) {
+        return *reinterpret_cast<const vector_t*>(product.first + position);
+    }
+    vector_t value = load_anywhere<vector_t>(product.first + position);
+    Pack<scalar_t, width> sum{}, repaired;
+    if (product.small) {
+        vector_t small = load_anywhere<vector_t>(product.small + position);
+        for_each(small, [&sum](scalar_t& element, int i) { sum.of[i] = element; });
+    }
+    for_each(value, [&sum, &repaired](scalar_t& element, int i) {
+        repaired.of[i] = element;
+        sum.of[i] += element;
+    });
+#pragma unroll
+    for (int piece = 1; piece < pieces; ++piece) {
+        const long long place = piece * (product.rows * product.features) + position;
+        vector_t next = load_anywhere<vector_t>(product.first + place);
+        for_each(next, [&sum](scalar_t& element, int i) { sum.of[i] += element; });
+    }
+    const int x_exponent = product.x_exponents[row];
+    for_each(value, [&](scalar_t& element, int i) {
+        const int exponent = x_exponent + columns.exponents.of[i];
+        element = (exponent >= unfit_exponent - exponent_limit ? repaired.of[i] : scaled(sum.of[i], -exponent)) +
+                  columns.bias.of[i];
+    });
+    return value;
+}
+
+// As `elements`, for a pass that takes the product for one row; the elements may belong to two rows or more.
+template <int width>
+__device__ __forceinline__ vector_of<scalar_t, width> elements_at(const Product& product, long long position) {
+    using vector_t = vector_of<scalar_t, width>;
+    if (!product.is_partial()) {
+        return *reinterpret_cast<const vector_t*>(product.first + position);
+    }
+    const long long row = position / product.features;
+    const long long column = position % product.features;
+    if (column + width <= product.features) {
+        return elements<width>(product, ProductColumns<width>(product, column), row, position);
+    }
+    vector_t value;
+    for_each(value, [&product, position](scalar_t& element, int i) {
+        element = elements_at<1>(product, position + i);
+    });
+    return value;
+}

@@ -1,0 +1,86 @@
+// Strict fp32 for what depends on rows of x or w that half-precision parts cannot hold.
+#pragma once
+
+#include "row_scale.cuh"
+
+constexpr int repair_threads = 256;
+
+// Everything that depends on a row noted as unfit, again in strict fp32, tile by tile of 64 · 64; and, where exponents are
+// kept, those of such rows of w for later calls. 256 threads; does nothing but read the notes where all rows fit.
+template <class Epilogue>
+__device__ __forceinline__ void repair_rows_of_block(const float* __restrict__ x, const float* __restrict__ w,
+                                                     const int* __restrict__ x_unfit, const int* __restrict__ w_unfit,
+                                                     int* __restrict__ kept_exponents, long long x_rows,
+                                                     long long w_rows, long long depth, const Epilogue& epilogue) {
+    constexpr int threads = repair_threads;
+    constexpr int edge = 64;
+    constexpr int step = 16;
+    bool any_of_mine = false;
+    for (long long i = threadIdx.x; i < x_rows; i += threads) {
+        any_of_mine |= x_unfit[i] != 0;
+    }
+    for (long long i = threadIdx.x; i < w_rows; i += threads) {
+        any_of_mine |= w_unfit[i] != 0;
+    }
+    if (!__syncthreads_or(any_of_mine)) {
+        return;
+    }
+    for (long long row = blockIdx.x; kept_exponents && row < w_rows; row += gridDim.x) {
+        if (w_unfit[row]) {
+            const int mine = largest_of_row(w + row * depth, depth, reads_as_vectors(w, depth), threadIdx.x, threads);
+            const float largest = largest_of_warps<threads, threads>(mine);
+            if (threadIdx.x == 0) {
+                kept_exponents[row] = exponent_for(largest);
+            }
+        }
+    }
+    __shared__ float x_tile[step][edge + 1];
+    __shared__ float w_tile[step][edge + 1];
+    const long long x_tiles = (x_rows + edge - 1) / edge;
+    const long long w_tiles = (w_rows + edge - 1) / edge;
+    const int across = threadIdx.x % 16;
+    const int down = threadIdx.x / 16;
+    for (long long tile = blockIdx.x; tile < x_tiles * w_tiles; tile += gridDim.x) {
+        const long long x_first = tile % x_tiles * edge;
+        const long long w_first = tile / x_tiles * edge;
+        const int mine = threadIdx.x % edge;
+        const bool unfit = threadIdx.x < edge ? x_first + mine < x_rows && x_unfit[x_first + mine]
+                                              : w_first + mine < w_rows && w_unfit[w_first + mine];
+        if (!__syncthreads_or(unfit)) {
+            continue;
+        }
+        float sums[4][4] = {};
+        for (long long first = 0; first < depth; first += step) {
+            __syncthreads();
+            for (int i = threadIdx.x; i < edge * step; i += threads) {
+                const int k = i % step;
+                const int r = i / step;
+                const bool inside = first + k < depth;
+                x_tile[k][r] = inside && x_first + r < x_rows ? x[(x_first + r) * depth + first + k] : 0.0f;
+                w_tile[k][r] = inside && w_first + r < w_rows ? w[(w_first + r) * depth + first + k] : 0.0f;
+            }
+            __syncthreads();
+#pragma unroll
+            for (int k = 0; k < step; ++k) {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+#pragma unroll
+                    for (int j = 0; j < 4; ++j) {
+                        sums[i][j] += x_tile[k][down + 16 * i] * w_tile[k][across + 16 * j];
+                    }
+                }
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                const long long x_row = x_first + down + 16 * i;
+                const long long w_row = w_first + across + 16 * j;
+                if (x_row < x_rows && w_row < w_rows && (x_unfit[x_row] || w_unfit[w_row])) {
+                    epilogue.feature(w_row)(sums[i][j], x_row);
+                }
+            }
+        }
+    }
+}

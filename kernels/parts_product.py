@@ -1,0 +1,192 @@
+"""The host's side of `include/parts_product.cuh`: the fp32 product from half-precision parts by the library's products.
+
+TF32 parts are not among the choices: torch's matrix products are in TF32 only where a flag of the whole process says
+so, which no call could set without changing what other threads compute meanwhile; and they are slower than half types.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from tunebench.tuner.compile.base import Argument
+from tunebench.tuner.device import Device, DeviceKind
+from tunebench.tuner.kernel import Plan
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.space import Configuration, Constraint, Tunable, Value
+
+ENTRY_POINTS = ("split_parts", "repair_parts")
+"""What a source that includes `parts_product.cuh` must list."""
+
+_DTYPE = {"fp16": torch.float16, "bf16": torch.bfloat16}
+_LEAST_ARCHITECTURE = {"fp16": 70, "bf16": 80}
+_PACK = 8
+_REPAIR_THREADS = 256
+_MAX_GRID_X = 2**31 - 1
+_NULL = ctypes.c_void_p(None)
+
+
+def is_from_parts(product: str) -> bool:
+    """Whether the library makes the product from half-precision parts."""
+    return product == "parts"
+
+
+def _runs_parts(product: str, part_type: str, problem: Problem, device: Device) -> bool:
+    """Parts hold what fp32 holds, not what fp64 does; on a CPU they are multiplied in fp32, which holds them."""
+    if product != "parts":
+        return True
+    if problem.dtype != "float32":
+        return False
+    if device.kind is DeviceKind.CPU:
+        return True
+    return int(device.architecture.removeprefix("sm_")) >= _LEAST_ARCHITECTURE[part_type]
+
+
+def _fits_memory(product: str, pieces: int, problem: Problem, device: Device) -> bool:
+    """Parts and partial products take an eighth of the device at most: what eager can run must not fail here."""
+    if product != "parts":
+        return True
+    rows, depth, features = (problem.axes[name] for name in ("rows", "in_features", "out_features"))
+    parts, partial_products = (3, 1) if pieces == 1 else (2, pieces + 1)
+    needed = 2 * parts * depth * (rows + features) + 4 * partial_products * rows * features
+    return needed <= device.memory_bytes // 8
+
+
+TUNABLES = (
+    Tunable("part_type", ("fp16", "bf16"), when=is_from_parts),
+    Tunable("pieces", (1, 2, 4, 8, 16), when=is_from_parts),
+)
+CONSTRAINTS = (
+    Constraint("parts_are_for_float32_on_tensor_cores", _runs_parts),
+    Constraint("parts_fit_memory", _fits_memory),
+)
+DEFAULT: Mapping[str, Value] = {"part_type": "fp16", "pieces": 4}
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A matrix (rows, depth) in parts; all tensors are on its device.
+
+    Attributes:
+        halves: (rows, parts · padded depth) of the part type, see `parts_product.cuh`.
+        exponents, unfit: int32 (rows,): the scale of each row, and whether parts cannot hold it.
+        padded: the length of one part of a row.
+    """
+
+    halves: torch.Tensor
+    exponents: torch.Tensor
+    unfit: torch.Tensor
+    padded: int
+
+
+@dataclass(frozen=True)
+class Product:
+    """What the passes behind a product read: the product itself, or its partial products.
+
+    Attributes:
+        first: (rows, features), or `pieces` of these.
+        small: the product of the small terms, where it is not in the first.
+        x_exponents, w_exponents: of the operands' rows; None where `first` is the product itself.
+    """
+
+    first: torch.Tensor
+    small: torch.Tensor | None = None
+    x_exponents: torch.Tensor | None = None
+    w_exponents: torch.Tensor | None = None
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether the scales are still to be undone and the bias to be added."""
+        return self.x_exponents is not None
+
+    @property
+    def memory(self) -> torch.Tensor:
+        """(rows, features) of it that a pass which reads the product may write over."""
+        return self.first if self.small is None else self.small
+
+    def arguments(self, bias: torch.Tensor | None) -> tuple[Argument, ...]:
+        """In the order of the kernels' parameters.
+
+        Args:
+            bias: (features,), to be added to partial products; torch has added it to a whole one.
+        """
+        tensors = (self.first, self.small, self.x_exponents, self.w_exponents)
+        added = bias.contiguous() if self.is_partial and bias is not None else None
+        return tuple(_NULL if tensor is None else tensor for tensor in (*tensors, added))
+
+
+def form_of(configuration: Configuration) -> tuple[Value, ...]:
+    """The tunables that the parts of a matrix depend on."""
+    return (configuration["part_type"], configuration["pieces"])
+
+
+def split(plan: Plan, matrix: torch.Tensor, *, is_weight: bool, factors: torch.Tensor | None = None) -> Parts:
+    """The parts of a float32 matrix (rows, depth), by one launch on torch's current stream.
+
+    Args:
+        is_weight: whether it is the transposed factor of the product.
+        factors: (rows,), contiguous: each row is multiplied by its factor first.
+    """
+    matrix = matrix.contiguous()
+    rows, depth = matrix.shape
+    pieces = plan.configuration.integer("pieces")
+    padded = -(-depth // (_PACK * pieces)) * _PACK * pieces
+    dtype = _DTYPE[str(plan.configuration["part_type"])]
+    halves = torch.empty(rows, (3 if pieces == 1 else 2) * padded, dtype=dtype, device=matrix.device)
+    exponents, unfit = torch.empty(2, rows, dtype=torch.int32, device=matrix.device)
+    counts = (ctypes.c_longlong(value) for value in (rows, depth, padded))
+    arguments = (matrix, _NULL if factors is None else factors, halves, exponents, unfit, *counts)
+    threads = plan.configuration.integer("split_threads")
+    grid = (min(rows, _MAX_GRID_X), 1, 1)
+    plan.launch("split_parts", grid, (threads, 1, 1), *arguments, ctypes.c_int(is_weight))
+    return Parts(halves, exponents, unfit, padded)
+
+
+def parts_product(
+    plan: Plan, x: torch.Tensor, weight: torch.Tensor, weight_parts: Parts, factors: torch.Tensor | None = None
+) -> Product:
+    """x · weightᵀ, as partial products, on torch's current stream.
+
+    Args:
+        x: (rows, depth), float32.
+        weight: (features, depth), float32, on the same device.
+        weight_parts: what `split` has made of the weight and the factors.
+        factors: (features,) that the parts of the weight's rows were multiplied by.
+    """
+    x, weight = x.contiguous(), weight.contiguous()
+    x_parts = split(plan, x, is_weight=False)
+    (rows, depth), features = x.shape, len(weight)
+    pieces, padded = plan.configuration.integer("pieces"), x_parts.padded
+    small = None
+    if pieces == 1:
+        first = _multiply(x_parts.halves[None], weight_parts.halves[None])[0]
+    else:
+        x_high, w_high = x_parts.halves[:, :padded], weight_parts.halves[:, padded:]
+        stacked = (matrix.view(len(matrix), pieces, -1).transpose(0, 1) for matrix in (x_high, w_high))
+        first = _multiply(*stacked)
+        small = _multiply(x_parts.halves[None], weight_parts.halves[None])[0]
+    product = Product(first, small, x_parts.exponents, weight_parts.exponents)
+    sizes = (ctypes.c_longlong(value) for value in (rows, features, depth))
+    noted = (x, weight, _NULL if factors is None else factors, x_parts.unfit, weight_parts.unfit)
+    blocks = (plan.device.multiprocessors, 1, 1)
+    plan.launch("repair_parts", blocks, (_REPAIR_THREADS, 1, 1), *noted, first, *sizes)
+    return product
+
+
+def _multiply(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """x · wᵀ of matrices of parts, batch by batch, with fp32 sums and results: (batches, rows, features)."""
+    if not _sums_in_fp32(x):
+        return torch.bmm(x.float(), w.float().transpose(1, 2))
+    if len(x) == 1:
+        return torch.mm(x[0], w[0].T, out_dtype=torch.float32)[None]
+    return torch.bmm(x, w.transpose(1, 2), out_dtype=torch.float32)
+
+
+def _sums_in_fp32(parts: torch.Tensor) -> bool:
+    """Whether torch multiplies such parts with fp32 sums: no CPU does, nor fp16 where sums in it are allowed."""
+    if parts.device.type == "cpu":
+        return False
+    return parts.dtype != torch.float16 or not torch.backends.cuda.matmul.allow_fp16_accumulation

@@ -1,0 +1,50 @@
+"""What a kernel's source is made of: an edit of a header concerns the kernels that include it, and no others."""
+
+from pathlib import Path
+
+import pytest
+
+from tunebench.tuner.variant import KernelSource
+
+HEADERS = {
+    "near.cuh": '#pragma once\n  #  include "deep.cuh"\n',
+    "deep.cuh": '#include "near.cuh"\n#include <cstdint>\n#include "nowhere.cuh"\n',
+    "other.cuh": "#pragma once\n",
+}
+
+
+def read(folder: Path, text: str) -> KernelSource:
+    include = folder / "include"
+    include.mkdir(exist_ok=True)
+    for name, header in HEADERS.items():
+        (include / name).write_text(header)
+    (folder / "kernel.cu").write_text(text)
+    return KernelSource.read(folder / "kernel.cu", ("kernel",), include)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ('#include "near.cuh"\n', {"near.cuh", "deep.cuh"}),
+        ('#if 0\n#include "other.cuh"\n#endif\n', {"other.cuh"}),
+        ('// #include "other.cuh"\n', set()),
+        ("#include <near.cuh>\n", set()),
+        ('#define HEADER "other.cuh"\n#include HEADER\n', set(HEADERS)),
+    ],
+)
+def test_headers_that_are_included(tmp_path: Path, text: str, names: set[str]) -> None:
+    assert set(read(tmp_path, text).headers) == names
+
+
+def test_only_included_headers_make_another_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = '#include "near.cuh"\n'
+    before = read(tmp_path, text).digest
+    monkeypatch.setitem(HEADERS, "other.cuh", "// edited\n")
+    assert read(tmp_path, text).digest == before
+    monkeypatch.setitem(HEADERS, "deep.cuh", "// edited\n")
+    assert read(tmp_path, text).digest != before
+
+
+def test_the_header_beside_the_source_comes_first(tmp_path: Path) -> None:
+    (tmp_path / "other.cuh").write_text("// beside\n")
+    assert read(tmp_path, '#include "other.cuh"\n').headers == {"other.cuh": "// beside\n"}
