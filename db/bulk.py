@@ -16,7 +16,7 @@ from datetime import datetime
 from itertools import islice
 from typing import TypeAlias
 
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, func, insert, select, tuple_
 
 from tunebench.db.models import ComparisonRecord, TrialRecord
 from tunebench.db.parts import PartWriter
@@ -39,6 +39,7 @@ class Added:
         present: trials that were there already.
         conflicts: those of the new trials that are kept under a derived origin, since their study has another result
             of their configuration.
+        late_refusals: new ones, of new trials and of those that were there.
     """
 
     studies: int = 0
@@ -46,6 +47,7 @@ class Added:
     comparisons: int = 0
     present: int = 0
     conflicts: int = 0
+    late_refusals: int = 0
 
     def __add__(self, other: Added) -> Added:
         return Added(*(getattr(self, name) + getattr(other, name) for name in Added.__dataclass_fields__))
@@ -119,8 +121,9 @@ class _Writer:
             conflicts += is_new and place != study_id
         self._add_trials(new)
         comparisons = sum(self._add_comparisons(*one) for one in (*new, *found) if one[2].comparisons)
+        late_refusals = self._add_late_refusals([one for one in (*new, *found) if one[2].late_refusal])
         studies = self._parts.studies_added - studies_before
-        return Added(studies, len(new), comparisons, len(found), conflicts)
+        return Added(studies, len(new), comparisons, len(found), conflicts, late_refusals)
 
     def _place(
         self, places: _Places, study_id: int, study: StudyFacts, configuration_id: int, trial: TrialFacts
@@ -193,6 +196,16 @@ class _Writer:
             )
             self._next_numbers[study_id] = 0 if largest is None else largest + 1
         return self._next_numbers[study_id]
+
+    def _add_late_refusals(self, refused: Sequence[tuple[int, int, TrialFacts]]) -> int:
+        """Those of trials that have none yet; how many."""
+        if not refused:
+            return 0
+        place = tuple_(TrialRecord.study_id, TrialRecord.configuration_id)
+        wanted = {(study_id, configuration_id): trial.late_refusal for study_id, configuration_id, trial in refused}
+        query = select(TrialRecord.id, TrialRecord.study_id, TrialRecord.configuration_id).where(place.in_(wanted))
+        found = {number: wanted[study_id, tried] for number, study_id, tried in self._connection.execute(query)}
+        return self._parts.add_late_refusals({number: one for number, one in found.items() if one is not None})
 
     def _add_comparisons(self, study_id: int, configuration_id: int, trial: TrialFacts) -> int:
         """Those that are not there yet; how many."""

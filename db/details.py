@@ -20,6 +20,7 @@ from tunebench.db.models import (
     ContenderRecord,
     DeviceRecord,
     EnvironmentRecord,
+    LateRefusalRecord,
     MeasurementRecord,
     OriginRecord,
     SpeedUpRecord,
@@ -110,7 +111,8 @@ class TrialDetails:
 
     Attributes:
         device: its `index` is always 0: where a card sits is not recorded.
-        build, verdict, measurement: None where the trial ended before.
+        build, verdict, measurement: None where the trial ended before. The verdict has the stage of a late refusal; the
+            measurement and the comparisons are those that were made before it.
         seconds: what each phase took, by its name.
         comparisons: the newest first.
         carried_from: where the study had this configuration from when it began; None where the search proposed it.
@@ -155,7 +157,7 @@ def trial_details(database: Database, trial_id: int) -> TrialDetails:
                 environment=_environment(connection, trial.environment_id),
                 device=_device(connection, study.device_id),
                 build=_build(connection, trial),
-                verdict=_verdict(connection, trial.verdict_id),
+                verdict=_verdict(connection, trial),
                 measurement=_measurement(connection, trial.measurement_id),
                 seconds=_seconds(trial),
                 comparisons=_comparisons(connection, trial),
@@ -216,20 +218,22 @@ def _build(connection: Connection, trial: AnyRow) -> BuildDetails | None:
     )
 
 
-def _verdict(connection: Connection, number: int | None) -> Verdict | None:
-    if number is None:
+def _verdict(connection: Connection, trial: AnyRow) -> Verdict | None:
+    if trial.verdict_id is None:
         return None
-    row = _require(connection, VerdictRecord, number)
+    row = _require(connection, VerdictRecord, trial.verdict_id)
     table = VerdictStageRecord
     steps = select(table.name, table.passed, table.seconds, table.detail)
-    stages = connection.execute(steps.where(table.verdict_id == number).order_by(table.position))
-    return Verdict(
+    stages = connection.execute(steps.where(table.verdict_id == trial.verdict_id).order_by(table.position))
+    verdict = Verdict(
         passed=row.passed,
         stages=tuple(Stage(*stage) for stage in stages),
         tolerance=_number(row.tolerance),
         errors=None if row.untouched is None else _error_figures(row),
         reason=row.reason,
     )
+    late = _row(connection, LateRefusalRecord, LateRefusalRecord.trial_id, trial.id)
+    return verdict if late is None else verdict.refused_by(Stage(late.stage, False, late.seconds, late.detail))
 
 
 def _error_figures(row: AnyRow) -> ErrorFigures:

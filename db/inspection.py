@@ -24,14 +24,17 @@ from tunebench.db.models import (
     ConfigurationRecord,
     DeviceRecord,
     EnvironmentRecord,
+    LateRefusalRecord,
     MeasurementRecord,
     ProblemRecord,
     StudyRecord,
     TrialRecord,
 )
 from tunebench.db.rows import digest_of, digested_columns
+from tunebench.db.statements import STATUS
 from tunebench.db.store import Database, upgrade_database
 from tunebench.tuner.errors import DatabaseError
+from tunebench.tuner.result import TrialStatus
 
 _SHOWN = 3
 
@@ -88,12 +91,13 @@ def statistics(database: Database) -> Statistics:
     Raises:
         DatabaseError: the database cannot be read.
     """
-    grouping = (StudyRecord.kernel, DeviceRecord.name, TrialRecord.status)
+    grouping = (StudyRecord.kernel, DeviceRecord.name, STATUS)
     counts = (
         select(*grouping, func.count())
         .select_from(TrialRecord)
         .join(StudyRecord, StudyRecord.id == TrialRecord.study_id)
         .join(DeviceRecord, DeviceRecord.id == StudyRecord.device_id)
+        .outerjoin(LateRefusalRecord, LateRefusalRecord.trial_id == TrialRecord.id)
         .group_by(*grouping)
         .order_by(*grouping)
     )
@@ -129,6 +133,7 @@ def inspect_database(database: Database) -> list[Finding]:
         "every device has its digest": lambda connection: _check_digests(connection, DeviceRecord),
         "every environment has its digest": lambda connection: _check_digests(connection, EnvironmentRecord),
         "every trial decodes": _check_trials,
+        "every late refusal is of a correct trial": _check_late_refusals,
         "every sample is a time": _check_samples,
     }
     file = file_of(database.url)
@@ -246,6 +251,17 @@ def _check_trials(connection: Connection) -> tuple[int, list[str]]:
             raise DatabaseError(f"trial {row.id} has {row.seconds!r:.80} where seconds by phase belong")
 
     return _check_each(connection, (TrialRecord.id, TrialRecord.seconds, TrialRecord.recorded_at), check)
+
+
+def _check_late_refusals(connection: Connection) -> tuple[int, list[str]]:
+    table = LateRefusalRecord
+
+    def check(row: Any) -> None:
+        if row.status != TrialStatus.CORRECT:
+            raise DatabaseError(f"trial {row.trial_id} ended as {row.status!r:.80}: it cannot be refused late")
+
+    status = select(TrialRecord.status).where(TrialRecord.id == table.trial_id).scalar_subquery().label("status")
+    return _check_each(connection, (*table.__table__.columns, status), check)
 
 
 def _check_samples(connection: Connection) -> tuple[int, list[str]]:

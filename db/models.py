@@ -445,6 +445,25 @@ class TrialRecord(Base):
     run_key: Mapped[str | None]
 
 
+class LateRefusalRecord(Base):
+    """A trial that was recorded as correct, and refused by a stage of the gate that was asked after that.
+
+    The trial's own row stays as it is; whatever reads trials takes one that has a row here for a refusal.
+
+    Attributes:
+        stage, seconds, detail: as `tunebench.tuner.result.Stage` has them.
+    """
+
+    __tablename__ = "tunebench_late_refusals"
+    __table_args__ = (CheckConstraint("stage <> '' AND detail <> ''", name="says_why"), _STRICT)
+
+    trial_id: Mapped[int] = mapped_column(KEY, ForeignKey(TrialRecord.id), primary_key=True)
+    stage: Mapped[str]
+    seconds: Mapped[float]
+    detail: Mapped[str]
+    recorded_at: Mapped[datetime]
+
+
 class ComparisonRecord(_Conditions, Base):
     """The interleaved comparison that ended a study; a study that went on has several, and the newest counts.
 

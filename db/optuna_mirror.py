@@ -138,14 +138,17 @@ def _all_choices(rows: Iterable[TrialRow], given: Mapping[str, Sequence[Value]])
 def _study_to_extend(storage: RDBStorage, rows: Sequence[TrialRow], choices: dict[str, list[Value]]) -> optuna.Study:
     """The copy, empty where there was none or where it has to be made anew.
 
-    Optuna does not let a parameter's choices change within a study, and a copy that two processes extended at the same
-    moment has trials twice.
+    Optuna does not let a parameter's choices change within a study, nor a trial that is over, as one changes that is
+    refused late; and a copy that two processes extended at the same moment has trials twice.
     """
     name = _name(rows[0])
     study = optuna.create_study(storage=storage, study_name=name, direction="minimize", load_if_exists=True)
     attributes = study.user_attrs
-    copies = [trial.user_attrs.get(TRIAL_ATTRIBUTE) for trial in study.get_trials(deepcopy=False)]
-    if copies and (attributes.get(_CHOICES_ATTRIBUTE) != choices or len(set(copies)) != len(copies)):
+    copied = [trial.user_attrs for trial in study.get_trials(deepcopy=False)]
+    copies = [one.get(TRIAL_ATTRIBUTE) for one in copied]
+    refused = {row.trial_id for row in rows if row.status is TrialStatus.CORRECTNESS}
+    changed = any(one.get(TRIAL_ATTRIBUTE) in refused and one.get("status") == TrialStatus.CORRECT for one in copied)
+    if copies and (changed or attributes.get(_CHOICES_ATTRIBUTE) != choices or len(set(copies)) != len(copies)):
         optuna.delete_study(study_name=name, storage=storage)
         study = optuna.create_study(storage=storage, study_name=name, direction="minimize")
     if study.user_attrs.get(_CHOICES_ATTRIBUTE) != choices:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from sqlalchemy import Connection, Select, insert, select
-from sqlalchemy.dialects import postgresql, sqlite
 
 from tunebench.db.models import (
     Base,
@@ -17,6 +16,7 @@ from tunebench.db.models import (
     ContenderRecord,
     DeviceRecord,
     EnvironmentRecord,
+    LateRefusalRecord,
     MeasurementRecord,
     OriginRecord,
     ProblemRecord,
@@ -30,13 +30,14 @@ from tunebench.db.record import (
     ComparisonFacts,
     DeviceFacts,
     EnvironmentFacts,
+    LateRefusalFacts,
     MeasurementFacts,
     Origin,
     ProblemFacts,
     StudyFacts,
     VerdictFacts,
 )
-from tunebench.db.rows import CONDITIONS, digest_of, digested_columns
+from tunebench.db.rows import CONDITIONS, digest_of, digested_columns, unless_there
 from tunebench.tuner.problem import Problem
 
 Values: TypeAlias = dict[str, Any]
@@ -131,6 +132,15 @@ class PartWriter:
         rows = [vars(one) | _samples(one.samples_ms) for one in listed if one is not None]
         return self._add_all(MeasurementRecord, rows, listed)
 
+    def add_late_refusals(self, refusals: Mapping[int, LateRefusalFacts]) -> int:
+        """Add the late refusals of trials by their numbers, unless they have one; how many."""
+        table = LateRefusalRecord
+        there = set(self._connection.scalars(select(table.trial_id).where(table.trial_id.in_(refusals))))
+        rows = [{"trial_id": number} | vars(one) for number, one in refusals.items() if number not in there]
+        if rows:
+            self._add_shared(table, rows)
+        return len(rows)
+
     def add_comparison(self, study_id: int, configuration_id: int, comparison: ComparisonFacts) -> None:
         """Add a comparison with its samples and ratios."""
         values = {
@@ -186,9 +196,8 @@ class PartWriter:
         return int(number), created
 
     def _add_shared(self, table: type[Base], rows: Sequence[Values]) -> None:
-        """Add rows that another writer may be adding at this moment; on PostgreSQL writers do not wait."""
-        creation = sqlite.insert(table) if self._connection.dialect.name == "sqlite" else postgresql.insert(table)
-        self._connection.execute(creation.on_conflict_do_nothing(), list(rows))
+        """Add rows that another writer may be adding at this moment."""
+        self._connection.execute(unless_there(self._connection, table), list(rows))
 
     def _add_all(self, table: type[Base], rows: Sequence[Values], listed: Sequence[object]) -> list[int | None]:
         """Add a row for each thing that is there; the numbers in their order, None for what is not there."""

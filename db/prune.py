@@ -14,7 +14,7 @@ from tunebench.db.columns import KEY
 from tunebench.db.engine import file_of
 from tunebench.db.models import ComparisonRecord, StudyRecord, TrialRecord
 from tunebench.db.sqlite_file import back_up
-from tunebench.db.statements import AnySelect, Condition, winners
+from tunebench.db.statements import CORRECT, AnySelect, Condition, winners
 from tunebench.db.store import Database
 from tunebench.tuner.errors import UserError
 
@@ -34,6 +34,7 @@ _STEPS = (
     ("speed_ups", f"comparison_id IN (SELECT id FROM {_COMPARISONS})"),
     ("contenders", f"comparison_id IN (SELECT id FROM {_COMPARISONS})"),
     ("comparisons", f"id IN (SELECT id FROM {_COMPARISONS})"),
+    ("late_refusals", f"trial_id IN (SELECT id FROM {_PRUNED})"),
     ("trials", f"id IN (SELECT id FROM {_PRUNED})"),
     ("measurements", f"id IN (SELECT measurement_id FROM {_PRUNED})"),
     ("verdict_stages", f"verdict_id IN (SELECT verdict_id FROM {_PRUNED})"),
@@ -137,10 +138,14 @@ def _going(pruning: Pruning) -> AnySelect:
     going = select(*(getattr(TrialRecord, column.name) for column in _GOING.columns)).where(*_conditions(pruning))
     if pruning.winners:
         return going
-    confirmed = select(TrialRecord.id).join(
-        ComparisonRecord,
-        (ComparisonRecord.study_id == TrialRecord.study_id)
-        & (ComparisonRecord.configuration_id == TrialRecord.configuration_id),
+    confirmed = (
+        select(TrialRecord.id)
+        .join(
+            ComparisonRecord,
+            (ComparisonRecord.study_id == TrialRecord.study_id)
+            & (ComparisonRecord.configuration_id == TrialRecord.configuration_id),
+        )
+        .where(CORRECT)
     )
     kept = union(select(winners([]).c.trial_id), confirmed).subquery("kept")
     return going.where(TrialRecord.id.not_in(select(kept)))

@@ -20,6 +20,7 @@ from tunebench.db.statements import (
     study_conditions,
     unless_many,
     winners,
+    with_status,
     with_values,
 )
 from tunebench.db.store import Database
@@ -164,15 +165,15 @@ def trials(
         conditions.append(TrialRecord.study_id.in_(studies))
     if trial_id is not None:
         conditions.append(TrialRecord.id == trial_id)
-    if status is not None:
-        names = [status.value] if isinstance(status, TrialStatus) else [one.value for one in status]
-        if not names:
-            return []
-        conditions.append(TrialRecord.status.in_(names))
+    statuses = [status] if isinstance(status, TrialStatus) else status
+    if statuses is not None and not statuses:
+        return []
     times = [TrialRecord.recorded_at >= since] if since is not None else []
     times += [TrialRecord.recorded_at < until] if until is not None else []
     problems: dict[str, Problem] = {}
     with database.reading() as connection:
+        if statuses is not None:
+            conditions.append(with_status(connection, statuses))
         if of_studies and order is Order.FASTEST:
             conditions.append(of_many(connection, studies))
         if times:

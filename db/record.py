@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
 from typing import Annotated, Any, ClassVar
@@ -21,7 +21,7 @@ from pydantic.types import Strict, StringConstraints
 from tunebench.db.strict_json import EntryError, parse_json
 from tunebench.tuner.compile.base import CompilerName
 from tunebench.tuner.device import DeviceKind
-from tunebench.tuner.result import CacheRegime, TrialStatus
+from tunebench.tuner.result import CacheRegime, TrialStatus, late_message
 
 _LARGEST = 2**63 - 1
 # Room above it, so that the next trial of the same study has a number too.
@@ -306,12 +306,23 @@ class ComparisonFacts(_Conditions):
 
 
 @dataclass(frozen=True)
+class LateRefusalFacts(_Part):
+    """A stage of the gate that refused a trial after it was recorded as correct."""
+
+    stage: Annotated[Name, Field(min_length=1)]
+    seconds: Finite
+    detail: Annotated[LongText, Field(min_length=1)]
+    recorded_at: Moment
+
+
+@dataclass(frozen=True)
 class TrialFacts(_Part):
-    """One configuration tried.
+    """One configuration tried, as it was recorded.
 
     Attributes:
         number: in its study; None lets the database give the next one.
         seconds: what each phase took.
+        late_refusal: takes a correct trial back, see `standing`.
     """
 
     number: Annotated[int, Strict(), Field(ge=0, le=_LARGEST_NUMBER)] | None
@@ -327,6 +338,7 @@ class TrialFacts(_Part):
     message: LongText
     comparisons: tuple[ComparisonFacts, ...] = field(default=())
     run_key: LongText | None = field(default=None)
+    late_refusal: LateRefusalFacts | None = field(default=None)
 
     def __post_init__(self) -> None:
         timed, refused = self.status.timed, self.status is TrialStatus.CORRECTNESS
@@ -342,6 +354,26 @@ class TrialFacts(_Part):
             raise ValueError("build_cached stands beside a build")
         if self.comparisons and not timed:
             raise ValueError(f"a trial that ended as {self.status} has won no comparison")
+        if self.late_refusal is not None and self.status is not TrialStatus.CORRECT:
+            raise ValueError(f"a trial that ended as {self.status} cannot be refused late")
+
+    @property
+    def standing(self) -> TrialFacts:
+        """What the trial is for whoever does not know late refusals: a failure without a time where it has one."""
+        late = self.late_refusal
+        if late is None or self.verdict is None:
+            return self
+        stage = StageFacts(late.stage, False, late.seconds, late.detail)
+        verdict = replace(self.verdict, passed=False, reason=late.detail, stages=(*self.verdict.stages, stage))
+        return replace(
+            self,
+            status=TrialStatus.CORRECTNESS,
+            verdict=verdict,
+            measurement=None,
+            message=late_message(late.stage, late.detail),
+            comparisons=(),
+            late_refusal=None,
+        )
 
 
 @dataclass(frozen=True)

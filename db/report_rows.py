@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import func, select
+from sqlalchemy import and_, func, select
 
 from tunebench.db.decode import configuration_of, problem_of, reasons_of
 from tunebench.db.models import (
@@ -22,6 +22,7 @@ from tunebench.db.models import (
     StudyRecord,
     TrialRecord,
 )
+from tunebench.db.statements import CORRECT
 from tunebench.db.store import Database
 from tunebench.tuner.device import Device, DeviceKind
 from tunebench.tuner.environment import Environment
@@ -140,7 +141,7 @@ def studies(
 
 
 def newest_comparison(database: Database, study_id: int) -> ComparisonRow | None:
-    """The study's newest comparison; None where none was concluded.
+    """The study's newest comparison whose winner still stands; None where there is none.
 
     Raises:
         DatabaseError: the database cannot be read, or holds what tunebench does not write.
@@ -153,7 +154,14 @@ def newest_comparison(database: Database, study_id: int) -> ComparisonRow | None
             ConfigurationRecord.key,
         )
         .join(ConfigurationRecord, ConfigurationRecord.id == ComparisonRecord.configuration_id)
-        .where(ComparisonRecord.study_id == study_id)
+        .join(
+            TrialRecord,
+            and_(
+                TrialRecord.study_id == ComparisonRecord.study_id,
+                TrialRecord.configuration_id == ComparisonRecord.configuration_id,
+            ),
+        )
+        .where(ComparisonRecord.study_id == study_id, CORRECT)
         .order_by(ComparisonRecord.concluded_at.desc(), ComparisonRecord.id.desc())
         .limit(1)
     )

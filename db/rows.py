@@ -26,6 +26,7 @@ from tunebench.db.models import (
     ContenderRecord,
     DeviceRecord,
     EnvironmentRecord,
+    LateRefusalRecord,
     MeasurementRecord,
     ProblemRecord,
     SpeedUpRecord,
@@ -39,7 +40,7 @@ from tunebench.tuner.device import Device
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.history import Carried, StudyDescription
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.result import Comparison, Conditions, Measurement, TrialResult, Verdict
+from tunebench.tuner.result import Comparison, Conditions, Measurement, Stage, TrialResult, Verdict
 from tunebench.tuner.space import Configuration
 
 CONDITIONS = tuple(one.name for one in fields(Conditions))
@@ -120,6 +121,15 @@ def trial_row(connection: Connection, study_id: int, environment_id: int, number
         "run_key": result.run_key,
     }
     return _add(connection, TrialRecord, values)
+
+
+def late_refusal_rows(connection: Connection, study_id: int, numbers: Sequence[int], stage: Stage) -> None:
+    """Refuse correct trials of a study by a stage that was asked later; one that is refused already stays as it is."""
+    refusal = {"stage": stage.name, "seconds": stage.seconds, "detail": stage.detail, "recorded_at": datetime.now(UTC)}
+    trials = select(TrialRecord.id).where(TrialRecord.study_id == study_id, TrialRecord.number.in_(numbers))
+    rows = [{"trial_id": trial_id, **refusal} for trial_id in connection.scalars(trials)]
+    if rows:
+        connection.execute(unless_there(connection, LateRefusalRecord), rows)
 
 
 def comparison_row(connection: Connection, study_id: int, environment_id: int, comparison: Comparison) -> int:
@@ -276,8 +286,13 @@ def _find_or_create(
     if found is not None:
         return int(found), False
     # Another writer may have been first since; on PostgreSQL writers do not wait for each other.
-    creation = sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
-    created = connection.scalar(creation.on_conflict_do_nothing().returning(number), {**identity, **rest})
+    created = connection.scalar(unless_there(connection, table).returning(number), {**identity, **rest})
     if created is not None:
         return int(created), True
     return int(connection.execute(wanted).scalar_one()), False
+
+
+def unless_there(connection: Connection, table: type[Base]) -> sqlite.Insert | postgresql.Insert:
+    """Adding rows that another writer may be adding at this moment; on PostgreSQL writers do not wait."""
+    creation = sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
+    return creation.on_conflict_do_nothing()

@@ -19,6 +19,7 @@ from tunebench.db.models import (
     ContenderRecord,
     DeviceRecord,
     EnvironmentRecord,
+    LateRefusalRecord,
     MeasurementRecord,
     OriginRecord,
     ProblemRecord,
@@ -36,6 +37,7 @@ from tunebench.db.record import (
     Entry,
     EntryPointFacts,
     EnvironmentFacts,
+    LateRefusalFacts,
     MeasurementFacts,
     Origin,
     ProblemFacts,
@@ -175,6 +177,7 @@ class _Reader:
         verdicts = self._verdicts({row["verdict_id"] for row in page} - {None})
         measurements = self._by_id(MeasurementRecord, {row["measurement_id"] for row in page} - {None})
         comparisons = self._comparisons({row["study_id"] for row in page}, {row["configuration_id"] for row in page})
+        refusals = self._parts(LateRefusalRecord, "trial_id", [row["id"] for row in page])
         for row in page:
             trial = _only(row, _names(TrialFacts))
             trial["configuration"] = _configuration(configurations[row["configuration_id"]]["key"])
@@ -184,6 +187,7 @@ class _Reader:
             measured = measurements.get(row["measurement_id"])
             trial["measurement"] = measured and _only(measured, _names(MeasurementFacts))
             trial["comparisons"] = comparisons.get((row["study_id"], row["configuration_id"]), [])
+            trial["late_refusal"] = next((_only(one, _names(LateRefusalFacts)) for one in refusals[row["id"]]), None)
             yield entry_of({"study": self.study(row["study_id"]), "trial": trial})
 
     def study(self, study_id: int) -> Values:

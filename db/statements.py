@@ -7,7 +7,7 @@ in the order wanted, which lets a limit end the search early however many trials
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, TypeAlias
 
@@ -21,7 +21,9 @@ from sqlalchemy import (
     SQLColumnExpression,
     Subquery,
     and_,
+    case,
     cast,
+    exists,
     func,
     literal,
     literal_column,
@@ -38,6 +40,7 @@ from tunebench.db.models import (
     ComparisonRecord,
     ConfigurationRecord,
     DeviceRecord,
+    LateRefusalRecord,
     MeasurementRecord,
     ProblemRecord,
     SpeedUpRecord,
@@ -45,7 +48,7 @@ from tunebench.db.models import (
     TrialRecord,
 )
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.result import Baseline, CacheRegime, Ratio, TrialStatus
+from tunebench.tuner.result import Baseline, CacheRegime, Ratio, TrialStatus, late_message
 from tunebench.tuner.space import Configuration, Value
 
 AnySelect: TypeAlias = Select[*tuple[Any, ...]]
@@ -54,8 +57,18 @@ Condition: TypeAlias = ColumnElement[bool]
 _FEW = 50_000
 """So many trials are found through an index and sorted in some ten milliseconds."""
 
-CORRECT: Condition = TrialRecord.status == literal_column(f"'{TrialStatus.CORRECT.value}'")
+_STANDS: Condition = ~exists().where(LateRefusalRecord.trial_id == TrialRecord.id)
+
+_RECORDED_CORRECT: Condition = TrialRecord.status == literal_column(f"'{TrialStatus.CORRECT.value}'")
 """Spelt out because a partial index serves a constant only, not a bound parameter."""
+
+CORRECT: Condition = and_(_RECORDED_CORRECT, _STANDS)
+
+STATUS: ColumnElement[str] = case(
+    (LateRefusalRecord.trial_id.is_not(None), literal_column(f"'{TrialStatus.CORRECTNESS.value}'")),
+    else_=TrialRecord.status,
+)
+"""A trial's status as it stands, where its late refusal is joined."""
 
 _SPEED_UPS = {baseline: aliased(SpeedUpRecord, name=f"over_{baseline.value}") for baseline in Baseline}
 _RATIO = ("ratio", "low", "high", "rounds", "confidence")
@@ -88,6 +101,21 @@ def _equal(table: Any, columns: Mapping[str, object]) -> list[Condition]:
     return [getattr(table, name) == value for name, value in columns.items() if value is not None]
 
 
+def with_status(connection: Connection, statuses: Collection[TrialStatus]) -> Condition:
+    """Trials that stand in one of these ways.
+
+    Where nothing was refused late, as nearly always, that is how they were recorded, which an index serves.
+    """
+    recorded = TrialRecord.status.in_([status.value for status in statuses])
+    late = select(LateRefusalRecord.trial_id)
+    changed = {TrialStatus.CORRECT, TrialStatus.CORRECTNESS} & set(statuses)
+    if len(changed) != 1 or connection.scalar(late.limit(1)) is None:
+        return recorded
+    if TrialStatus.CORRECTNESS in changed:
+        return or_(recorded, TrialRecord.id.in_(late))
+    return and_(recorded, _STANDS)
+
+
 def unless_many(connection: Connection, condition: Condition) -> Condition:
     """The same condition on trials, in a form that is fast whether it holds for few trials or for many.
 
@@ -106,7 +134,7 @@ def of_many(connection: Connection, studies: AnySelect) -> Condition:
     Few are found by study and sorted; of many, a walk through all in that order soon meets enough.
     """
     condition = TrialRecord.study_id.in_(studies)
-    some = select(literal(1)).select_from(TrialRecord).where(condition, CORRECT).limit(_FEW + 1)
+    some = select(literal(1)).select_from(TrialRecord).where(condition, _RECORDED_CORRECT).limit(_FEW + 1)
     if (connection.scalar(select(func.count()).select_from(some.subquery())) or 0) > _FEW:
         # An expression that the index by study does not serve.
         return (TrialRecord.study_id + 0).in_(studies)
@@ -236,6 +264,7 @@ def everything_about(picked: CTE) -> AnySelect:
         .correlate(TrialRecord)
         .scalar_subquery()
     )
+    standing = LateRefusalRecord.trial_id.is_(None)
     query = (
         select(
             TrialRecord.id,
@@ -253,7 +282,7 @@ def everything_about(picked: CTE) -> AnySelect:
             StudyRecord.compiler,
             StudyRecord.sampler,
             StudyRecord.seed,
-            TrialRecord.status,
+            STATUS.label("status"),
             ConfigurationRecord.key.label("configuration_key"),
             MeasurementRecord.median_ms,
             MeasurementRecord.low_ms,
@@ -261,6 +290,8 @@ def everything_about(picked: CTE) -> AnySelect:
             MeasurementRecord.regime,
             TrialRecord.recorded_at,
             TrialRecord.message,
+            LateRefusalRecord.stage.label("refusing_stage"),
+            LateRefusalRecord.detail.label("refusing_detail"),
             ComparisonRecord.concluded_at,
             *(column for baseline in Baseline for column in _ratio_columns(baseline)),
         )
@@ -270,8 +301,10 @@ def everything_about(picked: CTE) -> AnySelect:
         .join(ProblemRecord, ProblemRecord.id == StudyRecord.problem_id)
         .join(DeviceRecord, DeviceRecord.id == StudyRecord.device_id)
         .join(ConfigurationRecord, ConfigurationRecord.id == TrialRecord.configuration_id)
-        .outerjoin(MeasurementRecord, MeasurementRecord.id == TrialRecord.measurement_id)
-        .outerjoin(ComparisonRecord, ComparisonRecord.id == newest)
+        .outerjoin(LateRefusalRecord, LateRefusalRecord.trial_id == TrialRecord.id)
+        # One that was refused late has no time and has won nothing.
+        .outerjoin(MeasurementRecord, and_(MeasurementRecord.id == TrialRecord.measurement_id, standing))
+        .outerjoin(ComparisonRecord, and_(ComparisonRecord.id == newest, standing))
     )
     for baseline, table in _SPEED_UPS.items():
         over = and_(table.comparison_id == ComparisonRecord.id, table.baseline == baseline.value)
@@ -292,7 +325,7 @@ def fields_of(row: Row[*tuple[Any, ...]], problems: dict[str, Problem]) -> dict[
     Raises:
         DatabaseError: the row holds what tunebench does not write.
     """
-    key = row.problem_key
+    key, stage = row.problem_key, row.refusing_stage
     if key not in problems:
         problems[key] = problem_of(key, row.dtype, row.axes, row.options)
     return {
@@ -315,7 +348,7 @@ def fields_of(row: Row[*tuple[Any, ...]], problems: dict[str, Problem]) -> dict[
         "high_ms": row.high_ms,
         "regime": None if row.regime is None else regime_of(row.regime),
         "recorded_at": row.recorded_at,
-        "message": row.message,
+        "message": row.message if stage is None else late_message(stage, row.refusing_detail),
         "confirmed_at": row.concluded_at,
         **{f"over_{baseline.value}": _ratio(row, baseline) for baseline in Baseline},
     }

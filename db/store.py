@@ -15,14 +15,14 @@ from sqlalchemy.exc import IntegrityError
 from tunebench.db.decode import configuration_of, status_of
 from tunebench.db.details import trial_details
 from tunebench.db.engine import default_file, file_of, first_line, for_writing, locate, make_engine, name_of, translated
-from tunebench.db.models import ConfigurationRecord, MeasurementRecord, TrialRecord
-from tunebench.db.rows import comparison_row, environment_row, study_row, trial_row
+from tunebench.db.models import ConfigurationRecord, LateRefusalRecord, MeasurementRecord, TrialRecord
+from tunebench.db.rows import comparison_row, environment_row, late_refusal_rows, study_row, trial_row
 from tunebench.db.sqlite_file import FileState, look_at, require_folder, use_wal
 from tunebench.db.upgrade import HEAD, Upgrade, require_known, revision_of, upgrade
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.errors import DatabaseError, DatabaseMissingError
 from tunebench.tuner.history import Carried, PastTrial, StudyDescription
-from tunebench.tuner.result import Comparison, TrialResult
+from tunebench.tuner.result import Comparison, Stage, TrialResult
 
 
 class Database:
@@ -118,17 +118,16 @@ class StudyLog:
                 TrialRecord.median_ms,
                 MeasurementRecord.clock,
                 TrialRecord.run_key,
+                LateRefusalRecord.trial_id,
             )
             .join(ConfigurationRecord, ConfigurationRecord.id == TrialRecord.configuration_id)
             .outerjoin(MeasurementRecord, MeasurementRecord.id == TrialRecord.measurement_id)
+            .outerjoin(LateRefusalRecord, LateRefusalRecord.trial_id == TrialRecord.id)
             .where(TrialRecord.study_id == self.study_id)
             .order_by(TrialRecord.number)
         )
         with self._database.reading() as connection:
-            return [
-                PastTrial(number, configuration_of(key), status_of(status), median_ms, clock, run_key)
-                for number, key, status, median_ms, clock, run_key in connection.execute(query)
-            ]
+            return [_past(*row) for row in connection.execute(query)]
 
     def result(self, number: int) -> TrialResult:
         """What came of a trial of this study, its build apart.
@@ -141,9 +140,8 @@ class StudyLog:
             trial_id = connection.execute(wanted).scalar_one()
         found = trial_details(self._database, trial_id)
         row = found.row
-        return TrialResult(
-            row.configuration, row.status, None, found.verdict, found.measurement, row.message, found.seconds
-        )
+        measurement = found.measurement if row.status.timed else None
+        return TrialResult(row.configuration, row.status, None, found.verdict, measurement, row.message, found.seconds)
 
     def record(self, number: int, result: TrialResult) -> None:
         """Add a trial with its build, verdict and measurement, in one transaction.
@@ -160,6 +158,15 @@ class StudyLog:
                     f"({first_line(error.orig)}): another process may be running the same study"
                 ) from error
 
+    def refuse(self, numbers: Sequence[int], stage: Stage) -> None:
+        """Add a late refusal of each of these trials of this study, in one transaction; one that has one keeps it.
+
+        Raises:
+            DatabaseError: the database cannot be written, or refuses it.
+        """
+        with self._database.writing() as connection:
+            late_refusal_rows(connection, self.study_id, numbers, stage)
+
     def conclude(self, comparison: Comparison) -> None:
         """Add the comparison that ends the study, in one transaction; its best must be one of the study's trials.
 
@@ -168,6 +175,19 @@ class StudyLog:
         """
         with self._database.writing() as connection:
             comparison_row(connection, self.study_id, self._environment_id, comparison)
+
+
+def _past(
+    number: int,
+    key: str,
+    status: str,
+    median_ms: float | None,
+    clock: str | None,
+    run_key: str | None,
+    refused_late: int | None,
+) -> PastTrial:
+    trial = PastTrial(number, configuration_of(key), status_of(status), median_ms, clock, run_key)
+    return trial if refused_late is None else trial.refused()
 
 
 def open_database(url_or_path: str | Path | None = None, *, read_only: bool = False) -> Database:

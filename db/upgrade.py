@@ -11,7 +11,7 @@ from tunebench.db.models import VERSION_TABLE
 from tunebench.db.sqlite_file import back_up
 from tunebench.tuner.errors import DatabaseError
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008")
 """Every revision in order, so that opening a database needs no Alembic; a test compares it with the migrations."""
 
 HEAD = REVISIONS[-1]

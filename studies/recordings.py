@@ -56,7 +56,7 @@ def _largest(entries: Iterable[Entry], source: str) -> list[RecordedSpace]:
     for entry in entries:
         if entry.trial is None:
             continue
-        facts, measured = entry.study, entry.trial.measurement
+        facts, measured = entry.study, entry.trial.standing.measurement
         study = repr(facts)
         problem = Problem(facts.problem.axes, facts.problem.dtype, facts.problem.options)
         belongs[study] = (facts.kernel, str(problem), facts.device.name, facts.source_digest)

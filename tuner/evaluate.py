@@ -291,7 +291,7 @@ class LocalEvaluator:
             f"{self._floor_ms:.4g} ms at least: it does not do the work in every call"
         )
         stage = Stage("roofline", False, time.perf_counter() - started, reason)
-        return replace(verdict, passed=False, stages=(*verdict.stages, stage), reason=reason)
+        return verdict.refused_by(stage)
 
     def _compiled_call(self) -> tuple[dict[Baseline, Call], dict[Baseline, str]]:
         """The reference under torch.compile where that is wanted, or why it is missing."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tunebench.tuner.compile.base import CompilerName
 from tunebench.tuner.device import Device
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.result import Comparison, TrialResult, TrialStatus
+from tunebench.tuner.result import Comparison, Stage, TrialResult, TrialStatus
 from tunebench.tuner.space import Configuration
 
 
@@ -73,9 +73,16 @@ class PastTrial:
             result.run_key,
         )
 
+    def refused(self) -> PastTrial:
+        """The same once a later stage has refused it."""
+        return replace(self, status=TrialStatus.CORRECTNESS, median_ms=None, clock=None)
+
 
 class TrialLog(Protocol):
-    """Where one study's trials are kept. Every call is one transaction: it has happened entirely, or not at all."""
+    """Where one study's trials are kept. Every call is one transaction: it has happened entirely, or not at all.
+
+    A trial that was refused late is told as what it is then, see `TrialResult.refused_late`.
+    """
 
     def past(self) -> Sequence[PastTrial]:
         """The study's trials so far, by number."""
@@ -85,6 +92,9 @@ class TrialLog(Protocol):
 
     def record(self, number: int, result: TrialResult) -> None:
         """Add a trial."""
+
+    def refuse(self, numbers: Sequence[int], stage: Stage) -> None:
+        """Take back correct trials, all of them one and the same run, because a later stage has refused it."""
 
     def conclude(self, comparison: Comparison) -> None:
         """Add the interleaved comparison that ends the study."""
@@ -110,6 +120,11 @@ class MemoryLog:
         if number != len(self.results):
             raise ValueError(f"trial {number} recorded after {len(self.results)} trials")
         self.results.append(result)
+
+    def refuse(self, numbers: Sequence[int], stage: Stage) -> None:
+        """Keep what is left of these trials."""
+        for number in numbers:
+            self.results[number] = self.results[number].refused_late(stage)
 
     def conclude(self, comparison: Comparison) -> None:
         """Keep the comparison."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tunebench.tuner.compile.base import Build
 from tunebench.tuner.space import Configuration
@@ -95,6 +95,10 @@ class Verdict:
         if self.passed == bool(self.reason):
             raise ValueError("a refusal has a reason and a pass has none")
 
+    def refused_by(self, stage: Stage) -> Verdict:
+        """The same with one more stage, which did not pass."""
+        return replace(self, passed=False, stages=(*self.stages, stage), reason=stage.detail)
+
 
 class CacheRegime(enum.StrEnum):
     """What the caches hold when a sample starts; figures of different regimes are never ranked together."""
@@ -178,6 +182,22 @@ class TrialResult:
             raise ValueError("a trial is refused for correctness exactly when its verdict did not pass")
         if not self.status.timed and not self.message:
             raise ValueError(f"a {self.status} trial says why")
+
+    def refused_late(self, stage: Stage) -> TrialResult:
+        """What is left of a correct result that a stage refuses after it was recorded: no time."""
+        assert self.verdict is not None
+        return replace(
+            self,
+            status=TrialStatus.CORRECTNESS,
+            verdict=self.verdict.refused_by(stage),
+            measurement=None,
+            message=late_message(stage.name, stage.detail),
+        )
+
+
+def late_message(stage: str, detail: str) -> str:
+    """What a trial says that was recorded as correct and refused by a stage after that."""
+    return f"refused late by {stage}: {detail}"
 
 
 MEANINGFUL = 0.01

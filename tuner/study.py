@@ -21,10 +21,11 @@ from tunebench.tuner.compile.base import Build, Compiler
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.errors import CompileError, CompileTimeoutError
 from tunebench.tuner.evaluate import Evaluator, Finalist
+from tunebench.tuner.gate.battery import proven
 from tunebench.tuner.history import Carried, PastTrial, TrialLog
 from tunebench.tuner.identity import KnownRuns
 from tunebench.tuner.kernel import Kernel
-from tunebench.tuner.result import Comparison, TrialResult, TrialStatus
+from tunebench.tuner.result import Comparison, Stage, TrialResult, TrialStatus
 from tunebench.tuner.sampler import PoolSampler, SpaceExhausted
 from tunebench.tuner.space import Configuration, ValidSpace
 
@@ -270,33 +271,60 @@ class StudyRun:
             self._repeats.add(trial.number)
 
     def _conclude(self) -> Comparison | None:
-        ranked = self._ranked()
-        if not ranked:
+        sane: dict[Configuration, Finalist] = {}
+        # A refusal makes room among the finalists for others, until all of them stand.
+        while unasked := [trial for trial in self._contenders() if trial.configuration not in sane]:
+            finalists = [self._built(one.configuration) for one in unasked if self._proves(one)]
+            sane |= {finalist[0]: finalist for finalist in self._sane(finalists)}
+        contenders = [sane[trial.configuration] for trial in self._contenders()]
+        if not contenders:
             return None
         default = self._space[self._space.default]
-        correct = any(trial.configuration == default for trial in ranked)
-        contenders = [one for one in self._finalists(ranked) if one != default] + [default] * correct
-        sane = self._sane([self._built(one) for one in contenders])
-        if not sane:
-            return None
-        finalists = [finalist for finalist in sane if finalist[0] != default]
-        baseline = next((finalist for finalist in sane if finalist[0] == default), None)
-        comparison = self._evaluator.compare(finalists, baseline)
+        baseline = next((finalist for finalist in contenders if finalist[0] == default), None)
+        comparison = self._evaluator.compare([one for one in contenders if one is not baseline], baseline)
         self._log.conclude(comparison)
         return comparison
 
-    def _finalists(self, ranked: Sequence[PastTrial]) -> list[Configuration]:
-        """What is timed again, the simplest first."""
-        return self._space.simplest_first(trial.configuration for trial in ranked[:FINALISTS])
+    def _contenders(self) -> list[PastTrial]:
+        """What is timed again, the simplest first, and the default configuration last, where it is correct."""
+        ranked = {trial.configuration: trial for trial in self._ranked()}
+        default = self._space[self._space.default]
+        finalists = self._space.simplest_first(list(ranked)[:FINALISTS])
+        wanted = [one for one in finalists if one != default] + [default] * (default in ranked)
+        return [ranked[one] for one in wanted]
+
+    def _proves(self, trial: PastTrial) -> bool:
+        """Whether a trial is proven; one that was no finalist when it was recorded is put through the battery now."""
+        verdict = self._log.result(trial.number).verdict
+        if verdict is not None and proven(verdict):
+            return True
+        again = self._evaluator.evaluate(*self._built(trial.configuration))
+        if again.status.timed:
+            return True
+        stages = again.verdict.stages if again.verdict else ()
+        died = Stage(again.status.value, False, 0.0, again.message)
+        self._refuse(trial.configuration, next((stage for stage in stages if not stage.passed), died))
+        return False
 
     def _sane(self, finalists: Sequence[Finalist]) -> list[Finalist]:
-        """Those in which compute-sanitizer, where it is installed, finds nothing; others are told as refusals."""
+        """Those in which compute-sanitizer, where it is installed, finds nothing; the others are refused."""
+        if not finalists:
+            return []
         stages = self._evaluator.sanitize(finalists)
         for (configuration, _), stage in zip(finalists, stages, strict=True):
             if not stage.passed:
-                self._refusals[f"{stage.name}, {configuration}: {stage.detail}"] += 1
-        self._sanitizer = next((stage.detail for stage in stages if stage.passed), "nothing passed")
+                self._refuse(configuration, stage)
+        asked = (stage.detail for stage in stages if stage.passed)
+        self._sanitizer = next(asked, self._sanitizer or "nothing passed")
         return [finalist for finalist, stage in zip(finalists, stages, strict=True) if stage.passed]
+
+    def _refuse(self, configuration: Configuration, stage: Stage) -> None:
+        """Take a trial back, with those that only repeat it."""
+        trial = next(one for one in self._past if one.configuration == configuration)
+        gone = [one for one in self._past if one is trial or (trial.run_key and one.run_key == trial.run_key)]
+        self._log.refuse([one.number for one in gone], stage)
+        self._past = [one.refused() if one in gone else one for one in self._past]
+        self._refusals[f"{stage.name}, {configuration}: {stage.detail}"] += 1
 
     def _built(self, configuration: Configuration) -> Finalist:
         return configuration, self._submit(configuration).result()

@@ -69,7 +69,7 @@ class KernelTunerFormat(Format):
                     for name, value in entry.trial.configuration.items():
                         # The type tells 1 from true, which are equal.
                         values.setdefault(name, {})[type(value), value] = None
-                    spool.write(json.dumps(_plain(entry.trial), allow_nan=False).encode() + b"\n")
+                    spool.write(json.dumps(_plain(entry.trial.standing), allow_nan=False).encode() + b"\n")
             spool.seek(0)
             _write_file(study, {name: [v for _, v in seen] for name, seen in values.items()}, spool, stream)
         return {}

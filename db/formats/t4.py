@@ -53,7 +53,7 @@ class T4Format(Format):
         for entry in entries:
             first = first or entry
             if entry.trial is not None:
-                stream.write((separator + json.dumps(_result(entry.trial), allow_nan=False)).encode())
+                stream.write((separator + json.dumps(_result(entry.trial.standing), allow_nan=False)).encode())
                 separator = ",\n"
         stream.write(b"\n]}\n")
         return {} if first is None else {METADATA_SUFFIX: _metadata(first)}

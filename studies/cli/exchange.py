@@ -162,9 +162,10 @@ def _print_added(results: list[tuple[str, Added]], as_json: bool) -> None:
         return
     for source, added in results:
         also = f", {added.conflicts} of them beside other results of the same study" if added.conflicts else ""
+        refused = f", {added.late_refusals} trials refused late" if added.late_refusals else ""
         print(
             f"{source}: {added.trials} trials added{also}, {added.present} already there; "
-            f"{added.studies} studies and {added.comparisons} comparisons added"
+            f"{added.studies} studies and {added.comparisons} comparisons added{refused}"
         )
 
 

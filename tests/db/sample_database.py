@@ -13,7 +13,7 @@ from tunebench.db.store import Database
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.history import Carried
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.result import CacheRegime, TrialStatus
+from tunebench.tuner.result import CacheRegime, Stage, TrialStatus
 
 ODD_TEXT = "'; DROP TABLE tunebench_trials; -- ,\"\n\r\t\\u0000 <b>µ</b> \U0001f600"
 
@@ -21,8 +21,15 @@ ODD_TEXT = "'; DROP TABLE tunebench_trials; -- ,\"\n\r\t\\u0000 <b>µ</b> \U0001
 ON_CARD = replace(ENVIRONMENT, sm_clock_mhz=1980, memory_clock_mhz=3201, power_limit_w=700, throttle="sw_power_cap")
 
 
-def fill(database: Database, seed: int = 0, other_environment: Environment = ON_CARD) -> None:
-    """Three studies: every status with a comparison, odd text on another device and problem, and one without trials."""
+FOUND_LATE = Stage("sanitizer", False, 2.5, f"memcheck: Invalid __global__ read {ODD_TEXT}")
+
+
+def fill(database: Database, seed: int = 0, other_environment: Environment = ON_CARD, *, refused: bool = True) -> None:
+    """Three studies: every status with a comparison, odd text on another device and problem, and one without trials.
+
+    Args:
+        refused: one of the trials is refused late.
+    """
     log = database.study(replace(STUDY, seed=seed), ENVIRONMENT, carried=[Carried(configuration(3), ODD_TEXT)])
     for number, status in enumerate(TrialStatus):
         log.record(number, result(number, status))
@@ -35,6 +42,8 @@ def fill(database: Database, seed: int = 0, other_environment: Environment = ON_
     log.record(5, failed(22, TrialStatus.COMPILE, ODD_TEXT))
     log.conclude(comparison(20, with_default=False))
     log.conclude(comparison(20, 3.0))
+    if refused:
+        log.refuse([1], FOUND_LATE)
     database.study(replace(STUDY, seed=seed + 1000), ENVIRONMENT)
 
 

@@ -40,7 +40,7 @@ def counts(database: Database) -> dict[str, int]:
 
 def test_everything_arrives_once(database: Database, source: Database) -> None:
     entries = list(scan(source))
-    assert add_entries(database, entries) == Added(studies=3, trials=10, comparisons=3)
+    assert add_entries(database, entries) == Added(studies=3, trials=10, comparisons=3, late_refusals=1)
     assert content(database) == contents_of(entries)
     before = counts(database)
     assert add_entries(database, entries) == Added(present=10)
@@ -52,7 +52,7 @@ def test_everything_arrives_once(database: Database, source: Database) -> None:
 
 def test_the_same_entry_twice_in_one_piece_is_one_trial(database: Database, source: Database) -> None:
     entries = list(scan(source))
-    assert add_entries(database, [*entries, *entries]) == Added(studies=3, trials=10, comparisons=3, present=10)
+    assert add_entries(database, [*entries, *entries]) == Added(3, 10, 3, present=10, late_refusals=1)
 
 
 def test_shared_parts_are_those_that_a_study_writes(database: Database, source: Database) -> None:

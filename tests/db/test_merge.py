@@ -59,7 +59,7 @@ def machines(tmp_path: Path) -> list[Path]:
 
 def test_everything_of_every_machine_is_there_once(tmp_path: Path, machines: list[Path]) -> None:
     into = tmp_path / "all.db"
-    assert merged(into, *machines) == [Added(studies=3, trials=10, comparisons=3)] * 3
+    assert merged(into, *machines) == [Added(studies=3, trials=10, comparisons=3, late_refusals=1)] * 3
     assert everything(into) == sorted(line for machine in machines for line in everything(machine))
     before = counts(into)
     # Parts that results share are there once: all three have the same devices, problems, builds.

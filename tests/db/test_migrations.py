@@ -64,7 +64,7 @@ def database_of_revision(file: Path, revision: str) -> None:
     """Create a database as an earlier tunebench left it: one of everything, in the columns that there were."""
     newest = file.with_name("newest.db")
     with open_database(newest) as database:
-        fill(database, other_environment=ENVIRONMENT)
+        fill(database, other_environment=ENVIRONMENT, refused=False)
     engine = make_engine(locate(file))
     with for_writing(engine).begin() as connection:
         migrate(connection, revision)
@@ -73,6 +73,8 @@ def database_of_revision(file: Path, revision: str) -> None:
         connection.execute("ATTACH ? AS newest", (str(newest),))
         for table in set(Base.metadata.tables) - {OriginRecord.__tablename__}:
             names = ", ".join(name for _, name, *_ in connection.execute(f"PRAGMA main.table_info({table})"))
+            if not names:
+                continue  # a table that there was not yet
             connection.execute(f"INSERT INTO main.{table} ({names}) SELECT {names} FROM newest.{table}")
 
 

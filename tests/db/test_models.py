@@ -11,17 +11,19 @@ from sqlalchemy.exc import DBAPIError
 
 from tunebench.db.models import TABLE_PREFIX, Base
 from tunebench.db.store import Database, open_database
-from tunebench.tuner.result import TrialStatus
+from tunebench.tuner.result import Stage, TrialStatus
 
 TABLES = sorted(Base.metadata.tables)
 
 
 @pytest.fixture
 def filled(database: Database) -> Database:
-    """Trial 1 is correct and confirmed, trial 2 was refused; a third measurement and verdict belong to no trial yet."""
+    """Trial 1 is correct and confirmed, trial 2 was refused and trial 3 late; a measurement and verdict are free."""
     log = database.study(STUDY, ENVIRONMENT)
     log.record(0, correct(0))
     log.record(1, failed(1, TrialStatus.CORRECTNESS))
+    log.record(2, correct(2))
+    log.refuse([2], Stage("sanitizer", False, 2.5, "memcheck: Invalid read"))
     log.conclude(comparison(0))
     with database.writing() as connection:
         for statement in (
@@ -75,6 +77,15 @@ SPEED_UP: dict[str, object] = {
 }
 
 
+LATE_REFUSAL: dict[str, object] = {
+    "trial_id": 1,
+    "stage": "sanitizer",
+    "seconds": 2.5,
+    "detail": "memcheck: Invalid read",
+    "recorded_at": "2026-01-01 00:00:00+00:00",
+}
+
+
 def add(database: Database, table: str, values: Mapping[str, object]) -> None:
     """Insert a row by raw SQL."""
     columns = ", ".join(values)
@@ -82,7 +93,8 @@ def add(database: Database, table: str, values: Mapping[str, object]) -> None:
     with database.engine.begin() as connection:
         if connection.dialect.name == "postgresql":
             # Raw SQL has no types; the driver's are too narrow for time and JSON.
-            kinds = {"recorded_at": "timestamptz", "seconds": "json", "samples_ms": "json"}
+            kinds = {"recorded_at": "timestamptz", "samples_ms": "json"}
+            kinds |= {"seconds": "json"} if table == "trials" else {}
             parameters = ", ".join(f"CAST(:{n} AS {kinds[n]})" if n in kinds else f":{n}" for n in values)
         connection.execute(text(f"INSERT INTO tunebench_{table} ({columns}) VALUES ({parameters})"), dict(values))
 
@@ -97,6 +109,7 @@ def add(database: Database, table: str, values: Mapping[str, object]) -> None:
         ("measurements", MEASUREMENT),
         ("verdicts", VERDICT),
         ("speed_ups", SPEED_UP),
+        ("late_refusals", LATE_REFUSAL),
     ],
 )
 def test_a_sound_row_is_taken(filled: Database, table: str, row: dict[str, object]) -> None:
@@ -156,6 +169,9 @@ def test_a_trial_that_contradicts_itself_is_refused(filled: Database, change: di
         pytest.param("speed_ups", SPEED_UP | {"low": 2.05}, id="a ratio outside its interval"),
         pytest.param("speed_ups", SPEED_UP | {"confidence": 1.5}, id="too sure"),
         pytest.param("speed_ups", SPEED_UP | {"comparison_id": 77}, id="no such comparison"),
+        pytest.param("late_refusals", LATE_REFUSAL | {"trial_id": 77}, id="a refusal of no trial"),
+        pytest.param("late_refusals", LATE_REFUSAL | {"trial_id": 3}, id="a second refusal of a trial"),
+        pytest.param("late_refusals", LATE_REFUSAL | {"detail": ""}, id="a refusal that does not say why"),
     ],
 )
 def test_a_part_that_contradicts_itself_is_refused(filled: Database, table: str, row: dict[str, object]) -> None:

@@ -36,6 +36,7 @@ OWN_OF_TRIALS = {"verdict_passed", "median_ms", "regime"}
         (record.StageFacts, models.VerdictStageRecord),
         (record.MeasurementFacts, models.MeasurementRecord),
         (record.TrialFacts, models.TrialRecord),
+        (record.LateRefusalFacts, models.LateRefusalRecord),
         (record.ComparisonFacts, models.ComparisonRecord),
         (record.ContenderFacts, models.ContenderRecord),
         (record.SpeedUpFacts, models.SpeedUpRecord),
@@ -53,11 +54,11 @@ def test_a_part_has_every_column_of_its_table(part: Any, table: type[models.Base
     names = {one.name for one in fields(part)}
     assert columns <= names
     # A row that is referred to is a part of this one, or this one is a part of it.
-    assert references - {"study", "verdict", "build", "comparison", "configuration"} <= names
+    assert references - {"study", "trial", "verdict", "build", "comparison", "configuration"} <= names
 
 
 def test_every_table_is_covered() -> None:
-    assert len(models.Base.metadata.tables) == 15, "a new table needs its part in db/record.py, db/scan.py, db/parts.py"
+    assert len(models.Base.metadata.tables) == 16, "a new table needs its part in db/record.py, db/scan.py, db/parts.py"
 
 
 @pytest.fixture

@@ -39,7 +39,8 @@ def test_everything_goes_through_a_file(run: CommandLine, filled: Path, tmp_path
     done = run("db", "export", "--db", filled, "-o", file)
     assert done.code == 0 and done.out.startswith(f"10 trials of 3 studies written to {file}")
     added = run("db", "import", file, "--db", other, "--json").json
-    assert added == [{"source": str(file), "studies": 3, "trials": 10, "comparisons": 3, "present": 0, "conflicts": 0}]
+    counts = {"studies": 3, "trials": 10, "comparisons": 3, "present": 0, "conflicts": 0, "late_refusals": 1}
+    assert added == [{"source": str(file), **counts}]
     assert "0 trials added, 10 already there" in run("db", "import", file, "--db", other).out
     assert contents(other) == contents(filled)
 

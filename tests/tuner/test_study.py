@@ -1,19 +1,20 @@
 """Studies on the CPU, with the real compiler, gate and clock; nothing here depends on how fast anything is."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from sample_kernel import WriteKernel
 
 from tunebench.kernels.tuned_module import TunedModule
 from tunebench.tuner.compile import compiler_for
+from tunebench.tuner.compile.base import Build
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import UserError
-from tunebench.tuner.evaluate import LocalEvaluator, Subject
-from tunebench.tuner.history import Carried, MemoryLog
+from tunebench.tuner.evaluate import Finalist, LocalEvaluator, Subject
+from tunebench.tuner.history import Carried, MemoryLog, PastTrial
 from tunebench.tuner.kernel import Mode
-from tunebench.tuner.result import CONTROL, Baseline, TrialResult, TrialStatus
+from tunebench.tuner.result import CONTROL, Baseline, Comparison, TrialResult, TrialStatus
 from tunebench.tuner.sampler import make_sampler
 from tunebench.tuner.space import Configuration
 from tunebench.tuner.study import Budget, Ending, Outcome, Progress, StudyRun
@@ -231,3 +232,38 @@ def test_a_repeated_failure_says_first_what_failed(write_kernel: WriteKernel) ->
     repeated = [result for result in log.results if "\nnot run: " in result.message]
     assert len(repeated) == 22
     assert not any(reason.startswith("correctness: not run") for reason in outcome.refusals)
+
+
+def test_what_moves_up_after_a_refusal_is_proven_first(
+    write_kernel: WriteKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here every trial but the first was no finalist when it was recorded, and two varieties fail the full battery."""
+    monkeypatch.setattr("tunebench.tuner.study.FINALISTS", 100)
+    compared: list[Configuration] = []
+
+    class Screening(LocalEvaluator):
+        def evaluate(
+            self,
+            configuration: Configuration,
+            build: Build,
+            incumbent: PastTrial | None = None,
+            finalist_ms: float | None = None,
+        ) -> TrialResult:
+            return super().evaluate(configuration, build, incumbent, finalist_ms if incumbent is None else 0.0)
+
+        def compare(self, finalists: Sequence[Finalist], default: Finalist | None) -> Comparison:
+            compared.extend(configuration for configuration, _ in finalists)
+            return super().compare(finalists, default)
+
+    factory = write_kernel(source={"x[i] * weight[0]": "(variety && x[i] > 99 ? 99 : x[i]) * weight[0]"})
+    log, kernel = MemoryLog(), factory.kernel
+    subject = Subject.prepare(kernel, factory, kernel.reference(), Mode.EVAL, CPU)
+    space = kernel.space.enumerate(subject.problem, CPU)
+    evaluator = Screening(subject, compiler_for(CPU))
+    sampler = make_sampler("exhaustive", space, 3)
+    outcome = StudyRun(kernel, evaluator, space, compiler_for(CPU), sampler, log).run(Budget(9))
+    assert compared and all(configuration["variety"] == 0 for configuration in compared)
+    refused = [result for result in log.results if result.status is TrialStatus.CORRECTNESS]
+    assert refused and all(result.configuration["variety"] for result in refused)
+    assert all(result.message.startswith("refused late by distributions: ") for result in refused)
+    assert outcome.counts[TrialStatus.CORRECTNESS] == len(refused)

@@ -21,6 +21,7 @@ from tunebench.tuner.gate.rig import Answers, Rig
 from tunebench.tuner.gate.sizes import large, sizes
 from tunebench.tuner.gate.state import mode, statistics, weights
 from tunebench.tuner.gate.streams import devices, graphs, streams
+from tunebench.tuner.result import Verdict
 
 
 class Depth(enum.StrEnum):
@@ -69,6 +70,12 @@ STEPS: Sequence[Step] = (
     Step(sanitizer.NAME, sanitizer.sanitized, Depth.EVERYTHING),
 )
 """In the order they are run, cheap ones first."""
+
+
+def proven(verdict: Verdict) -> bool:
+    """Whether a verdict holds every stage that a finalist has to pass."""
+    names = {stage.name for stage in verdict.stages}
+    return all(step.name in names for step in STEPS if step.depth is Depth.FINALIST)
 
 
 def run_battery(

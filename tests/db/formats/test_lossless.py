@@ -37,7 +37,7 @@ def test_export_then_import_gives_equal_rows(database: Database, tmp_path: Path,
     assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
     assert (file.read_bytes()[:2] == b"\x1f\x8b") == (suffix == ".gz")
     with open_database(tmp_path / "copy.db") as copy:
-        assert import_file(copy, file, form) == Added(studies=3, trials=10, comparisons=3)
+        assert import_file(copy, file, form) == Added(studies=3, trials=10, comparisons=3, late_refusals=1)
         # Numbers of trials within their studies included.
         assert [repr(entry) for entry in scan(copy)] == [repr(entry) for entry in scan(database)]
         assert import_file(copy, file, form) == Added(present=10)
