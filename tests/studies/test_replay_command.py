@@ -164,3 +164,15 @@ def test_the_studies_of_whole_spaces_name_what_their_kernels_have(file: Path) ->
 
 def test_every_kernel_has_such_a_study() -> None:
     assert [file.stem for file in SPACES] == sorted(kernel_names())
+
+
+def test_the_spaces_in_the_repository_are_those_of_all_kernels(run: CommandLine) -> None:
+    folder = Path(__file__).parents[2] / "docs" / "results" / "spaces"
+    options = ("--sampler", "random", "--budget", 5, "--seeds", 1, "--json")
+    there = run("replay", folder / "h200.jsonl.gz", *options).json
+    assert sorted(one["space"].partition(" ")[0] for one in there) == sorted(kernel_names())
+    assert all("NVIDIA H200" in one["space"] for one in there)
+    (after,) = run(
+        "replay", folder / "h100.jsonl.gz", "--from", folder / "h200.jsonl.gz", "--kernel", "scalar_mul", *options
+    ).json
+    assert "NVIDIA H100" in after["space"]
