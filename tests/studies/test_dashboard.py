@@ -104,7 +104,8 @@ def test_it_serves_this_machine_until_ctrl_c(tmp_path: Path) -> None:
         port = free.getsockname()[1]
     arguments = ("dashboard", "--db", str(tmp_path / "a.db"), "--port", str(port))
     process = subprocess.Popen(
-        [sys.executable, "-m", "tunebench", *arguments],
+        # A test run in the background has Ctrl-C ignored, and its children inherit that.
+        ["env", "--default-signal=INT", sys.executable, "-m", "tunebench", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
