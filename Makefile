@@ -29,9 +29,9 @@ tune: $(VENV)/installed
 	$(BIN)/tunebench tune $(STUDIES) --db $(DATABASE)
 	$(BIN)/python -m tunebench.studies.load_tuned $(STUDIES) --db $(DATABASE)
 
-# A third of the time a worker waits for processes it has started: one more than there are cores, and one thread in each.
+# A test worker for every core, so one thread in each.
 test: $(VENV)/installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $$(($$(nproc) + 1)) --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .
