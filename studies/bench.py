@@ -211,8 +211,11 @@ def cases_of(targets: Sequence[str], wish: Wish) -> list[Case]:
         raise UnknownNameError("size", unknown[0], known)
     if not cases:
         raise UserError(f"none of the kernels has mode {' or '.join(wish.modes)}")
-    if wish.configuration is not None and len({case.kernel for case in cases}) > 1:
-        raise UserError("a configuration belongs to one kernel: name one kernel beside --config")
+    if wish.configuration is not None:
+        if len({case.kernel for case in cases}) > 1:
+            raise UserError("a configuration belongs to one kernel: name one kernel beside --config")
+        space = load_model(cases[0].kernel).kernel.space
+        space.restrict({name: [value] for name, value in wish.configuration.items()})  # refuses what is no value of it
     return cases
 
 

@@ -82,7 +82,7 @@ def _print_notes(console: Console, report: StudyReport) -> None:
     if outcome.sanitizer and report.device.kind is DeviceKind.CUDA:
         lines.append(f"compute-sanitizer on the finalists: {outcome.sanitizer}")
     if report.carried:
-        lines.append(f"began with {len(report.carried)} configurations from earlier studies:")
+        lines.append(f"carried over from earlier studies: {len(report.carried)}")
         lines += [f"  {one.origin}: {one.configuration}" for one in report.carried]
     if outcome.ending is Ending.SETTLED:
         lines.append(

@@ -229,16 +229,22 @@ class SearchSpace:
         raise UserError(f"not valid for {problem}: {wrong} cannot be so; the nearest that is: {nearest}")
 
     def _why_empty(self, walk: _Walk) -> str:
+        """Names the constraints that empty the space each by itself, else some that do it together and only so."""
         total = len(walk.rows(()))
-        for constraint in self.constraints:
-            if walk.rows(tuple(c for c in self.constraints if c is not constraint)):
-                named = ", ".join(parameters_of(constraint.holds))
-                return (
-                    f"no valid configuration: constraint '{constraint.name}' refuses all of the {total} left; "
-                    f"loosen it, or allow more values of what it looks at ({named})"
-                )
-        names = ", ".join(f"'{constraint.name}'" for constraint in self.constraints)
-        return f"no valid configuration: constraints {names} together refuse all of the {total}; loosen them"
+        guilty = tuple(constraint for constraint in self.constraints if not walk.rows((constraint,)))
+        manner = "each"
+        if not guilty:
+            guilty, manner = self.constraints, "together"
+            for constraint in self.constraints:
+                others = tuple(one for one in guilty if one is not constraint)
+                guilty = others if not walk.rows(others) else guilty
+        names = ", ".join(f"'{constraint.name}'" for constraint in guilty)
+        seen = ", ".join(dict.fromkeys(name for one in guilty for name in parameters_of(one.holds)))
+        if len(guilty) == 1:
+            who, what = f"constraint {names} refuses", "it, or allow more values of what it looks at"
+        else:
+            who, what = f"constraints {names} {manner} refuse", "them, or allow more values of what they look at"
+        return f"no valid configuration: {who} all of the {total} left; loosen {what} ({seen})"
 
 
 class _Walk:

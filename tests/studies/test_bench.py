@@ -143,6 +143,7 @@ def test_the_command(write_kernel: WriteKernel, tunebench: CommandLine) -> None:
     last = tunebench("bench", folder, *options, "--batch", "8").out.rstrip().splitlines()[-1]
     assert last.split()[:3] == ["weigh", "n=264", "float32"] and last.split()[-1] == "default"
     assert "give one of them" in tunebench("bench", folder, "--json", "--csv").error
+    assert "has no value 65" in tunebench("bench", folder, "--config", "block_size=65").error
 
 
 def test_csv_has_plain_figures(write_kernel: WriteKernel) -> None:

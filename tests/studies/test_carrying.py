@@ -73,7 +73,7 @@ def test_a_study_begins_with_what_is_known_and_goes_on_with_it(
 
     said = io.StringIO()
     print_reports(Console(file=said, width=240), [again])
-    assert f"began with {len(again.carried)} configurations from earlier studies" in said.getvalue()
+    assert f"carried over from earlier studies: {len(again.carried)}\n" in said.getvalue()
     assert report_values(again)["carried"] == [
         {"configuration": dict(one.configuration), "origin": one.origin} for one in again.carried
     ]

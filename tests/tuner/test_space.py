@@ -117,11 +117,17 @@ def test_an_empty_space_names_the_constraint_that_emptied_it() -> None:
         make(harmless, impossible).enumerate()
 
 
-def test_constraints_that_only_empty_the_space_together_are_all_named() -> None:
+def test_every_constraint_that_empties_the_space_by_itself_is_named() -> None:
     one = Constraint("one", lambda width: width > 8)
     two = Constraint("two", lambda block: block > 999)
-    with pytest.raises(EmptySpaceError, match="'one', 'two' together"):
-        make(one, two).enumerate()
+    with pytest.raises(EmptySpaceError, match=r"constraints 'one', 'two' each refuse all of the 36 .*\(width, block\)"):
+        make(one, Constraint("harmless", lambda block: block > 64), two).enumerate()
+
+
+def test_constraints_that_only_empty_the_space_together_are_named_and_no_others() -> None:
+    wide, narrow = Constraint("wide", lambda width: width > 2), Constraint("narrow", lambda width: width < 4)
+    with pytest.raises(EmptySpaceError, match=r"'wide', 'narrow' together refuse all of the 36 .*\(width\)"):
+        make(wide, Constraint("harmless", lambda block: block > 64), narrow).enumerate()
 
 
 def test_declarations_that_make_no_sense_are_refused() -> None:
