@@ -5,7 +5,7 @@ The comparison runs in a worker process, which what is compared may crash or han
 
 from __future__ import annotations
 
-import runpy
+import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,13 +20,14 @@ from tunebench.studies.study_file import StudyRequest
 from tunebench.studies.tune import make_evaluator, resolve
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.confirm import Samples, confirm, control_ratio, medians_of, speedup
-from tunebench.tuner.device import Device, find_device
+from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import CompileError, TunebenchError, UserError, WorkerError
 from tunebench.tuner.evaluate import Finalist, LocalEvaluator
 from tunebench.tuner.forkserver import start_forkserver
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.measure import Call, Control, clocks_for, pick_clock
 from tunebench.tuner.problem import Problem, Work
+from tunebench.tuner.reference import Reference, run_file
 from tunebench.tuner.result import Decision, Ratio
 from tunebench.tuner.space import Value
 from tunebench.tuner.worker import DeathError, Worker
@@ -192,13 +193,15 @@ def _compare_files(question: FileQuestion) -> Duel:
     first = _run(question.first)
     second = first if question.second is None else _run(question.second)
     names = _name(first), _name(second) if question.second else "Model"
-    if question.second is None and not {"ModelNew", "Model"} <= first.keys():
+    if question.second is None and not (hasattr(first, "ModelNew") and hasattr(first, "Model")):
         raise UserError(f"{question.first} does not define both ModelNew and Model, which 'reference' compares")
+    source = _source(question.first, first)
     labels = f"{question.first}: {names[0]}", f"{question.second or question.first}: {names[1]}"
     try:
-        models = [_model(of, name, first, device) for of, name in zip((first, second), names, strict=True)]
+        factories = [getattr(module, name) for module, name in zip((first, second), names, strict=True)]
+        models = [source.make_model(0, device.torch_device, factory) for factory in factories]
         _share_weights(models)
-        inputs = _inputs(first, device)
+        inputs = source.make_inputs(1, device.torch_device)
         calls = [_call(question.mode.put(model), inputs) for model in models]
         duel = Duel(*labels, ", ".join(_shape(value) for value in inputs), device.name, None)
         with torch.no_grad():
@@ -218,29 +221,23 @@ def _compare_files(question: FileQuestion) -> Duel:
         raise UserError(f"{labels[0]} against {labels[1]}: {type(error).__name__}: {_line(error)}") from error
 
 
-def _run(path: Path) -> dict[str, Any]:
-    """What a file defines."""
-    try:
-        names = runpy.run_path(str(path))
-    except Exception as error:
-        raise UserError(f"{path} does not run: {type(error).__name__}: {_line(error)}") from error
-    if not {"ModelNew", "Model"} & names.keys():
+def _run(path: Path) -> types.ModuleType:
+    """What a file defines, a model among it."""
+    module = run_file(path)
+    if not (hasattr(module, "ModelNew") or hasattr(module, "Model")):
         raise UserError(f"{path} defines neither ModelNew nor Model: KernelBench's form has one of them")
-    return names
+    return module
 
 
-def _name(names: Mapping[str, Any]) -> str:
-    return "ModelNew" if "ModelNew" in names else "Model"
+def _name(module: types.ModuleType) -> str:
+    return "ModelNew" if hasattr(module, "ModelNew") else "Model"
 
 
-def _model(names: Mapping[str, Any], name: str, asked: Mapping[str, Any], device: Device) -> nn.Module:
-    """A model of the file with the parameters of seed 0, made from the first file's `get_init_inputs`."""
-    if missing := [one for one in ("get_inputs", "get_init_inputs") if one not in asked]:
+def _source(path: Path, module: types.ModuleType) -> Reference:
+    """What makes the parameters and inputs of both: the first file's."""
+    if missing := [name for name in ("get_inputs", "get_init_inputs") if not hasattr(module, name)]:
         raise UserError(f"the first file has no {' and no '.join(missing)}: both get their inputs from there")
-    torch.manual_seed(0)
-    with torch.device(device.torch_device):
-        model: nn.Module = names[name](*asked["get_init_inputs"]())
-    return model.to(device.torch_device)
+    return Reference(path, getattr(module, _name(module)), module.get_inputs, module.get_init_inputs, {})
 
 
 def _share_weights(models: Sequence[nn.Module]) -> None:
@@ -248,13 +245,6 @@ def _share_weights(models: Sequence[nn.Module]) -> None:
     state = models[1].state_dict()
     if state.keys() == models[0].state_dict().keys():
         models[0].load_state_dict(state)
-
-
-def _inputs(names: Mapping[str, Any], device: Device) -> list[Any]:
-    torch.manual_seed(1)
-    with torch.device(device.torch_device):
-        values = names["get_inputs"]()
-    return [value.to(device.torch_device) if isinstance(value, torch.Tensor) else value for value in values]
 
 
 def _call(model: nn.Module, inputs: Sequence[Any]) -> Call:

@@ -96,13 +96,22 @@ def load_reference(path: Path, sizes: Mapping[str, int | float] | None = None) -
     return _load(path, sizes or {})
 
 
+def run_file(path: Path) -> types.ModuleType:
+    """What a file defines that need not be a reference.
+
+    Raises:
+        KernelFolderError: the file cannot be read or run.
+    """
+    return _execute(path, {})[0]
+
+
 def load_candidate(path: Path) -> Callable[..., nn.Module]:
     """The `ModelNew` of a file that need not be a reference.
 
     Raises:
         KernelFolderError: the file cannot be read or run, or has none.
     """
-    module, _ = _execute(path, {})
+    module = run_file(path)
     if not hasattr(module, "ModelNew"):
         raise KernelFolderError(f"{path}: no ModelNew; the model to check has that name")
     candidate: Callable[..., nn.Module] = module.ModelNew
@@ -123,7 +132,7 @@ def _execute(path: Path, sizes: Mapping[str, int | float]) -> tuple[types.Module
     try:
         tree = ast.parse(path.read_text(), filename=str(path))
     except (OSError, UnicodeDecodeError, SyntaxError) as error:
-        raise KernelFolderError(f"{path}: cannot read the reference: {error}") from error
+        raise KernelFolderError(f"{path}: cannot read it: {error}") from error
     assignments = {
         statement.targets[0].id: statement
         for statement in tree.body
