@@ -48,11 +48,6 @@ class Choice:
     reason: str
 
 
-def choose(kernel: Kernel, problem: Problem, device: Device) -> Choice:
-    """The best configuration known for a problem on a device; see `choices`."""
-    return next(choices(kernel, problem, device))
-
-
 def choices(kernel: Kernel, problem: Problem, device: Device) -> Iterator[Choice]:
     """What is known for a problem on a device, best first: one choice of each source that has any.
 

@@ -214,8 +214,7 @@ def cases_of(targets: Sequence[str], wish: Wish) -> list[Case]:
     if wish.configuration is not None:
         if len({case.kernel for case in cases}) > 1:
             raise UserError("a configuration belongs to one kernel: name one kernel beside --config")
-        space = load_model(cases[0].kernel).kernel.space
-        space.restrict({name: [value] for name, value in wish.configuration.items()})  # refuses what is no value of it
+        load_model(cases[0].kernel).kernel.space.fix(wish.configuration)  # refuses what is no value of it
     return cases
 
 
@@ -350,7 +349,6 @@ def measure_case(case: Case, ceilings: Ceilings | None) -> Result:
     given = None
     if case.configuration is not None:
         given = kernel.space.choose(case.configuration, subject.problem, subject.device)
-    if given is not None:
         tuned.pin(_plan(subject, given))
     models[TUNED] = tuned
 

@@ -30,7 +30,7 @@ from tunebench.tuner.gate.rig import Answers
 from tunebench.tuner.kernel import Kernel, Mode, ModelFactory, TunableModel
 from tunebench.tuner.reference import Reference, load_candidate, load_reference
 from tunebench.tuner.result import Stage, Verdict
-from tunebench.tuner.space import SearchSpace, Value
+from tunebench.tuner.space import Value
 
 SEEDS = (1, 2)
 SECONDS = 600.0
@@ -183,15 +183,10 @@ def _resolve(request: CheckRequest) -> _Subject:
     if request.reference:
         raise UserError("--reference is for files: a kernel has its own reference.py")
     model = load_model(request.target)
-    _values_of(model.kernel, request)
+    model.kernel.space.fix(request.configuration)  # refuses what is no value of it before anything that takes time
     reference = model.kernel.reference(request.sizes)
     compiler = compiler_for(device, request.compiler)
     return _Subject(reference, device, model.kernel.modes, model, model.kernel, compiler)
-
-
-def _values_of(kernel: Kernel, request: CheckRequest) -> SearchSpace:
-    """The kernel's space with the request's values alone, refused before anything that takes time."""
-    return kernel.space.restrict({name: [value] for name, value in request.configuration.items()})
 
 
 def _verdict(subject: _Subject, request: CheckRequest, mode: Mode, connection: Connection) -> Verdict:
@@ -240,7 +235,7 @@ def _contender(
     problem = cast(TunableModel, model).problem(*inputs)
     if problem is None:
         raise UserError(f"kernel '{kernel.name}' cannot serve its reference's inputs on {subject.device.kind}")
-    valid = _values_of(kernel, request).enumerate(problem, subject.device)
+    valid = kernel.space.fix(request.configuration).enumerate(problem, subject.device)
     configuration = valid[valid.default]
     connection.send(dict(configuration))
     return KernelContender(kernel, cast(ModelFactory, subject.factory), configuration, subject.compiler)

@@ -196,6 +196,10 @@ class SearchSpace:
         }
         return SearchSpace(tunables, default, self.constraints)
 
+    def fix(self, values: Mapping[str, Value]) -> SearchSpace:
+        """The same space with some tunables at one value each; raises as `restrict` does."""
+        return self.restrict({name: [value] for name, value in values.items()})
+
     def enumerate(self, problem: Problem | None = None, device: Device | None = None) -> ValidSpace:
         """Every valid configuration for a problem on a device.
 
@@ -218,7 +222,7 @@ class SearchSpace:
         """
         having: list[Configuration] = []
         with contextlib.suppress(EmptySpaceError):
-            restricted = self.restrict({name: [value] for name, value in values.items()}).enumerate(problem, device)
+            restricted = self.fix(values).enumerate(problem, device)
             alike = [one for one in restricted if values.keys() <= one.keys()]
             having = restricted.simplest_first(alike)
         if having:

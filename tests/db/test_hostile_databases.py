@@ -32,7 +32,7 @@ from tunebench.db.query import Order, best, best_for, count_rows, kernels_with_r
 from tunebench.db.selectors import parse_selector, select_best
 from tunebench.db.store import Database, open_database
 from tunebench.kernels.scalar_mul.model import ModelNew
-from tunebench.kernels.selection import Tier, choose
+from tunebench.kernels.selection import Tier, choices
 from tunebench.tuner.compile.base import CompilerName
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import UserError
@@ -254,7 +254,7 @@ def test_nothing_outside_the_declared_space_is_ever_chosen(
     with open_database(file) as database:
         database.study(study, ENVIRONMENT).record(0, replace(correct(0, 1e-9), configuration=hostile))
     hostile_count.tried["configurations"] += 1
-    choice = choose(ModelNew.kernel, SMALL, CPU)
+    choice = next(choices(ModelNew.kernel, SMALL, CPU))
     assert choice.configuration is not None
     assert choice.configuration.key in {space[number].key for number in range(len(space))}
     assert choice.tier is Tier.DEFAULT, choice

@@ -9,7 +9,7 @@ from sample_kernel import WriteKernel
 from sample_results import A100, H100, H200
 
 from tunebench.kernels.registry import kernel_names, load_model
-from tunebench.kernels.selection import Tier, choose
+from tunebench.kernels.selection import Tier, choices
 from tunebench.kernels.shipped import (
     ShippedFile,
     ShippedFileError,
@@ -51,7 +51,7 @@ def kernel(write_kernel: WriteKernel) -> Kernel:
 
 def block_size_for(kernel: Kernel, n: int, device: Device, dtype: str = "float32", **options: str) -> object:
     """What a call runs under, when it comes from a shipped file."""
-    choice = choose(kernel, Problem({"n": n}, dtype, options), device)
+    choice = next(choices(kernel, Problem({"n": n}, dtype, options), device))
     assert choice.configuration is not None
     return choice.configuration["block_size"] if choice.tier is Tier.SHIPPED else choice.tier
 

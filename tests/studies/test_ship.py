@@ -9,7 +9,7 @@ from sample_kernel import WriteKernel
 from sample_results import ENVIRONMENT, H100, H200, STUDY, comparison, correct
 
 from tunebench.db.store import open_database
-from tunebench.kernels.selection import Tier, choose
+from tunebench.kernels.selection import Tier, choices
 from tunebench.kernels.shipped import file_for, read_file
 from tunebench.studies.doctor import examine
 from tunebench.tuner.device import Device, find_device
@@ -40,7 +40,7 @@ def test_winners_are_shipped_and_served(write_kernel: WriteKernel, tmp_path: Pat
     kernel, place = write_kernel().kernel, tmp_path / "results.db"
     record(kernel, place, H200, FAST)
     record(kernel, place, find_device("cpu"), SLOW)
-    assert choose(kernel, PROBLEM, H200).tier is Tier.DEFAULT
+    assert next(choices(kernel, PROBLEM, H200)).tier is Tier.DEFAULT
     done = tunebench("ship", kernel.folder, "--db", place, "--json")
     (shipment,) = done.json
     assert (done.code, shipment["device"], shipment["results"]) == (0, H200.name, 1)
@@ -49,7 +49,7 @@ def test_winners_are_shipped_and_served(write_kernel: WriteKernel, tmp_path: Pat
     assert result.speedups["reference"] == [2.0, 1.98, 2.02]
     assert result.conditions["driver"] == ENVIRONMENT.driver and result.conditions["caches"] == "cold"
     for device in (H200, H100):
-        choice = choose(kernel, PROBLEM, device)
+        choice = next(choices(kernel, PROBLEM, device))
         assert (choice.tier, choice.configuration) == (Tier.SHIPPED, FAST)
         assert choice.reason == "shipped, measured for n=2112 float32 on NVIDIA H200"
 
@@ -63,7 +63,8 @@ def test_the_database_comes_before_what_ships(
     own = tmp_path / "own.db"
     record(kernel, own, H200, SLOW)
     monkeypatch.setenv("TUNEBENCH_DB", str(own))
-    assert (choose(kernel, PROBLEM, H200).tier, choose(kernel, PROBLEM, H200).configuration) == (Tier.EXACT, SLOW)
+    choice = next(choices(kernel, PROBLEM, H200))
+    assert (choice.tier, choice.configuration) == (Tier.EXACT, SLOW)
 
 
 def test_a_cpu_s_results_ship_when_it_is_named(
@@ -74,7 +75,7 @@ def test_a_cpu_s_results_ship_when_it_is_named(
     done = tunebench("ship", kernel.folder, "--db", place)
     assert done.code == 1 and "nothing to ship of weigh" in done.err
     assert tunebench("ship", kernel.folder, "--db", place, "--device", cpu.name).code == 0
-    assert choose(kernel, PROBLEM, cpu).configuration == SLOW
+    assert next(choices(kernel, PROBLEM, cpu)).configuration == SLOW
 
 
 def test_what_won_no_final_rounds_is_not_shipped(

@@ -124,9 +124,9 @@ class KernelContender:
     def _plan(self, model: TunableModel, problem: Problem, device: Device) -> Plan | str:
         space, wanted = self._kernel.space, self._configuration
         # Tunables that matter for this problem only take their default.
-        values = {tunable.name: [wanted.get(tunable.name, space.default[tunable.name])] for tunable in space.tunables}
+        values = {name: wanted.get(name, value) for name, value in space.default.items()}
         try:
-            (configuration,) = space.restrict(values).enumerate(problem, device)
+            (configuration,) = space.fix(values).enumerate(problem, device)
         except EmptySpaceError:
             return "the configuration is not valid there"
         variant = self._kernel.variant(configuration, problem, device.architecture)
