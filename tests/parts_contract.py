@@ -1,4 +1,4 @@
-"""What the product from half-precision parts promises, on any device: whoever joins names its device.
+"""Products of matrices by the tuned models, and what those from parts promise on any device: who joins names its own.
 
 Errors are against float64, relative to the sum of the products' magnitudes, which is what rounding scales with.
 """
@@ -15,10 +15,9 @@ from tunebench.kernels.gemm_scale_bn.model import ModelNew as ScaleBn
 from tunebench.kernels.gemm_scale_bn.reference import Model as ScaleBnReference
 from tunebench.kernels.gemm_sigmoid_residual.model import ModelNew as Sigmoid
 from tunebench.kernels.tuned_module import TunedModule
+from tunebench.tuner.building import build_plan
 from tunebench.tuner.compile import compiler_for
-from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.device import device_of
-from tunebench.tuner.kernel import Plan
 from tunebench.tuner.space import Value
 
 FP16: Mapping[str, Value] = {"product": "parts", "part_type": "fp16", "split_threads": 256, "block_size": 256}
@@ -49,9 +48,7 @@ def pin(model: TunedModule, x: torch.Tensor, values: Mapping[str, Value]) -> Non
     space = kernel.space.enumerate(problem, device)
     configuration = space[space.nearest({**kernel.space.default, **values})]
     assert {**configuration, **values} == dict(configuration), "no such configuration"
-    compiler = compiler_for(device)
-    build = BuildCache().build(compiler, kernel.variant(configuration, problem, device.architecture))
-    model.pin(Plan(configuration, problem, device, compiler.load(build, device.index)))
+    model.pin(build_plan(kernel, configuration, problem, device, compiler_for(device)))
 
 
 def product_model(x: torch.Tensor, weight: torch.Tensor, values: Mapping[str, Value], *, frozen: bool = False) -> Any:
@@ -77,6 +74,7 @@ def run(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 def error(found: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> float:
+    """Largest error relative to the sum of the products' magnitudes."""
     wanted = x.double() @ weight.double().T
     size = x.double().abs() @ weight.double().abs().T
     return float(((found.double() - wanted).abs() / size.clamp_min(torch.finfo(torch.float32).tiny)).max())

@@ -12,11 +12,10 @@ import torch
 from tunebench.kernels import cudnn_graph
 from tunebench.kernels.conv_min_add_mul.model import SPACE, ModelNew
 from tunebench.kernels.conv_min_add_mul.reference import Model
+from tunebench.tuner.building import build_plan
 from tunebench.tuner.compile import compiler_for
-from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.errors import CaptureError, LaunchError
-from tunebench.tuner.kernel import Plan
 
 pytestmark = pytest.mark.gpu
 
@@ -47,9 +46,7 @@ def pin(model: ModelNew, device: Device, x: torch.Tensor, pick: int, convolution
     allowed = {"convolution": [convolution], "graph_list": ["ranked"], "graph_plan": [0]}
     space = SPACE.restrict(allowed).enumerate(problem, device)
     chosen = random.Random(pick).choice(space)
-    compiler = compiler_for(device)
-    build = BuildCache().build(compiler, model.kernel.variant(chosen, problem, device.architecture))
-    model.pin(Plan(chosen, problem, device, compiler.load(build, device.index)))
+    model.pin(build_plan(model.kernel, chosen, problem, device, compiler_for(device)))
 
 
 def error(output: torch.Tensor, reference: Model, x: torch.Tensor) -> float:

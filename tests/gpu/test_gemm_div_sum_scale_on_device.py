@@ -8,10 +8,9 @@ import torch
 
 from tunebench.kernels.gemm_div_sum_scale.model import SPACE, ModelNew
 from tunebench.kernels.gemm_div_sum_scale.reference import Model
+from tunebench.tuner.building import build_plan
 from tunebench.tuner.compile import compiler_for
-from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.device import Device, find_device
-from tunebench.tuner.kernel import Plan
 from tunebench.tuner.space import Value
 
 pytestmark = pytest.mark.gpu
@@ -32,11 +31,9 @@ def pair(inputs: int, hidden: int) -> tuple[Model, ModelNew]:
 def pin(model: ModelNew, device: Device, x: torch.Tensor, pick: int, **allowed: Value) -> None:
     problem = model.problem(x)
     assert problem is not None
-    space = SPACE.restrict({name: [value] for name, value in allowed.items()}).enumerate(problem, device)
+    space = SPACE.fix(allowed).enumerate(problem, device)
     chosen = random.Random(pick).choice(space)
-    compiler = compiler_for(device)
-    build = BuildCache().build(compiler, model.kernel.variant(chosen, problem, device.architecture))
-    model.pin(Plan(chosen, problem, device, compiler.load(build, device.index)))
+    model.pin(build_plan(model.kernel, chosen, problem, device, compiler_for(device)))
 
 
 def error(output: torch.Tensor, reference: Model, x: torch.Tensor) -> float:

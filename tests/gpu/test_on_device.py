@@ -6,9 +6,9 @@ import torch
 from tunebench.kernels.gemm_scale_bn.model import ModelNew as GemmScaleBn
 from tunebench.kernels.scalar_mul.model import ModelNew as ScalarMul
 from tunebench.kernels.tuned_module import TunedModule
+from tunebench.tuner.building import build_plan
 from tunebench.tuner.compile import compiler_for
 from tunebench.tuner.compile.base import CompilerName
-from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.errors import LaunchError
 from tunebench.tuner.evaluate import LocalEvaluator, Subject
@@ -34,10 +34,7 @@ def plan(
     problem = model.problem(*inputs)
     assert problem is not None
     space = model.kernel.space.enumerate(problem, device)
-    configuration = space[pick % len(space)]
-    chosen = compiler_for(device, compiler)
-    build = BuildCache().build(chosen, model.kernel.variant(configuration, problem, device.architecture))
-    return Plan(configuration, problem, device, chosen.load(build, device.index))
+    return build_plan(model.kernel, space[pick % len(space)], problem, device, compiler_for(device, compiler))
 
 
 @pytest.mark.parametrize("pick", range(0, 2100, 131))

@@ -1,57 +1,35 @@
 """The fp32 product from split halves against float64: magnitudes, what is not finite, sizes, and changed weights."""
 
 import itertools
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from parts_contract import error, product_model, run
 
-from tunebench.kernels.gemm_sigmoid_residual.model import SPACE, ModelNew
-from tunebench.tuner.compile import compiler_for
-from tunebench.tuner.compile.cache import BuildCache
-from tunebench.tuner.device import device_of
-from tunebench.tuner.kernel import Plan
+from tunebench.tuner.space import Value
 
 pytestmark = pytest.mark.gpu
 
-FUSED = {"product": "fused", "product_columns": 256, "product_stages": 4, "product_cluster": 2, "split_threads": 512}
+FUSED: Mapping[str, Value] = {
+    "product": "fused",
+    "product_columns": 256,
+    "product_stages": 4,
+    "product_cluster": 2,
+    "split_threads": 512,
+}
 
 
-def product(x: torch.Tensor, weight: torch.Tensor, **values: object) -> torch.Tensor:
+def product(x: torch.Tensor, weight: torch.Tensor, **values: Value) -> torch.Tensor:
     """x · weightᵀ by a model whose factor is 0."""
     return run(model_of(weight, x, **values), x)
 
 
-def model_of(weight: torch.Tensor, x: torch.Tensor, **values: object) -> ModelNew:
-    features, depth = weight.shape
-    model = ModelNew(depth, features, 0.0).to(weight.device)
-    model.gemm.bias = None  # type: ignore[assignment]
-    model.gemm.weight = nn.Parameter(weight)
-    problem = model.problem(x)
-    assert problem is not None
-    device = device_of(x.device)
-    space = SPACE.enumerate(problem, device)
-    if not any(space[number]["product"] == "fused" for number in range(len(space))):
+def model_of(weight: torch.Tensor, x: torch.Tensor, **values: Value) -> Any:
+    if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("the product from halves needs Hopper's warpgroup products")
-    configuration = space[space.nearest({**SPACE.default, **FUSED, "sum_stages": 16, **values})]  # type: ignore[dict-item]
-    assert configuration["product"] == "fused"
-    compiler = compiler_for(device)
-    build = BuildCache().build(compiler, model.kernel.variant(configuration, problem, device.architecture))
-    model.pin(Plan(configuration, problem, device, compiler.load(build, device.index)))
-    return model
-
-
-def run(model: ModelNew, x: torch.Tensor) -> torch.Tensor:
-    with torch.no_grad():
-        output: torch.Tensor = model(x)
-        return output
-
-
-def error(found: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> float:
-    """Largest error relative to the sum of the products' magnitudes, which is what rounding scales with."""
-    wanted = x.double() @ weight.double().T
-    size = x.double().abs() @ weight.double().abs().T
-    return float(((found.double() - wanted).abs() / size.clamp_min(torch.finfo(torch.float32).tiny)).max())
+    return product_model(x, weight, {**FUSED, "sum_stages": 16, **values})
 
 
 def matrices(rows: int, features: int, depth: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

@@ -10,12 +10,11 @@ from torch import nn
 from tunebench.kernels import cudnn_graph
 from tunebench.kernels.conv_min_add_mul.model import SPACE, ModelNew
 from tunebench.kernels.conv_min_add_mul.reference import Model
+from tunebench.tuner.building import build_plan
 from tunebench.tuner.compile import compiler_for
-from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
 from tunebench.tuner.device import Device, DeviceKind, find_device
 from tunebench.tuner.errors import CompilerMissingError
-from tunebench.tuner.kernel import Plan
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.space import Configuration
 
@@ -45,9 +44,7 @@ def pair(channels: int = 8, outputs: int = 12, kernel: int = 3, constant: float 
 def pin(model: ModelNew, chosen: Configuration, x: torch.Tensor) -> None:
     problem = model.problem(x)
     assert problem is not None
-    compiler = compiler_for(CPU)
-    build = BuildCache().build(compiler, model.kernel.variant(chosen, problem, CPU.architecture))
-    model.pin(Plan(chosen, problem, CPU, compiler.load(build)))
+    model.pin(build_plan(model.kernel, chosen, problem, CPU, compiler_for(CPU)))
 
 
 def error(output: torch.Tensor, reference: Model, x: torch.Tensor) -> float:

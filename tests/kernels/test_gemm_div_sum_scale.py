@@ -8,12 +8,11 @@ from torch import nn
 
 from tunebench.kernels.gemm_div_sum_scale.model import SPACE, ModelNew
 from tunebench.kernels.gemm_div_sum_scale.reference import Model
+from tunebench.tuner.building import build_plan
 from tunebench.tuner.compile import compiler_for
-from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import CompilerMissingError
-from tunebench.tuner.kernel import Plan
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.space import Configuration
 
@@ -48,9 +47,7 @@ def pin(model: ModelNew, configuration: Configuration, x: torch.Tensor) -> None:
     problem = model.problem(x)
     assert problem is not None
     assert SPACE.enumerate(problem, CPU).find(configuration) is not None
-    compiler = compiler_for(CPU)
-    build = BuildCache().build(compiler, model.kernel.variant(configuration, problem, CPU.architecture))
-    model.pin(Plan(configuration, problem, CPU, compiler.load(build)))
+    model.pin(build_plan(model.kernel, configuration, problem, CPU, compiler_for(CPU)))
 
 
 def exact(reference: Model, x: torch.Tensor) -> torch.Tensor:

@@ -9,10 +9,9 @@ from torch import nn
 
 from tunebench.kernels.gemm_scale_bn.model import SPACE, ModelNew
 from tunebench.kernels.gemm_scale_bn.reference import Model
+from tunebench.tuner.building import build_plan
 from tunebench.tuner.compile import compiler_for
-from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.device import find_device
-from tunebench.tuner.kernel import Plan
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.space import Configuration
 
@@ -43,9 +42,7 @@ def sample(count: int, mode: str) -> list[Configuration]:
 def pin(model: ModelNew, configuration: Configuration, x: torch.Tensor) -> None:
     problem = model.problem(x)
     assert problem is not None
-    compiler = compiler_for(CPU)
-    build = BuildCache().build(compiler, model.kernel.variant(configuration, problem, CPU.architecture))
-    model.pin(Plan(configuration, problem, CPU, compiler.load(build)))
+    model.pin(build_plan(model.kernel, configuration, problem, CPU, compiler_for(CPU)))
 
 
 def assert_same_state(one: nn.Module, other: nn.Module) -> None:

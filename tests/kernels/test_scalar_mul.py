@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tunebench.kernels.scalar_mul.model import SPACE, ModelNew
+from tunebench.tuner.building import build_plan
 from tunebench.tuner.compile import compiler_for
-from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.device import find_device
 from tunebench.tuner.kernel import Plan
 from tunebench.tuner.problem import Problem
@@ -18,9 +18,7 @@ SIZES = (1, 2, 3, 4, 5, 63, 64, 255, 1023, 4096, 32771)
 
 
 def plan_for(configuration: Configuration, problem: Problem) -> Plan:
-    compiler = compiler_for(CPU)
-    build = BuildCache().build(compiler, ModelNew.kernel.variant(configuration, problem, CPU.architecture))
-    return Plan(configuration, problem, CPU, compiler.load(build))
+    return build_plan(ModelNew.kernel, configuration, problem, CPU, compiler_for(CPU))
 
 
 def sample(count: int, dtype: str = "float32") -> list[Configuration]:
