@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,8 +16,7 @@ from tunebench.db.models import VERSION_TABLE
 from tunebench.tuner.errors import DatabaseError
 
 _HEADER = b"SQLite format 3\0"
-_WRITE_VERSION = 18
-_WAL = 2
+_SMALLEST_PAGE = 512
 
 
 @dataclass(frozen=True)
@@ -34,24 +35,19 @@ class FileState:
 def look_at(file: Path) -> FileState:
     """What is in a SQLite file; changes nothing in it.
 
+    It is read through SQLite alone: see `require_closed`.
+
     Raises:
         DatabaseError: it is not a database, not tunebench's, or cannot be read.
         sqlite3.Error: it is damaged.
     """
-    try:
-        with file.open("rb") as stream:
-            header = stream.read(100)
-    except FileNotFoundError:
+    _require_file(file)
+    if not file.exists():
         return FileState(None, False)
-    except OSError as error:
-        raise DatabaseError(f"cannot read {file}: {error.strerror}") from error
-    if not header:
-        return FileState(None, False)
-    if not header.startswith(_HEADER) or len(header) < 100:
-        raise DatabaseError(f"{file} is not a database: name another file with --db")
-    in_wal_mode = header[_WRITE_VERSION] == _WAL
-    with closing(connect_file(file, read_only=True)) as connection:
+    with _explained(file), closing(connect_file(file, read_only=True)) as connection:
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        (journal_mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+        in_wal_mode = journal_mode == "wal"
         if VERSION_TABLE not in tables:
             if tables:
                 raise DatabaseError(f"{file} is a database of something else: name another file with --db")
@@ -60,6 +56,62 @@ def look_at(file: Path) -> FileState:
     if len(revisions) != 1 or not isinstance(revisions[0], str):
         raise DatabaseError(f"{file} holds {len(revisions)} revisions instead of one: restore a backup")
     return FileState(revisions[0], in_wal_mode)
+
+
+def _require_file(file: Path) -> None:
+    """Refuse what SQLite would wait for or write into: a folder, a pipe, a device.
+
+    Raises:
+        DatabaseError: it is one, or cannot be reached or read.
+    """
+    try:
+        found = file.stat()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise DatabaseError(f"cannot read {file}: {error.strerror}") from error
+    if stat.S_ISDIR(found.st_mode):
+        raise DatabaseError(f"cannot read {file}: it is a folder; name a file with --db")
+    # SQLite takes a file with less than a page in it for an empty one.
+    if not stat.S_ISREG(found.st_mode) or 0 < found.st_size < _SMALLEST_PAGE:
+        raise DatabaseError(f"{file} is not a database: name another file with --db")
+    if not os.access(file, os.R_OK):
+        raise DatabaseError(f"cannot read {file}: permission denied")
+
+
+@contextmanager
+def _explained(file: Path) -> Iterator[None]:
+    """Tell a file that never was a database from one that is damaged."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        if getattr(error, "sqlite_errorname", "") == "SQLITE_NOTADB":
+            raise DatabaseError(f"{file} is not a database: name another file with --db") from error
+        raise
+
+
+def require_closed(file: Path) -> None:
+    """Refuse to read a file by hand that this process has open as a database.
+
+    Closing any descriptor of a file drops every POSIX lock that the process holds on it, SQLite's among them, and
+    committed results are lost (https://www.sqlite.org/howtocorrupt.html, 2.2). A file is known by what is open already,
+    since looking into it would be the mistake itself.
+
+    Raises:
+        DatabaseError: it is such a file.
+    """
+    if not file.exists():
+        return
+    wanted = file.stat()
+    for name in os.listdir("/dev/fd"):
+        try:
+            found = os.fstat(int(name))
+            same = (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino)
+            if same and os.pread(int(name), len(_HEADER), 0) == _HEADER:
+                raise DatabaseError(f"{file} is a database that is open: name another file, or an export of it")
+        except OSError:
+            # The descriptor is gone again (that of the listing itself), or is of something that has no positions.
+            continue
 
 
 def require_folder(file: Path, *, create: bool) -> None:

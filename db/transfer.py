@@ -16,6 +16,7 @@ from tunebench.db.engine import file_of
 from tunebench.db.formats.base import Format, FormatError, Said
 from tunebench.db.record import Entry
 from tunebench.db.scan import Wanted, scan, wanted_studies
+from tunebench.db.sqlite_file import require_closed
 from tunebench.db.store import Database
 from tunebench.db.strict_json import EntryError
 from tunebench.tuner.errors import UserError
@@ -175,6 +176,7 @@ def _compressed(stream: BinaryIO, file: Path) -> Iterator[BinaryIO]:
 @contextmanager
 def _readable(file: Path) -> Iterator[BinaryIO]:
     """The file's content, decompressed where it is compressed, whatever its name says."""
+    require_closed(file)
     try:
         with file.open("rb") as stream:
             packed = stream.read(2) == _GZIP_MAGIC

@@ -1,0 +1,101 @@
+"""A process of its own that opens, reads, writes and closes a database as it is told, and may be killed at any moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from sample_results import ENVIRONMENT, STUDY, correct
+
+from tunebench.db.query import count_rows
+from tunebench.db.store import Database, open_database
+from tunebench.tuner.forkserver import context, start_forkserver
+
+
+class DatabaseProcess:
+    """A process with any number of open databases of one file, each under a number that the caller gives it."""
+
+    def __init__(self, file: Path) -> None:
+        # What takes the time is imported once, and every process is a fork of that.
+        start_forkserver(["tunebench.db.store", "tunebench.db.query"])
+        self._pipe, theirs = context().Pipe()
+        self._process = context().Process(target=_serve, args=(str(file), theirs), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def open(self, name: int, *, read_only: bool = False) -> None:
+        """Open the database once more."""
+        self._ask("open", name, read_only)
+
+    def record(self, name: int, numbers: range) -> None:
+        """Record the trials of these numbers through one that was opened for writing, each in its own transaction."""
+        self._ask("record", name, numbers)
+
+    def count(self, name: int) -> int:
+        """How many trials one of them sees."""
+        return int(self._ask("count", name))
+
+    def close(self, name: int) -> None:
+        """Close one of them."""
+        self._ask("close", name)
+
+    def end(self) -> None:
+        """Close them all and end, as a program does."""
+        self._ask("end")
+        self._process.join(30)
+
+    def kill(self) -> None:
+        """End it by SIGKILL."""
+        self._process.kill()
+        self._process.join(30)
+
+    def _ask(self, *request: object) -> Any:
+        self._pipe.send(request)
+        assert self._pipe.poll(120), f"no answer to {request}"
+        answer = self._pipe.recv()
+        if isinstance(answer, str):
+            raise AssertionError(f"{request}: {answer}")
+        return answer
+
+
+def _serve(file: str, pipe: Connection) -> None:
+    opened: dict[int, Database] = {}
+
+    def open_one(name: int, read_only: bool) -> int:
+        opened[name] = open_database(file, read_only=read_only)
+        return 0
+
+    def record(name: int, numbers: range) -> int:
+        log = opened[name].study(STUDY, ENVIRONMENT)
+        for number in numbers:
+            log.record(number, correct(number))
+        return len(numbers)
+
+    def count(name: int) -> int:
+        return count_rows(opened[name])[1]
+
+    def close(name: int) -> int:
+        opened.pop(name).close()
+        return 0
+
+    def end() -> int:
+        for name in list(opened):
+            close(name)
+        return 0
+
+    commands: dict[str, Callable[..., int]] = {one.__name__: one for one in (record, count, close, end)} | {
+        "open": open_one
+    }
+    while True:
+        try:
+            command, *arguments = pipe.recv()
+        except EOFError:
+            return
+        try:
+            pipe.send(commands[command](*arguments))
+        except Exception as error:
+            pipe.send(f"{type(error).__name__}: {error}")
+        if command == "end":
+            return
