@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DATABASE ?= tunebench.db
-STUDIES := $(sort $(wildcard studies/small/*.toml))
+STUDIES := $(sort $(wildcard studies/files/small/*.toml))
 
 .PHONY: tune test lint clean
 .DEFAULT_GOAL := help

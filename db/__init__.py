@@ -17,22 +17,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tunebench.db.connecting import connect
-    from tunebench.db.details import TrialDetails, trial_details
-    from tunebench.db.flat import FLAT_COLUMNS, flat_values, to_dataframe
-    from tunebench.db.free_query import Answer, ask
-    from tunebench.db.query import BestRow, Order, TrialRow, best, best_for, trials
-    from tunebench.db.store import Database
+    from tunebench.db.connection.connecting import connect
+    from tunebench.db.connection.database import Database
+    from tunebench.db.queries.data_frames import FLAT_COLUMNS, flat_values, to_dataframe
+    from tunebench.db.queries.one_trial import TrialDetails, trial_details
+    from tunebench.db.queries.sql import Answer, ask
+    from tunebench.db.queries.trials import BestRow, Order, TrialRow, best, best_for, trials
     from tunebench.tuner.errors import DatabaseError, DatabaseMissingError, UserError
     from tunebench.tuner.result import CacheRegime, Ratio, TrialStatus
 
 _HOMES = {
-    "tunebench.db.connecting": ("connect",),
-    "tunebench.db.details": ("TrialDetails", "trial_details"),
-    "tunebench.db.flat": ("FLAT_COLUMNS", "flat_values", "to_dataframe"),
-    "tunebench.db.free_query": ("Answer", "ask"),
-    "tunebench.db.query": ("BestRow", "Order", "TrialRow", "best", "best_for", "trials"),
-    "tunebench.db.store": ("Database",),
+    "tunebench.db.connection.connecting": ("connect",),
+    "tunebench.db.queries.one_trial": ("TrialDetails", "trial_details"),
+    "tunebench.db.queries.data_frames": ("FLAT_COLUMNS", "flat_values", "to_dataframe"),
+    "tunebench.db.queries.sql": ("Answer", "ask"),
+    "tunebench.db.queries.trials": ("BestRow", "Order", "TrialRow", "best", "best_for", "trials"),
+    "tunebench.db.connection.database": ("Database",),
     "tunebench.tuner.errors": ("DatabaseError", "DatabaseMissingError", "UserError"),
     "tunebench.tuner.result": ("CacheRegime", "Ratio", "TrialStatus"),
 }

@@ -16,27 +16,27 @@ from typing import Any, TypeVar, cast
 import torch
 from pebble import ProcessExpired, ProcessPool
 
-from tunebench.kernels.registry import load_model
-from tunebench.kernels.tuned_module import TunedModule
+from tunebench.kernels.runtime.registry import load_model
+from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.tune import request_of
-from tunebench.tuner.building import build_plan
 from tunebench.tuner.compile import compiler_for
-from tunebench.tuner.compiled import CompiledReferenceError, compile_reference
-from tunebench.tuner.confirm import Samples, confirm, speedup
+from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.device import Device, DeviceKind, find_device
 from tunebench.tuner.environment import Environment, current_environment
 from tunebench.tuner.errors import CompileError, TunebenchError, UnknownNameError, UserError
-from tunebench.tuner.evaluate import Subject
-from tunebench.tuner.forkserver import context, start_forkserver
 from tunebench.tuner.gate.comparison import REFERENCE_MULTIPLE, compare
 from tunebench.tuner.gate.oracle import Oracle
+from tunebench.tuner.isolation import context, start_forkserver
 from tunebench.tuner.kernel import Kernel, Mode, Plan
-from tunebench.tuner.measure import Call, Control, clocks_for, copy_of, pick_clock
 from tunebench.tuner.problem import Problem, Work
 from tunebench.tuner.reference import Reference
 from tunebench.tuner.result import CONTROL, Baseline, CacheRegime, ErrorFigures, Ratio
 from tunebench.tuner.space import Configuration, Value
-from tunebench.tuner.statistics import median_interval
+from tunebench.tuner.study.evaluate import Subject
+from tunebench.tuner.timing.confirm import Samples, confirm, speedup
+from tunebench.tuner.timing.measure import Call, Control, clocks_for, copy_of, pick_clock
+from tunebench.tuner.timing.statistics import median_interval
+from tunebench.tuner.timing.torch_compile import CompiledReferenceError, compile_reference
 
 TUNED = "tuned"
 """The contender that everything else is a baseline of."""

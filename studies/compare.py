@@ -14,23 +14,23 @@ from typing import Any
 import torch
 from torch import nn
 
-from tunebench.db.details import trial_details
-from tunebench.db.store import Database
+from tunebench.db.connection.database import Database
+from tunebench.db.queries.one_trial import trial_details
 from tunebench.studies.study_file import StudyRequest
 from tunebench.studies.tune import make_evaluator, resolve
 from tunebench.tuner.compile.cache import BuildCache
-from tunebench.tuner.confirm import Samples, confirm, control_ratio, medians_of, speedup
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import CompileError, TunebenchError, UserError, WorkerError
-from tunebench.tuner.evaluate import Finalist, LocalEvaluator
-from tunebench.tuner.forkserver import start_forkserver
+from tunebench.tuner.isolation import start_forkserver
 from tunebench.tuner.kernel import Mode
-from tunebench.tuner.measure import Call, Control, clocks_for, pick_clock
 from tunebench.tuner.problem import Problem, Work
 from tunebench.tuner.reference import Reference, run_file
 from tunebench.tuner.result import Decision, Ratio
 from tunebench.tuner.space import Value
-from tunebench.tuner.worker import DeathError, Worker
+from tunebench.tuner.study.evaluate import Finalist, LocalEvaluator
+from tunebench.tuner.study.worker import DeathError, Worker
+from tunebench.tuner.timing.confirm import Samples, confirm, control_ratio, medians_of, speedup
+from tunebench.tuner.timing.measure import Call, Control, clocks_for, pick_clock
 
 REFERENCE = "reference"
 DEFAULT = "default"

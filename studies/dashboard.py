@@ -10,8 +10,8 @@ from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from tunebench.db.optuna_mirror import optuna_storage
-from tunebench.db.store import Database
+from tunebench.db.connection.database import Database
+from tunebench.db.upkeep.optuna_mirror import optuna_storage
 from tunebench.tuner.errors import UserError
 
 HOST = "127.0.0.1"

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import torch
 
-from tunebench.db.engine import locate, name_of
-from tunebench.db.query import count_rows
-from tunebench.db.store import open_database
-from tunebench.kernels import cudnn_graph
-from tunebench.kernels.registry import kernel_names, load_model
-from tunebench.kernels.shipped import ShippedFileError, files_of, is_stale, read_file
+from tunebench.db.connection.database import open_database
+from tunebench.db.connection.engine import locate, name_of
+from tunebench.db.queries.trials import count_rows
+from tunebench.kernels.runtime.registry import kernel_names, load_model
+from tunebench.kernels.runtime.shipped import ShippedFileError, files_of, is_stale, read_file
+from tunebench.kernels.shared import cudnn_graph
 from tunebench.tuner.compile import COMPILERS
 from tunebench.tuner.compile.base import CompilerName
 from tunebench.tuner.compile.cache import default_cache_folder
@@ -48,7 +48,7 @@ def examine(database: str | None) -> list[Finding]:
 
 def _shipped(name: str) -> Finding:
     """Whether the results that ship with a kernel are of the kernel as it is now."""
-    subject, remedy = f"shipped {name}", f"tunebench tune studies/shipped/{name}*.toml && tunebench ship {name}"
+    subject, remedy = f"shipped {name}", f"tunebench tune studies/files/shipped/{name}*.toml && tunebench ship {name}"
     kernel = load_model(name).kernel
     served = []
     for path in files_of(kernel):

@@ -12,8 +12,8 @@ from typing import cast
 
 import torch
 
-from tunebench.kernels.registry import load_model
-from tunebench.kernels.tuned_module import TunedModule
+from tunebench.kernels.runtime.registry import load_model
+from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.tune import request_of
 from tunebench.tuner.device import find_device
 from tunebench.tuner.gate.comparison import REFERENCE_MULTIPLE, TOLERANCE, compare, scale_of

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
 from rich.progress import Progress as RichProgress
 
 from tunebench.studies.tune import Announcement
-from tunebench.tuner.study import Progress
+from tunebench.tuner.study.study import Progress
 
 _SECONDS_BETWEEN_LINES = 5.0
 

@@ -6,14 +6,14 @@ import math
 from collections.abc import Iterable
 from pathlib import Path
 
-from tunebench.db.formats import format_named
-from tunebench.db.record import Entry
-from tunebench.db.scan import Wanted, scan, wanted_studies
-from tunebench.db.store import open_database
-from tunebench.db.transfer import read_entries
+from tunebench.db.connection.database import open_database
+from tunebench.db.entries.entry import Entry
+from tunebench.db.entries.reader import Wanted, scan, wanted_studies
+from tunebench.db.exchange.files import read_entries
+from tunebench.db.exchange.formats import format_named
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.recorded import Record, RecordedSpace, RecordedSpaceError, load_recorded, recorded_space
+from tunebench.tuner.search.recorded import Record, RecordedSpace, RecordedSpaceError, load_recorded, recorded_space
 
 _DATABASES = (".db", ".sqlite", ".sqlite3")
 _LINES = (".jsonl", ".jsonl.gz")

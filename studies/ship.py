@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tunebench.db.details import trial_details
-from tunebench.db.query import BestRow, best
-from tunebench.db.store import Database
-from tunebench.kernels.shipped import ShippedResult, write_file
+from tunebench.db.connection.database import Database
+from tunebench.db.queries.one_trial import trial_details
+from tunebench.db.queries.trials import BestRow, best
+from tunebench.kernels.runtime.shipped import ShippedResult, write_file
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.result import Baseline, CacheRegime, Ratio
 

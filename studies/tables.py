@@ -9,12 +9,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tunebench.db.query import BestRow, TrialRow
+from tunebench.db.queries.trials import BestRow, TrialRow
 from tunebench.studies.tune import StudyReport
 from tunebench.tuner.device import DeviceKind
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import Baseline, Comparison, Ratio, TrialStatus
-from tunebench.tuner.study import Ending
+from tunebench.tuner.study.study import Ending
 
 
 def print_table(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 
 from rich.console import Console
 
-from tunebench.db.details import BuildDetails, TrialDetails, WonComparison
-from tunebench.kernels.registry import kernel_names, load_model
+from tunebench.db.queries.one_trial import BuildDetails, TrialDetails, WonComparison
+from tunebench.kernels.runtime.registry import kernel_names, load_model
 from tunebench.studies.tables import print_table, printable, row_values
 from tunebench.tuner.result import Conditions, Measurement, Verdict
 

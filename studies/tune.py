@@ -9,29 +9,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tunebench.db.earlier import begun_study, earlier_studies
-from tunebench.db.optuna_mirror import publish
-from tunebench.db.store import Database
-from tunebench.kernels.registry import load_model
-from tunebench.kernels.shipped import shipped_studies
-from tunebench.kernels.tuned_module import TunedModule, forget_plans
+from tunebench.db.connection.database import Database
+from tunebench.db.queries.warm_start import begun_study, earlier_studies
+from tunebench.db.upkeep.optuna_mirror import publish
+from tunebench.kernels.runtime.registry import load_model
+from tunebench.kernels.runtime.shipped import shipped_studies
+from tunebench.kernels.runtime.tuned_module import TunedModule, forget_plans
 from tunebench.studies.study_file import StudyRequest, make_request, read_study_file
 from tunebench.tuner.compile import compiler_for
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.device import Device, find_device
-from tunebench.tuner.earlier import carry_over
 from tunebench.tuner.environment import current_environment
 from tunebench.tuner.errors import UnknownNameError, UserError
-from tunebench.tuner.evaluate import LocalEvaluator, Subject
-from tunebench.tuner.forkserver import start_forkserver
-from tunebench.tuner.history import Carried, StudyDescription
+from tunebench.tuner.isolation import start_forkserver
 from tunebench.tuner.kernel import Kernel, Mode
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.reference import Reference
-from tunebench.tuner.sampler import SAMPLERS, make_sampler
+from tunebench.tuner.search.sampler import SAMPLERS, make_sampler
+from tunebench.tuner.search.warm_start import carry_over
 from tunebench.tuner.space import SearchSpace, ValidSpace
-from tunebench.tuner.study import Budget, Ending, Outcome, Progress, StudyRun
-from tunebench.tuner.worker import WorkerEvaluator
+from tunebench.tuner.study.evaluate import LocalEvaluator, Subject
+from tunebench.tuner.study.history import Carried, StudyDescription
+from tunebench.tuner.study.study import Budget, Ending, Outcome, Progress, StudyRun
+from tunebench.tuner.study.worker import WorkerEvaluator
 
 
 @dataclass(frozen=True)

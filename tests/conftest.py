@@ -9,8 +9,8 @@ import torch
 from hostile_count import tried
 from sample_kernel import MODEL, REFERENCE, SOURCE, WriteKernel
 
-from tunebench.kernels.registry import load_model
-from tunebench.kernels.tuned_module import TunedModule, forget_plans
+from tunebench.kernels.runtime.registry import load_model
+from tunebench.kernels.runtime.tuned_module import TunedModule, forget_plans
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from torch import nn
 from tunebench.kernels.gemm_scale_bn.model import ModelNew as ScaleBn
 from tunebench.kernels.gemm_scale_bn.reference import Model as ScaleBnReference
 from tunebench.kernels.gemm_sigmoid_residual.model import ModelNew as Sigmoid
-from tunebench.kernels.tuned_module import TunedModule
-from tunebench.tuner.building import build_plan
+from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.tuner.compile import compiler_for
+from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.device import device_of
 from tunebench.tuner.space import Value
 

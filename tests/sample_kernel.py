@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from tunebench.kernels.tuned_module import TunedModule
+from tunebench.kernels.runtime.tuned_module import TunedModule
 
 REFERENCE = """
 import torch
@@ -42,7 +42,7 @@ MODEL = """
 import ctypes
 import torch
 from torch import nn
-from tunebench.kernels.tuned_module import SCALAR_TYPE, TunedModule
+from tunebench.kernels.runtime.tuned_module import SCALAR_TYPE, TunedModule
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Problem, Work
 from tunebench.tuner.space import Constraint, SearchSpace, Tunable

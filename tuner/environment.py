@@ -11,8 +11,8 @@ import pynvml
 import torch
 
 from tunebench import __version__
-from tunebench.tuner import nvml
 from tunebench.tuner.device import Device, DeviceKind
+from tunebench.tuner.timing import nvml
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from tunebench.tuner.device import Device
 from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.problem import Problem, Work
 from tunebench.tuner.reference import Reference, load_reference
+from tunebench.tuner.running_text import running_text
 from tunebench.tuner.space import Configuration, SearchSpace
 from tunebench.tuner.variant import KernelSource, Variant, prologue
 
@@ -116,8 +117,9 @@ class Kernel:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of every file that a result depends on: results of an edited kernel are never served."""
-        texts = {name: (self.folder / name).read_text() for name in ("model.py", "reference.py")}
+        """SHA-256 of what runs in every file of the kernel: results of an edited kernel are never served."""
+        files = {name: self.folder / name for name in ("model.py", "reference.py")}
+        texts = {name: running_text(file.read_text(encoding="utf-8")) for name, file in files.items()}
         return hashlib.sha256(json.dumps([self.source.digest, texts]).encode()).hexdigest()
 
     def reference(self, sizes: Mapping[str, int | float] | None = None) -> Reference:

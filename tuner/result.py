@@ -160,7 +160,7 @@ class TrialResult:
     Attributes:
         message: the text that explains a status other than `correct`; for `compile` the compiler's log.
         seconds: what each phase took, such as `compile`, `check`, `measure`; `restart` is a new worker's beginning.
-        run_key: all that the run depends on, see `tunebench.tuner.identity`; None where that is not known. Of two
+        run_key: all that the run depends on, see `tunebench.tuner.study.identity`; None where that is not known. Of two
             trials of a study with the same key the later one was not run, and repeats what came of the first.
     """
 

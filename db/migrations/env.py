@@ -1,10 +1,10 @@
-"""Alembic's entry point; run by `tunebench.db.upgrade`, which hands over a connection inside its transaction."""
+"""Alembic's entry point; run by `connection.upgrade`, which hands over a connection inside its transaction."""
 
 from __future__ import annotations
 
 from alembic import context
 
-from tunebench.db.models import TABLE_PREFIX, VERSION_TABLE, Base
+from tunebench.db.schema.tables import TABLE_PREFIX, VERSION_TABLE, Base
 
 
 def _ours(name: str | None, kind: str, _parents: object) -> bool:

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from tunebench.kernels import INCLUDE, cudnn_graph
-from tunebench.kernels.tuned_module import ITEM_BYTES, SCALAR_TYPE, TunedModule, is_plain
+from tunebench.kernels.runtime.tuned_module import ITEM_BYTES, SCALAR_TYPE, TunedModule, is_plain
+from tunebench.kernels.shared import INCLUDE, cudnn_graph
 from tunebench.tuner.compile.base import Argument
 from tunebench.tuner.device import Device, DeviceKind
 from tunebench.tuner.kernel import Kernel, Plan

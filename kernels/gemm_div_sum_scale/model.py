@@ -9,8 +9,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from tunebench.kernels import INCLUDE
-from tunebench.kernels.tuned_module import ITEM_BYTES, SCALAR_TYPE, TunedModule
+from tunebench.kernels.runtime.tuned_module import ITEM_BYTES, SCALAR_TYPE, TunedModule
+from tunebench.kernels.shared import INCLUDE
 from tunebench.tuner.compile.base import LoadedModule
 from tunebench.tuner.device import Device
 from tunebench.tuner.kernel import Kernel, Mode, Plan

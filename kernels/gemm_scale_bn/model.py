@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from tunebench.kernels import INCLUDE, products
-from tunebench.kernels.parts_product import Parts, Product, form_of, parts_product, split
-from tunebench.kernels.split_product import RowExponents, fused_product
-from tunebench.kernels.tuned_module import ITEM_BYTES, SCALAR_TYPE, TunedModule, is_plain
+from tunebench.kernels.runtime.tuned_module import ITEM_BYTES, SCALAR_TYPE, TunedModule, is_plain
+from tunebench.kernels.shared import INCLUDE, products
+from tunebench.kernels.shared.parts_product import Parts, Product, form_of, parts_product, split
+from tunebench.kernels.shared.split_product import RowExponents, fused_product
 from tunebench.tuner.compile.base import Argument
 from tunebench.tuner.device import Device
 from tunebench.tuner.kernel import Kernel, Mode, Plan

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from tunebench.kernels import INCLUDE
-from tunebench.kernels.tuned_module import ITEM_BYTES, SCALAR_TYPE, TunedModule
+from tunebench.kernels.runtime.tuned_module import ITEM_BYTES, SCALAR_TYPE, TunedModule
+from tunebench.kernels.shared import INCLUDE
 from tunebench.tuner.device import Device
 from tunebench.tuner.kernel import Kernel, Plan
 from tunebench.tuner.problem import Problem, Work

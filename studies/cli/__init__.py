@@ -8,15 +8,15 @@ import typer
 
 import tunebench.studies.cli.exchange  # noqa: F401 (adds its commands to `database_app`)
 from tunebench import __version__
-from tunebench.studies.cli.benching import bench
-from tunebench.studies.cli.checking import check
-from tunebench.studies.cli.comparing import compare
+from tunebench.studies.cli.bench import bench
+from tunebench.studies.cli.check import check
+from tunebench.studies.cli.compare import compare
 from tunebench.studies.cli.database import database_app, prune
-from tunebench.studies.cli.difference import diff
+from tunebench.studies.cli.diff import diff
 from tunebench.studies.cli.pictures import dashboard, report
-from tunebench.studies.cli.replaying import replay
+from tunebench.studies.cli.replay import replay
 from tunebench.studies.cli.results import best, query, show, trials
-from tunebench.studies.cli.shipping import ship
+from tunebench.studies.cli.ship import ship
 from tunebench.studies.cli.tuning import doctor, tune
 
 app = typer.Typer(

@@ -30,8 +30,8 @@ def upgrade(db: DatabaseOption = None, as_json: JsonOption = False) -> None:
 
     Opening it for writing, as `tune` does, does the same. Where there is no database, an empty one is made.
     """
-    from tunebench.db.engine import locate, name_of
-    from tunebench.db.store import upgrade_database
+    from tunebench.db.connection.database import upgrade_database
+    from tunebench.db.connection.engine import locate, name_of
 
     done = upgrade_database(db)
     if as_json:
@@ -53,8 +53,8 @@ def check(db: DatabaseOption = None, as_json: JsonOption = False) -> None:
     """Look at every row for damage and for what tunebench does not write. Exit code 1 where something is wrong."""
     from rich.console import Console
 
-    from tunebench.db.inspection import inspect_database
-    from tunebench.db.store import open_database
+    from tunebench.db.connection.database import open_database
+    from tunebench.db.upkeep.check import inspect_database
     from tunebench.studies.tables import print_table
 
     with open_database(db, read_only=True) as database:
@@ -83,8 +83,8 @@ def stats(db: DatabaseOption = None, as_json: JsonOption = False) -> None:
 
     from rich.console import Console
 
-    from tunebench.db.inspection import statistics
-    from tunebench.db.store import open_database
+    from tunebench.db.connection.database import open_database
+    from tunebench.db.upkeep.check import statistics
     from tunebench.studies.tables import print_table
 
     with open_database(db, read_only=True) as database:
@@ -122,9 +122,9 @@ def prune(
     """
     from dataclasses import asdict
 
-    from tunebench.db.prune import Pruning
-    from tunebench.db.prune import prune as remove
-    from tunebench.db.store import open_database
+    from tunebench.db.connection.database import open_database
+    from tunebench.db.upkeep.prune import Pruning
+    from tunebench.db.upkeep.prune import prune as remove
 
     wanted = Pruning(kernel, source, parse_moment("--before", before), winners)
     with open_database(db, read_only=True) as database:

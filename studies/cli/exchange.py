@@ -14,8 +14,8 @@ from tunebench.studies.cli.database import database_app
 from tunebench.studies.cli.options import DatabaseOption, JsonOption, parse_sizes, print_json
 
 if TYPE_CHECKING:
-    from tunebench.db.bulk import Added
-    from tunebench.db.formats import Format, Said
+    from tunebench.db.entries.bulk import Added
+    from tunebench.db.exchange.formats import Format, Said
 
 _LINE_EVERY = 100_000
 
@@ -38,9 +38,9 @@ def export(
     as_json: JsonOption = False,
 ) -> None:
     """Write results to a file: everything (jsonl, csv, parquet), or one study for other tuners (t4, kernel-tuner)."""
-    from tunebench.db.scan import Wanted, count_trials, wanted_studies
-    from tunebench.db.store import open_database
-    from tunebench.db.transfer import export_file
+    from tunebench.db.connection.database import open_database
+    from tunebench.db.entries.reader import Wanted, count_trials, wanted_studies
+    from tunebench.db.exchange.files import export_file
 
     wanted = Wanted(kernel, study)
     chosen = _format(form, output)
@@ -79,9 +79,9 @@ def import_(
 
     Results of other tuners are kept for queries and replay; no model ever runs under them.
     """
-    from tunebench.db.formats import Said
-    from tunebench.db.store import open_database
-    from tunebench.db.transfer import import_file
+    from tunebench.db.connection.database import open_database
+    from tunebench.db.exchange.files import import_file
+    from tunebench.db.exchange.formats import Said
 
     said = Said(kernel, device, architecture, dtype, _axes(size or []))
     chosen = [_format(form, file) for file in files]
@@ -102,7 +102,7 @@ def merge(
     as_json: JsonOption = False,
 ) -> None:
     """Add everything in some databases to another one, each result once. If one of them cannot be read, nothing is."""
-    from tunebench.db.merge import merge_databases
+    from tunebench.db.exchange.merge import merge_databases
 
     with _progress("merging") as progress:
         results = merge_databases(into, sources, progress)
@@ -115,7 +115,7 @@ def _format(name: str | None, file: Path) -> Format:
     Raises:
         UserError: neither says one.
     """
-    from tunebench.db.formats import FORMATS, FormatName, format_named
+    from tunebench.db.exchange.formats import FORMATS, FormatName, format_named
     from tunebench.tuner.errors import UserError
 
     if name is not None:

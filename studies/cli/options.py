@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from tunebench.db.store import Database
+    from tunebench.db.connection.database import Database
 
 DatabaseOption = Annotated[
     str | None,
@@ -125,8 +125,8 @@ def known_kernel(name: str | None, database: Database) -> str | None:
     Raises:
         UnknownNameError: neither; the message has the nearest names.
     """
-    from tunebench.db.query import kernels_with_results
-    from tunebench.kernels.registry import kernel_names
+    from tunebench.db.queries.trials import kernels_with_results
+    from tunebench.kernels.runtime.registry import kernel_names
     from tunebench.tuner.errors import UnknownNameError
 
     known = {*kernel_names(), *kernels_with_results(database)}

@@ -28,7 +28,7 @@ def report(
     as_json: JsonOption = False,
 ) -> None:
     """Write one HTML file with pictures of studies; it opens offline. Exit code 1 where there is nothing to show."""
-    from tunebench.db.store import open_database
+    from tunebench.db.connection.database import open_database
     from tunebench.studies.report.gather import gather
 
     with open_database(db, read_only=True) as database:
@@ -57,8 +57,8 @@ def dashboard(
     as_json: JsonOption = False,
 ) -> None:
     """Open Optuna's own dashboard on the same database, until Ctrl-C. It needs the package optuna-dashboard."""
-    from tunebench.db.optuna_mirror import publish_all
-    from tunebench.db.store import open_database
+    from tunebench.db.connection.database import open_database
+    from tunebench.db.upkeep.optuna_mirror import publish_all
     from tunebench.studies.dashboard import load_dashboard, serving
 
     make_application = load_dashboard()

@@ -47,8 +47,8 @@ def best(
     as_csv: CsvOption = False,
 ) -> None:
     """The best configuration of each kernel, problem and device. Exit code 1 where there is none."""
-    from tunebench.db.query import best as best_rows
-    from tunebench.db.store import open_database
+    from tunebench.db.connection.database import open_database
+    from tunebench.db.queries.trials import best as best_rows
     from tunebench.studies.tables import print_best
 
     require_one_form(as_json=as_json, as_csv=as_csv)
@@ -89,9 +89,9 @@ def trials(
     as_csv: CsvOption = False,
 ) -> None:
     """Trials that meet every condition given. Exit code 1 where there is none."""
-    from tunebench.db.query import Order
-    from tunebench.db.query import trials as trial_rows
-    from tunebench.db.store import open_database
+    from tunebench.db.connection.database import open_database
+    from tunebench.db.queries.trials import Order
+    from tunebench.db.queries.trials import trials as trial_rows
     from tunebench.studies.tables import print_trials
     from tunebench.tuner.errors import UnknownNameError
     from tunebench.tuner.result import TrialStatus
@@ -126,7 +126,7 @@ def _print_rows(
     """Print rows in the form asked for; exit code 1 where there are none."""
     from rich.console import Console
 
-    from tunebench.db.flat import FLAT_COLUMNS, csv_text, flat_values
+    from tunebench.db.queries.data_frames import FLAT_COLUMNS, csv_text, flat_values
     from tunebench.studies.tables import row_values
 
     if as_json:
@@ -152,9 +152,9 @@ def query(
     """Ask in SQL. It can only read; the views `best`, `trials_flat` and `leaderboard` join all tables."""
     from rich.console import Console
 
-    from tunebench.db.flat import csv_text
-    from tunebench.db.free_query import ask
-    from tunebench.db.store import open_database
+    from tunebench.db.connection.database import open_database
+    from tunebench.db.queries.data_frames import csv_text
+    from tunebench.db.queries.sql import ask
     from tunebench.studies.tables import print_table
 
     require_one_form(as_json=as_json, as_csv=as_csv)
@@ -185,8 +185,8 @@ def show(
     """Everything about one trial: what ran where, its build, verdict, samples, and the comparisons it won."""
     from rich.console import Console
 
-    from tunebench.db.details import trial_details
-    from tunebench.db.store import open_database
+    from tunebench.db.connection.database import open_database
+    from tunebench.db.queries.one_trial import trial_details
     from tunebench.studies.trial_page import current_source, detail_values, print_details
 
     with open_database(db, read_only=True) as database:
@@ -214,6 +214,6 @@ def _known_compiler(name: str | None) -> CompilerName | None:
 
 def _current_digests() -> dict[str, str]:
     """The source digests of the shipped kernels as they are now."""
-    from tunebench.kernels.registry import kernel_names, load_model
+    from tunebench.kernels.runtime.registry import kernel_names, load_model
 
     return {name: load_model(name).kernel.digest for name in kernel_names()}

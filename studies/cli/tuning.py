@@ -59,18 +59,18 @@ def tune(
     Every configuration is built, checked against the reference in float64 and timed; the best are timed again,
     interleaved with the reference and the default. Ctrl-C ends a study with everything recorded.
     """
-    from tunebench.tuner.forkserver import start_forkserver
+    from tunebench.tuner.isolation import start_forkserver
 
     start_forkserver(["tunebench.studies.tune"])  # it imports torch while this process does
 
     from rich.console import Console
 
-    from tunebench.db.store import open_database
+    from tunebench.db.connection.database import open_database
     from tunebench.studies.progress import StudyDisplay
     from tunebench.studies.tables import print_reports, report_values
     from tunebench.studies.tune import request_of, resolve
     from tunebench.studies.tune import tune as run_studies
-    from tunebench.tuner.study import Ending
+    from tunebench.tuner.study.study import Ending
 
     options: dict[str, object] = {
         "device": device,

@@ -8,7 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from tunebench.db.report_rows import ComparisonRow, ContenderRow
+from tunebench.db.queries.studies import ComparisonRow, ContenderRow
 from tunebench.studies.report.figures import Figure
 from tunebench.studies.report.style import (
     COLOURS,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-from tunebench.db.query import TrialRow
+from tunebench.db.queries.trials import TrialRow
 from tunebench.studies.report.analysis import Grid, Marginal, best_so_far
 from tunebench.studies.report.gather import StudyData
 from tunebench.studies.report.style import (

@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tunebench.db.query import Order, TrialRow, kernels_with_results, trials
-from tunebench.db.report_rows import (
+from tunebench.db.connection.database import Database
+from tunebench.db.queries.studies import (
     ComparisonRow,
     EnvironmentRow,
     StudyRow,
@@ -15,8 +15,8 @@ from tunebench.db.report_rows import (
     newest_comparison,
     studies,
 )
-from tunebench.db.store import Database
-from tunebench.kernels.registry import kernel_names, load_model
+from tunebench.db.queries.trials import Order, TrialRow, kernels_with_results, trials
+from tunebench.kernels.runtime.registry import kernel_names, load_model
 from tunebench.tuner.errors import DatabaseError, UnknownNameError, UserError
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Work

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, create_engine, make_url, text
 
-from tunebench.db.store import Database, open_database
+from tunebench.db.connection.database import Database, open_database
 
 SERVER = os.environ.get("TUNEBENCH_TEST_POSTGRES")
 

@@ -1,4 +1,4 @@
-"""A process of its own that opens, reads, writes and closes a database as it is told, and may be killed at any moment."""
+"""A process that opens, reads, writes and closes a database as it is told, and may be killed at any moment."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import pytest
 from sample_results import ENVIRONMENT, STUDY, correct
 
-from tunebench.db.query import count_rows
-from tunebench.db.store import Database, open_database
-from tunebench.tuner.forkserver import context, start_forkserver
+from tunebench.db.connection.database import Database, open_database
+from tunebench.db.queries.trials import count_rows
+from tunebench.tuner.isolation import context, start_forkserver
 
 
 class DatabaseProcess:
@@ -19,7 +20,7 @@ class DatabaseProcess:
 
     def __init__(self, file: Path) -> None:
         # What takes the time is imported once, and every process is a fork of that.
-        start_forkserver(["tunebench.db.store", "tunebench.db.query"])
+        start_forkserver(["tunebench.db.connection.database", "tunebench.db.queries.trials"])
         self._pipe, theirs = context().Pipe()
         self._process = context().Process(target=_serve, args=(str(file), theirs), daemon=True)
         self._process.start()
@@ -56,7 +57,7 @@ class DatabaseProcess:
         assert self._pipe.poll(120), f"no answer to {request}"
         answer = self._pipe.recv()
         if isinstance(answer, str):
-            raise AssertionError(f"{request}: {answer}")
+            pytest.fail(f"{request}: {answer}")
         return answer
 
 
@@ -95,7 +96,7 @@ def _serve(file: str, pipe: Connection) -> None:
             return
         try:
             pipe.send(commands[command](*arguments))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 (the boundary of the process)
             pipe.send(f"{type(error).__name__}: {error}")
         if command == "end":
             return

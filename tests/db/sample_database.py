@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from sample_results import ENVIRONMENT, H100, STUDY, build, comparison, configuration, correct, failed, result
 
-from tunebench.db.record import Entry
-from tunebench.db.scan import scan
-from tunebench.db.store import Database
+from tunebench.db.connection.database import Database
+from tunebench.db.entries.entry import Entry
+from tunebench.db.entries.reader import scan
 from tunebench.tuner.environment import Environment
-from tunebench.tuner.history import Carried
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import CacheRegime, Stage, TrialStatus
+from tunebench.tuner.study.history import Carried
 
 ODD_TEXT = "'; DROP TABLE tunebench_trials; -- ,\"\n\r\t\\u0000 <b>µ</b> \U0001f600"
 

@@ -6,10 +6,8 @@ import math
 from dataclasses import replace
 
 from tunebench.tuner.compile.base import Build, CompilerName, KernelFigures
-from tunebench.tuner.confirm import control_ratio
 from tunebench.tuner.device import Device, DeviceKind
 from tunebench.tuner.environment import Environment
-from tunebench.tuner.history import StudyDescription
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import (
     Baseline,
@@ -25,6 +23,8 @@ from tunebench.tuner.result import (
     Verdict,
 )
 from tunebench.tuner.space import Configuration
+from tunebench.tuner.study.history import StudyDescription
+from tunebench.tuner.timing.confirm import control_ratio
 
 H200 = Device(
     kind=DeviceKind.CUDA,

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tunebench.kernels.kept import KeptForms
+from tunebench.kernels.runtime.kept import KeptForms
 from tunebench.studies.bench import TUNED, Case, measure_case, measure_ceilings
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import Baseline

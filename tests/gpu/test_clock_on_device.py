@@ -8,19 +8,19 @@ import torch
 from tunebench.kernels.gemm_scale_bn.model import ModelNew as GemmScaleBn
 from tunebench.kernels.scalar_mul.model import ModelNew as ScalarMul
 from tunebench.tuner.compile import compiler_for
-from tunebench.tuner.conditions import read_conditions
-from tunebench.tuner.confirm import confirm, control_ratio, speedup
 from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.errors import CaptureError
-from tunebench.tuner.evaluate import LocalEvaluator, Subject
-from tunebench.tuner.history import MemoryLog
 from tunebench.tuner.kernel import Mode
-from tunebench.tuner.measure import Control, CudaClock, CudaGraphClock, clocks_for, measure_steadily, pick_clock
 from tunebench.tuner.problem import Work
 from tunebench.tuner.result import Decision
-from tunebench.tuner.roofline import floor_ms
-from tunebench.tuner.sampler import make_sampler
-from tunebench.tuner.study import Budget, StudyRun
+from tunebench.tuner.search.sampler import make_sampler
+from tunebench.tuner.study.evaluate import LocalEvaluator, Subject
+from tunebench.tuner.study.history import MemoryLog
+from tunebench.tuner.study.study import Budget, StudyRun
+from tunebench.tuner.timing.conditions import read_conditions
+from tunebench.tuner.timing.confirm import confirm, control_ratio, speedup
+from tunebench.tuner.timing.measure import Control, CudaClock, CudaGraphClock, clocks_for, measure_steadily, pick_clock
+from tunebench.tuner.timing.roofline import floor_ms
 
 pytestmark = pytest.mark.gpu
 

@@ -6,21 +6,21 @@ from broken_kernels import ANOTHER_STREAM, BROKEN, RACES
 from sample_kernel import WriteKernel
 
 from tunebench.kernels.gemm_scale_bn.model import ModelNew as GemmScaleBn
+from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.kernels.scalar_mul.model import ModelNew as ScalarMul
-from tunebench.kernels.tuned_module import TunedModule
 from tunebench.tuner.compile import compiler_for
 from tunebench.tuner.compile.base import Build
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.device import Device, find_device
-from tunebench.tuner.evaluate import Subject
 from tunebench.tuner.gate.battery import Depth, run_battery
 from tunebench.tuner.gate.contender import KernelContender
+from tunebench.tuner.gate.harness import Rig
 from tunebench.tuner.gate.quick import Licence, QuickGate, pinned
-from tunebench.tuner.gate.record import Record
-from tunebench.tuner.gate.rig import Rig
 from tunebench.tuner.gate.sanitizer import NOT_INSTALLED, find_sanitizer, sanitize
+from tunebench.tuner.gate.stage_log import Record
 from tunebench.tuner.kernel import Mode, Plan
 from tunebench.tuner.result import Verdict
+from tunebench.tuner.study.evaluate import Subject
 
 pytestmark = pytest.mark.gpu
 

@@ -7,11 +7,11 @@ from sample_kernel import WriteKernel
 
 from tunebench.tuner.compile import compiler_for
 from tunebench.tuner.device import find_device
-from tunebench.tuner.evaluate import LocalEvaluator, Subject
-from tunebench.tuner.history import MemoryLog
 from tunebench.tuner.kernel import Mode
-from tunebench.tuner.sampler import make_sampler
-from tunebench.tuner.study import Budget, StudyRun
+from tunebench.tuner.search.sampler import make_sampler
+from tunebench.tuner.study.evaluate import LocalEvaluator, Subject
+from tunebench.tuner.study.history import MemoryLog
+from tunebench.tuner.study.study import Budget, StudyRun
 
 pytestmark = pytest.mark.gpu
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from sample_kernel import WriteKernel
 
-from tunebench.db.query import trials
-from tunebench.db.store import open_database
+from tunebench.db.connection.database import open_database
+from tunebench.db.queries.trials import trials
 from tunebench.studies.tune import make_evaluator, request_of, resolve, tune
 from tunebench.tuner.compile import compiler_for
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.device import find_device
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import TrialStatus
-from tunebench.tuner.worker import WorkerEvaluator
+from tunebench.tuner.study.worker import WorkerEvaluator
 
 pytestmark = pytest.mark.gpu
 
@@ -44,7 +44,7 @@ def evaluators() -> Iterator[list[WorkerEvaluator]]:
 def test_a_broken_variant_is_a_row_and_the_next_one_is_right(
     name: str, write_kernel: WriteKernel, evaluators: list[WorkerEvaluator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tunebench.tuner.worker.EVALUATE_SECONDS", 10.0)
+    monkeypatch.setattr("tunebench.tuner.study.worker.EVALUATE_SECONDS", 10.0)
     statement, status = BREAK[name]
     factory = write_kernel(source={WEIGH: f"if (variety == 1) {{ {statement} }} {WEIGH}"})
     request = request_of(str(factory.kernel.folder), {"device": "cuda"})

@@ -4,21 +4,21 @@ import pytest
 import torch
 
 from tunebench.kernels.gemm_scale_bn.model import ModelNew as GemmScaleBn
+from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.kernels.scalar_mul.model import ModelNew as ScalarMul
-from tunebench.kernels.tuned_module import TunedModule
-from tunebench.tuner.building import build_plan
 from tunebench.tuner.compile import compiler_for
 from tunebench.tuner.compile.base import CompilerName
+from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.errors import LaunchError
-from tunebench.tuner.evaluate import LocalEvaluator, Subject
-from tunebench.tuner.history import MemoryLog
 from tunebench.tuner.kernel import Mode, Plan
-from tunebench.tuner.measure import clocks_for
 from tunebench.tuner.problem import Work
 from tunebench.tuner.result import CacheRegime
-from tunebench.tuner.sampler import make_sampler
-from tunebench.tuner.study import Budget, StudyRun
+from tunebench.tuner.search.sampler import make_sampler
+from tunebench.tuner.study.evaluate import LocalEvaluator, Subject
+from tunebench.tuner.study.history import MemoryLog
+from tunebench.tuner.study.study import Budget, StudyRun
+from tunebench.tuner.timing.measure import clocks_for
 
 pytestmark = pytest.mark.gpu
 

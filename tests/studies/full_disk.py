@@ -8,8 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tunebench.db.query import trials
-from tunebench.db.store import open_database
+from tunebench.db.connection.database import open_database
+from tunebench.db.queries.trials import trials
 from tunebench.studies.tune import request_of, resolve, tune
 from tunebench.tuner.errors import TunebenchError
 

@@ -147,7 +147,7 @@ def test_the_command(write_kernel: WriteKernel, tunebench: CommandLine) -> None:
 
 
 def test_csv_has_plain_figures(write_kernel: WriteKernel) -> None:
-    from tunebench.studies.cli.benching import _flat
+    from tunebench.studies.cli.bench import _flat
 
     row = _flat(measure_case(small(folder_of(write_kernel)), CEILINGS))
     for name in ("tuned_ms", "reference_low_ms", "over_reference", "over_default_high", "share_of_roofline"):

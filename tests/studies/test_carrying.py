@@ -11,16 +11,16 @@ from command_line import CommandLine
 from rich.console import Console
 from sample_kernel import WriteKernel
 
-from tunebench.db.query import trials
-from tunebench.db.store import open_database
-from tunebench.kernels.shipped import ShippedResult, shipped_studies, write_file
+from tunebench.db.connection.database import open_database
+from tunebench.db.queries.trials import trials
+from tunebench.kernels.runtime.shipped import ShippedResult, shipped_studies, write_file
 from tunebench.studies.progress import StudyDisplay
 from tunebench.studies.tables import print_reports, report_values
 from tunebench.studies.tune import StudyReport, request_of, resolve, tune
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.study import Ending
+from tunebench.tuner.study.study import Ending
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from command_line import CommandLine
 from sample_kernel import WriteKernel
 
-from tunebench.studies.checking import CheckRequest, check
+from tunebench.studies.check import CheckRequest, check
 from tunebench.tuner.errors import UserError
 
 FILE = """

@@ -17,9 +17,9 @@ from command_line import CommandLine
 from sample_kernel import WriteKernel
 
 from tunebench.__main__ import main
-from tunebench.db.query import count_rows
-from tunebench.db.store import open_database
-from tunebench.kernels.tuned_module import TunedModule
+from tunebench.db.connection.database import open_database
+from tunebench.db.queries.trials import count_rows
+from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.tuner.errors import DatabaseError
 
 SMALL = ("--device", "cpu", "--size", "M=64", "--size", "N=33")

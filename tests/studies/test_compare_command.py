@@ -8,7 +8,7 @@ import pytest
 from command_line import CommandLine, Ran
 from sample_kernel import WriteKernel
 
-from tunebench.db.store import open_database
+from tunebench.db.connection.database import open_database
 from tunebench.studies.tune import request_of, resolve, tune
 from tunebench.tuner.result import Decision
 

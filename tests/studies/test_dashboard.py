@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 from command_line import CommandLine
 
-from tunebench.db.optuna_mirror import optuna_storage, publish, publish_all
-from tunebench.db.store import Database, open_database
+from tunebench.db.connection.database import Database, open_database
+from tunebench.db.upkeep.optuna_mirror import optuna_storage, publish, publish_all
 from tunebench.tuner.compile.base import Build, CompilerName
 from tunebench.tuner.device import find_device
 from tunebench.tuner.environment import current_environment
-from tunebench.tuner.history import StudyDescription
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import CacheRegime, Measurement, TrialResult, TrialStatus, Verdict
 from tunebench.tuner.space import Configuration
+from tunebench.tuner.study.history import StudyDescription
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ import pytest
 from command_line import CommandLine
 from sample_results import A100, ENVIRONMENT, H200, STUDY, comparison, correct, failed
 
-from tunebench.db.engine import locate, make_engine
-from tunebench.db.store import open_database
-from tunebench.db.upgrade import HEAD, migrate
-from tunebench.kernels.registry import load_model
+from tunebench.db.connection.database import open_database
+from tunebench.db.connection.engine import locate, make_engine
+from tunebench.db.connection.upgrade import HEAD, migrate
+from tunebench.kernels.runtime.registry import load_model
 from tunebench.tuner.result import TrialStatus
 
 

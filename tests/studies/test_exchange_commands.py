@@ -10,7 +10,7 @@ import pytest
 from command_line import CommandLine
 from sample_database import content, fill
 
-from tunebench.db.store import open_database
+from tunebench.db.connection.database import open_database
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import hostile_count
 import pytest
 from command_line import CommandLine
 
-from tunebench.tuner.compile.cpu import CpuCompiler
+from tunebench.tuner.compile.cpu.compiler import CpuCompiler
 
 CODE = '256; } extern \\"C\\" int system(const char*); static int x = system(\\"touch executed\\"); {'
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from sample_kernel import WriteKernel
 
-from tunebench.db.query import trials
-from tunebench.db.store import open_database
-from tunebench.kernels.tuned_module import TunedModule
+from tunebench.db.connection.database import open_database
+from tunebench.db.queries.trials import trials
+from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.tune import make_evaluator, request_of, resolve, tune
 from tunebench.tuner.compile import compiler_for
 from tunebench.tuner.compile.cache import BuildCache
@@ -20,7 +20,7 @@ from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import UserError, WorkerError
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import TrialResult, TrialStatus
-from tunebench.tuner.worker import WorkerEvaluator
+from tunebench.tuner.study.worker import WorkerEvaluator
 
 CPU = find_device("cpu")
 WEIGH = "y[i] = x[i] * weight[0];"
@@ -83,7 +83,7 @@ def test_a_crash_says_how_the_worker_died(write_kernel: WriteKernel, start: Star
 def test_an_endless_loop_is_killed_at_its_deadline(
     write_kernel: WriteKernel, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tunebench.tuner.worker.EVALUATE_SECONDS", 3.0)
+    monkeypatch.setattr("tunebench.tuner.study.worker.EVALUATE_SECONDS", 3.0)
     factory = write_kernel(source={WEIGH: HANG})
     evaluator = start(factory)
     hung = evaluate(evaluator, factory, 1)

@@ -16,24 +16,24 @@ from pathlib import Path
 
 import pytest
 from sample_kernel import WriteKernel
+from tests.benchmarks.recovery import kill_again_and_again
 
-from tunebench.db.query import trials
-from tunebench.db.store import open_database
-from tunebench.kernels.tuned_module import TunedModule
-from tunebench.studies.benchmarks.recovery import kill_again_and_again
+from tunebench.db.connection.database import open_database
+from tunebench.db.queries.trials import trials
+from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.tune import make_evaluator, request_of, resolve, tune
-from tunebench.tuner.building import Building
 from tunebench.tuner.compile import compiler_for
 from tunebench.tuner.compile.base import Build
+from tunebench.tuner.compile.building import Building
 from tunebench.tuner.compile.cache import BuildCache
-from tunebench.tuner.compile.cpu import CpuCompiler
+from tunebench.tuner.compile.cpu.compiler import CpuCompiler
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import CompileTimeoutError, DatabaseError
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import TrialResult, TrialStatus
+from tunebench.tuner.study.worker import WorkerEvaluator
 from tunebench.tuner.variant import Variant
-from tunebench.tuner.worker import WorkerEvaluator
 
 CPU = find_device("cpu")
 LAUNCH = "        grid = ("
@@ -107,7 +107,7 @@ class Stuck(CpuCompiler):
 def test_a_compiler_that_cannot_be_killed_is_given_up_and_the_next_takes_its_turn(
     write_kernel: WriteKernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tunebench.tuner.building._CLOSE_SECONDS", 0.2)
+    monkeypatch.setattr("tunebench.tuner.compile.building._CLOSE_SECONDS", 0.2)
     kernel = write_kernel().kernel
     space = kernel.space.enumerate(Problem({"n": 64}), CPU)
     variants = [kernel.variant(space[number], Problem({"n": 64}), CPU.architecture) for number in (0, 1)]
@@ -171,7 +171,7 @@ def test_a_database_that_another_process_keeps_locked(
 ) -> None:
     file, factory = tmp_path / "a.db", write_kernel()
     first = tune_folder(factory, file, trials=2)
-    monkeypatch.setattr("tunebench.db.engine.BUSY_SECONDS", 0.3)
+    monkeypatch.setattr("tunebench.db.connection.engine.BUSY_SECONDS", 0.3)
     holder = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1], isolation_level=None); "
     holder += "c.execute('BEGIN IMMEDIATE'); print('locked', flush=True); sys.stdin.read()"
     process = subprocess.Popen(

@@ -8,8 +8,8 @@ import pytest
 from command_line import CommandLine
 from sample_results import ENVIRONMENT, STUDY, correct, failed
 
-from tunebench.db.store import open_database
-from tunebench.kernels.registry import kernel_names
+from tunebench.db.connection.database import open_database
+from tunebench.kernels.runtime.registry import kernel_names
 from tunebench.studies.tune import request_of, resolve
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import TrialStatus
@@ -152,7 +152,7 @@ def test_databases_that_are_not_there_or_empty_get_one_line(run: CommandLine, sp
     assert "has no study with a configuration that was timed" in run("replay", empty).error
 
 
-SPACES = sorted((Path(__file__).parents[2] / "studies" / "spaces").glob("*.toml"))
+SPACES = sorted((Path(__file__).parents[2] / "studies" / "files" / "spaces").glob("*.toml"))
 
 
 @pytest.mark.parametrize("file", SPACES, ids=lambda file: file.stem)

@@ -17,8 +17,8 @@ from command_line import CommandLine
 from html_outline import Outline
 from sample_kernel import MODEL, REFERENCE, SOURCE
 
-from tunebench.db.report_rows import newest_comparison, studies
-from tunebench.db.store import open_database
+from tunebench.db.connection.database import open_database
+from tunebench.db.queries.studies import newest_comparison, studies
 from tunebench.studies.report.gather import StudyData, gather
 from tunebench.studies.report.page import render, write
 from tunebench.studies.report.style import ratio_text, share_text, time_unit
@@ -27,7 +27,6 @@ from tunebench.tuner.compile.base import CompilerName
 from tunebench.tuner.device import find_device
 from tunebench.tuner.environment import current_environment
 from tunebench.tuner.errors import UnknownNameError, UserError
-from tunebench.tuner.history import StudyDescription
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import (
     Baseline,
@@ -35,6 +34,7 @@ from tunebench.tuner.result import (
     TrialStatus,
 )
 from tunebench.tuner.space import Configuration
+from tunebench.tuner.study.history import StudyDescription
 
 SECTIONS = (
     *("Convergence", "Speed-ups and roofline", "Effect of each tunable", "Pairs of tunables", "Fastest trials"),
@@ -263,7 +263,7 @@ def test_without_the_source_the_roofline_is_left_out(results: Path, folder: Path
         assert 'id="study-1-roofline"' not in html
         edited = tmp_path / "weigh"
         shutil.copytree(folder, edited, ignore=shutil.ignore_patterns("__pycache__"))
-        (edited / "model.py").write_text(MODEL + "\n# edited\n")
+        (edited / "model.py").write_text(MODEL + "\nedited = True\n")
         (study,) = gather(database, [str(edited)]).studies
         assert "has changed since this study" in study.work_missing
         render(gather(database, [str(edited)]))

@@ -10,14 +10,13 @@ import pytest
 from chromium import Chromium, running_chromium
 from html_outline import Outline
 
-from tunebench.db.store import Database, open_database
+from tunebench.db.connection.database import Database, open_database
 from tunebench.studies.report.gather import gather
 from tunebench.studies.report.page import render, write
 from tunebench.tuner.compile.base import Build, CompilerName
 from tunebench.tuner.device import find_device
 from tunebench.tuner.environment import current_environment
 from tunebench.tuner.errors import DatabaseError
-from tunebench.tuner.history import StudyDescription
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import (
     Baseline,
@@ -30,6 +29,7 @@ from tunebench.tuner.result import (
     Verdict,
 )
 from tunebench.tuner.space import Configuration
+from tunebench.tuner.study.history import StudyDescription
 
 
 @pytest.fixture(scope="module")

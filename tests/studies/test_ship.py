@@ -8,9 +8,9 @@ from command_line import CommandLine
 from sample_kernel import WriteKernel
 from sample_results import ENVIRONMENT, H100, H200, STUDY, comparison, correct
 
-from tunebench.db.store import open_database
-from tunebench.kernels.selection import Tier, choices
-from tunebench.kernels.shipped import file_for, read_file
+from tunebench.db.connection.database import open_database
+from tunebench.kernels.runtime.selection import Tier, choices
+from tunebench.kernels.runtime.shipped import file_for, read_file
 from tunebench.studies.doctor import examine
 from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.kernel import Kernel
@@ -92,7 +92,7 @@ def test_results_of_an_edited_kernel_are_not_shipped(
 ) -> None:
     kernel, place = write_kernel().kernel, tmp_path / "results.db"
     record(kernel, place, H200, FAST)
-    (kernel.folder / "model.py").write_text((kernel.folder / "model.py").read_text() + "# edited\n")
+    (kernel.folder / "model.py").write_text((kernel.folder / "model.py").read_text() + "edited = True\n")
     assert tunebench("ship", kernel.folder, "--db", place).code == 1
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tunebench.tuner.compile.base import Compiler, CompilerName
-from tunebench.tuner.compile.cpu import CpuCompiler
+from tunebench.tuner.compile.cpu.compiler import CpuCompiler
 from tunebench.tuner.compile.inline import InlineCompiler
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
 from tunebench.tuner.device import Device, DeviceKind

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 import torch
 
 from tunebench.tuner.gate import sanitizer
-from tunebench.tuner.gate.callers import autocast, compiled, dtypes, gradients
-from tunebench.tuner.gate.calls import from_scratch, held_results, later_calls, same_memory
 from tunebench.tuner.gate.contender import Contender
-from tunebench.tuner.gate.inputs import distributions, non_finite
-from tunebench.tuner.gate.layouts import layouts
-from tunebench.tuner.gate.record import Record, Refusal
-from tunebench.tuner.gate.rig import Answers, Rig
-from tunebench.tuner.gate.sizes import large, sizes
-from tunebench.tuner.gate.state import mode, statistics, weights
-from tunebench.tuner.gate.streams import devices, graphs, streams
+from tunebench.tuner.gate.harness import Answers, Rig
+from tunebench.tuner.gate.stage_log import Record, Refusal
+from tunebench.tuner.gate.stages.callers import autocast, compiled, dtypes, gradients
+from tunebench.tuner.gate.stages.calls import from_scratch, held_results, later_calls, same_memory
+from tunebench.tuner.gate.stages.inputs import distributions, non_finite
+from tunebench.tuner.gate.stages.layouts import layouts
+from tunebench.tuner.gate.stages.sizes import large, sizes
+from tunebench.tuner.gate.stages.state import mode, statistics, weights
+from tunebench.tuner.gate.stages.streams import devices, graphs, streams
 from tunebench.tuner.result import Verdict
 
 

@@ -10,7 +10,7 @@ import torch
 from tunebench.tuner.gate.comparison import REFERENCE_MULTIPLE, compare, relative_norm, tolerance_of
 from tunebench.tuner.gate.memory import shares_memory
 from tunebench.tuner.gate.oracle import Case
-from tunebench.tuner.gate.record import Refusal
+from tunebench.tuner.gate.stage_log import Refusal
 from tunebench.tuner.result import ErrorFigures
 
 

@@ -25,7 +25,7 @@ from tunebench.tuner.gate.memory import (
     same_bits,
 )
 from tunebench.tuner.gate.oracle import Case, Oracle
-from tunebench.tuner.gate.record import Record, Refusal
+from tunebench.tuner.gate.stage_log import Record, Refusal
 from tunebench.tuner.kernel import Kernel, Plan, TunableModel
 from tunebench.tuner.result import ErrorFigures, Verdict
 

@@ -21,9 +21,9 @@ from pathlib import Path
 import torch
 
 from tunebench.tuner.gate import launch_again
+from tunebench.tuner.gate.harness import Rig
 from tunebench.tuner.gate.launches import Launch
-from tunebench.tuner.gate.record import Record, Refusal
-from tunebench.tuner.gate.rig import Rig
+from tunebench.tuner.gate.stage_log import Record, Refusal
 from tunebench.tuner.result import Stage
 
 NAME = "sanitizer"

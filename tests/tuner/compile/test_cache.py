@@ -6,7 +6,7 @@ import pytest
 
 from tunebench.tuner.compile.base import Build
 from tunebench.tuner.compile.cache import BuildCache
-from tunebench.tuner.compile.cpu import CpuCompiler
+from tunebench.tuner.compile.cpu.compiler import CpuCompiler
 from tunebench.tuner.variant import KernelSource, Variant
 
 TEXT = 'extern "C" __global__ void add(float* c) { c[threadIdx.x] += amount; }'

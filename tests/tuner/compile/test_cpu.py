@@ -28,7 +28,7 @@ from cpu_launch import (
 )
 
 from tunebench.tuner.compile.base import Argument, CompilerName, Dim3, LoadedModule
-from tunebench.tuner.compile.cpu import CpuCompiler, geometry_refusal
+from tunebench.tuner.compile.cpu.compiler import CpuCompiler, geometry_refusal
 from tunebench.tuner.errors import CompileError, CompilerMissingError, LaunchError
 from tunebench.tuner.space import Configuration, SearchSpace, Tunable, Value
 from tunebench.tuner.variant import KernelSource, Variant, prologue
@@ -345,7 +345,7 @@ import ctypes, re, sys
 sys.path[:0] = ["tests/tuner/compile"]
 import torch
 from cpu_launch import load
-from tunebench.tuner.compile.cpu import _parallel_function
+from tunebench.tuner.compile.cpu.compiler import _parallel_function
 assert _parallel_function()
 module = load('extern "C" long gettid(); extern "C" __global__ void k(long* out) {'
                 'out[blockIdx.x] = gettid(); for (volatile int i = 0; i < 200000; ++i); }')

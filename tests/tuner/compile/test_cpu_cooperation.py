@@ -6,8 +6,8 @@ import pytest
 import torch
 from cpu_launch import COMPILER, TREE, extents, int32, iota, load, run_one, variant_of
 
-from tunebench.tuner.compile import cpu
-from tunebench.tuner.compile.cpu import host_source
+from tunebench.tuner.compile.cpu import compiler as cpu
+from tunebench.tuner.compile.cpu.compiler import host_source
 from tunebench.tuner.errors import CompileError
 
 

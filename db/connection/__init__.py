@@ -1,0 +1,1 @@
+"""Opening, refusing, creating and upgrading a database."""

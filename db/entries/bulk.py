@@ -1,0 +1,258 @@
+"""Adding many entries in one transaction, each of them once however often and from wherever it comes.
+
+What an entry *is* decides whether it is there already: a study is its description and the database it began in, a
+trial its configuration in a study with the moment it was recorded and what came of it. Numbers are of one database
+only. One study cannot hold two results of one configuration; where copies of one database were tuned further apart
+from each other and such a second result arrives, it is kept in a study under an origin derived from the first one's,
+the same on every machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import islice
+from typing import TypeAlias
+
+from sqlalchemy import Connection, func, insert, select, tuple_
+
+from tunebench.db.connection.database import Database
+from tunebench.db.entries.entry import ComparisonFacts, Entry, Origin, StudyFacts, TrialFacts
+from tunebench.db.entries.parts import PartWriter
+from tunebench.db.schema.tables import ComparisonRecord, TrialRecord
+from tunebench.tuner.space import Configuration
+
+_BATCH = 500
+
+Outcome: TypeAlias = tuple[datetime, str, float | None]
+"""What tells two results of one configuration in one study apart: when it was recorded, its status, its median."""
+
+
+@dataclass(frozen=True)
+class Added:
+    """What adding entries came to.
+
+    Attributes:
+        studies, trials, comparisons: new rows.
+        present: trials that were there already.
+        conflicts: those of the new trials that are kept under a derived origin, since their study has another result
+            of their configuration.
+        late_refusals: new ones, of new trials and of those that were there.
+    """
+
+    studies: int = 0
+    trials: int = 0
+    comparisons: int = 0
+    present: int = 0
+    conflicts: int = 0
+    late_refusals: int = 0
+
+    def __add__(self, other: Added) -> Added:
+        return Added(*(getattr(self, name) + getattr(other, name) for name in Added.__dataclass_fields__))
+
+
+def add_entries(database: Database, entries: Iterable[Entry], progress: Callable[[int], None] | None = None) -> Added:
+    """Add entries to a database in one transaction: all of them, or none where one is refused.
+
+    Args:
+        progress: called now and then with the number of entries looked at.
+
+    Raises:
+        DatabaseError: the database cannot be written.
+        Exception: whatever reading the entries raises; nothing was added then.
+    """
+    return add_each(database, [entries], progress)[0]
+
+
+def add_each(
+    database: Database, sources: Iterable[Iterable[Entry]], progress: Callable[[int], None] | None = None
+) -> list[Added]:
+    """Add the entries of several sources, all in one transaction; what was added from each.
+
+    Args:
+        progress: called now and then with the number of entries looked at.
+
+    Raises:
+        DatabaseError: the database cannot be written.
+        Exception: whatever reading the entries raises; nothing was added then.
+    """
+    seen, all_added = 0, []
+    with database.writing() as connection:
+        writer = _Writer(connection)
+        for source in sources:
+            added, stream = Added(), iter(source)
+            while batch := list(islice(stream, _BATCH)):
+                added += writer.add(batch)
+                seen += len(batch)
+                if progress is not None:
+                    progress(seen)
+            all_added.append(added)
+    return all_added
+
+
+def derived(origin: Origin) -> Origin:
+    """The origin of a study's second results of configurations that it has a result of."""
+    return replace(origin, uid=hashlib.sha256(f"another result\n{origin.uid}".encode()).hexdigest()[:32])
+
+
+class _Writer:
+    """Adds batches inside one transaction; what is shared by batches is looked up once."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._parts = PartWriter(connection)
+        self._next_numbers: dict[int, int] = {}
+
+    def add(self, batch: Sequence[Entry]) -> Added:
+        studies_before = self._parts.studies_added
+        pairs = [(self._parts.study(entry.study), entry) for entry in batch]
+        trials = [(study_id, entry.study, entry.trial) for study_id, entry in pairs if entry.trial is not None]
+        keys = [Configuration(trial.configuration).key for _, _, trial in trials]
+        numbers = self._parts.configurations(keys)
+        places = _Places(self._connection, {study_id for study_id, _, _ in trials}, set(numbers.values()))
+        new: list[tuple[int, int, TrialFacts]] = []
+        found: list[tuple[int, int, TrialFacts]] = []
+        conflicts = 0
+        for (study_id, study, trial), key in zip(trials, keys, strict=True):
+            place, is_new = self._place(places, study_id, study, numbers[key], trial)
+            (new if is_new else found).append((place, numbers[key], trial))
+            conflicts += is_new and place != study_id
+        self._add_trials(new)
+        comparisons = sum(self._add_comparisons(*one) for one in (*new, *found) if one[2].comparisons)
+        late_refusals = self._add_late_refusals([one for one in (*new, *found) if one[2].late_refusal])
+        studies = self._parts.studies_added - studies_before
+        return Added(studies, len(new), comparisons, len(found), conflicts, late_refusals)
+
+    def _place(
+        self, places: _Places, study_id: int, study: StudyFacts, configuration_id: int, trial: TrialFacts
+    ) -> tuple[int, bool]:
+        """The study that a trial belongs to, and whether it is new there."""
+        outcome = _outcome_of(trial)
+        while (there := places.outcome(study_id, configuration_id)) is not None:
+            if there == outcome:
+                return study_id, False
+            study = replace(study, origin=derived(study.origin))
+            study_id = self._parts.study(study)
+        places.take(study_id, configuration_id, outcome)
+        return study_id, True
+
+    def _add_trials(self, new: Sequence[tuple[int, int, TrialFacts]]) -> None:
+        if not new:
+            return
+        trials = [trial for _, _, trial in new]
+        builds = self._parts.builds(trial.build for trial in trials)
+        verdicts = self._parts.verdicts(trial.verdict for trial in trials)
+        measurements = self._parts.measurements(trial.measurement for trial in trials)
+        numbers = self._numbers([(study_id, trial.number) for study_id, _, trial in new])
+        rows = [
+            {
+                "study_id": study_id,
+                "number": number,
+                "configuration_id": configuration_id,
+                "environment_id": self._parts.environment(trial.environment),
+                "status": trial.status.value,
+                "build_id": build_id,
+                "build_cached": trial.build_cached,
+                "verdict_id": verdict_id,
+                "verdict_passed": trial.verdict.passed if trial.verdict else None,
+                "measurement_id": measurement_id,
+                "median_ms": trial.measurement.median_ms if trial.measurement else None,
+                "regime": trial.measurement.regime.value if trial.measurement else None,
+                "recorded_at": trial.recorded_at,
+                "seconds": dict(trial.seconds),
+                "message": trial.message,
+                "run_key": trial.run_key,
+            }
+            for (study_id, configuration_id, trial), number, build_id, verdict_id, measurement_id in zip(
+                new, numbers, builds, verdicts, measurements, strict=True
+            )
+        ]
+        self._connection.execute(insert(TrialRecord), rows)
+
+    def _numbers(self, wanted: Sequence[tuple[int, int | None]]) -> Iterator[int]:
+        """A number for each new trial: the one it had, or its study's next where that one is taken."""
+        studies = {study_id for study_id, _ in wanted}
+        query = select(TrialRecord.study_id, TrialRecord.number).where(
+            TrialRecord.study_id.in_(studies), TrialRecord.number.in_({number for _, number in wanted} - {None})
+        )
+        taken = {(study_id, number) for study_id, number in self._connection.execute(query)}
+        # Numbers that trials of this batch had come first, so that a trial that gets a new one never takes theirs.
+        for study_id, number in wanted:
+            if number is not None:
+                self._next_numbers[study_id] = max(self._next_number(study_id), number + 1)
+        for study_id, number in wanted:
+            if number is None or (study_id, number) in taken:
+                number = self._next_numbers[study_id] = self._next_number(study_id)  # noqa: PLW2901
+                self._next_numbers[study_id] += 1
+            taken.add((study_id, number))
+            yield number
+
+    def _next_number(self, study_id: int) -> int:
+        if study_id not in self._next_numbers:
+            largest = self._connection.scalar(
+                select(func.max(TrialRecord.number)).where(TrialRecord.study_id == study_id)
+            )
+            self._next_numbers[study_id] = 0 if largest is None else largest + 1
+        return self._next_numbers[study_id]
+
+    def _add_late_refusals(self, refused: Sequence[tuple[int, int, TrialFacts]]) -> int:
+        """Those of trials that have none yet; how many."""
+        if not refused:
+            return 0
+        place = tuple_(TrialRecord.study_id, TrialRecord.configuration_id)
+        wanted = {(study_id, configuration_id): trial.late_refusal for study_id, configuration_id, trial in refused}
+        query = select(TrialRecord.id, TrialRecord.study_id, TrialRecord.configuration_id).where(place.in_(wanted))
+        found = {number: wanted[study_id, tried] for number, study_id, tried in self._connection.execute(query)}
+        return self._parts.add_late_refusals({number: one for number, one in found.items() if one is not None})
+
+    def _add_comparisons(self, study_id: int, configuration_id: int, trial: TrialFacts) -> int:
+        """Those that are not there yet; how many."""
+        query = select(ComparisonRecord.concluded_at).where(
+            ComparisonRecord.study_id == study_id, ComparisonRecord.configuration_id == configuration_id
+        )
+        there = set(self._connection.scalars(query))
+        new: dict[datetime, ComparisonFacts] = {
+            one.concluded_at: one for one in trial.comparisons if one.concluded_at not in there
+        }
+        for comparison in new.values():
+            self._parts.add_comparison(study_id, configuration_id, comparison)
+        return len(new)
+
+
+class _Places:
+    """The results that the studies of a batch have of its configurations, those that the batch adds included."""
+
+    def __init__(self, connection: Connection, studies: set[int], configurations: set[int]) -> None:
+        self._connection = connection
+        self._configurations = configurations
+        self._loaded: set[int] = set()
+        self._outcomes: dict[tuple[int, int], Outcome] = {}
+        self._load(studies)
+
+    def outcome(self, study_id: int, configuration_id: int) -> Outcome | None:
+        """None where the study has no result of that configuration."""
+        if study_id not in self._loaded:
+            self._load({study_id})
+        return self._outcomes.get((study_id, configuration_id))
+
+    def take(self, study_id: int, configuration_id: int, outcome: Outcome) -> None:
+        self._outcomes[study_id, configuration_id] = outcome
+
+    def _load(self, studies: set[int]) -> None:
+        query = select(
+            TrialRecord.study_id,
+            TrialRecord.configuration_id,
+            TrialRecord.recorded_at,
+            TrialRecord.status,
+            TrialRecord.median_ms,
+        ).where(TrialRecord.configuration_id.in_(self._configurations), TrialRecord.study_id.in_(studies))
+        for study_id, configuration_id, recorded_at, status, median_ms in self._connection.execute(query):
+            self._outcomes[study_id, configuration_id] = (recorded_at, status, median_ms)
+        self._loaded |= studies
+
+
+def _outcome_of(trial: TrialFacts) -> Outcome:
+    """What tells a trial from another one of its configuration in its study."""
+    return trial.recorded_at, trial.status.value, trial.measurement.median_ms if trial.measurement else None

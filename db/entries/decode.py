@@ -1,0 +1,105 @@
+"""From stored text back to the engine's values. A database may come from anyone, so nothing in it is believed."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+
+from tunebench.tuner.errors import DatabaseError
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.result import CacheRegime, TrialStatus
+from tunebench.tuner.space import Configuration
+from tunebench.tuner.study.history import Carried
+
+
+def problem_of(key: str, dtype: str, axes: object, options: object) -> Problem:
+    """The problem of that key, its axes in the order in which the kernel names them.
+
+    Raises:
+        DatabaseError: the parts are not a problem's, or not this one's.
+    """
+    if not (isinstance(axes, dict) and isinstance(options, dict)):
+        raise _mismatch(key, "a problem")
+    sizes_legal = all(type(size) is int and size >= 0 for size in axes.values())
+    if not sizes_legal or not all(isinstance(option, str) for option in options.values()):
+        raise _mismatch(key, "a problem")
+    problem = Problem(axes, dtype, options)
+    if problem.key != key:
+        raise _mismatch(key, "a problem")
+    return problem
+
+
+@lru_cache(maxsize=4096)
+def configuration_of(key: str) -> Configuration:
+    """The configuration of that key. Whether a kernel declares such values is for the kernel's space to say.
+
+    Raises:
+        DatabaseError: the key is not one that `Configuration.key` makes.
+    """
+    try:
+        values = json.loads(key)
+    except (ValueError, RecursionError):
+        raise _mismatch(key, "a configuration") from None
+    if not isinstance(values, dict) or not all(isinstance(v, bool | int | float | str) for v in values.values()):
+        raise _mismatch(key, "a configuration")
+    return Configuration(values)
+
+
+def status_of(name: str) -> TrialStatus:
+    """The status of that name.
+
+    Raises:
+        DatabaseError: there is none.
+    """
+    try:
+        return TrialStatus(name)
+    except ValueError:
+        raise _mismatch(name, "a status") from None
+
+
+def regime_of(name: str) -> CacheRegime:
+    """The cache regime of that name.
+
+    Raises:
+        DatabaseError: there is none.
+    """
+    try:
+        return CacheRegime(name)
+    except ValueError:
+        raise _mismatch(name, "a cache regime") from None
+
+
+def _mismatch(key: str, kind: str) -> DatabaseError:
+    return DatabaseError(f"the database holds {key!r:.80} as {kind}: it was not written by tunebench")
+
+
+def reasons_of(value: object) -> dict[str, str]:
+    """Texts by name; none for NULL.
+
+    Raises:
+        DatabaseError: the value is not such a mapping.
+    """
+    if value is None:
+        return {}
+    if isinstance(value, dict) and all(isinstance(part, str) for pair in value.items() for part in pair):
+        return value
+    raise DatabaseError(f"the database holds {value!r:.80} where texts by name belong")
+
+
+def carried_of(value: object) -> tuple[Carried, ...] | None:
+    """What a study began with from earlier ones; None where that was not recorded.
+
+    Raises:
+        DatabaseError: the value is not a list of configurations with their origins.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(isinstance(one, dict) and one.keys() == _CARRIED for one in value):
+        raise _mismatch(str(value), "configurations carried over")
+    found = [Carried(configuration_of(json.dumps(one["configuration"])), one["origin"]) for one in value]
+    if not all(isinstance(one.origin, str) for one in found):
+        raise _mismatch(str(value), "configurations carried over")
+    return tuple(found)
+
+
+_CARRIED = {"configuration", "origin"}

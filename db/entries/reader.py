@@ -1,0 +1,281 @@
+"""Reading a whole database as entries, in pieces, so that a million trials are never in memory at once."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypeAlias
+
+from sqlalchemy import Connection, Select, func, select, tuple_
+
+from tunebench.db.connection.database import Database
+from tunebench.db.entries.entry import (
+    BuildFacts,
+    ComparisonFacts,
+    ContenderFacts,
+    DeviceFacts,
+    Entry,
+    EntryPointFacts,
+    EnvironmentFacts,
+    LateRefusalFacts,
+    MeasurementFacts,
+    Origin,
+    ProblemFacts,
+    SpeedUpFacts,
+    StageFacts,
+    StudyFacts,
+    TrialFacts,
+    VerdictFacts,
+    entry_of,
+)
+from tunebench.db.entries.strict_json import EntryError
+from tunebench.db.schema.tables import (
+    Base,
+    BuildFiguresRecord,
+    BuildRecord,
+    ComparisonRecord,
+    ConfigurationRecord,
+    ContenderRecord,
+    DeviceRecord,
+    EnvironmentRecord,
+    LateRefusalRecord,
+    MeasurementRecord,
+    OriginRecord,
+    ProblemRecord,
+    SpeedUpRecord,
+    StudyRecord,
+    TrialRecord,
+    VerdictRecord,
+    VerdictStageRecord,
+)
+from tunebench.tuner.errors import DatabaseError, UserError
+
+_PAGE = 500
+"""Trials at a time: their compilers' logs are in memory as well, and every table takes one query."""
+
+Values: TypeAlias = dict[str, Any]
+_Rows: TypeAlias = dict[int, Values]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which studies are meant; None for any."""
+
+    kernel: str | None = None
+    study_id: int | None = None
+
+
+def wanted_studies(database: Database, wanted: Wanted) -> list[int]:
+    """The numbers of the studies that are meant, in order.
+
+    Raises:
+        UserError: there is none.
+        DatabaseError: the database cannot be read.
+    """
+    query = select(StudyRecord.id).order_by(StudyRecord.id)
+    if wanted.kernel is not None:
+        query = query.where(StudyRecord.kernel == wanted.kernel)
+    if wanted.study_id is not None:
+        query = query.where(StudyRecord.id == wanted.study_id)
+    with database.reading() as connection:
+        found = list(connection.scalars(query))
+    if not found and wanted != Wanted():
+        parts = [f"kernel '{wanted.kernel}'"] if wanted.kernel is not None else []
+        parts += [f"number {wanted.study_id}"] if wanted.study_id is not None else []
+        raise UserError(f"{database.name} has no study of {' and '.join(parts)}: 'tunebench trials' shows what it has")
+    return found
+
+
+def count_trials(database: Database, studies: Sequence[int] | None = None) -> int:
+    """How many trials these studies have; all of them for None.
+
+    Raises:
+        DatabaseError: the database cannot be read.
+    """
+    query = select(func.count()).select_from(TrialRecord)
+    with database.reading() as connection:
+        if studies is None:
+            return connection.scalar(query) or 0
+        return sum(connection.scalar(query.where(TrialRecord.study_id == study)) or 0 for study in studies)
+
+
+def scan(database: Database, studies: Sequence[int] | None = None) -> Iterator[Entry]:
+    """Every trial with everything about it, by study and number; then the studies that have none.
+
+    It is one transaction: what other processes record meanwhile is not seen.
+
+    Args:
+        studies: their numbers; None for all.
+
+    Raises:
+        DatabaseError: the database cannot be read, or holds what tunebench does not write.
+    """
+    with database.reading() as connection:
+        reader = _Reader(connection)
+        try:
+            for page in _pages(connection, studies):
+                yield from reader.entries(page)
+            for study_id in _without_trials(connection, studies):
+                yield entry_of({"study": reader.study(study_id), "trial": None})
+        except EntryError as error:
+            raise DatabaseError(f"{database.name} holds what tunebench does not write: {error}") from error
+        except DatabaseError as error:
+            # A column's own refusal does not know which database it is of.
+            raise DatabaseError(f"{database.name}: {error}") from error
+
+
+def _pages(connection: Connection, studies: Sequence[int] | None) -> Iterator[list[Values]]:
+    """Trials in pieces along the index by study and number."""
+    query = select(*TrialRecord.__table__.columns).limit(_PAGE)
+    by_number = TrialRecord.number
+    if studies is None:
+        position = tuple_(TrialRecord.study_id, by_number)
+        after = (-1, -1)
+        while page := _rows(connection, query.where(position > after).order_by(TrialRecord.study_id, by_number)):
+            yield page
+            after = (page[-1]["study_id"], page[-1]["number"])
+        return
+    for study in studies:
+        of_study, last = query.where(TrialRecord.study_id == study).order_by(by_number), -1
+        while page := _rows(connection, of_study.where(by_number > last)):
+            yield page
+            last = page[-1]["number"]
+
+
+def _without_trials(connection: Connection, studies: Sequence[int] | None) -> list[int]:
+    chosen = None if studies is None else set(studies)
+    having = select(TrialRecord.study_id).where(TrialRecord.study_id == StudyRecord.id).exists()
+    found = connection.scalars(select(StudyRecord.id).where(~having).order_by(StudyRecord.id))
+    return [study for study in found if chosen is None or study in chosen]
+
+
+def _rows(connection: Connection, query: Select[Any]) -> list[Values]:
+    return [dict(row) for row in connection.execute(query).mappings()]
+
+
+def _names(part: type) -> tuple[str, ...]:
+    return tuple(one.name for one in fields(part))
+
+
+def _only(row: Values, names: Iterable[str]) -> Values:
+    return {name: row[name] for name in names if name in row}
+
+
+class _Reader:
+    """Everything about the trials of a page, one query a table; studies and environments are kept between pages."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._studies: dict[int, Values] = {}
+        self._environments: dict[int, Values] = {}
+
+    def entries(self, page: list[Values]) -> Iterator[Entry]:
+        configurations = self._by_id(ConfigurationRecord, (row["configuration_id"] for row in page))
+        builds = self._builds({row["build_id"] for row in page} - {None})
+        verdicts = self._verdicts({row["verdict_id"] for row in page} - {None})
+        measurements = self._by_id(MeasurementRecord, {row["measurement_id"] for row in page} - {None})
+        comparisons = self._comparisons({row["study_id"] for row in page}, {row["configuration_id"] for row in page})
+        refusals = self._parts(LateRefusalRecord, "trial_id", [row["id"] for row in page])
+        for row in page:
+            trial = _only(row, _names(TrialFacts))
+            trial["configuration"] = _configuration(configurations[row["configuration_id"]]["key"])
+            trial["environment"] = self._environment(row["environment_id"])
+            trial["build"] = builds.get(row["build_id"])
+            trial["verdict"] = verdicts.get(row["verdict_id"])
+            measured = measurements.get(row["measurement_id"])
+            trial["measurement"] = measured and _only(measured, _names(MeasurementFacts))
+            trial["comparisons"] = comparisons.get((row["study_id"], row["configuration_id"]), [])
+            trial["late_refusal"] = next((_only(one, _names(LateRefusalFacts)) for one in refusals[row["id"]]), None)
+            yield entry_of({"study": self.study(row["study_id"]), "trial": trial})
+
+    def study(self, study_id: int) -> Values:
+        """A study with its origin, problem and device."""
+        if study_id not in self._studies:
+            row = self._by_id(StudyRecord, [study_id])[study_id]
+            study = _only(row, _names(StudyFacts))
+            for name, table, part in (
+                ("origin", OriginRecord, Origin),
+                ("problem", ProblemRecord, ProblemFacts),
+                ("device", DeviceRecord, DeviceFacts),
+            ):
+                number = row[f"{name}_id"]
+                study[name] = _only(self._by_id(table, [number])[number], _names(part))
+            self._studies[study_id] = study
+        return self._studies[study_id]
+
+    def _environment(self, environment_id: int) -> Values:
+        if environment_id not in self._environments:
+            row = self._by_id(EnvironmentRecord, [environment_id])[environment_id]
+            self._environments[environment_id] = _only(row, _names(EnvironmentFacts))
+        return self._environments[environment_id]
+
+    def _builds(self, numbers: Collection[int]) -> _Rows:
+        rows = self._by_id(BuildRecord, numbers)
+        figures = self._parts(BuildFiguresRecord, "build_id", numbers)
+        names = _names(EntryPointFacts)
+        return {
+            number: _only(row, _names(BuildFacts))
+            | {"figures": {part["entry_point"]: _only(part, names) for part in figures[number]}}
+            for number, row in rows.items()
+        }
+
+    def _verdicts(self, numbers: Collection[int]) -> _Rows:
+        rows = self._by_id(VerdictRecord, numbers)
+        stages = self._parts(VerdictStageRecord, "verdict_id", numbers)
+        names = _names(StageFacts)
+        return {
+            number: _only(row, _names(VerdictFacts))
+            | {"stages": [_only(s, names) for s in sorted(stages[number], key=lambda s: int(s["position"]))]}
+            for number, row in rows.items()
+        }
+
+    def _comparisons(
+        self, studies: Collection[int], configurations: Collection[int]
+    ) -> dict[tuple[int, int], list[Values]]:
+        """By study and configuration, oldest first. A study has few, so that all of its are looked at."""
+        query = select(*ComparisonRecord.__table__.columns).where(ComparisonRecord.study_id.in_(studies))
+        ordered = query.order_by(ComparisonRecord.concluded_at, ComparisonRecord.id)
+        rows = [row for row in _rows(self._connection, ordered) if row["configuration_id"] in configurations]
+        numbers = [row["id"] for row in rows]
+        contenders = self._parts(ContenderRecord, "comparison_id", numbers)
+        speed_ups = self._parts(SpeedUpRecord, "comparison_id", numbers)
+        found = defaultdict(list)
+        for row in rows:
+            of_contenders, of_speed_ups = contenders[row["id"]], speed_ups[row["id"]]
+            comparison = _only(row, _names(ComparisonFacts)) | {
+                "environment": self._environment(row["environment_id"]),
+                "contenders": {part["name"]: _only(part, _names(ContenderFacts)) for part in of_contenders},
+                "speed_ups": {part["baseline"]: _only(part, _names(SpeedUpFacts)) for part in of_speed_ups},
+            }
+            found[row["study_id"], row["configuration_id"]].append(comparison)
+        return found
+
+    def _by_id(self, table: type[Base], numbers: Iterable[int]) -> _Rows:
+        wanted = sorted(set(numbers))
+        if not wanted:
+            return {}
+        query = select(*table.__table__.columns).where(table.__table__.c.id.in_(wanted))
+        rows = {row["id"]: row for row in _rows(self._connection, query)}
+        if len(rows) != len(wanted):
+            missing = next(number for number in wanted if number not in rows)
+            raise EntryError(f"row {missing} of {table.__tablename__} is referred to and is not there")
+        return rows
+
+    def _parts(self, table: type[Base], reference: str, numbers: Collection[int]) -> dict[int, list[Values]]:
+        """Rows that belong to others, by the number of the row that they belong to."""
+        found: dict[int, list[Values]] = defaultdict(list)
+        if numbers:
+            column = table.__table__.c[reference]
+            query = select(*table.__table__.columns).where(column.in_(sorted(numbers)))
+            for row in _rows(self._connection, query.order_by(*table.__table__.primary_key)):
+                found[row[reference]].append(row)
+        return found
+
+
+def _configuration(key: str) -> Any:
+    try:
+        return json.loads(key)
+    except (ValueError, RecursionError):
+        raise EntryError(f"{key!r:.80} is not a configuration") from None

@@ -1,0 +1,1 @@
+"""Results into and out of files and other databases."""

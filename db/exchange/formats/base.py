@@ -1,0 +1,97 @@
+"""What every file format does: entries to bytes, bytes to entries."""
+
+from __future__ import annotations
+
+import abc
+import enum
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+from tunebench.db.entries.entry import Entry
+from tunebench.db.entries.strict_json import EntryError
+from tunebench.tuner.errors import UserError
+
+LARGEST_FILE = 1 << 30
+"""Bytes, decompressed, of a file that has to be read whole."""
+
+
+class FormatError(UserError):
+    """A file that is not of its format, or holds what a database cannot; the message is one line."""
+
+
+class FormatName(enum.StrEnum):
+    """The formats, by the name that the command line uses."""
+
+    JSON_LINES = "jsonl"
+    T4 = "t4"
+    KERNEL_TUNER = "kernel-tuner"
+    CSV = "csv"
+    PARQUET = "parquet"
+
+
+@dataclass(frozen=True)
+class Said:
+    """What the user says of a file of another tuner, which does not say it itself; None where the file decides.
+
+    Attributes:
+        device: the device's name.
+        axes: the problem's sizes.
+    """
+
+    kernel: str | None = None
+    device: str | None = None
+    architecture: str | None = None
+    dtype: str | None = None
+    axes: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def nothing(self) -> bool:
+        """Whether nothing was said."""
+        return self == Said()
+
+
+class Format(abc.ABC):
+    """Reads and writes one file format. A reader believes nothing: every entry passes `tunebench.db.entries.entry`."""
+
+    name: FormatName
+    foreign = False
+    """Of other tuners: it holds one study, and not all that a database does."""
+
+    @abc.abstractmethod
+    def write(self, entries: Iterable[Entry], stream: BinaryIO) -> Mapping[str, bytes]:
+        """Write entries.
+
+        Returns:
+            further files that belong beside it: contents by what their names add to its name's stem.
+        """
+
+    @abc.abstractmethod
+    def read(self, stream: BinaryIO, name: str, said: Said) -> Iterator[Entry]:
+        """The entries of a file, in its order.
+
+        Args:
+            name: the file's name without suffixes, for what has no better name.
+
+        Raises:
+            EntryError: it is not of this format; the message says where.
+        """
+
+    def require(self) -> None:  # noqa: B027
+        """Make sure that what the format needs is installed.
+
+        Raises:
+            UserError: it is not; the message says how to get it.
+        """
+
+
+def read_whole(stream: BinaryIO) -> bytes:
+    """All of a stream.
+
+    Raises:
+        EntryError: it is too large to be read whole.
+    """
+    content = stream.read(LARGEST_FILE + 1)
+    if len(content) > LARGEST_FILE:
+        raise EntryError(f"larger than {LARGEST_FILE >> 20} MiB")
+    return content

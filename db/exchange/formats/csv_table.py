@@ -1,0 +1,104 @@
+"""CSV: a table of trials for spreadsheets and data frames, with everything that a database holds."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import BinaryIO
+
+from tunebench.db.entries.entry import Entry
+from tunebench.db.entries.strict_json import EntryError
+from tunebench.db.exchange.formats.base import Format, FormatName, Said
+from tunebench.db.exchange.formats.flat import Cell, Column, Kind, cells_of, columns, entry_from
+
+_LONGEST_CELL = 64 << 20
+
+
+class CsvFormat(Format):
+    """RFC 4180 in UTF-8, a header first. An empty cell is a missing value, or an empty text where text must be."""
+
+    name = FormatName.CSV
+
+    def write(self, entries: Iterable[Entry], stream: BinaryIO) -> Mapping[str, bytes]:
+        """A header, then a row an entry."""
+        with _Text(stream) as text:
+            writer = csv.writer(text)
+            writer.writerow(column.name for column in columns())
+            for entry in entries:
+                writer.writerow(_written(cell) for cell in cells_of(entry))
+        return {}
+
+    def read(self, stream: BinaryIO, name: str, said: Said) -> Iterator[Entry]:  # noqa: ARG002
+        """An entry a row.
+
+        Raises:
+            EntryError: a row is not an entry; the message has the number of its last line.
+        """
+        csv.field_size_limit(_LONGEST_CELL)
+        with _Text(stream) as text:
+            reader = csv.reader(text, strict=True)
+            try:
+                header = _header(next(reader, []))
+                for cells in reader:
+                    if cells:
+                        yield entry_from(_row(header, cells))
+            except UnicodeDecodeError:
+                raise EntryError(f"line {reader.line_num + 1}: not UTF-8 text") from None
+            except (EntryError, csv.Error) as error:
+                raise EntryError(f"line {reader.line_num}: {error}") from None
+
+
+class _Text(io.TextIOWrapper):
+    """Text on a stream that its owner closes."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        super().__init__(stream, encoding="utf-8", newline="")
+
+    def close(self) -> None:
+        self.flush()
+        self.detach()
+
+
+def _header(names: Sequence[str]) -> list[Column]:
+    known = {column.name: column for column in columns()}
+    for name in names:
+        if name not in known:
+            raise EntryError(
+                f"unknown column {name!r:.60}: tunebench's own CSV files have columns such as study.kernel"
+            )
+    if len(set(names)) != len(names) or not names:
+        raise EntryError("a column stands twice in the header" if names else "there is no header")
+    return [known[name] for name in names]
+
+
+def _row(header: Sequence[Column], cells: Sequence[str]) -> dict[str, Cell]:
+    if len(cells) != len(header):
+        raise EntryError(f"{len(cells)} cells under {len(header)} columns")
+    return {column.name: _read(column, cell) for column, cell in zip(header, cells, strict=True) if cell}
+
+
+def _written(cell: Cell) -> str:
+    if cell is None:
+        return ""
+    if isinstance(cell, bool):
+        return json.dumps(cell)
+    return cell.isoformat() if isinstance(cell, datetime) else cell if isinstance(cell, str) else repr(cell)
+
+
+def _read(column: Column, cell: str) -> Cell:
+    """What a cell's text says; text, moments and JSON are looked into later."""
+    try:
+        if column.kind is Kind.WHOLE:
+            return int(cell)
+        if column.kind is Kind.NUMBER:
+            return float(cell)
+    except ValueError:
+        raise EntryError(f"{column.name}: {cell!r:.60} is not a number") from None
+    if column.kind is Kind.TRUTH:
+        if cell.lower() not in ("true", "false"):
+            raise EntryError(f"{column.name}: {cell!r:.60} is neither true nor false")
+        return cell.lower() == "true"
+    return cell

@@ -1,0 +1,159 @@
+"""Entries as rows of a flat table: a column for every single value, JSON in a cell for what there are several of."""
+
+from __future__ import annotations
+
+import enum
+import json
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import datetime
+from functools import cache
+from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
+
+from tunebench.db.entries.entry import Entry, entry_of, values_of
+from tunebench.db.entries.strict_json import EntryError, parse_json
+
+Cell: TypeAlias = str | int | float | bool | datetime | None
+
+
+class Kind(enum.Enum):
+    """What a column holds."""
+
+    TEXT = enum.auto()
+    WHOLE = enum.auto()
+    NUMBER = enum.auto()
+    TRUTH = enum.auto()
+    MOMENT = enum.auto()
+    JSON = enum.auto()
+
+
+_KINDS: tuple[tuple[type, Kind], ...] = (
+    # bool is an int and every enum here is text, so that the order matters.
+    (bool, Kind.TRUTH),
+    (int, Kind.WHOLE),
+    (float, Kind.NUMBER),
+    (datetime, Kind.MOMENT),
+    (str, Kind.TEXT),
+)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column.
+
+    Attributes:
+        path: the fields from `Entry` down to the value.
+        optional: the value itself may be missing where the part that it belongs to is there.
+    """
+
+    path: tuple[str, ...]
+    kind: Kind
+    optional: bool
+
+    @property
+    def name(self) -> str:
+        """Its header, such as `trial.measurement.median_ms`."""
+        return ".".join(self.path)
+
+
+@cache
+def columns() -> tuple[Column, ...]:
+    """Every column, in the order of the fields."""
+    return _columns_of(Entry, ())
+
+
+def _columns_of(part: Any, path: tuple[str, ...]) -> tuple[Column, ...]:
+    hints = get_type_hints(part)
+    found: tuple[Column, ...] = ()
+    for one in fields(part):
+        hint, optional = _without_none(hints[one.name])
+        if is_dataclass(hint):
+            found += _columns_of(hint, (*path, one.name))
+        else:
+            found += (Column((*path, one.name), _kind_of(hint), optional),)
+    return found
+
+
+def _without_none(hint: Any) -> tuple[Any, bool]:
+    if get_origin(hint) not in (types.UnionType, Union):
+        return hint, False
+    (only,) = (one for one in get_args(hint) if one is not type(None))
+    return only, True
+
+
+def _kind_of(hint: Any) -> Kind:
+    if isinstance(hint, type):
+        for kind_of, kind in _KINDS:
+            if issubclass(hint, kind_of):
+                return kind
+    return Kind.JSON
+
+
+def cells_of(entry: Entry) -> list[Cell]:
+    """The entry's cells, a column each; None where there is nothing."""
+    values = values_of(entry)
+    return [_cell(column, values) for column in columns()]
+
+
+def _cell(column: Column, values: Mapping[str, Any]) -> Cell:
+    value: Any = values
+    for name in column.path:
+        value = value[name]
+        if value is None:
+            return None
+    if column.kind is Kind.JSON:
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    if column.kind is Kind.NUMBER:
+        # Infinity is text here.
+        return float(value)
+    cell: Cell = datetime.fromisoformat(value) if column.kind is Kind.MOMENT else value
+    return cell
+
+
+def entry_from(cells: Mapping[str, Cell]) -> Entry:
+    """The entry of one row.
+
+    Args:
+        cells: by column name; columns that are not there are empty.
+
+    Raises:
+        EntryError: it is not one; the message names the column.
+    """
+    values: dict[str, Any] = {}
+    for column in columns():
+        cell = cells.get(column.name)
+        if cell is not None:
+            part = values
+            for name in column.path[:-1]:
+                part = part.setdefault(name, {})
+            part[column.path[-1]] = _json(column, cell) if column.kind is Kind.JSON else cell
+    _fill(Entry, values)
+    return entry_of(values)
+
+
+def _json(column: Column, cell: Cell) -> Any:
+    try:
+        return parse_json(str(cell))
+    except EntryError as error:
+        raise EntryError(f"{column.name}: {error}") from None
+
+
+@cache
+def _missing(part: Any) -> tuple[tuple[str, Any, object], ...]:
+    """Of each field of a part: its name, the part that it is, what an empty cell means (`...` where it is an error)."""
+    hints = {one.name: _without_none(get_type_hints(part)[one.name]) for one in fields(part)}
+    return tuple(
+        (name, hint if is_dataclass(hint) else None, None if optional else "" if hint is str else ...)
+        for name, (hint, optional) in hints.items()
+    )
+
+
+def _fill(part: Any, values: dict[str, Any]) -> None:
+    """Say of a part that is there what empty cells mean: nothing, or an empty text."""
+    for name, inner, missing in _missing(part):
+        if name in values:
+            if inner is not None:
+                _fill(inner, values[name])
+        elif missing is not ...:
+            values[name] = missing

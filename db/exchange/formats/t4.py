@@ -1,0 +1,210 @@
+"""The FAIR results format of the auto-tuning community (T4), schema 1.0.0.
+
+What is written has the schema's names; Kernel Tuner's own form (`times.compilation` for `compilation_time`, a top-level
+`metadata.timeunit`, `correctness` always 1) is read as well.
+
+Source: https://github.com/odgaard/TuningSchema (branch T4).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO
+
+from tunebench.db.entries.entry import BuildFacts, Entry, StudyFacts, TrialFacts
+from tunebench.db.entries.strict_json import EntryError, parse_json
+from tunebench.db.exchange.formats.base import Format, FormatName, Said, read_whole
+from tunebench.db.exchange.formats.foreign import (
+    FAILURE_MARK_MS,
+    UNKNOWN,
+    ForeignStudy,
+    ForeignTrial,
+    is_number,
+    listed,
+    mapping,
+    moment_of,
+    samples_of,
+    scalars,
+    seconds_of,
+)
+from tunebench.tuner.result import TrialStatus
+from tunebench.tuner.search.recorded import MILLISECONDS
+
+SCHEMA_VERSION = "1.0.0"
+METADATA_SUFFIX = "-metadata.json"
+
+_WORDS = {status: status.value for status in TrialStatus} | {TrialStatus.PRUNED: TrialStatus.CORRECT.value}
+_PHASES = {"compilation_time": "compile", "compilation": "compile", "validation": "check"}
+_PHASES |= {"framework": "framework", "search_algorithm": "search"}
+
+
+class T4Format(Format):
+    """Every trial of one study, failures included; with a metadata file beside it."""
+
+    name = FormatName.T4
+    foreign = True
+
+    def write(self, entries: Iterable[Entry], stream: BinaryIO) -> Mapping[str, bytes]:
+        """One result a trial, and a metadata file of the first one's machine."""
+        first: Entry | None = None
+        stream.write(f'{{"schema_version": "{SCHEMA_VERSION}",\n"results": ['.encode())
+        separator = "\n"
+        for entry in entries:
+            first = first or entry
+            if entry.trial is not None:
+                stream.write((separator + json.dumps(_result(entry.trial.standing), allow_nan=False)).encode())
+                separator = ",\n"
+        stream.write(b"\n]}\n")
+        return {} if first is None else {METADATA_SUFFIX: _metadata(first)}
+
+    def read(self, stream: BinaryIO, name: str, said: Said) -> Iterator[Entry]:
+        """An entry a result.
+
+        Raises:
+            EntryError: not T4 results; the message says which result is wrong, counted from 0.
+        """
+        content = mapping(parse_json(read_whole(stream)), "the file")
+        if "results" not in content:
+            raise EntryError("there are no 'results' in it, as there are in T4 results")
+        results = listed(content["results"], "results")
+        unit = _unit(content)
+        study: dict[str, Any] | None = None
+        for number, result in enumerate(results):
+            try:
+                trial = _trial(mapping(result, "the result"), unit)
+                if study is None:
+                    names = dict.fromkeys(sorted(trial.configuration), "")
+                    study = ForeignStudy(self.name, name, UNKNOWN, {}, {}, names).values(said)
+                yield trial.entry(study, "T4")
+            except EntryError as error:
+                raise EntryError(f"result {number}: {error}") from None
+
+
+def _result(trial: TrialFacts) -> dict[str, Any]:
+    times: dict[str, Any] = {
+        theirs: trial.seconds[ours] * 1e3
+        for theirs, ours in (("compilation_time", "compile"), ("validation", "check"))
+        if ours in trial.seconds
+    }
+    times["runtimes"] = list(trial.measurement.samples_ms) if trial.measurement else []
+    return {
+        "timestamp": trial.recorded_at.isoformat(),
+        "configuration": dict(trial.configuration),
+        "times": times,
+        "invalidity": _WORDS[trial.status],
+        "correctness": int(trial.verdict is not None and trial.verdict.passed),
+        "measurements": _measurements(trial),
+        "objectives": ["time"],
+    }
+
+
+def _measurements(trial: TrialFacts) -> list[dict[str, object]]:
+    """Times with their unit, figures of the build, and in words what T4 has no field for."""
+    found: list[tuple[str, object, str]] = []
+    if trial.measurement is not None:
+        interval = ("time", trial.measurement.median_ms), ("time_low", trial.measurement.low_ms)
+        found += [(name, value, "ms") for name, value in (*interval, ("time_high", trial.measurement.high_ms))]
+    found += _figures(trial.build) if trial.build is not None else []
+    if trial.status is TrialStatus.PRUNED:
+        found.append(("status", trial.status.value, ""))
+    if trial.message:
+        found.append(("message", trial.message, ""))
+    return [{"name": name, "value": value, "unit": unit} for name, value, unit in found]
+
+
+def _figures(build: BuildFacts) -> list[tuple[str, object, str]]:
+    units = {"registers": "", "spill_stores": "B", "spill_loads": "B", "stack": "B", "shared": "B"}
+    return [
+        (f"{entry_point}.{name}", getattr(figures, name), unit)
+        for entry_point, figures in build.figures.items()
+        for name, unit in units.items()
+        if getattr(figures, name) is not None
+    ]
+
+
+def _metadata(entry: Entry) -> bytes:
+    study = entry.study
+    environment = entry.trial.environment if entry.trial else None
+    requirements = [f"tunebench=={environment.tunebench}", f"torch=={environment.torch}"] if environment else []
+    content = {
+        "schema_version": SCHEMA_VERSION,
+        "metadata": {
+            "hardware": {
+                "hardware_description": [vars(study.device)],
+                "operating_system": environment.platform if environment else "",
+            },
+            "environment": {
+                "device_query": vars(environment) if environment else {},
+                "requirements": requirements,
+            },
+            "study": _study_values(study),
+        },
+    }
+    return json.dumps(content, indent=2).encode() + b"\n"
+
+
+def _study_values(study: StudyFacts) -> dict[str, object]:
+    words = ("kernel", "source_digest", "space_digest", "compiler", "sampler", "seed")
+    return {name: getattr(study, name) for name in words} | {"problem": vars(study.problem)}
+
+
+def _unit(content: Mapping[str, Any]) -> float:
+    """Milliseconds in the file's unit; the schema has no field for it, and Kernel Tuner says it in its own."""
+    name = mapping(content.get("metadata", {}), "metadata").get("timeunit", "")
+    return _milliseconds_in(name)
+
+
+def _milliseconds_in(name: object) -> float:
+    if not isinstance(name, str) or name.lower() not in MILLISECONDS:
+        raise EntryError(f"unit of time {name!r:.60} is not known (known: {', '.join(filter(None, MILLISECONDS))})")
+    return MILLISECONDS[name.lower()]
+
+
+def _trial(result: Mapping[str, Any], unit: float) -> ForeignTrial:
+    times = mapping(result.get("times", {}), "times")
+    measured = _named(result)
+    samples_ms, value = _samples(times, measured, unit)
+    status = _status(result, measured)
+    if status.timed and any(sample >= FAILURE_MARK_MS for sample in samples_ms):
+        status = TrialStatus.RUNTIME
+    if status.timed and not samples_ms:
+        raise EntryError("it is said to be correct and has no time")
+    message = measured.get("message", {}).get("value")
+    if not isinstance(message, str):
+        message = value if isinstance(value, str) and not status.timed else ""
+    return ForeignTrial(
+        configuration=scalars(mapping(result.get("configuration"), "configuration")),
+        status=status,
+        message=message,
+        samples_ms=samples_ms,
+        recorded_at=moment_of(result.get("timestamp")),
+        seconds=seconds_of(times, _PHASES, unit * 1e-3),
+    )
+
+
+def _named(result: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    entries = [mapping(one, "a measurement") for one in listed(result.get("measurements", []), "measurements")]
+    return {str(one.get("name")): one for one in entries}
+
+
+def _samples(times: Mapping[str, Any], measured: Mapping[str, Any], unit: float) -> tuple[Sequence[float], object]:
+    """The raw run times, or else the measured time; with what stands for the latter."""
+    entry = measured.get("time", {})
+    value = entry.get("value")
+    raw = samples_of(listed(times.get("runtimes", []), "runtimes"), unit)
+    own_unit = entry.get("unit") or ""
+    return raw or samples_of(value, _milliseconds_in(own_unit) if own_unit else unit), value
+
+
+def _status(result: Mapping[str, Any], measured: Mapping[str, Any]) -> TrialStatus:
+    word, correctness = result.get("invalidity"), result.get("correctness", 1)
+    if not isinstance(word, str) or word not in set(_WORDS.values()):
+        raise EntryError(f"invalidity {word!r:.60} is not one of {', '.join(sorted(set(_WORDS.values())))}")
+    if not is_number(correctness):
+        raise EntryError(f"correctness {correctness!r:.60} is not a number")
+    status = TrialStatus(word)
+    if status is TrialStatus.CORRECT and correctness <= 0:
+        return TrialStatus.CORRECTNESS
+    pruned = measured.get("status", {}).get("value") == TrialStatus.PRUNED.value
+    return TrialStatus.PRUNED if pruned and status is TrialStatus.CORRECT else status

@@ -1,0 +1,113 @@
+"""What the database knows of a kernel when a study begins, and what a study began with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, and_, select
+
+from tunebench.db.connection.database import Database
+from tunebench.db.entries.decode import carried_of, configuration_of, problem_of
+from tunebench.db.entries.rows import find_study
+from tunebench.db.queries.statements import CORRECT
+from tunebench.db.schema.tables import (
+    ConfigurationRecord,
+    DeviceRecord,
+    ProblemRecord,
+    StudyRecord,
+    TrialRecord,
+)
+from tunebench.tuner.search.warm_start import WORTH_KNOWING, EarlierStudy, EarlierTrial, distance
+from tunebench.tuner.study.history import Carried, StudyDescription
+
+_MOST_STUDIES = 8
+
+
+@dataclass(frozen=True)
+class BegunStudy:
+    """A study that is on record.
+
+    Attributes:
+        study: its number.
+        carried: what it began with from earlier ones; empty where it began before that was recorded.
+    """
+
+    study: int
+    carried: tuple[Carried, ...]
+
+
+def begun_study(database: Database, description: StudyDescription) -> BegunStudy | None:
+    """The study of that description; None where it has not begun.
+
+    Raises:
+        DatabaseError: the database cannot be read, or holds what tunebench does not write.
+    """
+    with database.reading() as connection:
+        found = find_study(connection, description)
+        return None if found is None else BegunStudy(found.id, carried_of(found.carried) or ())
+
+
+def earlier_studies(database: Database, description: StudyDescription) -> list[EarlierStudy]:
+    """What there is to begin a study with: the nearest eight of the same kernel, on the same kind of device.
+
+    Of each the fastest trials; a study in which nothing was right says nothing.
+
+    Raises:
+        DatabaseError: the database cannot be read, or holds what tunebench does not write.
+    """
+    with database.reading() as connection:
+        found = [(_distance(row, description), row) for row in connection.execute(_others(description))]
+        earlier: list[EarlierStudy] = []
+        for away, row in sorted(found, key=lambda pair: (pair[0], pair[1].id)):
+            if len(earlier) < _MOST_STUDIES and (trials := _trials(connection, row.id)):
+                earlier.append(EarlierStudy(_describe(row, description), away, trials))
+        return earlier
+
+
+def _others(description: StudyDescription) -> Any:
+    return (
+        select(
+            StudyRecord.id,
+            StudyRecord.source_digest,
+            *(column.label(f"problem_{column.name}") for column in ProblemRecord.__table__.columns),
+            DeviceRecord.name.label("device"),
+            DeviceRecord.architecture,
+        )
+        .join(ProblemRecord, ProblemRecord.id == StudyRecord.problem_id)
+        .join(DeviceRecord, DeviceRecord.id == StudyRecord.device_id)
+        .where(and_(StudyRecord.kernel == description.kernel, DeviceRecord.kind == description.device.kind.value))
+    )
+
+
+def _distance(row: Row[Any], description: StudyDescription) -> float:
+    problem = problem_of(row.problem_key, row.problem_dtype, row.problem_axes, row.problem_options)
+    return distance(
+        problem,
+        description.problem,
+        same_device=row.device == description.device.name,
+        same_architecture=row.architecture == description.device.architecture,
+        same_source=row.source_digest == description.source_digest,
+    )
+
+
+def _describe(row: Row[Any], description: StudyDescription) -> str:
+    problem = problem_of(row.problem_key, row.problem_dtype, row.problem_axes, row.problem_options)
+    older = "" if row.source_digest == description.source_digest else ", another version of the source"
+    return f"{problem} on {row.device}{older}"
+
+
+def _trials(connection: Connection, study_id: int) -> list[EarlierTrial]:
+    """A study's fastest trials."""
+    query = (
+        select(TrialRecord.id, ConfigurationRecord.key, TrialRecord.median_ms)
+        .join(ConfigurationRecord, ConfigurationRecord.id == TrialRecord.configuration_id)
+        .where(TrialRecord.study_id == study_id, CORRECT)
+        .order_by(TrialRecord.median_ms, TrialRecord.id)
+        .limit(WORTH_KNOWING)
+    )
+    return [
+        EarlierTrial(f"trial {number}", configuration_of(key), median_ms)
+        for number, key, median_ms in connection.execute(query)
+        if median_ms is not None
+    ]

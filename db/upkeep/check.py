@@ -1,0 +1,293 @@
+"""What is in a results database, and whether it is as tunebench writes it."""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, func, select, text
+from sqlalchemy.exc import SQLAlchemyError
+
+from tunebench.db.connection.database import Database, upgrade_database
+from tunebench.db.connection.engine import connect_file, file_of
+from tunebench.db.entries.decode import configuration_of, problem_of
+from tunebench.db.entries.rows import digest_of, digested_columns
+from tunebench.db.queries.statements import STATUS
+from tunebench.db.schema.tables import (
+    TABLE_PREFIX,
+    Base,
+    ConfigurationRecord,
+    DeviceRecord,
+    EnvironmentRecord,
+    LateRefusalRecord,
+    MeasurementRecord,
+    ProblemRecord,
+    StudyRecord,
+    TrialRecord,
+)
+from tunebench.tuner.errors import DatabaseError
+from tunebench.tuner.result import TrialStatus
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was checked.
+
+    Attributes:
+        subject: what was looked at.
+        problems: what is wrong, a line each; empty where all is well.
+        looked_at: how many things.
+    """
+
+    subject: str
+    problems: tuple[str, ...]
+    looked_at: int
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+
+@dataclass(frozen=True)
+class TrialCount:
+    """How many trials of a kernel on a device ended in one way."""
+
+    kernel: str
+    device: str
+    status: str
+    trials: int
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """How much is in a database.
+
+    Attributes:
+        rows: by table.
+        trials: by kernel, device and status, in that order.
+        bytes: of the file with its write-ahead log, or of the tables on a server.
+    """
+
+    revision: str
+    rows: Mapping[str, int]
+    trials: tuple[TrialCount, ...]
+    bytes: int
+
+
+def statistics(database: Database) -> Statistics:
+    """Count what is in a database.
+
+    Raises:
+        DatabaseError: the database cannot be read.
+    """
+    grouping = (StudyRecord.kernel, DeviceRecord.name, STATUS)
+    counts = (
+        select(*grouping, func.count())
+        .select_from(TrialRecord)
+        .join(StudyRecord, StudyRecord.id == TrialRecord.study_id)
+        .join(DeviceRecord, DeviceRecord.id == StudyRecord.device_id)
+        .outerjoin(LateRefusalRecord, LateRefusalRecord.trial_id == TrialRecord.id)
+        .group_by(*grouping)
+        .order_by(*grouping)
+    )
+    with database.reading() as connection:
+        revision = connection.execute(text("SELECT version_num FROM tunebench_version")).scalar_one()
+        return Statistics(
+            revision=str(revision),
+            rows={
+                name: connection.scalar(select(func.count()).select_from(table)) or 0
+                for name, table in sorted(Base.metadata.tables.items())
+            },
+            trials=tuple(TrialCount(*row) for row in connection.execute(counts)),
+            bytes=_bytes(database, connection),
+        )
+
+
+def _bytes(database: Database, connection: Connection) -> int:
+    file = file_of(database.url)
+    if file is not None:
+        parts = (file, Path(f"{file}-wal"))
+        return sum(part.stat().st_size for part in parts if part.exists())
+    sizes = text(
+        "SELECT pg_total_relation_size(oid) FROM pg_class WHERE relkind = 'r' AND relname LIKE 'tunebench\\_%'"
+    )
+    return sum(connection.scalars(sizes))
+
+
+def inspect_database(database: Database) -> list[Finding]:
+    """Everything that can be wrong with a database, each thing looked at in every row; changes nothing."""
+    checks: dict[str, Callable[[Connection], tuple[int, list[str]]]] = {
+        "every problem decodes": _check_problems,
+        "every configuration decodes": _check_configurations,
+        "every device has its digest": lambda connection: _check_digests(connection, DeviceRecord),
+        "every environment has its digest": lambda connection: _check_digests(connection, EnvironmentRecord),
+        "every trial decodes": _check_trials,
+        "every late refusal is of a correct trial": _check_late_refusals,
+        "every sample is a time": _check_samples,
+    }
+    file = file_of(database.url)
+    if file is None:
+        checks = {"the append-only triggers are on": _check_server_triggers, **checks}
+    else:
+        checks = {
+            "the file's pages": _check_pages,
+            "every reference has its row": _check_references,
+            "tables, indexes, triggers and views are tunebench's": lambda _: _check_schema(file),
+            **checks,
+        }
+    return [_finding(database, subject, check) for subject, check in checks.items()]
+
+
+def _finding(database: Database, subject: str, check: Callable[[Connection], tuple[int, list[str]]]) -> Finding:
+    try:
+        with database.reading() as connection:
+            looked_at, problems = check(connection)
+    except (DatabaseError, SQLAlchemyError, sqlite3.Error) as error:
+        looked_at, problems = 0, [str(error)]
+    more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
+    return Finding(subject, (*problems[:_SHOWN], *more), looked_at)
+
+
+def _check_pages(connection: Connection) -> tuple[int, list[str]]:
+    lines = [str(line) for (line,) in connection.exec_driver_sql("PRAGMA integrity_check")]
+    pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+    return int(pages), [line for line in lines if line != "ok"]
+
+
+def _check_references(connection: Connection) -> tuple[int, list[str]]:
+    broken = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
+    referring = [table for table in Base.metadata.tables.values() if table.foreign_keys]
+    looked_at = sum(connection.scalar(select(func.count()).select_from(table)) or 0 for table in referring)
+    return looked_at, [
+        f"{table} row {row} refers to a row of {parent} that is not there" for table, row, parent, _ in broken
+    ]
+
+
+def _check_schema(file: Path) -> tuple[int, list[str]]:
+    """Compare with a database made now: a trigger that is gone lets rows be changed, one too many changes them."""
+    expected, found = _own_schema(), _schema(file)
+    missing = [f"{name} is missing" for name in expected.keys() - found.keys()]
+    foreign = [f"{name} is not tunebench's" for name in found.keys() - expected.keys()]
+    changed = [
+        f"{name} is not as tunebench makes it"
+        for name in expected.keys() & found.keys()
+        if expected[name] != found[name]
+    ]
+    return len(found), sorted(missing + foreign + changed)
+
+
+@cache
+def _own_schema() -> dict[str, object]:
+    with tempfile.TemporaryDirectory(prefix="tunebench-") as folder:
+        fresh = Path(folder, "fresh.db")
+        upgrade_database(fresh)
+        return _schema(fresh)
+
+
+def _schema(file: Path) -> dict[str, object]:
+    """What SQLite has on tunebench's tables, and every trigger and view whatever it is on."""
+    query = "SELECT type, name, tbl_name, sql FROM sqlite_master WHERE sql IS NOT NULL"
+    with closing(connect_file(file, read_only=True)) as connection:
+        rows = connection.execute(query).fetchall()
+    return {
+        f"{kind} {name}": " ".join(str(sql).split())
+        for kind, name, table, sql in rows
+        if str(table).startswith(TABLE_PREFIX) or kind in ("trigger", "view")
+    }
+
+
+def _check_server_triggers(connection: Connection) -> tuple[int, list[str]]:
+    query = text(
+        "SELECT c.relname, max(CASE WHEN t.tgenabled = 'O' THEN 1 ELSE 0 END) FROM pg_class c LEFT JOIN pg_trigger t "
+        "ON t.tgrelid = c.oid AND t.tgname = c.relname || '_append_only' WHERE c.relkind = 'r' "
+        "AND c.relname LIKE 'tunebench\\_%' AND c.relname <> 'tunebench_version' GROUP BY c.relname"
+    )
+    rows = connection.execute(query).all()
+    return len(rows), [f"{table} can be changed: its trigger is gone or disabled" for table, on in rows if not on]
+
+
+def _check_problems(connection: Connection) -> tuple[int, list[str]]:
+    table = ProblemRecord
+    return _check_each(
+        connection,
+        (table.id, table.key, table.dtype, table.axes, table.options),
+        lambda row: problem_of(row.key, row.dtype, row.axes, row.options),
+    )
+
+
+def _check_configurations(connection: Connection) -> tuple[int, list[str]]:
+    def check(row: Any) -> None:
+        if configuration_of.__wrapped__(row.key).key != row.key:
+            raise DatabaseError(f"{row.key!r:.80} is not a configuration's canonical key")
+
+    return _check_each(connection, (ConfigurationRecord.id, ConfigurationRecord.key), check)
+
+
+def _check_digests(connection: Connection, table: type[DeviceRecord | EnvironmentRecord]) -> tuple[int, list[str]]:
+    names = digested_columns(table)
+
+    def check(row: Any) -> None:
+        if digest_of({name: getattr(row, name) for name in names}) != row.digest:
+            raise DatabaseError(f"row {row.id} of {table.__tablename__} was changed: its digest is another's")
+
+    return _check_each(connection, tuple(getattr(table, name) for name in ("id", "digest", *names)), check)
+
+
+def _check_trials(connection: Connection) -> tuple[int, list[str]]:
+    def check(row: Any) -> None:
+        phases = row.seconds.values() if isinstance(row.seconds, dict) else ["none"]
+        if not all(isinstance(seconds, int | float) for seconds in phases):
+            raise DatabaseError(f"trial {row.id} has {row.seconds!r:.80} where seconds by phase belong")
+
+    return _check_each(connection, (TrialRecord.id, TrialRecord.seconds, TrialRecord.recorded_at), check)
+
+
+def _check_late_refusals(connection: Connection) -> tuple[int, list[str]]:
+    table = LateRefusalRecord
+
+    def check(row: Any) -> None:
+        if row.status != TrialStatus.CORRECT:
+            raise DatabaseError(f"trial {row.trial_id} ended as {row.status!r:.80}: it cannot be refused late")
+
+    status = select(TrialRecord.status).where(TrialRecord.id == table.trial_id).scalar_subquery().label("status")
+    return _check_each(connection, (*table.__table__.columns, status), check)
+
+
+def _check_samples(connection: Connection) -> tuple[int, list[str]]:
+    table = MeasurementRecord
+
+    def check(row: Any) -> None:
+        samples = row.samples_ms
+        times = isinstance(samples, list) and all(
+            isinstance(sample, int | float) and 0 < sample < math.inf for sample in samples
+        )
+        if not times or len(samples) != row.sample_count:
+            raise DatabaseError(f"measurement {row.id} has {json.dumps(samples)[:80]} where positive times belong")
+
+    return _check_each(connection, (table.id, table.samples_ms, table.sample_count), check)
+
+
+def _check_each(connection: Connection, columns: Any, check: Callable[[Any], object]) -> tuple[int, list[str]]:
+    """Read a table row by row, however large it is, and check each row."""
+    rows = connection.execute(select(*columns), execution_options={"stream_results": True})
+    problems, looked_at, row = [], 0, object()
+    while row is not None:
+        try:
+            row = rows.fetchone()
+            if row is not None:
+                looked_at += 1
+                check(row)
+        except DatabaseError as error:
+            problems.append(str(error))
+    return looked_at, problems

@@ -1,0 +1,209 @@
+"""Removing results on purpose: the one place that lifts the triggers which keep rows as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from sqlalchemy import Column, Connection, MetaData, Table, func, select, text, union
+
+from tunebench.db.connection.database import Database
+from tunebench.db.connection.engine import file_of
+from tunebench.db.connection.files import back_up
+from tunebench.db.queries.statements import CORRECT, AnySelect, Condition, winners
+from tunebench.db.schema.columns import KEY
+from tunebench.db.schema.tables import ComparisonRecord, StudyRecord, TrialRecord
+from tunebench.tuner.errors import UserError
+
+_GOING = Table(
+    "tunebench_pruned",
+    MetaData(),
+    *(Column(name, KEY) for name in ("id", "study_id", "configuration_id", "build_id", "verdict_id", "measurement_id")),
+    prefixes=["TEMPORARY"],
+)
+"""The trials that go, with what they refer to."""
+
+_PRUNED = _GOING.name
+_BUILDS, _COMPARISONS = f"{_PRUNED}_builds", f"{_PRUNED}_comparisons"
+
+# In an order in which no row loses a row that it refers to. Writers take the tables in the opposite order.
+_STEPS = (
+    ("speed_ups", f"comparison_id IN (SELECT id FROM {_COMPARISONS})"),
+    ("contenders", f"comparison_id IN (SELECT id FROM {_COMPARISONS})"),
+    ("comparisons", f"id IN (SELECT id FROM {_COMPARISONS})"),
+    ("late_refusals", f"trial_id IN (SELECT id FROM {_PRUNED})"),
+    ("trials", f"id IN (SELECT id FROM {_PRUNED})"),
+    ("measurements", f"id IN (SELECT measurement_id FROM {_PRUNED})"),
+    ("verdict_stages", f"verdict_id IN (SELECT verdict_id FROM {_PRUNED})"),
+    ("verdicts", f"id IN (SELECT verdict_id FROM {_PRUNED})"),
+    ("build_figures", f"build_id IN (SELECT id FROM {_BUILDS})"),
+    ("builds", f"id IN (SELECT id FROM {_BUILDS})"),
+    (
+        "configurations",
+        f"id IN (SELECT configuration_id FROM {_PRUNED}) "
+        "AND NOT EXISTS (SELECT 1 FROM tunebench_trials t WHERE t.configuration_id = tunebench_configurations.id)",
+    ),
+    (
+        "studies",
+        f"id IN (SELECT study_id FROM {_PRUNED}) "
+        "AND NOT EXISTS (SELECT 1 FROM tunebench_trials t WHERE t.study_id = tunebench_studies.id)",
+    ),
+)
+_TABLES = tuple(f"tunebench_{table}" for table, _ in _STEPS)
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """Which results are to go.
+
+    Attributes:
+        kernel, source: only of this kernel; only of sources whose digest begins so.
+        before: only trials recorded before this moment, which has a time zone.
+        winners: also the best trials and all that have won a comparison, with those comparisons.
+    """
+
+    kernel: str | None = None
+    source: str | None = None
+    before: datetime | None = None
+    winners: bool = False
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What a pruning removes, or would remove.
+
+    Attributes:
+        trials, studies: trials that go, and studies that have none left then.
+        winners_kept: trials that meet the conditions and stay because they are the best, or have won a comparison.
+        backup: the copy of the file as it was; None where nothing was removed, none was wanted, or on a server.
+    """
+
+    trials: int
+    studies: int
+    winners_kept: int
+    backup: Path | None = None
+
+
+def prune(database: Database, pruning: Pruning, *, dry_run: bool = True, backup: bool = True) -> Pruned:
+    """Remove trials with all that only they refer to, in one transaction.
+
+    Devices, problems and environments stay, and so do the copies for Optuna's tools, which the next run of a study
+    makes anew. A study that loses trials can go on: it may try a configuration again that it has forgotten.
+
+    Args:
+        dry_run: only count.
+        backup: first copy a SQLite file beside itself.
+
+    Raises:
+        UserError: no condition is given.
+        DatabaseError: the database cannot be read, written or copied.
+    """
+    if pruning.kernel is None and pruning.source is None and pruning.before is None:
+        raise UserError("this would remove every result: say which with --kernel, --source or --before")
+    if dry_run:
+        with database.reading() as connection:
+            return _count(connection, pruning)
+    with database.writing() as connection:
+        if connection.dialect.name == "postgresql":
+            # Whoever records waits until this is over, and what was counted is what goes.
+            connection.execute(text(f"LOCK TABLE {', '.join(reversed(_TABLES))} IN SHARE ROW EXCLUSIVE MODE"))
+        pruned = _count(connection, pruning)
+        if not pruned.trials:
+            return pruned
+        file = file_of(database.url)
+        copy = back_up(file, "before-prune") if backup and file is not None else None
+        _remove(connection, pruning)
+    return Pruned(pruned.trials, pruned.studies, pruned.winners_kept, copy)
+
+
+def _conditions(pruning: Pruning) -> list[Condition]:
+    of_studies: list[Condition] = []
+    if pruning.kernel is not None:
+        of_studies.append(StudyRecord.kernel == pruning.kernel)
+    if pruning.source is not None:
+        of_studies.append(StudyRecord.source_digest.startswith(pruning.source, autoescape=True))
+    conditions: list[Condition] = []
+    if of_studies:
+        conditions.append(TrialRecord.study_id.in_(select(StudyRecord.id).where(*of_studies)))
+    if pruning.before is not None:
+        conditions.append(TrialRecord.recorded_at < pruning.before)
+    return conditions
+
+
+def _going(pruning: Pruning) -> AnySelect:
+    """The trials that go, in the columns of `_GOING`."""
+    going = select(*(getattr(TrialRecord, column.name) for column in _GOING.columns)).where(*_conditions(pruning))
+    if pruning.winners:
+        return going
+    confirmed = (
+        select(TrialRecord.id)
+        .join(
+            ComparisonRecord,
+            (ComparisonRecord.study_id == TrialRecord.study_id)
+            & (ComparisonRecord.configuration_id == TrialRecord.configuration_id),
+        )
+        .where(CORRECT)
+    )
+    kept = union(select(winners([]).c.trial_id), confirmed).subquery("kept")
+    return going.where(TrialRecord.id.not_in(select(kept)))
+
+
+def _count(connection: Connection, pruning: Pruning) -> Pruned:
+    meant = connection.scalar(select(func.count()).select_from(TrialRecord).where(*_conditions(pruning))) or 0
+    trials = func.count().label("trials")
+    going = _going(pruning).subquery("going")
+    of_studies = connection.execute(select(going.c.study_id, trials).group_by(going.c.study_id)).all()
+    there = connection.execute(select(TrialRecord.study_id, trials).group_by(TrialRecord.study_id)).all()
+    in_all = {study_id: count for study_id, count in there}  # noqa: C416
+    emptied = sum(count == in_all[study_id] for study_id, count in of_studies)
+    gone = sum(count for _, count in of_studies)
+    return Pruned(trials=gone, studies=emptied, winners_kept=meant - gone)
+
+
+def _remove(connection: Connection, pruning: Pruning) -> None:
+    _GOING.create(connection)
+    connection.execute(_GOING.insert().from_select([column.name for column in _GOING.columns], _going(pruning)))
+    connection.execute(
+        text(
+            f"CREATE TEMPORARY TABLE {_COMPARISONS} AS SELECT c.id AS id FROM tunebench_comparisons c "
+            f"JOIN {_PRUNED} p ON p.study_id = c.study_id AND p.configuration_id = c.configuration_id"
+        )
+    )
+    # Nothing else asks for the trials of a build, so that no index for it is kept.
+    connection.execute(text("CREATE INDEX tunebench_prune_builds ON tunebench_trials (build_id)"))
+    connection.execute(
+        text(
+            f"CREATE TEMPORARY TABLE {_BUILDS} AS SELECT DISTINCT p.build_id AS id FROM {_PRUNED} p "
+            "WHERE p.build_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM tunebench_trials t "
+            f"WHERE t.build_id = p.build_id AND t.id NOT IN (SELECT id FROM {_PRUNED}))"
+        )
+    )
+    with _triggers_lifted(connection):
+        for table, condition in _STEPS:
+            connection.execute(text(f"DELETE FROM tunebench_{table} WHERE {condition}"))
+    connection.execute(text("DROP INDEX tunebench_prune_builds"))
+    for name in (_PRUNED, _COMPARISONS, _BUILDS):
+        connection.execute(text(f"DROP TABLE {name}"))
+
+
+@contextmanager
+def _triggers_lifted(connection: Connection) -> Iterator[None]:
+    """Allow DELETE inside this transaction; both ways roll back with it."""
+    if connection.dialect.name == "postgresql":
+        for table in _TABLES:
+            connection.execute(text(f"ALTER TABLE {table} DISABLE TRIGGER {table}_append_only"))
+        yield
+        for table in _TABLES:
+            connection.execute(text(f"ALTER TABLE {table} ENABLE TRIGGER {table}_append_only"))
+        return
+    names = [f"{table}_no_delete" for table in _TABLES]
+    found = connection.execute(text("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"))
+    definitions = {name: sql for name, sql in found if name in names}
+    for name in definitions:
+        connection.execute(text(f"DROP TRIGGER {name}"))
+    yield
+    for sql in definitions.values():
+        connection.exec_driver_sql(sql)

@@ -1,0 +1,225 @@
+"""Results that ship with a kernel: `tuned/<device>.json` beside its model.py, one configuration for each problem.
+
+A file belongs to one version of the kernel, by its digest: results of an edited kernel are never served. It is data:
+which configuration, never what to compile.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as checked
+
+from tunebench.db.queries.selection import problem_distance
+from tunebench.tuner.device import Device
+from tunebench.tuner.errors import TunebenchError, UserError
+from tunebench.tuner.kernel import Kernel
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.search.warm_start import EarlierStudy, EarlierTrial, distance
+from tunebench.tuner.space import Configuration, ValidSpace, Value
+
+FOLDER = "tuned"
+
+_GPU = "sm_"
+
+_STRICT = ConfigDict(extra="forbid", strict=True)
+
+
+class ShippedFileError(TunebenchError):
+    """A file of shipped results that is not one."""
+
+
+@checked(frozen=True, config=_STRICT)
+class ShippedResult:
+    """The configuration that won for one problem, and how it was measured.
+
+    Attributes:
+        axes, dtype, options: of the problem.
+        speedups: of the winner over each baseline in the final rounds: the ratio and its 95 % interval.
+        median_ms: of the winner when it was a trial; absolute times belong to the very card.
+        error_multiple: its error against float64 as a multiple of the reference's own; None where that is exact.
+        conditions: what it was measured under: versions, clock, caches, moment.
+    """
+
+    axes: dict[str, int]
+    dtype: str
+    options: dict[str, str]
+    configuration: dict[str, bool | int | float | str]
+    speedups: dict[str, list[float]]
+    median_ms: float
+    error_multiple: float | None
+    conditions: dict[str, str]
+
+    @property
+    def problem(self) -> Problem:
+        """The problem it was measured for."""
+        return Problem(self.axes, self.dtype, self.options)
+
+
+@checked(frozen=True, config=_STRICT)
+class ShippedFile:
+    """One kernel's results on one kind of device.
+
+    Attributes:
+        digest: of the kernel that was measured.
+    """
+
+    kernel: str
+    digest: str
+    device: str
+    architecture: str
+    results: list[ShippedResult]
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """A shipped result that serves a problem, and why this one."""
+
+    configuration: Configuration
+    result: ShippedResult
+    device: str
+
+
+def file_for(kernel: Kernel, device_name: str) -> Path:
+    """Where a kernel's results on a kind of device are."""
+    name = re.sub(r"[^a-z0-9]+", "-", device_name.lower()).strip("-")
+    return kernel.folder / FOLDER / f"{name or 'device'}.json"
+
+
+def read_file(path: Path) -> ShippedFile:
+    """The results of one file.
+
+    Raises:
+        ShippedFileError: it cannot be read, or is not such a file.
+    """
+    try:
+        return _adapter().validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ShippedFileError(f"{path}: not shipped results: {where}: {first['msg']}") from error
+    except OSError as error:
+        raise ShippedFileError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+@cache
+def _adapter() -> TypeAdapter[ShippedFile]:
+    return TypeAdapter(ShippedFile)
+
+
+def files_of(kernel: Kernel) -> list[Path]:
+    """The files that ship with a kernel, stale ones too."""
+    return sorted((kernel.folder / FOLDER).glob("*.json"))
+
+
+def is_stale(kernel: Kernel, file: ShippedFile) -> bool:
+    """Whether a file belongs to another version of the kernel, so that it is not served."""
+    return (file.kernel, file.digest) != (kernel.name, kernel.digest)
+
+
+def find_shipped(kernel: Kernel, problem: Problem, device: Device, space: ValidSpace) -> Shipped | None:
+    """The shipped result that serves a problem best; None where none does.
+
+    On the same architecture: the problem itself before the nearest one (log-distance per axis, same dtype and options),
+    and this kind of device before another. Only members of the problem's valid space are served; a file that cannot be
+    read is warned of and passed over.
+    """
+    files = []
+    for path in files_of(kernel):
+        try:
+            files.append(read_file(path))
+        except ShippedFileError as error:
+            warnings.warn(str(error), RuntimeWarning, stacklevel=7)
+    fresh = [file for file in files if not is_stale(kernel, file)]
+    return choose_shipped(fresh, problem, device, space)
+
+
+def shipped_studies(kernel: Kernel, problem: Problem, device: Device) -> list[EarlierStudy]:
+    """What ships with a kernel, as studies of one trial each; that of another version of the kernel too.
+
+    Only of the same kind of device, GPU or CPU. A file that cannot be read says nothing.
+    """
+    studies = []
+    for path in files_of(kernel):
+        try:
+            file = read_file(path)
+        except ShippedFileError:
+            continue
+        if file.architecture.startswith(_GPU) != device.architecture.startswith(_GPU):
+            continue
+        for result in file.results:
+            away = distance(
+                result.problem,
+                problem,
+                same_device=file.device == device.name,
+                same_architecture=file.architecture == device.architecture,
+                same_source=not is_stale(kernel, file),
+            )
+            trial = EarlierTrial("shipped", result.configuration, result.median_ms)
+            studies.append(EarlierStudy(f"{result.problem} on {file.device}", away, [trial]))
+    return studies
+
+
+def choose_shipped(files: Iterable[ShippedFile], problem: Problem, device: Device, space: ValidSpace) -> Shipped | None:
+    """The pure decision behind `find_shipped`, over files that are not stale."""
+    offers = [
+        (distance, file.device != device.name, file.device, result)
+        for file in files
+        if file.architecture == device.architecture
+        for result in file.results
+        if not math.isinf(distance := problem_distance(result.problem, problem))
+    ]
+    for _, _, name, result in sorted(offers, key=lambda offer: offer[:3]):
+        if (configuration := member_of(space, result.configuration)) is not None:
+            return Shipped(configuration, result, name)
+    return None
+
+
+def member_of(space: ValidSpace, values: Mapping[str, Value]) -> Configuration | None:
+    """The configuration of these values, as the space itself has it; None where it is not a member.
+
+    Equal is not enough: 256.0 and true equal 256 and 1, and would be compiled as what they are.
+    """
+    number = space.find(values)
+    if number is None:
+        return None
+    found: Configuration = space[number]
+    return found if found == Configuration(values) else None
+
+
+def write_file(kernel: Kernel, device: str, architecture: str, results: Sequence[ShippedResult]) -> Path:
+    """Write a kernel's results on a kind of device: sorted, so that a change shows as one.
+
+    Earlier results for other problems stay where they are of the same version of the kernel.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    path = file_for(kernel, device)
+    kept = {result.problem.key: result for result in _still_good(kernel, path)}
+    kept |= {result.problem.key: result for result in results}
+    file = ShippedFile(kernel.name, kernel.digest, device, architecture, [kept[key] for key in sorted(kept)])
+    values: Any = _adapter().dump_python(file, mode="json")
+    try:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(values, indent=1, sort_keys=True) + "\n")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error.strerror}): ship from a checkout") from error
+    return path
+
+
+def _still_good(kernel: Kernel, path: Path) -> list[ShippedResult]:
+    try:
+        file = read_file(path)
+    except ShippedFileError:
+        return []
+    return [] if is_stale(kernel, file) else file.results

@@ -1,0 +1,234 @@
+"""The base of every `ModelNew`: chooses a configuration for the call at hand, once, and runs it."""
+
+from __future__ import annotations
+
+import abc
+import ctypes
+import threading
+import warnings
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, ClassVar, Self, TypeVar
+
+import torch
+from torch import nn
+
+from tunebench.kernels.runtime.kept import KeptForms, Source
+from tunebench.kernels.runtime.selection import Choice, Tier, choices
+from tunebench.tuner.compile import compiler_for
+from tunebench.tuner.compile.building import build_plan
+from tunebench.tuner.device import Device, device_of
+from tunebench.tuner.errors import CompileError, CompilerMissingError, LaunchError
+from tunebench.tuner.kernel import Kernel, Mode, Plan
+from tunebench.tuner.problem import Problem
+
+ITEM_BYTES = {"float32": 4, "float64": 8}
+SCALAR_TYPE: dict[str, type[ctypes.c_float] | type[ctypes.c_double]] = {
+    "float32": ctypes.c_float,
+    "float64": ctypes.c_double,
+}
+"""The ctypes type of a kernel's `scalar_t` parameter, by torch dtype name."""
+
+Form = TypeVar("Form")
+
+
+class TunedModule(nn.Module, abc.ABC):
+    """A model whose forward runs a tuned kernel, and the reference's own operations where no kernel can serve.
+
+    Constructing one touches no database and compiles nothing. The first forward of a problem on a device looks its
+    configuration up, builds it, and keeps both; `choices` says what was chosen and where it came from. A call that
+    needs a gradient, runs under autocast or is being traced by torch.compile takes the reference's operations.
+
+    Nothing that depends on the values of parameters or buffers is kept from one call to the next, so that any change to
+    them changes the next output, unless the module is frozen: see `freeze`.
+    """
+
+    kernel: ClassVar[Kernel]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pinned: Plan | None = None
+        self._plans: dict[tuple[Problem, Device], Plan | None] = {}
+        self._choices: dict[tuple[Problem, Device], Choice] = {}
+        self._kept: KeptForms | None = None  # there while the module is frozen
+
+    @abc.abstractmethod
+    def problem(self, *inputs: Any) -> Problem | None:
+        """The problem that a call with these inputs is; None where the kernel cannot serve it."""
+
+    @abc.abstractmethod
+    def tuned_forward(self, plan: Plan, *inputs: Any) -> torch.Tensor:
+        """The model under a plan, for inputs that `problem` accepts."""
+
+    @classmethod
+    def make_ready(cls, plan: Plan) -> None:
+        """Make now what the first forward under a plan would make, beyond its binary; nothing unless overridden.
+
+        Raises:
+            LaunchError: this machine cannot make it: another configuration has to serve.
+        """
+
+    @abc.abstractmethod
+    def reference_forward(self, *inputs: Any) -> torch.Tensor:
+        """The model by the reference's operations."""
+
+    def forward(self, *inputs: Any) -> torch.Tensor:
+        """The model, by its kernel wherever that can serve."""
+        if torch.compiler.is_compiling() or self._needs_gradient(inputs) or _autocasts(inputs):
+            return self.reference_forward(*inputs)
+        problem = self.problem(*inputs)
+        if problem is None:
+            return self.reference_forward(*inputs)
+        device = device_of(next(value.device for value in inputs if isinstance(value, torch.Tensor)))
+        plan = self._pinned if self._pinned is not None else self._plan(problem, device)
+        return self.reference_forward(*inputs) if plan is None else self.tuned_forward(plan, *inputs)
+
+    @property
+    def choices(self) -> dict[tuple[Problem, Device], Choice]:
+        """What was chosen for each problem and device met so far, and the tier it came from."""
+        return dict(self._choices)
+
+    def pin(self, plan: Plan | None) -> None:
+        """Run this plan in every forward from now on; None goes back to choosing by problem and device."""
+        self._pinned = plan
+
+    def freeze(self) -> Self:
+        """Keep forms made from the weights (sums, folded vectors, split parts) between calls; implies `eval()`.
+
+        Promised: the output changes with every change that PyTorch or this module can see. Before a kept form is used,
+        each tensor it was made from must still be the same object, with the same version counter, address, device,
+        dtype, shape and strides; a step of an optimiser that holds it is noticed by a hook. That covers optimiser
+        steps (fused ones too), `load_state_dict`, in-place operations, replaced parameters, `.to()`, and BatchNorm's
+        statistics; a form whose sources changed is made again in the next call. It costs the host some 3 µs a
+        call and form, and 1 µs a source tensor; a changed tensor's old memory is held until the next call, or
+        `unfreeze()`.
+
+        Not seen: writes that PyTorch does not count, such as through `.data`, `vector_to_parameters`, a NumPy array or
+        another process that shares the memory, collectives, the replay of a CUDA graph, a kernel of your own. After
+        such a write call `freeze()` again: it forgets every form. A CUDA graph captured from a frozen module replays
+        the forms of its capture. Parameters made in inference mode have no version counter: nothing is kept of them.
+
+        `train()` unfreezes; `eval()` does not. A copied or unpickled model is frozen if its original was, and makes its
+        forms itself. The state dict is the same either way. A call that needs a gradient takes the reference's
+        operations, as ever: frozen models want `torch.no_grad()` or `torch.inference_mode()`.
+        """
+        self.eval()
+        self._kept = KeptForms()
+        return self
+
+    def unfreeze(self) -> Self:
+        """Forget every kept form, and keep none from now on."""
+        self._kept = None
+        return self
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether forms are kept between calls."""
+        return self._kept is not None
+
+    def mode(self, *, training: bool = False) -> Mode:
+        """What `problem` puts under the option `mode`.
+
+        Args:
+            training: whether this call trains, for a kernel to which that makes a difference.
+        """
+        if training:
+            return Mode.TRAIN
+        return Mode.FROZEN if self.is_frozen and Mode.FROZEN in self.kernel.modes else Mode.EVAL
+
+    def kept(self, name: str, make: Callable[[], Form], sources: Sequence[Source], settings: Hashable = ()) -> Form:
+        """What `make` makes of the sources: made in every call, or kept from one to the next while frozen.
+
+        Args:
+            name: of the form in this module; one name always has the same sources.
+            make: makes it; reads no tensor that is not among the sources.
+            sources: all tensors that it depends on; a module stands for its parameters and buffers. BatchNorm's
+                statistics are only seen to move by its `num_batches_tracked`: give the module.
+            settings: all else that it depends on, such as `eps` or tunables of the plan.
+        """
+        return make() if self._kept is None else self._kept.get(name, make, sources, settings)
+
+    def train(self, mode: bool = True) -> Self:
+        """As in `nn.Module`; training mode unfreezes."""
+        if mode:
+            self.unfreeze()
+        return super().train(mode)
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
+        """`.to()` and its like: forms of what is about to be replaced are let go of at once."""
+        if self._kept is not None:
+            self._kept.clear()
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+    def _plan(self, problem: Problem, device: Device) -> Plan | None:
+        key = (problem, device)
+        if key not in self._plans:
+            choice, plan = _prepare(type(self), problem, device)
+            self._choices[key] = choice
+            self._plans[key] = plan
+        return self._plans[key]
+
+    def _needs_gradient(self, inputs: tuple[Any, ...]) -> bool:
+        if not torch.is_grad_enabled():
+            return False
+        tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+        return any(tensor.requires_grad for tensor in (*tensors, *self.parameters()))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Binaries and kept forms belong to this object: a copied or pickled model gets its own."""
+        return {**self.__dict__, "_pinned": None, "_plans": {}, "_choices": {}, "_kept": self.is_frozen}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """The state of a copy; frozen if the original was."""
+        super().__setstate__({**state, "_kept": KeptForms() if state["_kept"] else None})  # type: ignore[no-untyped-call]
+
+
+_prepared: dict[tuple[str, Problem, Device], tuple[Choice, Plan | None]] = {}
+_preparing = threading.Lock()
+
+
+def _prepare(model: type[TunedModule], problem: Problem, device: Device) -> tuple[Choice, Plan | None]:
+    """The choice for a problem and its loaded plan, shared by all models of the kernel in this process."""
+    key = (model.kernel.digest, problem, device)
+    with _preparing:
+        if key not in _prepared:
+            _prepared[key] = _choose_and_load(model, problem, device)
+        return _prepared[key]
+
+
+def _choose_and_load(model: type[TunedModule], problem: Problem, device: Device) -> tuple[Choice, Plan | None]:
+    """The best choice that this machine can run; what it cannot run is warned of and passed over."""
+    # A model that was right before must stay right: say what is missing, and at last take the reference's operations.
+    name, missing = model.kernel.name, ""
+    for choice in choices(model.kernel, problem, device):
+        if choice.configuration is None:
+            return choice, None
+        try:
+            plan = build_plan(model.kernel, choice.configuration, problem, device, compiler_for(device))
+            model.make_ready(plan)
+        except CompilerMissingError as error:
+            missing = str(error)
+            break
+        except (CompileError, LaunchError) as error:
+            missing = str(error)
+            warnings.warn(f"{name} passes over its {choice.tier} configuration: {error}", RuntimeWarning, stacklevel=4)
+        else:
+            return choice, plan
+    warnings.warn(f"{name} runs the reference's operations: {missing}", RuntimeWarning, stacklevel=4)
+    return Choice(None, Tier.REFERENCE, missing), None
+
+
+def forget_plans() -> None:
+    """Look every configuration up again at the next forward of a new model, as after a study has ended."""
+    with _preparing:
+        _prepared.clear()
+
+
+def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether a submodule is exactly that kind with nothing hooked into its forward."""
+    return type(module) is kind and not module._forward_hooks and not module._forward_pre_hooks
+
+
+def _autocasts(inputs: tuple[Any, ...]) -> bool:
+    kinds = {value.device.type for value in inputs if isinstance(value, torch.Tensor)}
+    return any(torch.is_autocast_enabled(kind) for kind in kinds)

@@ -1,0 +1,212 @@
+"""`bench`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tunebench.studies.cli.options import (
+    CsvOption,
+    DatabaseOption,
+    JsonOption,
+    output_width,
+    parse_sizes,
+    parse_values,
+    print_csv,
+    print_json,
+    require_one_form,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tunebench.studies.bench import Bench, Result
+    from tunebench.tuner.result import Baseline, Ratio
+
+
+def bench(
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TARGET]...", help="Kernels' names, study files or kernel folders. Default: shipped."),
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cuda, cuda:INDEX or cpu. Default: a GPU if there is one.")] = None,
+    mode: Annotated[list[str] | None, typer.Option(help="eval, train or frozen. Default: every mode.")] = None,
+    size: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=NUMBER", help="Change a constant of reference.py; repeatable.")
+    ] = None,
+    batch: Annotated[
+        list[int] | None, typer.Option(help="A batch size (or first size, where there is no batch); repeatable.")
+    ] = None,
+    config: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Time this configuration, not the model's own choice; repeatable."),
+    ] = None,
+    compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="Time torch.compile's max-autotune.")] = True,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Timing of each case, in seconds.")] = 5.0,
+    db: DatabaseOption = None,
+    as_json: JsonOption = False,
+    as_csv: CsvOption = False,
+) -> None:
+    """Time tuned models against eager, torch.compile and the hand-picked default, all in the same rounds.
+
+    Each model runs as its users run it, choosing its configuration from the database and the shipped results. Speed-ups
+    are medians of per-round ratios with 99 % intervals; errors are against float64, as multiples of eager's own.
+    """
+    import os
+
+    from rich.console import Console
+
+    from tunebench.kernels.runtime.registry import kernel_names
+    from tunebench.studies.bench import Wish, cases_of
+    from tunebench.studies.bench import bench as run
+
+    require_one_form(as_json=as_json, as_csv=as_csv)
+    if db is not None:
+        os.environ["TUNEBENCH_DB"] = db  # where the models themselves look
+    wish = Wish(
+        modes=mode or (),
+        sizes=parse_sizes(size or []),
+        batches=batch or (),
+        device=device,
+        configuration=parse_values(config) if config else None,
+        compiled=compiled,
+        seconds=seconds,
+    )
+    progress = Console(stderr=True)
+    outcome = run(
+        cases_of(targets or kernel_names(), wish),
+        lambda line: progress.print(line, highlight=False, markup=False, soft_wrap=True),
+    )
+    if as_json:
+        print_json(_values(outcome))
+    elif as_csv:
+        rows = [_flat(result) for result in outcome.results]
+        columns = list(dict.fromkeys(name for row in rows for name in row))
+        print_csv(columns, [[row.get(name, "") for name in columns] for row in rows])
+    else:
+        _print(Console(width=output_width()), outcome)
+    if outcome.failures or not all(result.right for result in outcome.results):
+        raise typer.Exit(1)
+
+
+def _print(console: Console, outcome: Bench) -> None:
+    """What explains the table, then the table."""
+    from tunebench.studies.tables import print_table
+    from tunebench.tuner.result import Baseline
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    for result in outcome.results:
+        name = f"{result.kernel} ({result.problem})"
+        say(f"{name}: {result.configuration or 'the reference itself'}; {result.reason}")
+        for note in result.notes:
+            say(f"  {note}")
+    for failure in outcome.failures:
+        say(f"{failure.case}: failed: {failure.message}")
+    environment = outcome.environment
+    driver = f", driver {environment.driver}" if environment.driver else ""
+    say(f"{outcome.device}, torch {environment.torch}{driver}")
+    if outcome.ceilings is not None:
+        ceilings = outcome.ceilings
+        rates = ", ".join(f"{name} {rate:.3g} TFLOP/s" for name, rate in ceilings.gemm_tflops.items())
+        say(f"ceilings: copy {ceilings.copy_gbs:.4g} GB/s, read {ceilings.read_gbs:.4g} GB/s, products {rates}")
+    columns = (
+        *("kernel", "problem", "eager", "tuned", "over eager", "over compiled", "over default"),
+        *("of copy", "of roofline", "error", "from"),
+    )
+    rows = [
+        (
+            result.kernel,
+            str(result.problem),
+            _milliseconds(result, Baseline.REFERENCE),
+            _milliseconds(result, "tuned"),
+            *(_ratio(result, one) for one in (Baseline.REFERENCE, Baseline.COMPILED, Baseline.DEFAULT)),
+            _percent(result.speedups.get(Baseline.COPY)),
+            "" if result.share is None else f"{result.share:.1%} ({result.bound})",
+            f"{result.errors['tuned'].multiple_of_reference:.2g}×" + ("" if result.right else " REFUSED"),
+            result.tier,
+        )
+        for result in outcome.results
+    ]
+    title = "Speed-ups: medians of per-round ratios, 99 % intervals; error: against float64, multiple of eager's own"
+    print_table(console, columns, rows, title)
+
+
+def _milliseconds(result: Result, name: str) -> str:
+    timing = result.timings[name]
+    return f"{timing.median_ms:.4g} ms [{timing.low_ms:.4g}, {timing.high_ms:.4g}]"
+
+
+def _ratio(result: Result, baseline: Baseline) -> str:
+    return str(result.speedups.get(baseline, ""))
+
+
+def _percent(ratio: Ratio | None) -> str:
+    return "" if ratio is None else f"{ratio.value:.1%}"
+
+
+def _values(outcome: Bench) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {
+        "device": outcome.device.name,
+        "architecture": outcome.device.architecture,
+        "environment": asdict(outcome.environment),
+        "ceilings": asdict(outcome.ceilings) if outcome.ceilings else None,
+        "results": [_result_values(result) for result in outcome.results],
+        "failures": [{"case": str(failure.case), "message": failure.message} for failure in outcome.failures],
+    }
+
+
+def _result_values(result: Result) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    problem = result.problem
+    return {
+        "kernel": result.kernel,
+        "problem": {"axes": dict(problem.axes), "dtype": problem.dtype, "options": dict(problem.options)},
+        "timings": {str(name): asdict(timing) for name, timing in result.timings.items()},
+        "speedups": {one.value: asdict(ratio) for one, ratio in result.speedups.items()},
+        "errors": {
+            str(name): {
+                "max_relative": _finite(error.max_relative),
+                "relative_norm": _finite(error.relative_norm),
+                "multiple_of_reference": _finite(error.multiple_of_reference),
+            }
+            for name, error in result.errors.items()
+        },
+        "right": result.right,
+        "tier": result.tier,
+        "configuration": dict(result.configuration) if result.configuration else None,
+        "reason": result.reason,
+        "floor_ms": result.floor_ms,
+        "bound": result.bound,
+        "share_of_roofline": result.share,
+        "notes": list(result.notes),
+    }
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no infinity."""
+    return value if abs(value) < float("inf") else None
+
+
+def _flat(result: Result) -> dict[str, str]:
+    """One row of CSV: figures in milliseconds, and plain ratios."""
+    values: dict[str, object] = {"kernel": result.kernel, "problem": result.problem.key}
+    for name, timing in result.timings.items():
+        values |= {f"{name}_ms": timing.median_ms, f"{name}_low_ms": timing.low_ms, f"{name}_high_ms": timing.high_ms}
+    for baseline, ratio in result.speedups.items():
+        over = f"over_{baseline.value}"
+        values |= {over: ratio.value, f"{over}_low": ratio.low, f"{over}_high": ratio.high}
+    values |= {
+        "share_of_roofline": "" if result.share is None else result.share,
+        "bound": result.bound,
+        "error_multiple": result.errors["tuned"].multiple_of_reference,
+        "right": str(result.right).lower(),
+        "tier": result.tier,
+        "configuration": result.configuration.key if result.configuration else "",
+    }
+    return {name: str(value) for name, value in values.items()}

@@ -1,0 +1,101 @@
+"""`check`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from tunebench.studies.cli.options import JsonOption, parse_sizes, parse_values, print_json
+
+
+def check(
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help="A kernel's name, a kernel folder, or a .py file with ModelNew.")
+    ],
+    reference: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="The file with Model, get_inputs and get_init_inputs. Default: TARGET."),
+    ] = None,
+    config: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A kernel's tunable, in place of its default; repeatable."),
+    ] = None,
+    size: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=NUMBER", help="Change a constant of the reference; repeatable.")
+    ] = None,
+    mode: Annotated[
+        list[str] | None,
+        typer.Option(help="eval or train. Default: every mode of the kernel; for a file, train as in KernelBench."),
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cuda, cuda:INDEX or cpu. Default: a GPU if there is one.")] = None,
+    compiler: Annotated[str | None, typer.Option(help="nvrtc, inline or cpu. Default: by device.")] = None,
+    seconds: Annotated[float, typer.Option(min=1, help="A check of one mode that takes longer is refused.")] = 600.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Is it right? The whole correctness gate on one configuration of a kernel, or on any file's ModelNew.
+
+    Prints each stage with what it took as it ends. Exits with 1 where a stage refuses.
+    """
+    from dataclasses import asdict
+
+    from rich.console import Console
+
+    from tunebench.studies.check import CheckRequest
+    from tunebench.studies.check import check as run_check
+    from tunebench.studies.tables import printable
+    from tunebench.tuner.compile.base import CompilerName
+    from tunebench.tuner.errors import UnknownNameError
+    from tunebench.tuner.result import Stage
+
+    if compiler is not None and compiler not in list(CompilerName):
+        raise UnknownNameError("compiler", compiler, CompilerName)
+    request = CheckRequest(
+        target=target,
+        reference=reference,
+        configuration=parse_values(config or []),
+        sizes=parse_sizes(size or []),
+        modes=mode,
+        device=device,
+        compiler=CompilerName(compiler) if compiler else None,
+        seconds=seconds,
+    )
+    console = Console(stderr=as_json, highlight=False, soft_wrap=True)
+
+    def show(shown_mode: str, stage: Stage) -> None:
+        outcome = "passed " if stage.passed else "REFUSED"
+        line = f"{shown_mode:5}  {outcome}  {stage.name:22} {stage.seconds:8.3f} s  {stage.detail}"
+        console.print(printable(line).rstrip(), markup=False)
+
+    reports = run_check(request, show)
+    if as_json:
+        print_json(
+            [
+                {
+                    "target": report.target,
+                    "mode": report.mode,
+                    "device": report.device.name,
+                    "configuration": report.configuration,
+                    **_finite(asdict(report.verdict)),
+                }
+                for report in reports
+            ]
+        )
+    for report in reports:
+        outcome = "passed" if report.verdict.passed else f"refused: {report.verdict.reason}"
+        errors = report.verdict.errors
+        figures = f" (error {errors.max_relative:.1e} of the output's size)" if errors and report.verdict.passed else ""
+        console.print(printable(f"{target}, {report.mode}: {outcome}{figures}"), markup=False)
+    if not all(report.verdict.passed for report in reports):
+        raise typer.Exit(1)
+
+
+def _finite(value: Any) -> Any:
+    """The same values with null for what JSON has no word for."""
+    import math
+
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

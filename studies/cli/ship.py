@@ -1,0 +1,54 @@
+"""`ship`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tunebench.studies.cli.options import DatabaseOption, JsonOption, output_width, print_json
+
+
+def ship(
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KERNEL]...", help="Kernels' names or folders. Default: all shipped kernels."),
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only this device's results. Default: every GPU's.")
+    ] = None,
+    db: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the winners beside their kernels, as tuned/DEVICE.json: whoever has such a device need not tune.
+
+    Winners of the final rounds of studies of the kernel as it is now are written; results of problems that the database
+    does not have stay as long as the kernel is the same.
+    """
+    from rich.console import Console
+
+    from tunebench.db.connection.database import open_database
+    from tunebench.kernels.runtime.registry import kernel_names, load_model
+    from tunebench.studies.ship import ship as write
+    from tunebench.studies.tables import print_table
+
+    kernels = [load_model(target).kernel for target in targets or kernel_names()]
+    with open_database(db, read_only=True) as database:
+        shipments = write(database, kernels, device)
+    if as_json:
+        print_json(
+            [{"kernel": s.kernel, "device": s.device, "file": str(s.path), "results": s.results} for s in shipments]
+        )
+    else:
+        rows = [(s.kernel, s.device, str(s.results), str(s.path)) for s in shipments]
+        print_table(Console(width=output_width()), ("kernel", "device", "results", "file"), rows)
+    without = [kernel.name for kernel in kernels if kernel.name not in {s.kernel for s in shipments}]
+    if without:
+        Console(stderr=True).print(
+            f"nothing to ship of {', '.join(without)}: no study of the kernel as it is now has a winner there; "
+            "'tunebench tune' finds one",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+        raise typer.Exit(1)

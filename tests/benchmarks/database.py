@@ -1,0 +1,226 @@
+"""How fast the results database answers when it is large: `python -m tests.benchmarks.database`.
+
+Builds a SQLite file of a million trials (once; it is kept for the next run with the same size), asks each question
+several times on an open database, and prints the median and the fastest time of each in milliseconds. Rows are inserted
+in bulk with SQL, not through studies: what is measured is reading.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tunebench.db.connection.database import Database, open_database, upgrade_database
+from tunebench.db.connection.engine import for_writing, locate, make_engine
+from tunebench.db.entries.rows import device_row, environment_row, problem_row
+from tunebench.db.queries.trials import Order, best, best_for, trials
+from tunebench.tuner.device import Device, DeviceKind
+from tunebench.tuner.environment import Environment
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.result import TrialStatus
+from tunebench.tuner.space import Configuration
+
+KERNELS = 5
+SOURCES = 2
+PROBLEMS = 10
+DEVICES = 5
+"""Kernels × sources × problems × devices are the 500 rows of an unfiltered `best`; the studies share these evenly."""
+
+_CONFIGURATIONS = 2_000
+_SAMPLES = 20
+_MOMENT = "2026-01-01T00:00:00.000000+00:00"
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long a question took, milliseconds, and how many rows answered it."""
+
+    question: str
+    rows: int
+    median_ms: float
+    fastest_ms: float
+
+
+def build(file: Path, studies: int, trials_each: int) -> None:
+    """Make a database of that many studies with that many trials each; four in five are correct."""
+    upgrade_database(file)
+    _add_parts(file)
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        connection.execute("PRAGMA synchronous = OFF")
+        connection.execute("PRAGMA cache_size = -500000")
+        connection.execute("BEGIN")
+        keys = (
+            (Configuration({"block": 32 * n, "hint": "streaming", "unroll": n % 2 == 0}).key,)
+            for n in range(_CONFIGURATIONS)
+        )
+        connection.executemany("INSERT INTO tunebench_configurations (key) VALUES (?)", keys)
+        connection.execute("INSERT INTO tunebench_verdicts (passed, reason, tolerance) VALUES (1, '', 1e-4)")
+        connection.executemany(
+            "INSERT INTO tunebench_studies (id, origin_id, kernel, source_digest, space_digest, problem_id, device_id, "
+            "compiler, sampler, seed, begun_at) VALUES (?, 1, ?, ?, 'space', ?, ?, 'nvrtc', 'gp', ?, ?)",
+            (_study(number) for number in range(studies)),
+        )
+        count = studies * trials_each
+        connection.executemany(
+            "INSERT INTO tunebench_verdicts (id, passed, reason, tolerance) VALUES (?, 1, '', 1e-4)",
+            ((number + 2,) for number in range(count) if _is_correct(number)),
+        )
+        connection.executemany(
+            "INSERT INTO tunebench_measurements (id, median_ms, low_ms, high_ms, regime, clock, sample_count, "
+            "samples_ms) VALUES (?, ?, ?, ?, 'cold', 'cuda-event', ?, ?)",
+            (_measurement(number) for number in range(count) if _is_correct(number)),
+        )
+        connection.executemany(
+            "INSERT INTO tunebench_trials (id, study_id, number, configuration_id, environment_id, status, verdict_id, "
+            "verdict_passed, measurement_id, median_ms, regime, recorded_at, seconds, message) "
+            "VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, '{}', ?)",
+            (_trial(number, trials_each) for number in range(count)),
+        )
+        _add_comparisons(connection)
+        connection.execute("COMMIT")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def _add_parts(file: Path) -> None:
+    engine = make_engine(locate(file))
+    with for_writing(engine).begin() as connection:
+        for number in range(DEVICES):
+            device_row(connection, _device(number))
+        for number in range(PROBLEMS):
+            problem_row(connection, _problem(number))
+        environment_row(connection, Environment("0.1.0", "3.11", "2.9", "13.0", "580.1", "nvrtc", "Linux", "host"))
+    engine.dispose()
+
+
+def _device(number: int) -> Device:
+    device = Device(DeviceKind.CUDA, 0, "", "sm_90", "", 132, 150_000_000_000, 60_000_000)
+    return replace(device, name=f"GPU {number}", uuid=f"GPU-{number}")
+
+
+def _problem(number: int) -> Problem:
+    return Problem({"rows": 1024 * (number + 1), "columns": 8192}, "float32", {"mode": "eval"})
+
+
+def _study(number: int) -> tuple[object, ...]:
+    rest, kernel = divmod(number, KERNELS)
+    rest, source = divmod(rest, SOURCES)
+    rest, problem = divmod(rest, PROBLEMS)
+    seed, device = divmod(rest, DEVICES)
+    return number + 1, f"kernel_{kernel}", f"source-{source}", problem + 1, device + 1, seed, _MOMENT
+
+
+def _at(seconds: int) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _is_correct(number: int) -> bool:
+    return number % 5 != 3
+
+
+def _median_ms(number: int) -> float:
+    """Spread evenly over 1 to 2 ms, without any order."""
+    return 1 + (number * 2_654_435_761 % 2**32) / 2**32
+
+
+def _measurement(number: int) -> tuple[object, ...]:
+    median_ms = _median_ms(number)
+    samples = json.dumps([round(median_ms * (1 + place / 1000), 6) for place in range(_SAMPLES)])
+    return number + 1, median_ms, median_ms * 0.99, median_ms * 1.01, _SAMPLES, samples
+
+
+def _trial(number: int, trials_each: int) -> tuple[object, ...]:
+    study, place = divmod(number, trials_each)
+    moment = time.strftime("%Y-%m-%dT%H:%M:%S.000000+00:00", time.gmtime(1_767_225_600 + number * 10))
+    start = (number + 1, study + 1, place, (study * 7 + place) % _CONFIGURATIONS + 1)
+    if _is_correct(number):
+        return *start, "correct", number + 2, 1, number + 1, _median_ms(number), "cold", moment, ""
+    return *start, "compile", None, None, None, None, None, moment, "error: no"
+
+
+def _add_comparisons(connection: sqlite3.Connection) -> None:
+    """Every study ended with a comparison, which its fastest trial won."""
+    connection.execute(
+        "INSERT INTO tunebench_comparisons (study_id, configuration_id, environment_id, concluded_at) "
+        "SELECT study_id, configuration_id, 1, max(recorded_at) FROM (SELECT study_id, configuration_id, recorded_at, "
+        "row_number() OVER (PARTITION BY study_id ORDER BY median_ms) AS place FROM tunebench_trials "
+        "WHERE status = 'correct') WHERE place = 1 GROUP BY study_id"
+    )
+    for baseline, ratio in (("reference", 2.0), ("default", 1.3), ("copy", 0.9)):
+        connection.execute(
+            "INSERT INTO tunebench_speed_ups SELECT id, ?, ?, ?, ?, 40, 0.95 FROM tunebench_comparisons",
+            (baseline, ratio, ratio * 0.99, ratio * 1.01),
+        )
+
+
+def questions(database: Database) -> Iterator[tuple[str, Callable[[], list[Any]]]]:
+    """The questions by the name that they are shown under."""
+    yield "best", lambda: best(database)
+    yield "best of a kernel", lambda: best(database, kernel="kernel_1")
+    yield "best on a device", lambda: best(database, device="GPU 1")
+    yield (
+        "best for a call",
+        lambda: [
+            best_for(database, kernel="kernel_1", source_digest="source-1", problem=_problem(3), device=_device(2))
+        ],
+    )
+    yield "newest trials", lambda: trials(database)
+    yield "trials of a kernel", lambda: trials(database, kernel="kernel_1")
+    yield "trials refused by the compiler", lambda: trials(database, status=TrialStatus.COMPILE)
+    yield "fastest of a problem", lambda: trials(database, problem=_problem(3), order=Order.FASTEST)
+    yield "trials with a value", lambda: trials(database, tunables={"block": 320})
+    yield "trials of a study", lambda: trials(database, study_id=1234)
+    yield "trials on a device", lambda: trials(database, device="GPU 3")
+    yield "trials of a dtype", lambda: trials(database, dtype="float32")
+    yield "correct trials of a kernel", lambda: trials(database, kernel="kernel_2", status=TrialStatus.CORRECT)
+    yield "fastest of a kernel", lambda: trials(database, kernel="kernel_2", order=Order.FASTEST)
+    yield "fastest of all", lambda: trials(database, order=Order.FASTEST)
+    yield "trials since a day", lambda: trials(database, since=_at(1_776_000_000))
+    yield "trials of an hour", lambda: trials(database, since=_at(1_770_000_000), until=_at(1_770_003_600))
+    yield "trials of no status there", lambda: trials(database, status=TrialStatus.TIMEOUT)
+
+
+def measure(database: Database, rounds: int) -> list[Timing]:
+    """Ask every question once unmeasured, then `rounds` times."""
+    timings = []
+    for name, question in questions(database):
+        rows, times = len(question()), []
+        for _ in range(rounds):
+            begun = time.perf_counter()
+            question()
+            times.append((time.perf_counter() - begun) * 1e3)
+        timings.append(Timing(name, rows, statistics.median(times), min(times)))
+    return timings
+
+
+def main(
+    file: Annotated[Path, typer.Option(help="Where the database is, or is to be made.")] = Path("benchmark.db"),
+    studies: Annotated[int, typer.Option(min=1)] = 5_000,
+    trials_each: Annotated[int, typer.Option(min=1, max=_CONFIGURATIONS)] = 200,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each question is asked.")] = 9,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
+    """Build a large database and time questions to it."""
+    if not file.exists():
+        build(file, studies, trials_each)
+    with open_database(file, read_only=True) as database:
+        timings = measure(database, rounds)
+    if as_json:
+        print(json.dumps([asdict(timing) for timing in timings], indent=2))
+        return
+    print(f"{file}: {file.stat().st_size / 1e6:,.0f} MB")
+    for timing in timings:
+        print(f"{timing.question:32} {timing.rows:6} rows  {timing.median_ms:8.1f} ms  {timing.fastest_ms:8.1f} ms")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,263 @@
+"""What goes into the database comes out of it, whoever writes at the same time and however odd the text."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sample_results import (
+    ENVIRONMENT,
+    H200,
+    PASSED,
+    STUDY,
+    build,
+    comparison,
+    configuration,
+    correct,
+    failed,
+    result,
+)
+from sqlalchemy import func, select
+
+from tunebench.db.connection.database import Database, StudyLog, open_database
+from tunebench.db.queries.trials import trials
+from tunebench.db.schema.tables import (
+    BuildFiguresRecord,
+    BuildRecord,
+    ComparisonRecord,
+    ConfigurationRecord,
+    ContenderRecord,
+    DeviceRecord,
+    EnvironmentRecord,
+    MeasurementRecord,
+    ProblemRecord,
+    SpeedUpRecord,
+    StudyRecord,
+    TrialRecord,
+    VerdictRecord,
+    VerdictStageRecord,
+)
+from tunebench.tuner.errors import DatabaseError
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.result import Baseline, TrialStatus
+from tunebench.tuner.study.history import PastTrial, TrialLog
+
+
+def one(database: Database, query: object) -> dict[str, object]:
+    with database.reading() as connection:
+        return dict(connection.execute(query).mappings().one())  # type: ignore[call-overload]
+
+
+def count(database: Database, table: type) -> int:
+    with database.reading() as connection:
+        return connection.scalar(select(func.count()).select_from(table)) or 0
+
+
+@pytest.fixture
+def log(database: Database) -> StudyLog:
+    return database.study(STUDY, ENVIRONMENT)
+
+
+@pytest.mark.parametrize("status", TrialStatus)
+def test_every_status_comes_back_as_it_was_recorded(database: Database, log: TrialLog, status: TrialStatus) -> None:
+    recorded = result(3, status)
+    log.record(0, recorded)
+
+    (row,) = trials(database)
+    assert (row.number, row.status, row.configuration) == (0, status, recorded.configuration)
+    assert (row.kernel, row.problem, row.message) == (STUDY.kernel, STUDY.problem, recorded.message)
+    assert (row.device_name, row.device_uuid, row.architecture) == (H200.name, H200.uuid, H200.architecture)
+    measured = recorded.measurement
+    assert row.median_ms == (measured.median_ms if measured else None)
+    assert (row.low_ms, row.high_ms) == ((measured.low_ms, measured.high_ms) if measured else (None, None))
+    assert list(log.past()) == [PastTrial.of(0, recorded)]
+    assert one(database, select(TrialRecord.seconds))["seconds"] == dict(recorded.seconds)
+    assert count(database, MeasurementRecord) == (measured is not None)
+    assert count(database, VerdictRecord) == (recorded.verdict is not None)
+    assert count(database, BuildRecord) == (recorded.build is not None)
+
+
+def test_samples_come_back_bit_for_bit(database: Database, log: TrialLog) -> None:
+    samples = (math.pi, 1 / 3, 5e-324, 1.7976931348623157e308)
+    timed = replace(correct(0), measurement=replace(correct(0).measurement or pytest.fail(), samples_ms=samples))
+    log.record(0, timed)
+    row = one(database, select(MeasurementRecord.samples_ms, MeasurementRecord.sample_count, MeasurementRecord.clock))
+    assert (tuple(row["samples_ms"]), row["sample_count"], row["clock"]) == (samples, 4, "cuda-event")
+
+
+def test_a_verdict_keeps_its_figures_and_stages_in_order(database: Database, log: TrialLog) -> None:
+    log.record(0, failed(0, TrialStatus.CORRECTNESS))
+    row = one(database, select(VerdictRecord.__table__))
+    assert (row["passed"], row["reason"], row["tolerance"]) == (False, "element 3000000000 is wrong", 1e-4)
+    assert (row["max_absolute"], row["max_relative"], row["relative_norm"]) == (math.inf, None, 0.5)
+    assert (row["first_wrong_index"], row["untouched"]) == (3_000_000_000, 7)
+    with database.reading() as connection:
+        stage = VerdictStageRecord
+        query = select(stage.name, stage.passed, stage.seconds, stage.detail).order_by(stage.position)
+        stages = [tuple(row) for row in connection.execute(query)]
+    assert stages == [("shapes", True, 0.001, ""), ("values", False, 0.02, "case 1")]
+
+
+def test_a_verdict_without_figures_has_none(database: Database, log: TrialLog) -> None:
+    log.record(0, replace(correct(0), verdict=replace(PASSED, errors=None)))
+    row = one(database, select(VerdictRecord.max_absolute, VerdictRecord.untouched))
+    assert set(row.values()) == {None}
+
+
+def test_a_build_keeps_its_figures_and_not_its_binary(database: Database, log: TrialLog) -> None:
+    log.record(0, correct(1))
+    row = one(database, select(BuildRecord.__table__))
+    assert (row["variant_digest"], row["log"], row["code_bytes"]) == ("variant-1", "log of 1", 7)
+    assert len(str(row["code_sha256"])) == 64
+    with database.reading() as connection:
+        query = select(BuildFiguresRecord.__table__).order_by(BuildFiguresRecord.entry_point)
+        figures = [tuple(row)[1:] for row in connection.execute(query)]
+    assert figures == [("scale", 32, 0, 0, 16, 4096), ("tail", None, None, None, None, None)]
+    assert one(database, select(TrialRecord.build_cached)) == {"build_cached": True}
+
+
+def test_trials_that_share_a_build_share_its_row(database: Database, log: TrialLog) -> None:
+    log.record(0, replace(correct(0), build=build(7)))
+    log.record(1, replace(correct(1), build=build(7)))
+    log.record(2, replace(correct(2), build=build(7, code=b"other")))
+    assert count(database, BuildRecord) == 2
+    assert count(database, BuildFiguresRecord) == 4
+
+
+def test_a_study_goes_on_where_it_ended(url: str) -> None:
+    with open_database(url) as database:
+        first = database.study(STUDY, ENVIRONMENT)
+        first.record(0, correct(0))
+        first.record(1, failed(1, TrialStatus.COMPILE))
+    with open_database(url) as database:
+        again = database.study(STUDY, replace(ENVIRONMENT, driver="590.0"))
+        assert again.study_id == first.study_id
+        assert [trial.number for trial in again.past()] == [0, 1]
+        again.record(2, correct(2))
+        assert count(database, StudyRecord) == 1
+        assert count(database, EnvironmentRecord) == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kernel": "other"},
+        {"source_digest": "source-2"},
+        {"space_digest": "space-2"},
+        {"problem": Problem({"rows": 1, "columns": 1})},
+        {"device": replace(H200, uuid="GPU-9")},
+        {"sampler": "random"},
+        {"seed": 1},
+    ],
+)
+def test_another_description_is_another_study(database: Database, change: dict[str, object]) -> None:
+    first = database.study(STUDY, ENVIRONMENT)
+    first.record(0, correct(0))
+    other = database.study(replace(STUDY, **change), ENVIRONMENT)
+    assert other.study_id != first.study_id
+    assert list(other.past()) == []
+
+
+def test_a_card_is_the_same_at_another_index(database: Database) -> None:
+    first = database.study(STUDY, ENVIRONMENT)
+    assert database.study(replace(STUDY, device=replace(H200, index=3)), ENVIRONMENT).study_id == first.study_id
+    assert count(database, DeviceRecord) == 1
+
+
+@pytest.mark.parametrize("with_default", [True, False])
+def test_a_comparison_keeps_samples_and_ratios(database: Database, log: StudyLog, with_default: bool) -> None:
+    log.record(0, correct(0))
+    ended = comparison(0, with_default=with_default)
+    log.conclude(ended)
+    with database.reading() as connection:
+        contenders = connection.execute(select(ContenderRecord)).all()
+        ratios = {row.baseline: row for row in connection.execute(select(SpeedUpRecord))}
+    assert {row.name: tuple(row.samples_ms) for row in contenders} == dict(ended.samples_ms)
+    assert {row.name: row.median_ms for row in contenders} == dict(ended.medians_ms)
+    assert set(ratios) == {baseline.value for baseline in ended.speedups}
+    (row,) = trials(database)
+    assert row.over_reference == ended.speedups[Baseline.REFERENCE]
+    assert row.over_default == ended.speedups.get(Baseline.DEFAULT)
+
+
+def test_a_comparison_is_won_by_a_trial_of_the_study(database: Database, log: StudyLog) -> None:
+    log.record(0, correct(0))
+    with pytest.raises(DatabaseError):
+        log.conclude(comparison(1))
+    assert count(database, ComparisonRecord) == count(database, ContenderRecord) == 0
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_trial_is_recorded_once(database: Database, log: StudyLog, number: int) -> None:
+    log.record(0, correct(0))
+    repeated = correct(1 - number)  # a number that is taken, or a configuration that is
+    with pytest.raises(DatabaseError, match=f"trial {number} of study") as caught:
+        log.record(number, repeated)
+    assert "\n" not in str(caught.value)
+    # The refused trial left nothing of itself behind.
+    assert count(database, TrialRecord) == count(database, MeasurementRecord) == count(database, VerdictRecord) == 1
+
+
+ODD = """Robert'); DROP TABLE tunebench_trials; -- "quoted" `ticks` %s :name ? {brace} \\ é 漢字 🙂 \u202e"""
+
+
+def test_odd_names_and_texts_are_only_text(database: Database) -> None:
+    problem = Problem({ODD: 3}, ODD, {ODD: ODD})
+    log = database.study(replace(STUDY, kernel=ODD, sampler=ODD, problem=problem), ENVIRONMENT)
+    odd = replace(failed(0, TrialStatus.COMPILE, ODD * 100), configuration=configuration(0))
+    log.record(0, odd)
+    (row,) = trials(database, kernel=ODD, problem=problem, sampler=ODD)
+    assert (row.kernel, row.problem, row.message, row.sampler) == (ODD, problem, ODD * 100, ODD)
+    assert len(row.message) > 8_000
+    assert trials(database, kernel="' OR 1=1 --") == []
+
+
+def test_what_no_database_can_hold_is_escaped(database: Database, log: StudyLog) -> None:
+    log.record(0, failed(0, TrialStatus.COMPILE, "a\0b\udcffc"))
+    (row,) = trials(database)
+    assert row.message == "a\\x00b\\udcffc"
+
+
+WRITER = """
+import sys
+from dataclasses import replace
+from sample_results import ENVIRONMENT, STUDY, comparison, correct
+from tunebench.db.connection.database import open_database
+
+url, writer, trials = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+with open_database(url) as database:
+    log = database.study(replace(STUDY, seed=writer), ENVIRONMENT)
+    for number in range(trials):
+        log.record(number, correct(number))
+    log.conclude(comparison(0))
+"""
+
+
+def test_processes_that_write_at_once_lose_nothing(url: str) -> None:
+    """They also create the database at once."""
+    writers, each = 3, 40
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, url, str(writer), str(each)],
+            cwd=Path(__file__).parent,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for writer in range(writers)
+    ]
+    errors = [process.communicate()[1] for process in processes]
+    assert [process.returncode for process in processes] == [0] * writers, errors
+    with open_database(url) as database:
+        assert count(database, StudyRecord) == count(database, ComparisonRecord) == writers
+        assert count(database, TrialRecord) == count(database, MeasurementRecord) == writers * each
+        assert count(database, ConfigurationRecord) == count(database, BuildRecord) == each
+        assert count(database, ProblemRecord) == count(database, DeviceRecord) == 1
+        for seed in range(writers):
+            log = database.study(replace(STUDY, seed=seed), ENVIRONMENT)
+            assert [trial.number for trial in log.past()] == list(range(each))

@@ -1,0 +1,258 @@
+"""Opening a database, and every file and URL that is not one."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sample_results import ENVIRONMENT, STUDY, correct
+from sqlalchemy import text
+
+from tunebench.db.connection.database import open_database
+from tunebench.db.connection.engine import locate, name_of
+from tunebench.db.connection.upgrade import HEAD
+from tunebench.db.queries.trials import trials
+from tunebench.tuner.errors import DatabaseError, DatabaseMissingError
+
+
+def refused(url: str | Path, *, read_only: bool = False) -> str:
+    """The message of the one-line error that opening raises."""
+    with pytest.raises(DatabaseError) as caught:
+        open_database(url, read_only=read_only)
+    message = str(caught.value)
+    assert message
+    assert "\n" not in message
+    return message
+
+
+def digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A database with one trial."""
+    file = tmp_path / "results.db"
+    with open_database(file) as database:
+        database.study(STUDY, ENVIRONMENT).record(0, correct(0))
+    return file
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """An empty folder."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    return folder
+
+
+def test_a_new_file_is_safe_for_several_processes(tmp_path: Path) -> None:
+    with open_database(tmp_path / "results.db") as database, database.reading() as connection:
+        pragmas = {
+            name: connection.execute(text(f"PRAGMA {name}")).scalar() for name in ("journal_mode", "foreign_keys")
+        }
+        assert pragmas == {"journal_mode": "wal", "foreign_keys": 1}
+
+
+@pytest.mark.parametrize("name", ["results.db", "a b?c#d%20{e}.db", "é漢字.db"])
+def test_a_path_a_url_and_a_path_object_mean_the_same_file(tmp_path: Path, name: str) -> None:
+    with open_database(tmp_path / name) as database:
+        database.study(STUDY, ENVIRONMENT).record(0, correct(0))
+    assert (tmp_path / name).exists()
+    with open_database(str(tmp_path / name)) as database:
+        assert len(trials(database)) == 1
+    if name == "results.db":
+        with open_database(f"sqlite:///{tmp_path / name}") as database:
+            assert len(trials(database)) == 1
+
+
+def test_without_a_name_the_environment_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNEBENCH_DB", str(tmp_path / "there.db"))
+    assert name_of(locate(None)) == str(tmp_path / "there.db")
+    open_database().close()
+    assert (tmp_path / "there.db").exists()
+
+
+def test_without_a_name_anywhere_it_is_in_the_users_data_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TUNEBENCH_DB", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(DatabaseMissingError):
+        open_database(read_only=True)
+    assert not (tmp_path / "data").exists()
+    open_database().close()
+    default = Path(name_of(locate(None)))
+    assert default.name == "tunebench.db"
+    assert default.is_relative_to(tmp_path)
+    assert default.exists()
+
+
+def test_reading_needs_a_database_that_is_there(folder: Path) -> None:
+    assert "there is no results database" in refused(folder / "none.db", read_only=True)
+    assert "there is no results database" in refused(folder / "no" / "folder.db", read_only=True)
+    assert list(folder.iterdir()) == []
+
+
+def test_what_is_opened_for_reading_is_not_written(file: Path) -> None:
+    with open_database(file, read_only=True) as database:
+        assert len(trials(database)) == 1
+        with pytest.raises(DatabaseError, match="opened for reading only"):
+            database.study(STUDY, ENVIRONMENT)
+        with pytest.raises(DatabaseError), database.reading() as connection:
+            connection.execute(text("INSERT INTO tunebench_configurations (key) VALUES ('{}')"))
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_newer_revision_is_refused_and_left_untouched(file: Path, read_only: bool) -> None:
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("UPDATE tunebench_version SET version_num = '9999'")
+    before = digest(file)
+    message = refused(file, read_only=read_only)
+    assert "'9999'" in message
+    assert HEAD in message
+    assert "upgrade tunebench" in message
+    assert digest(file) == before
+
+
+@pytest.mark.parametrize("rows", [[], ["0001", "0002"]])
+def test_a_version_table_that_makes_no_sense_is_refused(file: Path, rows: list[str]) -> None:
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("DELETE FROM tunebench_version")
+        connection.executemany("INSERT INTO tunebench_version VALUES (?)", [(row,) for row in rows])
+    assert f"holds {len(rows)} revisions" in refused(file)
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+@pytest.mark.parametrize("journal", ["delete", "wal"])
+def test_someone_elses_database_is_refused_and_left_untouched(tmp_path: Path, journal: str, read_only: bool) -> None:
+    file = tmp_path / "photos.db"
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute(f"PRAGMA journal_mode = {journal}")
+        connection.execute("CREATE TABLE studies (id INTEGER PRIMARY KEY)")
+        connection.execute("INSERT INTO studies VALUES (1)")
+    before = digest(file)
+    assert "a database of something else" in refused(file, read_only=read_only)
+    assert digest(file) == before
+
+
+@pytest.mark.parametrize("content", [b"# notes\n" * 100, b"x", b"SQLite format 3\0", b"\0" * 4096])
+def test_a_file_that_is_no_database_is_refused_and_left_untouched(folder: Path, content: bytes) -> None:
+    file = folder / "notes.txt"
+    file.write_bytes(content)
+    assert "not a database" in refused(file)
+    assert file.read_bytes() == content
+    assert list(folder.iterdir()) == [file]
+
+
+def test_a_damaged_database_is_refused(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[100:] = b"\xff" * (len(content) - 100)
+    file.write_bytes(bytes(content))
+    assert "damaged" in refused(file)
+    assert file.read_bytes() == bytes(content)
+
+
+def test_a_database_damaged_where_it_is_not_seen_at_first_is_refused_when_it_is(file: Path) -> None:
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
+    content = bytearray(file.read_bytes())
+    page = int.from_bytes(content[16:18], "big")
+    content[20 * page :] = b"\xff" * (len(content) - 20 * page)
+    file.write_bytes(bytes(content))
+    with pytest.raises(DatabaseError) as caught, open_database(file, read_only=True) as database:
+        trials(database)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_empty_file_becomes_a_database(tmp_path: Path) -> None:
+    file = tmp_path / "results.db"
+    file.touch()
+    with open_database(file) as database:
+        database.study(STUDY, ENVIRONMENT).record(0, correct(0))
+
+
+def test_a_folder_that_is_not_there_is_not_made(folder: Path) -> None:
+    assert "does not exist" in refused(folder / "nowhere" / "results.db")
+    assert list(folder.iterdir()) == []
+
+
+def test_a_folder_or_a_file_in_a_file_is_no_database(tmp_path: Path) -> None:
+    assert "cannot read" in refused(tmp_path)
+    (tmp_path / "file").touch()
+    assert "cannot" in refused(tmp_path / "file" / "results.db")
+
+
+def test_a_folder_that_cannot_be_written_is_refused() -> None:
+    assert "cannot" in refused("/proc/results.db")
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("mysql://host/name", "'mysql' is not supported: use a sqlite or postgresql"),
+        ("oracle+nothing://host", "not supported"),
+        ("postgresql+nothing://host/name", "'postgresql+nothing' is not known"),
+        ("postgresql+psycopg2cffi://host/name", "'postgresql+psycopg2cffi'"),
+        ("://", "cannot be read"),
+        ("sqlite://", "not the URL of a file"),
+        ("sqlite:///:memory:", "not the URL of a file"),
+        ("sqlite:///results.db?mode=ro", "not the URL of a file"),
+    ],
+)
+def test_a_url_that_leads_nowhere_is_refused(url: str, expected: str) -> None:
+    assert expected in refused(url)
+
+
+def test_a_server_that_does_not_answer_is_refused_without_showing_the_password() -> None:
+    pytest.importorskip("psycopg", reason="needs the PostgreSQL driver")
+    message = refused("postgresql+psycopg://user:secret@127.0.0.1:1/name")
+    assert "secret" not in message
+    assert "127.0.0.1" in message
+
+
+def test_a_missing_driver_is_named() -> None:
+    message = refused("postgresql+asyncpg://host/name")
+    assert "asyncpg" in message
+    assert "pip install" in message
+
+
+def test_a_hostile_value_is_refused_when_it_is_read(tmp_path: Path) -> None:
+    """Someone made the tables anew without their constraints."""
+    file = tmp_path / "results.db"
+    with open_database(file) as database:
+        database.study(STUDY, ENVIRONMENT).record(0, correct(0))
+    hostile = {
+        "tunebench_configurations SET key": ['{"block": [1]}', "[]", "{", "[" * 100_000, '"__import__"'],
+        "tunebench_problems SET key": ["{}", '{"axes":{"n":1},"dtype":"float32","options":{}}'],
+        "tunebench_problems SET axes": ["[]", '{"rows": "1"}', '{"rows": -1}', "{", "[" * 100_000],
+        "tunebench_problems SET options": ['{"mode": 1}', "3"],
+        "tunebench_trials SET status": ["fine"],
+        "tunebench_trials SET recorded_at": ["yesterday", "2026-01-01 00:00:00"],
+        "tunebench_measurements SET low_ms": ["fast", b"pickle"],
+    }
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        connection.execute("PRAGMA writable_schema = 1")
+        connection.execute("DELETE FROM sqlite_master WHERE type = 'trigger'")
+        loosened = "UPDATE sqlite_master SET sql = replace(sql, 'STRICT', '') WHERE sql NOT LIKE '%ROWID%'"
+        connection.execute(loosened)
+        connection.execute("PRAGMA writable_schema = RESET")
+    for place, values in hostile.items():
+        table, _, column = place.partition(" SET ")
+        for value in values:
+            with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+                connection.execute("PRAGMA ignore_check_constraints = 1")
+                (sound,) = connection.execute(f"SELECT {column} FROM {table}").fetchone()
+                connection.execute(f"UPDATE {table} SET {column} = ?", (value,))
+                with (
+                    open_database(file, read_only=True) as database,
+                    pytest.raises(DatabaseError, match="not written by tunebench"),
+                ):
+                    trials(database)
+                connection.execute(f"UPDATE {table} SET {column} = ?", (sound,))
+    with open_database(file, read_only=True) as database:
+        assert len(trials(database)) == 1

@@ -1,0 +1,184 @@
+"""Entries are added once, however often they come, under numbers that are free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from sample_database import content, contents_of, fill
+from sample_results import ENVIRONMENT, STUDY, correct
+from sqlalchemy import func, select
+
+from tunebench.db.connection.database import Database, open_database
+from tunebench.db.entries.bulk import Added, add_entries, derived
+from tunebench.db.entries.entry import DeviceFacts, Entry, EnvironmentFacts
+from tunebench.db.entries.reader import Wanted, scan, wanted_studies
+from tunebench.db.entries.rows import environment_row
+from tunebench.db.entries.strict_json import EntryError
+from tunebench.db.queries.trials import trials
+from tunebench.db.schema.tables import Base, OriginRecord, StudyRecord, TrialRecord
+from tunebench.tuner.errors import UserError
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[Database]:
+    with open_database(tmp_path / "source.db") as database:
+        fill(database)
+        yield database
+
+
+def counts(database: Database) -> dict[str, int]:
+    with database.reading() as connection:
+        return {
+            name: connection.scalar(select(func.count()).select_from(table)) or 0
+            for name, table in Base.metadata.tables.items()
+        }
+
+
+def test_everything_arrives_once(database: Database, source: Database) -> None:
+    entries = list(scan(source))
+    assert add_entries(database, entries) == Added(studies=3, trials=10, comparisons=3, late_refusals=1)
+    assert content(database) == contents_of(entries)
+    before = counts(database)
+    assert add_entries(database, entries) == Added(present=10)
+    assert counts(database) == before
+    # All that differs is the origin of the database itself.
+    assert {name: n for name, n in before.items() if n != counts(source)[name]} == {"tunebench_origins": 2}
+    assert {row.number for row in trials(database, kernel="gemm_scale_bn")} == {0, 1, 5}
+
+
+def test_the_same_entry_twice_in_one_piece_is_one_trial(database: Database, source: Database) -> None:
+    entries = list(scan(source))
+    assert add_entries(database, [*entries, *entries]) == Added(3, 10, 3, present=10, late_refusals=1)
+
+
+def test_shared_parts_are_those_that_a_study_writes(database: Database, source: Database) -> None:
+    add_entries(database, scan(source))
+    before = counts(database)
+    with database.writing() as connection:
+        environment_row(connection, ENVIRONMENT)
+    database.study(STUDY, ENVIRONMENT).record(0, correct(0))
+    after = counts(database)
+    changed = {name: after[name] - before[name] for name in after if after[name] != before[name]}
+    # The study is another one, since it began in this database; device, problem, configuration, build are shared.
+    assert changed.keys() == {
+        f"tunebench_{name}" for name in ("studies", "trials", "verdicts", "verdict_stages", "measurements")
+    }
+
+
+def test_a_database_that_gets_its_own_results_back_has_them_already(source: Database) -> None:
+    assert add_entries(source, list(scan(source))) == Added(present=10)
+
+
+def test_nothing_is_added_where_the_source_ends_in_an_error(database: Database, source: Database) -> None:
+    entries = list(scan(source))
+    before = counts(database)
+
+    def broken() -> Iterator[Entry]:
+        for _ in range(200):
+            yield from entries
+        raise EntryError("line 7 is no good")
+
+    with pytest.raises(EntryError, match="line 7"):
+        add_entries(database, broken())
+    assert counts(database) == before
+
+
+def first_trial(source: Database) -> Entry:
+    return next(iter(scan(source)))
+
+
+def test_a_second_result_of_a_configuration_is_kept_beside_the_first(database: Database, source: Database) -> None:
+    first = first_trial(source)
+    assert first.trial is not None and first.trial.measurement is not None
+    later = replace(first, trial=replace(first.trial, recorded_at=first.trial.recorded_at + timedelta(seconds=1)))
+    slower = replace(first.trial.measurement, median_ms=1.05)
+    other = replace(first, trial=replace(first.trial, measurement=slower))
+    together = [first, later, other]
+    assert add_entries(database, together) == Added(studies=3, trials=3, comparisons=3, conflicts=2)
+    assert add_entries(database, together) == Added(present=3)
+    assert add_entries(database, [other, first, later]) == Added(present=3)
+    found = list(scan(database))
+    origins = [first.study.origin, derived(first.study.origin), derived(derived(first.study.origin))]
+    assert {entry.study.origin.uid for entry in found} == {origin.uid for origin in origins}
+    assert len({repr(replace(entry.study, origin=first.study.origin)) for entry in found}) == 1
+
+
+def test_a_number_that_is_taken_is_replaced_by_the_next(database: Database, source: Database) -> None:
+    first = first_trial(source)
+    assert first.trial is not None
+    another = [
+        replace(first, trial=replace(first.trial, number=number, configuration={"block": block}, comparisons=()))
+        for number, block in ((0, 7), (1, 8), (None, 9), (0, 10))
+    ]
+    add_entries(database, [first])
+    assert add_entries(database, another).trials == 4
+    numbers = {row.configuration["block"]: row.number for row in trials(database)}
+    assert sorted(numbers.values()) == [0, 1, 2, 3, 4]
+    assert numbers[32] == 0 and numbers[8] == 1
+    assert add_entries(database, another) == Added(present=4)
+
+
+def test_a_comparison_that_came_later_is_added_to_its_trial(database: Database, source: Database) -> None:
+    first = first_trial(source)
+    assert first.trial is not None
+    add_entries(database, [replace(first, trial=replace(first.trial, comparisons=()))])
+    assert add_entries(database, [first]) == Added(present=1, comparisons=1)
+    assert content(database) == contents_of([first])
+
+
+def test_values_that_only_look_alike_are_different_configurations(database: Database, source: Database) -> None:
+    first = first_trial(source)
+    assert first.trial is not None
+    entries = [
+        replace(first, trial=replace(first.trial, number=number, configuration={"a": value}, comparisons=()))
+        for number, value in enumerate((1, 1.0, True, "1"))
+    ]
+    assert add_entries(database, entries) == Added(studies=1, trials=4)
+    assert contents_of(entries) == content(database)
+
+
+def test_digests_are_made_from_the_facts(database: Database, source: Database) -> None:
+    add_entries(database, scan(source))
+    with database.reading() as connection:
+        for part, table in ((DeviceFacts, "tunebench_devices"), (EnvironmentFacts, "tunebench_environments")):
+            query = select(Base.metadata.tables[table].c.digest)
+            with source.reading() as other:
+                assert set(connection.scalars(query)) >= set(other.scalars(query)), part
+
+
+def test_a_page_boundary_loses_nothing(database: Database, source: Database) -> None:
+    first = first_trial(source)
+    assert first.trial is not None
+    many = [
+        replace(
+            first,
+            study=replace(first.study, seed=number % 3),
+            trial=replace(first.trial, number=number, configuration={"block": number}, comparisons=()),
+        )
+        for number in range(1201)
+    ]
+    seen: list[int] = []
+    assert add_entries(database, many, seen.append) == Added(studies=3, trials=1201)
+    assert seen == [500, 1000, 1201]
+    assert content(database) == contents_of(many)
+    for study in wanted_studies(database, Wanted(kernel="scalar_mul")):
+        with database.reading() as connection:
+            seed = connection.scalar(select(StudyRecord.seed).where(StudyRecord.id == study))
+        assert contents_of(scan(database, [study])) == contents_of(e for e in many if e.study.seed == seed)
+
+
+def test_a_study_that_is_not_there_is_one_clear_line(source: Database) -> None:
+    with pytest.raises(UserError, match="no study of kernel 'nothing' and number 99"):
+        wanted_studies(source, Wanted("nothing", 99))
+
+
+def test_the_origin_of_a_database_is_its_own_row(database: Database, source: Database) -> None:
+    add_entries(database, scan(source))
+    with database.reading() as connection, source.reading() as other:
+        own = other.scalar(select(OriginRecord.uid).where(OriginRecord.id == 1))
+        assert connection.scalar(select(OriginRecord.id).where(OriginRecord.uid == own)) == 2
+        assert connection.scalar(select(func.count()).select_from(TrialRecord)) == 10

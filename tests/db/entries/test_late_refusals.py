@@ -1,0 +1,295 @@
+"""A trial that is refused after it was recorded as correct is a refusal wherever trials are read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import optuna
+import pytest
+from sample_kernel import WriteKernel
+from sample_results import ENVIRONMENT, H200, PROBLEM, STUDY, comparison, configuration, correct, failed
+from sqlalchemy import text
+
+from tunebench.db.connection.database import Database, StudyLog, open_database
+from tunebench.db.entries.bulk import Added
+from tunebench.db.entries.reader import Wanted, scan
+from tunebench.db.exchange.files import export_file, import_file
+from tunebench.db.exchange.formats import FORMATS, FormatName
+from tunebench.db.exchange.merge import merge_databases
+from tunebench.db.queries.one_trial import trial_details
+from tunebench.db.queries.selectors import parse_selector, select_best
+from tunebench.db.queries.studies import newest_comparison
+from tunebench.db.queries.trials import Order, best, best_for, trials
+from tunebench.db.queries.warm_start import earlier_studies
+from tunebench.db.upkeep.check import TrialCount, inspect_database, statistics
+from tunebench.db.upkeep.optuna_mirror import TRIAL_ATTRIBUTE, publish
+from tunebench.db.upkeep.prune import Pruning, prune
+from tunebench.kernels.runtime.tuned_module import TunedModule
+from tunebench.studies.recordings import load_spaces
+from tunebench.studies.report.gather import gather
+from tunebench.tuner.compile import compiler_for
+from tunebench.tuner.compile.base import CompilerName
+from tunebench.tuner.device import find_device
+from tunebench.tuner.kernel import Mode
+from tunebench.tuner.result import Stage, TrialStatus
+from tunebench.tuner.search.sampler import make_sampler
+from tunebench.tuner.space import Configuration
+from tunebench.tuner.study.evaluate import Finalist, LocalEvaluator, Subject
+from tunebench.tuner.study.history import StudyDescription
+from tunebench.tuner.study.study import Budget, Outcome, StudyRun
+
+CPU = find_device("cpu")
+FOUND = Stage("sanitizer", False, 2.5, "memcheck: Invalid __global__ read of size 16 bytes")
+MESSAGE = f"refused late by sanitizer: {FOUND.detail}"
+
+
+@pytest.fixture
+def log(database: Database) -> StudyLog:
+    """Trials of 1, 2 and 3 ms and a failure."""
+    log = database.study(STUDY, ENVIRONMENT)
+    for number in range(3):
+        log.record(number, replace(correct(number, 1.0 + number), run_key=f'{{"code": "{number}", "host": {{}}}}'))
+    log.record(3, failed(3, TrialStatus.COMPILE, "error: no"))
+    return log
+
+
+def best_numbers(database: Database) -> list[int]:
+    return [row.number for row in best(database)]
+
+
+def test_the_next_best_wins_and_in_the_end_nothing(database: Database, log: StudyLog) -> None:
+    for refused, left in (([], [0]), ([0], [1]), ([1, 2], [])):
+        log.refuse(refused, FOUND)
+        assert best_numbers(database) == left
+        chosen = best_for(
+            database, kernel=STUDY.kernel, source_digest=STUDY.source_digest, problem=PROBLEM, device=H200
+        )
+        assert (chosen and chosen.row.number) == (left[0] if left else None)
+        with database.reading() as connection:
+            assert list(connection.scalars(text("SELECT number FROM best"))) == left
+            board = connection.scalars(text("SELECT number FROM leaderboard ORDER BY place"))
+            assert list(board) == [row.number for row in trials(database, order=Order.FASTEST)]
+        earlier = earlier_studies(database, replace(STUDY, seed=9))
+        assert [one.configuration for study in earlier for one in study.trials][:1] == [configuration(n) for n in left]
+        of_environment = select_best(database, parse_selector(f"torch={ENVIRONMENT.torch}"))
+        assert [row.number for row in of_environment] == left
+
+
+def test_a_comparison_that_it_won_before_counts_no_more(database: Database, log: StudyLog) -> None:
+    log.conclude(comparison(2))
+    log.conclude(comparison(0))
+    assert [(row.number, row.confirmed) for row in best(database)] == [(0, True)]
+    log.refuse([0], FOUND)
+    assert [(row.number, row.confirmed) for row in best(database)] == [(2, True)]
+    newest = newest_comparison(database, log.study_id)
+    assert newest is not None and newest.configuration == configuration(2)
+    log.refuse([2], FOUND)
+    assert [(row.number, row.confirmed) for row in best(database)] == [(1, False)]
+    assert newest_comparison(database, log.study_id) is None
+    (section,) = gather(database).studies
+    assert section.best is not None and section.best.number == 1
+    assert [(trial.number, trial.message) for trial in section.trials if trial.status is TrialStatus.CORRECTNESS] == [
+        (0, MESSAGE),
+        (2, MESSAGE),
+    ]
+    assert [trial.number for trial in section.timed] == [1]
+
+
+def test_its_row_says_what_refused_it(database: Database, log: StudyLog) -> None:
+    log.conclude(comparison(0))
+    log.refuse([0], FOUND)
+    (row,) = trials(database, status=TrialStatus.CORRECTNESS)
+    assert (row.number, row.message) == (0, MESSAGE)
+    assert (row.median_ms, row.regime, row.confirmed_at, row.over_reference) == (None, None, None, None)
+    assert [one.number for one in trials(database, status=TrialStatus.CORRECT)] == [2, 1]
+    both = (TrialStatus.CORRECT, TrialStatus.CORRECTNESS)
+    assert [one.number for one in trials(database, status=both)] == [2, 1, 0]
+    assert [one.number for one in trials(database, status=(TrialStatus.COMPILE, TrialStatus.CORRECTNESS))] == [3, 0]
+    with database.reading() as connection:
+        query = "SELECT status, message, median_ms, regime, confirmed_at, over_copy FROM trials_flat WHERE number = 0"
+        assert tuple(connection.execute(text(query)).one()) == ("correctness", MESSAGE, None, None, None, None)
+    assert statistics(database).trials == (
+        TrialCount(STUDY.kernel, H200.name, "compile", 1),
+        TrialCount(STUDY.kernel, H200.name, "correct", 2),
+        TrialCount(STUDY.kernel, H200.name, "correctness", 1),
+    )
+
+
+def test_everything_about_it_keeps_what_was_measured(database: Database, log: StudyLog) -> None:
+    log.conclude(comparison(0))
+    log.refuse([0], FOUND)
+    found = trial_details(database, 1)
+    assert found.verdict is not None and not found.verdict.passed
+    assert (found.verdict.stages[-1], found.verdict.reason) == (FOUND, FOUND.detail)
+    assert found.measurement == correct(0).measurement
+    assert len(found.comparisons) == 1
+
+
+def test_its_study_takes_it_for_a_refusal(database: Database, log: StudyLog) -> None:
+    before = log.result(0)
+    log.refuse([0], FOUND)
+    again = database.study(STUDY, ENVIRONMENT)
+    assert [(past.status, past.median_ms, past.clock) for past in again.past()[:2]] == [
+        (TrialStatus.CORRECTNESS, None, None),
+        (TrialStatus.CORRECT, 2.0, "cuda-event"),
+    ]
+    assert again.past()[0].run_key is not None
+    assert again.result(0) == before.refused_late(FOUND)
+
+
+def test_a_second_refusal_changes_nothing(database: Database, log: StudyLog) -> None:
+    log.refuse([0], FOUND)
+    log.refuse([0, 1], replace(FOUND, detail="racecheck: another"))
+    messages = {row.number: row.message for row in trials(database, status=TrialStatus.CORRECTNESS)}
+    assert messages == {0: MESSAGE, 1: "refused late by sanitizer: racecheck: another"}
+
+
+def test_a_database_with_one_is_sound_unless_it_is_of_a_failure(database: Database, log: StudyLog) -> None:
+    log.refuse([0], FOUND)
+    assert [one.problems for one in inspect_database(database) if not one.sound] == []
+    log.refuse([3], FOUND)
+    (finding,) = [one for one in inspect_database(database) if not one.sound]
+    assert finding.problems == ("trial 4 ended as 'compile': it cannot be refused late",)
+
+
+def test_it_is_pruned_with_its_trial_whatever_that_had_won(database: Database, log: StudyLog) -> None:
+    log.conclude(comparison(0))
+    log.refuse([0], FOUND)
+    pruned = prune(database, Pruning(before=datetime.now(UTC) + timedelta(days=1)), dry_run=False, backup=False)
+    assert (pruned.trials, pruned.winners_kept) == (3, 1)
+    assert [row.number for row in trials(database)] == [1]
+    assert statistics(database).rows["tunebench_late_refusals"] == 0
+    assert [one.problems for one in inspect_database(database) if not one.sound] == []
+
+
+def test_optuna_s_copy_is_made_anew(database: Database, log: StudyLog) -> None:
+    name = publish(database, log.study_id)
+    log.refuse([0], FOUND)
+    assert publish(database, log.study_id) == name
+    copy = optuna.load_study(study_name=name, storage=database.url.render_as_string(hide_password=False))
+    assert copy.best_trial.user_attrs[TRIAL_ATTRIBUTE] == 2
+    assert copy.trials[0].state is optuna.trial.TrialState.FAIL
+    assert copy.trials[0].user_attrs["message"] == MESSAGE
+
+
+def test_a_merge_brings_it_to_a_trial_that_is_there_already(tmp_path: Path, log: StudyLog, database: Database) -> None:
+    other = tmp_path / "other.db"
+    with open_database(other) as copy:
+        assert export_and_import(database, copy, tmp_path / "first.jsonl").late_refusals == 0
+    log.refuse([0], FOUND)
+    source = database.url.render_as_string(hide_password=False)
+    ((_, added),) = merge_databases(other, [source])
+    assert added == Added(present=4, late_refusals=1)
+    ((_, added),) = merge_databases(other, [source])
+    assert added == Added(present=4)
+    with open_database(other, read_only=True) as copy:
+        assert best_numbers(copy) == [1]
+        assert [repr(entry) for entry in scan(copy)] == [repr(entry) for entry in scan(database)]
+
+
+def export_and_import(database: Database, into: Database, file: Path) -> Added:
+    export_file(database, file, FORMATS[FormatName.JSON_LINES])
+    return import_file(into, file, FORMATS[FormatName.JSON_LINES])
+
+
+@pytest.mark.usefixtures("log")
+def test_a_file_from_before_there_were_any_is_read(database: Database, tmp_path: Path) -> None:
+    file = tmp_path / "older.jsonl"
+    export_file(database, file, FORMATS[FormatName.JSON_LINES])
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    for line in lines:
+        assert line["trial"].pop("late_refusal") is None
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with open_database(tmp_path / "new.db") as new:
+        assert import_file(new, file, FORMATS[FormatName.JSON_LINES]) == Added(studies=1, trials=4)
+        assert best_numbers(new) == [0]
+
+
+@pytest.mark.parametrize("form", [FormatName.T4, FormatName.KERNEL_TUNER])
+def test_other_tuners_are_told_of_a_failure(
+    database: Database, log: StudyLog, tmp_path: Path, form: FormatName
+) -> None:
+    log.refuse([0], FOUND)
+    file = tmp_path / "study.json"
+    export_file(database, file, FORMATS[form], wanted=Wanted(study_id=log.study_id))
+    with open_database(tmp_path / "other.db") as other:
+        import_file(other, file, FORMATS[form])
+        rows = {row.configuration["block"]: row for row in trials(other)}
+        assert rows[32].status is TrialStatus.CORRECTNESS
+        assert FOUND.detail in rows[32].message or form is FormatName.T4
+        assert rows[64].status is TrialStatus.CORRECT
+    (space,) = load_spaces(str(file))
+    assert (len(space.times_ms), space.optimum_ms > 1.9) == (4, True)
+
+
+def test_in_a_replay_it_has_no_time(log: StudyLog, database: Database) -> None:
+    log.refuse([0], FOUND)
+    (space,) = load_spaces(database.url.render_as_string(hide_password=False))
+    assert (len(space.times_ms), space.optimum_ms) == (4, 2.0)
+
+
+def refusing(factory: type[TunedModule], refuses: Callable[[Configuration], bool]) -> tuple[LocalEvaluator, list[int]]:
+    """An evaluator whose sanitizer finds something in these, and of how many finalists it was asked each time."""
+    asked = []
+
+    class Refusing(LocalEvaluator):
+        def sanitize(self, finalists: Sequence[Finalist]) -> list[Stage]:
+            asked.append(len(finalists))
+            return [replace(FOUND, passed=not refuses(configuration)) for configuration, _ in finalists]
+
+    kernel = factory.kernel
+    subject = Subject.prepare(kernel, factory, kernel.reference(), Mode.EVAL, CPU)
+    return Refusing(subject, compiler_for(CPU)), asked
+
+
+def tune(
+    database: Database, factory: type[TunedModule], trials: int, refuses: Callable[[Configuration], bool]
+) -> tuple[StudyLog, Outcome, list[int]]:
+    """Run or resume a study of the sample kernel's whole space, in its order."""
+    evaluator, asked = refusing(factory, refuses)
+    kernel, problem = factory.kernel, evaluator.problem
+    space = kernel.space.enumerate(problem, CPU)
+    description = StudyDescription(kernel.name, kernel.digest, "space", problem, CPU, CompilerName.CPU, "exhaustive", 3)
+    log = database.study(description, ENVIRONMENT)
+    sampler = make_sampler("exhaustive", space, 3)
+    return log, StudyRun(kernel, evaluator, space, compiler_for(CPU), sampler, log).run(Budget(trials)), asked
+
+
+def test_a_study_whose_finalists_are_all_refused_has_no_winner(database: Database, write_kernel: WriteKernel) -> None:
+    factory = write_kernel()
+    _, outcome, asked = tune(database, factory, 500, lambda _: True)
+    assert (outcome.best, outcome.comparison, best(database)) == (None, None, [])
+    # Other trials than the first finalists, which never were any: nothing that was not asked about is left to lead.
+    assert TrialStatus.CORRECT not in outcome.counts
+    assert trials(database, order=Order.FASTEST) == []
+    assert sum(asked) < len(trials(database, status=TrialStatus.CORRECTNESS))  # what repeats a run goes with it
+    # Going on asks nothing again, and tells the same.
+    _, again, asked = tune(database, factory, 500, lambda _: True)
+    assert (again.best, again.comparison, again.counts, asked) == (None, None, outcome.counts, [])
+
+
+def test_a_study_goes_on_without_what_was_refused(database: Database, write_kernel: WriteKernel) -> None:
+    factory = write_kernel()
+
+    def refuses(configuration: Configuration) -> bool:
+        return configuration["block_size"] != 64
+
+    log, outcome, _ = tune(database, factory, 12, refuses)
+    assert outcome.comparison is not None and outcome.comparison.best["block_size"] == 64
+    (winner,) = best(database)
+    assert winner.configuration == outcome.comparison.best and winner.confirmed
+    refused = {row.configuration: row.message for row in trials(database, status=TrialStatus.CORRECTNESS)}
+    assert refused and all(refuses(one) for one in refused)
+    assert set(refused.values()) == {MESSAGE}
+    assert {past.configuration for past in log.past() if past.status is TrialStatus.CORRECTNESS} == set(refused)
+
+    # Whatever only repeats one of them later on is refused in its words, and what was refused is not asked about again.
+    log, outcome, asked = tune(database, factory, 500, refuses)
+    assert outcome.best is not None and outcome.best.configuration["block_size"] == 64
+    rows = trials(database, status=TrialStatus.CORRECTNESS, limit=None)
+    assert all(row.message.startswith(MESSAGE) for row in rows)
+    assert sum(asked) <= len(log.past()) - len(refused)

@@ -1,0 +1,110 @@
+"""What the database has to begin a study with, and what it keeps of what a study began with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from sample_results import A100, ENVIRONMENT, H100, H200, STUDY, configuration, correct, failed
+
+from tunebench.db.connection.database import Database
+from tunebench.db.entries.decode import carried_of
+from tunebench.db.queries.one_trial import trial_details
+from tunebench.db.queries.warm_start import BegunStudy, begun_study, earlier_studies
+from tunebench.tuner.compile.base import CompilerName
+from tunebench.tuner.device import DeviceKind
+from tunebench.tuner.errors import DatabaseError
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.result import TrialStatus
+from tunebench.tuner.study.history import Carried, StudyDescription
+
+CARRIED = (Carried(configuration(1), "trial 7, elsewhere"), Carried(configuration(2), "shipped, elsewhere"))
+
+
+def record(database: Database, description: StudyDescription, *times_ms: float) -> None:
+    log = database.study(description, ENVIRONMENT)
+    for number, time_ms in enumerate(times_ms):
+        log.record(number, correct(number, time_ms))
+
+
+def test_an_empty_database_has_nothing(database: Database) -> None:
+    assert begun_study(database, STUDY) is None
+    assert earlier_studies(database, STUDY) == []
+
+
+def test_studies_of_the_kernel_come_nearest_first(database: Database) -> None:
+    smaller = replace(STUDY, problem=Problem({"rows": 256, "columns": 8192}, "float32", {"mode": "eval"}))
+    record(database, replace(STUDY, device=A100), 5.0)
+    record(database, replace(STUDY, device=H100), 4.0)
+    record(database, replace(smaller, device=H100, source_digest="older"), 3.0)
+    record(database, smaller, 2.0, 1.0)
+    record(database, replace(STUDY, kernel="another"), 1.0)
+    record(database, replace(STUDY, device=replace(H200, kind=DeviceKind.CPU), compiler=CompilerName.CPU), 1.0)
+    earlier = earlier_studies(database, STUDY)
+    assert [one.distance for one in earlier] == pytest.approx([1.0, 1.0, 2.0, 3.0])
+    assert [[trial.time_ms for trial in one.trials] for one in earlier] == [[4.0], [1.0, 2.0], [5.0], [3.0]]
+    assert earlier[0].description == "rows=1024 columns=8192 float32 mode=eval on NVIDIA H100"
+    assert earlier[3].description == (
+        "rows=256 columns=8192 float32 mode=eval on NVIDIA H100, another version of the source"
+    )
+    # Trials have the numbers by which `show` finds them.
+    named = int(earlier[1].trials[0].name.removeprefix("trial "))
+    assert trial_details(database, named).row.median_ms == 1.0
+
+
+def test_studies_in_which_nothing_was_timed_say_nothing(database: Database) -> None:
+    log = database.study(replace(STUDY, seed=1), ENVIRONMENT)
+    log.record(0, failed(0, TrialStatus.COMPILE))
+    database.study(replace(STUDY, seed=2), ENVIRONMENT)
+    assert earlier_studies(database, STUDY) == []
+
+
+def test_only_the_fastest_that_were_right_are_looked_at(database: Database) -> None:
+    log = database.study(replace(STUDY, seed=1), ENVIRONMENT)
+    log.record(0, failed(0, TrialStatus.RUNTIME))
+    log.record(1, replace(correct(1, 0.1), status=TrialStatus.PRUNED, message="hopeless"))
+    for number in range(2, 50):
+        log.record(number, correct(number, 100.0 - number))
+    (earlier,) = earlier_studies(database, STUDY)
+    assert [trial.time_ms for trial in earlier.trials] == [100.0 - number for number in range(49, 17, -1)]
+
+
+def test_a_study_goes_on_as_it_began(database: Database) -> None:
+    log = database.study(STUDY, ENVIRONMENT, CARRIED)
+    log.record(0, correct(1, 1.5))
+    log.record(1, correct(5, 1.2))
+    assert begun_study(database, STUDY) == BegunStudy(log.study_id, CARRIED)
+    # What it began with is what it was created with, whatever it is opened with later.
+    assert database.study(STUDY, ENVIRONMENT, ()).study_id == log.study_id
+    assert begun_study(database, STUDY) == BegunStudy(log.study_id, CARRIED)
+    carried, own = (trial_details(database, number) for number in (1, 2))
+    assert carried.carried_from == "trial 7, elsewhere"
+    assert own.carried_from is None
+
+
+def test_a_study_that_began_without_has_nothing_carried(database: Database) -> None:
+    log = database.study(STUDY, ENVIRONMENT)
+    assert begun_study(database, STUDY) == BegunStudy(log.study_id, ())
+    assert carried_of(None) is None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(3, "text", {}, [3], [{}], [{"configuration": {"a": 1}}], [{"configuration": [], "origin": "x"}]),
+        *([{"configuration": {"a": 1}, "origin": 3}], [{"configuration": {"a": [1]}, "origin": "x"}]),
+    ],
+)
+def test_what_is_no_list_of_configurations_is_refused(value: object) -> None:
+    with pytest.raises(DatabaseError, match="was not written by tunebench"):
+        carried_of(value)
+
+
+def test_a_trial_of_the_log_is_given_back_whole(database: Database) -> None:
+    log = database.study(STUDY, ENVIRONMENT)
+    log.record(0, failed(0, TrialStatus.CORRECTNESS))
+    log.record(1, replace(correct(1, 1.5), run_key="key"))
+    given = log.result(1)
+    assert replace(given, build=None, run_key="key") == replace(correct(1, 1.5), build=None, run_key="key")
+    assert log.result(0).verdict is not None
+    assert [trial.run_key for trial in log.past()] == [None, "key"]

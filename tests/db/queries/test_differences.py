@@ -1,0 +1,87 @@
+"""Two sides of a comparison: what each selects, and how they are paired."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from sample_results import A100, ENVIRONMENT, H200, STUDY, comparison, configuration, correct
+
+from tunebench.db.connection.database import Database
+from tunebench.db.queries.differences import compared_apart, differences
+from tunebench.db.queries.selectors import parse_selector, select_best
+from tunebench.db.queries.trials import BestRow
+from tunebench.tuner.errors import UserError
+
+NEWER = replace(ENVIRONMENT, torch="2.11.0+cu130", driver="590.44")
+
+
+@pytest.fixture
+def filled(database: Database) -> Iterator[Database]:
+    """The same problem on two devices, then under a newer torch with one trial more, then another source."""
+    for device, factor in ((H200, 1.0), (A100, 3.0)):
+        log = database.study(replace(STUDY, device=device), ENVIRONMENT)
+        log.record(0, correct(0, 1.0 * factor))
+        log.record(1, correct(1, 2.0 * factor))
+        database.study(replace(STUDY, device=device), NEWER).record(2, correct(2, 1.2 * factor))
+    database.study(replace(STUDY, source_digest="other-2"), ENVIRONMENT).record(0, correct(1, 0.5))
+    yield database
+
+
+def compared(database: Database, before: str, after: str) -> list[tuple[str, float, bool]]:
+    sides = [parse_selector(text) for text in (before, after)]
+    rows: list[list[BestRow]] = [select_best(database, side) for side in sides]
+    found = differences(*rows, compared_apart(*sides))
+    return [(pair.after.device_name, round(pair.ratio, 6), pair.flipped) for pair in found.pairs]
+
+
+def test_two_devices(filled: Database) -> None:
+    assert compared(filled, "device=NVIDIA H200", "device=NVIDIA A100") == [("NVIDIA A100", 3.0, False)]
+    assert compared(filled, "architecture=sm_80", "architecture=sm_90") == [("NVIDIA H200", round(1 / 3, 6), False)]
+
+
+def test_two_versions_are_compared_on_the_same_device_and_source(filled: Database) -> None:
+    expected = [("NVIDIA A100", 1.2, True), ("NVIDIA H200", 1.2, True)]
+    assert sorted(compared(filled, "torch=2.9", "torch=2.11")) == expected
+    assert sorted(compared(filled, "driver=580.1", "driver=590")) == expected
+    assert compared(filled, "torch=2.9,device=NVIDIA H200", "torch=2.11,device=NVIDIA H200") == [expected[1]]
+
+
+def test_two_sources(filled: Database) -> None:
+    assert compared(filled, "source=source-1", "source=other") == [("NVIDIA H200", 0.5, True)]
+
+
+def test_a_comparison_made_elsewhere_confirms_nothing(filled: Database) -> None:
+    filled.study(STUDY, ENVIRONMENT).conclude(comparison(1))
+    (row,) = select_best(filled, parse_selector("torch=2.9.0,device=NVIDIA H200,source=source"))
+    assert row.configuration == configuration(1)
+    filled.study(STUDY, NEWER).conclude(comparison(0))
+    (row,) = select_best(filled, parse_selector("torch=2.9.0,device=NVIDIA H200,source=source"))
+    assert row.configuration == configuration(1)
+
+
+@pytest.mark.parametrize(
+    ("selector", "message"),
+    [
+        ("torch=2.1", "unknown torch '2.1'"),
+        ("driver=58", "unknown driver '58'"),
+        ("device=NVIDIA H20", "unknown device 'NVIDIA H20'; did you mean NVIDIA H200"),
+        ("source=zzz", "unknown source 'zzz'"),
+        ("compiler=nvcc", "unknown compiler 'nvcc'; did you mean nvrtc"),
+        ("colour=red", "unknown condition 'colour'"),
+        ("torch=", "says nothing"),
+        ("torch=2.9,torch=2.11", "the same twice"),
+        ("", "is empty"),
+    ],
+)
+def test_what_is_not_there(filled: Database, selector: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        select_best(filled, parse_selector(selector))
+
+
+def test_text_in_a_selector_is_a_value(filled: Database) -> None:
+    with pytest.raises(UserError, match="unknown device"):
+        select_best(filled, parse_selector("device=x' OR '1'='1"))
+    assert parse_selector("other.db").database == "other.db"
+    assert parse_selector("postgresql://host/name?a=b").database == "postgresql://host/name?a=b"

@@ -1,0 +1,64 @@
+"""A trial read back whole is the trial that was recorded."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from sample_results import ENVIRONMENT, H200, STUDY, comparison, correct, result
+
+from tunebench.db.connection.database import Database, open_database
+from tunebench.db.queries.one_trial import trial_details
+from tunebench.db.queries.trials import trials
+from tunebench.tuner.errors import DatabaseError, UserError
+from tunebench.tuner.result import TrialStatus
+
+
+@pytest.mark.parametrize("status", TrialStatus)
+def test_a_trial_of_any_status_comes_back_whole(database: Database, status: TrialStatus) -> None:
+    recorded = result(0, status)
+    database.study(STUDY, ENVIRONMENT).record(0, recorded)
+    (row,) = trials(database)
+    found = trial_details(database, row.trial_id)
+
+    assert found.row == row
+    assert (found.device, found.environment) == (H200, ENVIRONMENT)
+    assert found.study.space_digest == STUDY.space_digest
+    assert repr(found.verdict) == repr(recorded.verdict)  # NaN is not equal to itself
+    assert found.measurement == recorded.measurement
+    assert found.seconds == recorded.seconds
+    assert (found.build is None) == (recorded.build is None)
+    if found.build is not None and recorded.build is not None:
+        expected = asdict(recorded.build)
+        code = expected.pop("code")
+        assert {name: asdict(found.build)[name] for name in expected} == expected
+        assert found.build.code_bytes == len(code)
+    assert found.comparisons == ()
+
+
+def test_the_comparisons_won_come_newest_first(database: Database) -> None:
+    log = database.study(STUDY, ENVIRONMENT)
+    log.record(0, correct(0))
+    log.conclude(comparison(0, 2.0))
+    newer = replace(ENVIRONMENT, driver="590.1")
+    database.study(STUDY, newer).conclude(comparison(0, 3.0))
+    found = trial_details(database, trials(database)[0].trial_id)
+    assert [one.comparison for one in found.comparisons] == [comparison(0, 3.0), comparison(0, 2.0)]
+    assert [one.environment.driver for one in found.comparisons] == ["590.1", "580.1"]
+    assert found.row.over_copy is not None and found.row.over_copy.value == 0.9
+
+
+@pytest.mark.parametrize("number", [7, 0, -1, 2**63, 10**30])
+def test_a_trial_that_is_not_there(database: Database, number: int) -> None:
+    with pytest.raises(UserError, match=f"has no trial {number}: 'tunebench trials' lists"):
+        trial_details(database, number)
+
+
+def test_what_breaks_a_result_s_invariants_is_refused(tmp_path: Path) -> None:
+    with open_database(tmp_path / "results.db") as database:
+        database.study(STUDY, ENVIRONMENT).record(0, correct(0))
+        with database.writing() as connection:
+            connection.exec_driver_sql("INSERT INTO tunebench_verdict_stages VALUES (1, 9, 'late', 0, 0.1, '')")
+        with pytest.raises(DatabaseError, match="trial 1 is not as tunebench writes it: a verdict passes exactly"):
+            trial_details(database, 1)

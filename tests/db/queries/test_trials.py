@@ -1,0 +1,266 @@
+"""Which trials `trials` finds, which is `best`, and which configuration a call gets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sample_results import (
+    A100,
+    ENVIRONMENT,
+    H100,
+    H200,
+    PROBLEM,
+    STUDY,
+    comparison,
+    configuration,
+    correct,
+    failed,
+    result,
+)
+
+from tunebench.db.connection.database import Database, StudyLog
+from tunebench.db.queries.selection import problem_distance
+from tunebench.db.queries.trials import Order, Selection, Tier, best, best_for, count_rows, kernels_with_results, trials
+from tunebench.tuner.compile.base import CompilerName
+from tunebench.tuner.device import Device
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.result import CacheRegime, TrialStatus
+from tunebench.tuner.study.history import StudyDescription
+
+
+def study(database: Database, medians_ms: Sequence[float], description: StudyDescription = STUDY) -> StudyLog:
+    """A study whose trials are correct and take these times."""
+    log = database.study(description, ENVIRONMENT)
+    for number, median_ms in enumerate(medians_ms):
+        log.record(number, correct(number, median_ms))
+    return log
+
+
+def selected(database: Database, problem: Problem = PROBLEM, device: Device = H200) -> Selection | None:
+    return best_for(database, kernel=STUDY.kernel, source_digest=STUDY.source_digest, problem=problem, device=device)
+
+
+def test_the_best_is_the_fastest_correct_trial(database: Database) -> None:
+    log = study(database, [3.0, 1.0, 2.0])
+    log.record(3, replace(correct(3, 0.5), status=TrialStatus.PRUNED, message="hopeless"))
+    log.record(4, failed(4, TrialStatus.CORRECTNESS))
+    (row,) = best(database)
+    assert (row.configuration, row.median_ms, row.number, row.confirmed) == (configuration(1), 1.0, 1, False)
+    assert (row.over_reference, row.over_default, row.confirmed_at) == (None, None, None)
+
+
+def test_nothing_is_best_where_nothing_is_correct(database: Database) -> None:
+    database.study(STUDY, ENVIRONMENT).record(0, failed(0, TrialStatus.COMPILE))
+    assert best(database) == []
+    assert selected(database) is None
+
+
+def test_a_confirmed_trial_is_better_than_a_faster_one_that_is_not(database: Database) -> None:
+    study(database, [3.0, 1.0, 2.0]).conclude(comparison(2, over_reference=4.0))
+    study(database, [0.1], replace(STUDY, seed=1))
+    (row,) = best(database)
+    assert (row.configuration, row.confirmed) == (configuration(2), True)
+    assert row.over_reference is not None
+    assert row.over_reference.value == 4.0
+
+
+def test_the_newest_comparison_counts_also_across_studies(database: Database) -> None:
+    first = study(database, [3.0, 1.0, 2.0])
+    second = study(database, [3.0, 1.0, 2.0], replace(STUDY, seed=1))
+    for log, number in ((first, 0), (second, 1), (first, 2)):
+        log.conclude(comparison(number, over_reference=2.0 + number))
+        time.sleep(0.002)
+        (row,) = best(database)
+        assert (row.configuration, row.study_id) == (configuration(number), log.study_id)
+        assert row.over_reference is not None
+        assert row.over_reference.value == 2.0 + number
+
+
+def test_a_trial_that_won_twice_has_its_newest_speed_up(database: Database) -> None:
+    log = study(database, [1.0])
+    for value in (2.0, 5.0, 3.0):
+        log.conclude(comparison(0, over_reference=value))
+        time.sleep(0.002)
+    (row,) = trials(database)
+    assert row.over_reference is not None
+    assert row.over_reference.value == 3.0
+    assert len(best(database)) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kernel": "other"},
+        {"source_digest": "source-2"},
+        {"problem": Problem({"rows": 1, "columns": 8192}, "float32", {"mode": "eval"})},
+        {"problem": replace(PROBLEM, dtype="float64")},
+        {"device": H100},
+        {"device": replace(H200, architecture="sm_90a")},
+        {"compiler": CompilerName.INLINE},
+    ],
+)
+def test_what_differs_in_what_matters_is_ranked_apart(database: Database, change: dict[str, object]) -> None:
+    study(database, [2.0])
+    study(database, [1.0], replace(STUDY, **change))
+    assert sorted(row.median_ms or 0.0 for row in best(database)) == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"sampler": "random"}, {"space_digest": "space-2"}])
+def test_studies_of_the_same_thing_are_ranked_together(database: Database, change: dict[str, object]) -> None:
+    study(database, [2.0])
+    study(database, [1.0], replace(STUDY, **change))
+    assert [row.median_ms for row in best(database)] == [1.0]
+
+
+def test_another_card_of_the_same_kind_is_the_same_device(database: Database) -> None:
+    study(database, [2.0])
+    study(database, [1.0], replace(STUDY, device=replace(H200, uuid="GPU-77")))
+    assert [row.device_uuid for row in best(database)] == ["GPU-77"]
+
+
+def test_cache_regimes_are_ranked_apart_and_cold_is_chosen(database: Database) -> None:
+    log = database.study(STUDY, ENVIRONMENT)
+    log.record(0, correct(0, 1.0, CacheRegime.WARM))
+    log.record(1, correct(1, 2.0, CacheRegime.COLD))
+    log.record(2, correct(2, 3.0, CacheRegime.COLD))
+    assert {(row.regime, row.median_ms) for row in best(database)} == {(CacheRegime.WARM, 1.0), (CacheRegime.COLD, 2.0)}
+    selection = selected(database)
+    assert selection is not None
+    assert selection.configuration == configuration(1)
+
+
+def test_best_meets_its_conditions(database: Database) -> None:
+    study(database, [1.0])
+    study(database, [2.0], replace(STUDY, kernel="other", device=A100, problem=Problem({"n": 1})))
+    for condition in (
+        {"kernel": "other"},
+        {"problem": Problem({"n": 1})},
+        {"device": A100.name},
+        {"architecture": "sm_80"},
+        {"kernel": "other", "source_digest": STUDY.source_digest, "dtype": "float32", "compiler": CompilerName.NVRTC},
+    ):
+        assert [row.kernel for row in best(database, **condition)] == ["other"], condition
+    for condition in ({"kernel": "none"}, {"source_digest": ""}, {"compiler": CompilerName.CPU}, {"dtype": "float16"}):
+        assert best(database, **condition) == [], condition
+    assert kernels_with_results(database) == ["other", STUDY.kernel]
+
+
+BIG = Problem({"rows": 4096, "columns": 8192}, "float32", {"mode": "eval"})
+HUGE = Problem({"rows": 2**20, "columns": 8192}, "float32", {"mode": "eval"})
+
+
+def test_the_tiers_follow_each_other(database: Database) -> None:
+    assert selected(database) is None
+
+    study(database, [1.0], replace(STUDY, device=A100))
+    assert selected(database) is None, "another architecture"
+    study(database, [1.0], replace(STUDY, device=H100, problem=BIG))
+    assert selected(database) is None, "another problem on another device"
+
+    study(database, [1.0], replace(STUDY, device=H100))
+    assert (selected(database) or pytest.fail()).tier is Tier.ARCHITECTURE
+
+    study(database, [1.0, 0.5], replace(STUDY, problem=HUGE))
+    study(database, [1.0], replace(STUDY, problem=BIG))
+    nearest = selected(database) or pytest.fail()
+    assert (nearest.tier, nearest.row.problem, nearest.configuration) == (Tier.NEAREST, BIG, configuration(0))
+
+    study(database, [1.0, 0.9], replace(STUDY, device=replace(H200, uuid="GPU-77")))
+    exact = selected(database) or pytest.fail()
+    assert (exact.tier, exact.row.problem, exact.configuration) == (Tier.EXACT, PROBLEM, configuration(1))
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        replace(BIG, dtype="float64"),
+        replace(BIG, options={"mode": "train"}),
+        replace(BIG, options={}),
+        replace(BIG, axes={"rows": 4096}),
+        replace(BIG, axes={"rows": 4096, "features": 8192}),
+    ],
+)
+def test_what_is_no_nearer_for_being_close_is_not_chosen(database: Database, problem: Problem) -> None:
+    study(database, [1.0], replace(STUDY, problem=problem))
+    assert selected(database) is None
+
+
+@pytest.mark.parametrize("change", [{"kernel": "other"}, {"source_digest": "edited"}])
+def test_another_kernel_or_source_is_never_chosen(database: Database, change: dict[str, object]) -> None:
+    study(database, [1.0], replace(STUDY, **change))
+    assert selected(database) is None
+
+
+def test_the_distance_of_problems() -> None:
+    small, large = Problem({"a": 10, "b": 10}), Problem({"a": 20, "b": 5})
+    assert problem_distance(small, small) == 0.0
+    assert problem_distance(small, large) == problem_distance(large, small) == pytest.approx(2 * 0.6931, abs=1e-3)
+    assert problem_distance(Problem({"a": 0}), Problem({"a": 1})) > 0.0
+    assert problem_distance(Problem({"a": 0}), Problem({"a": 2})) > problem_distance(
+        Problem({"a": 1}), Problem({"a": 2})
+    )
+
+
+@pytest.fixture
+def many(database: Database) -> Database:
+    """A study with a trial of every status, and after it one of another kernel with a correct trial."""
+    log = database.study(STUDY, ENVIRONMENT)
+    for number, status in enumerate(TrialStatus):
+        log.record(number, result(number, status))
+    study(database, [0.5], replace(STUDY, kernel="other", device=A100, sampler="random"))
+    return database
+
+
+def test_the_newest_trials_come_first(many: Database) -> None:
+    statuses = list(TrialStatus)
+    assert [row.kernel for row in trials(many)] == ["other", *[STUDY.kernel] * len(statuses)]
+    assert [row.status for row in trials(many, kernel=STUDY.kernel)] == statuses[::-1]
+    assert [row.trial_id for row in trials(many, limit=2, offset=1)] == [row.trial_id for row in trials(many)[1:3]]
+    assert len(trials(many, limit=None)) == len(statuses) + 1
+    assert count_rows(many) == (2, len(statuses) + 1)
+
+
+def test_the_fastest_trials_are_the_correct_ones(many: Database) -> None:
+    assert [row.median_ms for row in trials(many, order=Order.FASTEST)] == [0.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("condition", "found"),
+    [
+        ({"status": TrialStatus.COMPILE}, 1),
+        ({"status": [TrialStatus.COMPILE, TrialStatus.CORRECT]}, 3),
+        ({"status": []}, 0),
+        ({"kernel": STUDY.kernel, "status": TrialStatus.CORRECT}, 1),
+        ({"device": A100.name}, 1),
+        ({"architecture": "sm_90"}, 7),
+        ({"problem": PROBLEM}, 8),
+        ({"problem": BIG}, 0),
+        ({"dtype": "float32"}, 8),
+        ({"sampler": "random"}, 1),
+        ({"study_id": 1}, 7),
+        ({"trial_id": 3}, 1),
+        ({"compiler": CompilerName.CPU}, 0),
+        ({"since": datetime(2020, 1, 1, tzinfo=UTC)}, 8),
+        ({"until": datetime(2020, 1, 1, tzinfo=UTC)}, 0),
+        ({"since": datetime.now(UTC) + timedelta(days=1)}, 0),
+        ({"tunables": {"block": 32}}, 2),
+        ({"tunables": {"block": 3}}, 0),
+        ({"tunables": {"hint": "streaming", "unroll": False}}, 3),
+        ({"tunables": {"hint": "Streaming"}}, 0),
+        ({"tunables": {"Block": 32}}, 0),
+        ({"tunables": {"unroll": 1}}, 0),
+        ({"tunables": {'block":32,"hint': "streaming"}}, 0),
+    ],
+)
+def test_trials_meet_every_condition(many: Database, condition: dict[str, object], found: int) -> None:
+    assert len(trials(many, **condition)) == found
+
+
+def test_a_moment_has_its_zone(many: Database) -> None:
+    (row,) = trials(many, limit=1)
+    assert row.recorded_at.tzinfo is UTC
+    assert abs(datetime.now(UTC) - row.recorded_at) < timedelta(minutes=5)

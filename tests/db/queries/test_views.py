@@ -1,0 +1,101 @@
+"""What the views say is what the questions in Python say."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sample_results import A100, ENVIRONMENT, H200, STUDY, build, comparison, correct, failed
+from sqlalchemy import text
+
+from tunebench.db.connection.database import Database, open_database
+from tunebench.db.connection.engine import locate, make_engine
+from tunebench.db.connection.upgrade import HEAD, migrate
+from tunebench.db.queries.trials import best, trials
+from tunebench.tuner.errors import DatabaseError
+from tunebench.tuner.result import CacheRegime, TrialStatus
+
+
+@pytest.fixture
+def filled(database: Database) -> Database:
+    """Studies of two devices and two seeds, in both cache regimes, one of them with a comparison."""
+    for device in (H200, A100):
+        for seed in (0, 1):
+            log = database.study(replace(STUDY, device=device, seed=seed), ENVIRONMENT)
+            log.record(0, correct(0, 3.0 + seed))
+            log.record(1, correct(1, 2.0 + seed))
+            log.record(2, correct(2, 1.0, CacheRegime.WARM))
+            log.record(3, failed(3, TrialStatus.COMPILE, "error: no"))
+            if device is H200 and seed == 1:
+                log.conclude(comparison(0))
+    return database
+
+
+def rows(database: Database, query: str) -> list[dict[str, object]]:
+    with database.reading() as connection:
+        return [dict(row) for row in connection.execute(text(query)).mappings()]
+
+
+def test_best_is_best(filled: Database) -> None:
+    expected = {row.trial_id: row for row in best(filled)}
+    found = rows(filled, "SELECT * FROM best")
+    assert len(expected) == 4
+    assert {row["trial"] for row in found} == set(expected)
+    for row in found:
+        other = expected[int(str(row["trial"]))]
+        assert (row["kernel"], row["problem"]) == (other.kernel, other.problem.key)
+        assert (row["device"], row["regime"], row["median_ms"]) == (other.device_name, other.regime, other.median_ms)
+        assert row["configuration"] == other.configuration.key
+        assert row["over_copy"] == (other.over_copy and other.over_copy.value)
+        assert row["over_reference_low"] == (other.over_reference and other.over_reference.low)
+        assert row["confirmed_at"] is None or other.confirmed
+
+
+def test_trials_flat_has_every_trial_once(filled: Database) -> None:
+    found = rows(filled, "SELECT * FROM trials_flat ORDER BY trial")
+    expected = sorted(trials(filled, limit=None), key=lambda row: row.trial_id)
+    assert [(row["trial"], row["status"], row["message"]) for row in found] == [
+        (row.trial_id, row.status.value, row.message) for row in expected
+    ]
+    figures = build(0).figures["scale"]
+    assert (found[0]["registers"], found[0]["shared_bytes"]) == (figures.registers, figures.shared)
+    assert (found[0]["driver"], found[0]["compiler_version"]) == (ENVIRONMENT.driver, ENVIRONMENT.compiler)
+    assert found[3]["registers"] is None and found[3]["median_ms"] is None
+
+
+def test_the_leaderboard_has_each_configuration_once(filled: Database) -> None:
+    query = "SELECT * FROM leaderboard WHERE device = 'NVIDIA H200' ORDER BY regime, place"
+    found = rows(filled, query)
+    assert [(row["regime"], row["place"], row["median_ms"], row["times_fastest"]) for row in found] == [
+        ("cold", 1, 2.0, 1.0),
+        ("cold", 2, 3.0, 1.5),
+        ("warm", 1, 1.0, 1.0),
+    ]
+
+
+def test_the_views_work_where_the_schema_is_not_trusted(tmp_path: Path) -> None:
+    file = tmp_path / "results.db"
+    with open_database(file) as database:
+        database.study(STUDY, ENVIRONMENT).record(0, correct(0))
+    with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as connection:
+        connection.execute("PRAGMA trusted_schema = OFF")
+        for view in ("best", "trials_flat", "leaderboard"):
+            assert len(connection.execute(f"SELECT * FROM {view}").fetchall()) == 1
+
+
+def test_a_view_of_one_s_own_of_that_name_stops_the_upgrade(tmp_path: Path) -> None:
+    file = tmp_path / "results.db"
+    engine = make_engine(locate(file))
+    with engine.begin() as connection:
+        migrate(connection, "0002")
+        connection.exec_driver_sql("CREATE VIEW best AS SELECT 1 AS mine")
+    engine.dispose()
+    with pytest.raises(DatabaseError, match="best already exists"):
+        open_database(file)
+    with closing(sqlite3.connect(file)) as unchanged:
+        assert unchanged.execute("SELECT mine FROM best").fetchone() == (1,)
+    with pytest.raises(DatabaseError, match=f"older revision '0002'(?!.*{HEAD})"):
+        open_database(file, read_only=True)

@@ -1,0 +1,91 @@
+"""What a check finds, and what is counted."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sample_results import ENVIRONMENT, STUDY, comparison, correct, failed
+
+from tunebench.db.connection.database import Database, open_database, upgrade_database
+from tunebench.db.connection.upgrade import HEAD
+from tunebench.db.upkeep.check import TrialCount, inspect_database, statistics
+from tunebench.tuner.result import TrialStatus
+
+
+@pytest.fixture
+def filled(database: Database) -> Database:
+    """Three trials, one of them refused, and a comparison."""
+    log = database.study(STUDY, ENVIRONMENT)
+    log.record(0, correct(0))
+    log.record(1, correct(1))
+    log.record(2, failed(2, TrialStatus.CORRECTNESS))
+    log.conclude(comparison(1))
+    return database
+
+
+def test_a_database_of_ours_is_sound(filled: Database) -> None:
+    findings = inspect_database(filled)
+    assert [(one.subject, one.problems) for one in findings if not one.sound] == []
+    looked_at = {one.subject: one.looked_at for one in findings}
+    assert looked_at["every configuration decodes"] == 3
+    assert looked_at["every sample is a time"] == 2
+
+
+def test_rows_are_counted(filled: Database) -> None:
+    found = statistics(filled)
+    assert found.revision == HEAD
+    assert found.rows["tunebench_trials"] == 3 and found.rows["tunebench_studies"] == 1
+    assert found.trials == (
+        TrialCount("scalar_mul", "NVIDIA H200", "correct", 2),
+        TrialCount("scalar_mul", "NVIDIA H200", "correctness", 1),
+    )
+    assert found.bytes > 10_000
+
+
+@pytest.mark.parametrize(
+    ("damage", "subject", "problem"),
+    [
+        ("DROP TRIGGER tunebench_trials_no_update", "triggers and views", "tunebench_trials_no_update is missing"),
+        ("CREATE VIEW extra AS SELECT 1", "triggers and views", "view extra is not tunebench's"),
+        ("DROP INDEX ix_tunebench_trials_fastest", "triggers and views", "ix_tunebench_trials_fastest is missing"),
+        ("INSERT INTO tunebench_configurations (key) VALUES ('{\"a\": 1}')", "configuration", "canonical"),
+        ("INSERT INTO tunebench_configurations (key) VALUES ('no')", "configuration", "'no' as a configuration"),
+        (
+            "DROP TRIGGER tunebench_devices_no_update; UPDATE tunebench_devices SET name = 'faster'",
+            "every device",
+            "row 1 of tunebench_devices was changed",
+        ),
+        (
+            "PRAGMA foreign_keys = 0; INSERT INTO tunebench_build_figures (build_id, entry_point) VALUES (77, 'x')",
+            "every reference",
+            "refers to a row of tunebench_builds",
+        ),
+        (
+            "INSERT INTO tunebench_problems (key, dtype, axes, options) VALUES ('a', 'b', '{', '{}')",
+            "problem",
+            "where JSON belongs",
+        ),
+        (
+            "INSERT INTO tunebench_measurements (median_ms, low_ms, high_ms, regime, clock, sample_count, samples_ms) "
+            "VALUES (1, 1, 1, 'cold', 'c', 2, '[1,-1]')",
+            "every sample",
+            "where positive times belong",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, damage: str, subject: str, problem: str) -> None:
+    file = tmp_path / "results.db"
+    with open_database(file) as database:
+        database.study(STUDY, ENVIRONMENT).record(0, correct(0))
+    with closing(sqlite3.connect(file)) as connection:
+        connection.executescript(damage)
+    with open_database(file, read_only=True) as database:
+        (wrong,) = [one for one in inspect_database(database) if subject in one.subject]
+        assert any(problem in line for line in wrong.problems), wrong
+
+
+def test_an_upgrade_says_what_it_did(url: str) -> None:
+    assert (upgrade_database(url).before, upgrade_database(url).before) == (None, HEAD)

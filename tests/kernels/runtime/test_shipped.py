@@ -1,0 +1,167 @@
+"""Results that ship with a kernel: which of them is served, and that those in the repository are served at all."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sample_kernel import WriteKernel
+from sample_results import A100, H100, H200
+
+from tunebench.kernels.runtime.registry import kernel_names, load_model
+from tunebench.kernels.runtime.selection import Tier, choices
+from tunebench.kernels.runtime.shipped import (
+    ShippedFile,
+    ShippedFileError,
+    ShippedResult,
+    file_for,
+    files_of,
+    find_shipped,
+    is_stale,
+    read_file,
+    write_file,
+)
+from tunebench.studies.study_file import read_study_file
+from tunebench.studies.tune import resolve
+from tunebench.tuner.device import Device
+from tunebench.tuner.errors import UserError
+from tunebench.tuner.kernel import Kernel
+from tunebench.tuner.problem import Problem
+
+STUDIES = Path(__file__).parents[3] / "studies" / "files" / "shipped"
+
+
+def result(n: int, block_size: object = 128, **options: str) -> ShippedResult:
+    return ShippedResult(
+        axes={"n": n},
+        dtype="float32",
+        options=options,
+        configuration={"block_size": block_size, "blocks": 1, "variety": 0},  # type: ignore[dict-item]
+        speedups={"reference": [2.0, 1.9, 2.1]},
+        median_ms=0.5,
+        error_multiple=1.0,
+        conditions={"torch": "2.9.0"},
+    )
+
+
+@pytest.fixture
+def kernel(write_kernel: WriteKernel) -> Kernel:
+    return write_kernel().kernel
+
+
+def block_size_for(kernel: Kernel, n: int, device: Device, dtype: str = "float32", **options: str) -> object:
+    """What a call runs under, when it comes from a shipped file."""
+    choice = next(choices(kernel, Problem({"n": n}, dtype, options), device))
+    assert choice.configuration is not None
+    return choice.configuration["block_size"] if choice.tier is Tier.SHIPPED else choice.tier
+
+
+def test_exact_then_nearest_on_the_same_architecture(kernel: Kernel) -> None:
+    write_file(kernel, H200.name, H200.architecture, [result(1000, 32), result(9000, 256)])
+    assert block_size_for(kernel, 1000, H200) == 32
+    assert block_size_for(kernel, 2900, H200) == 32
+    assert block_size_for(kernel, 3100, H200) == 256
+    assert block_size_for(kernel, 9000, H100) == 256
+    assert block_size_for(kernel, 1000, A100) is Tier.DEFAULT
+    assert block_size_for(kernel, 1000, H200, "float64") is Tier.DEFAULT
+    assert block_size_for(kernel, 1000, H200, mode="frozen") is Tier.DEFAULT
+
+
+def test_the_problem_counts_before_the_device_and_the_device_before_another(kernel: Kernel) -> None:
+    write_file(kernel, H200.name, H200.architecture, [result(1000, 32)])
+    write_file(kernel, H100.name, H100.architecture, [result(1000, 64), result(5000, 128)])
+    assert block_size_for(kernel, 1000, H200) == 32
+    assert block_size_for(kernel, 1000, H100) == 64
+    assert block_size_for(kernel, 5000, H200) == 128
+
+
+def test_an_edited_kernel_is_never_served_its_old_results(kernel: Kernel) -> None:
+    path = write_file(kernel, H200.name, H200.architecture, [result(1000, 32)])
+    for name, edit in (("model.py", "unused = 1"), ("reference.py", "unused = 1"), ("weigh.cu", "")):
+        edited = load_model(str(kernel.folder)).kernel
+        assert not is_stale(edited, read_file(path))
+        text = (kernel.folder / name).read_text()
+        (kernel.folder / name).write_text(f"{text}{edit}\n")
+        edited = load_model(str(kernel.folder)).kernel
+        assert is_stale(edited, read_file(path))
+        assert block_size_for(edited, 1000, H200) is Tier.DEFAULT
+        (kernel.folder / name).write_text(text)
+    other = json.loads(path.read_text()) | {"kernel": "another"}
+    path.write_text(json.dumps(other))
+    assert is_stale(kernel, read_file(path))
+
+
+def test_only_members_of_the_valid_space_are_served(kernel: Kernel) -> None:
+    for wrong in (100, 128.0, True, "128; int evil"):
+        write_file(kernel, H200.name, H200.architecture, [result(1000, wrong), result(8000, 256)])
+        assert block_size_for(kernel, 1000, H200) == 256, wrong
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "Invalid JSON"),
+        ("[]", "Input should be"),
+        ('{"kernel": "weigh"}', "digest: Field required"),
+        ("\x00", "Invalid JSON"),
+    ],
+)
+def test_a_file_that_is_none_is_warned_of_and_passed_over(kernel: Kernel, text: str, message: str) -> None:
+    good = write_file(kernel, H200.name, H200.architecture, [result(1000, 32)])
+    bad = good.with_name("bad.json")
+    bad.write_text(text)
+    with pytest.raises(ShippedFileError, match=message):
+        read_file(bad)
+    with pytest.warns(RuntimeWarning, match="bad.json: not shipped results"):
+        assert block_size_for(kernel, 1000, H200) == 32
+
+
+def test_writing_keeps_other_problems_of_the_same_kernel_and_is_the_same_text_again(kernel: Kernel) -> None:
+    path = write_file(kernel, H200.name, H200.architecture, [result(2000, 32)])
+    assert path == file_for(kernel, H200.name) and path.name == "nvidia-h200.json"
+    write_file(kernel, H200.name, H200.architecture, [result(1000, 64)])
+    text = path.read_text()
+    assert [(one.problem.axes["n"], one.configuration["block_size"]) for one in read_file(path).results] == [
+        (1000, 64),
+        (2000, 32),
+    ]
+    write_file(kernel, H200.name, H200.architecture, [result(2000, 32), result(1000, 64)])
+    assert path.read_text() == text
+    path.write_text(text.replace(kernel.digest, "0" * 64))
+    write_file(kernel, H200.name, H200.architecture, [result(3000, 64)])
+    assert [one.problem.axes["n"] for one in read_file(path).results] == [3000]
+
+
+def test_a_folder_that_cannot_be_written_is_a_line(kernel: Kernel) -> None:
+    (kernel.folder / "tuned").write_text("in the way")
+    with pytest.raises(UserError, match=r"cannot be written .*: ship from a checkout"):
+        write_file(kernel, H200.name, H200.architecture, [result(2000, 32)])
+
+
+@pytest.mark.parametrize("name", kernel_names())
+def test_what_the_repository_ships_is_of_its_kernels_as_they_are(name: str) -> None:
+    """Where this fails: `tunebench tune studies/files/shipped/NAME*.toml && tunebench ship NAME`."""
+    kernel = load_model(name).kernel
+    for path in files_of(kernel):
+        file = read_file(path)
+        assert not is_stale(kernel, file), f"{path} is of another version of {name}: tune and ship it again"
+        assert path == file_for(kernel, file.device)
+        device = replace(H200, name=file.device, architecture=file.architecture, max_shared_bytes=232_448)
+        for one in file.results:
+            space = kernel.space.enumerate(one.problem, device)
+            served = find_shipped(kernel, one.problem, device, space)
+            assert served is not None and served.result == one
+
+
+@pytest.mark.parametrize("name", kernel_names())
+def test_three_studies_reproduce_what_ships(name: str) -> None:
+    files = sorted(STUDIES.glob(f"{name}_*.toml"))
+    assert len(files) == 3
+    sizes = [resolve(read_study_file(file).model_copy(update={"device": "cpu"})).reference.sizes for file in files]
+    own = load_model(name).kernel.reference().sizes
+    assert own in sizes and len({tuple(one.items()) for one in sizes}) == 3
+
+
+def test_a_file_round_trips(kernel: Kernel) -> None:
+    path = write_file(kernel, H200.name, H200.architecture, [result(1)])
+    assert read_file(path) == ShippedFile("weigh", kernel.digest, H200.name, H200.architecture, [result(1)])

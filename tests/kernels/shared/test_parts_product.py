@@ -1,0 +1,65 @@
+"""The product from half-precision parts: on the CPU, with torch's products in fp32; and compiled for CUDA devices."""
+
+from dataclasses import replace
+
+import pytest
+from parts_contract import VARIANTS, PartsContract
+
+from tunebench.kernels.runtime.registry import load_model
+from tunebench.tuner.compile.nvrtc import NvrtcCompiler
+from tunebench.tuner.device import Device, DeviceKind, find_device
+from tunebench.tuner.errors import CompilerMissingError
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.space import ValidSpace
+
+KERNELS = ("gemm_scale_bn", "gemm_sigmoid_residual")
+
+
+class TestPartsOnCpu(PartsContract):
+    device = "cpu"
+
+
+def fictional(architecture: str) -> Device:
+    return replace(find_device("cpu"), kind=DeviceKind.CUDA, architecture=architecture, max_shared_bytes=232448)
+
+
+def space_of(kernel: str, architecture: str, mode: str = "eval") -> ValidSpace:
+    problem = Problem({"rows": 128, "in_features": 512, "out_features": 512}, "float32", {"mode": mode})
+    return load_model(kernel).kernel.space.enumerate(problem, fictional(architecture))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_part_types_are_for_devices_that_multiply_them(kernel: str) -> None:
+    for architecture, legal in (("sm_61", set()), ("sm_75", {"fp16"}), ("sm_80", {"fp16", "bf16"})):
+        space = space_of(kernel, architecture)
+        found = {space[number].get("part_type") for number in range(len(space))}
+        assert found - {None} == legal
+
+
+def test_partial_products_that_would_fill_the_device_are_not_valid() -> None:
+    device = replace(fictional("sm_90"), memory_bytes=80 * 2**30)
+    space = load_model("gemm_sigmoid_residual").kernel.space
+    for rows, legal in ((4096, {1, 2, 4, 8, 16}), (65536, {1, 2}), (2**21, set())):
+        axes = {"rows": rows, "in_features": 8192, "out_features": 8192}
+        valid = space.enumerate(Problem(axes, "float32", {"mode": "eval"}), device)
+        assert {valid[number].get("pieces") for number in range(len(valid))} - {None} == legal
+
+
+def test_a_weight_normalises_where_its_product_allows_it() -> None:
+    for mode, legal in (("eval", {"fp32", "parts"}), ("frozen", {"fp32", "parts"}), ("train", set())):
+        space = space_of("gemm_scale_bn", "sm_80", mode)
+        configurations = [space[number] for number in range(len(space))]
+        assert {c["product"] for c in configurations if c["normalisation"] == "weight"} == legal
+
+
+@pytest.mark.parametrize("values", [VARIANTS["fp16 in 4 pieces"], VARIANTS["bf16 in one"]], ids=["fp16", "bf16"])
+@pytest.mark.parametrize(("kernel", "architecture"), [("gemm_scale_bn", "sm_90"), ("gemm_sigmoid_residual", "sm_80")])
+def test_it_compiles_for_cuda_without_spills(kernel: str, architecture: str, values: dict[str, str | int]) -> None:
+    space = space_of(kernel, architecture)
+    configuration = space[space.nearest({**space.space.default, **values})]
+    problem = Problem({"rows": 128, "in_features": 512, "out_features": 512}, "float32", {"mode": "eval"})
+    try:
+        build = NvrtcCompiler().compile(load_model(kernel).kernel.variant(configuration, problem, architecture))
+    except CompilerMissingError as missing:
+        pytest.skip(str(missing))
+    assert not any(figures.spill_loads for figures in build.figures.values())

@@ -1,0 +1,234 @@
+"""The correctness gate: every broken kernel is refused at the stage that names its fault, and its sound twin passes."""
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from broken_kernels import BROKEN, Broken, Changes, table
+from sample_kernel import WriteKernel
+
+import tunebench.kernels
+from tunebench.kernels.runtime.registry import load_model
+from tunebench.kernels.runtime.tuned_module import TunedModule
+from tunebench.tuner.compile import compiler_for
+from tunebench.tuner.compile.cache import BuildCache
+from tunebench.tuner.device import Device, find_device
+from tunebench.tuner.errors import LaunchError
+from tunebench.tuner.gate.battery import STEPS, Depth, run_battery
+from tunebench.tuner.gate.contender import KernelContender
+from tunebench.tuner.gate.oracle import Oracle, consult_reference
+from tunebench.tuner.gate.quick import Licence, QuickGate, pinned
+from tunebench.tuner.gate.stage_log import Record
+from tunebench.tuner.gate.stages.state import WEIGHT_CHANGES
+from tunebench.tuner.kernel import Mode, Plan
+from tunebench.tuner.result import Stage, TrialStatus, Verdict
+from tunebench.tuner.search.sampler import make_sampler
+from tunebench.tuner.study.evaluate import LocalEvaluator, Subject
+from tunebench.tuner.study.history import MemoryLog
+from tunebench.tuner.study.study import Budget, StudyRun
+
+CPU = find_device("cpu")
+ROOT = Path(__file__).parents[3]
+GEMM_SIZES = {"batch_size": 24, "in_features": 20, "out_features": 36}
+
+Make = Callable[..., type[TunedModule]]
+
+
+@pytest.fixture
+def make(write_kernel: WriteKernel, tmp_path: Path) -> Make:
+    """Writes a kernel with changes: the sample one, or a copy of a shipped one."""
+
+    def write(kernel: str, *many: Changes) -> type[TunedModule]:
+        merged: dict[str, dict[str, str]] = {}
+        for changes in many:
+            for part, replaced in changes.items():
+                merged.setdefault(part, {}).update(replaced)
+        if kernel == "weigh":
+            return write_kernel(**merged)
+        folder = tmp_path / str(len(list(tmp_path.iterdir()))) / kernel
+        shutil.copytree(Path(tunebench.kernels.__file__).parent / kernel, folder)
+        text = (folder / "model.py").read_text()
+        for old, new in merged.get("model", {}).items():
+            assert old in text
+            text = text.replace(old, new)
+        (folder / "model.py").write_text(text)
+        return load_model(str(folder))
+
+    return write
+
+
+def verdict_of(
+    factory: type[TunedModule],
+    mode: Mode = Mode.EVAL,
+    device: Device = CPU,
+    depth: Depth = Depth.FINALIST,
+    *,
+    builds_more: bool = False,
+) -> Verdict:
+    """The whole gate on a kernel's default configuration; a model that raises is refused at the stage `run`."""
+    kernel = factory.kernel
+    sizes = GEMM_SIZES if kernel.name == "gemm_scale_bn" else {}
+    subject = Subject.prepare(kernel, factory, kernel.reference(sizes), mode, device)
+    space = kernel.space.enumerate(subject.problem, device)
+    configuration = space[space.default]
+    compiler = compiler_for(device)
+    build = BuildCache().build(compiler, kernel.variant(configuration, subject.problem, device.architecture))
+    plan = Plan(configuration, subject.problem, device, compiler.load(build, device.index))
+    record = Record()
+    try:
+        gate = QuickGate(subject.model, subject.oracle, Licence.of(kernel))  # type: ignore[arg-type]
+        verdict = gate.check(pinned(subject.model, plan), record)
+    except LaunchError as error:
+        return Verdict(False, (Stage("run", False, 0.0, str(error)),), 0.0, None, str(error))
+    if verdict.passed:
+        contender = KernelContender(kernel, factory, configuration, compiler, build, builds_more=builds_more)
+        run_battery(subject.answers, contender, record, depth)
+    return record.verdict(verdict.tolerance)
+
+
+def require_refused(verdict: Verdict, broken: Broken) -> None:
+    assert not verdict.passed
+    assert verdict.stages[-1].name.split(",")[0] == broken.stage, verdict.reason
+    assert all(earlier.passed for earlier in verdict.stages[:-1])
+    assert re.search(broken.reason, verdict.reason), verdict.reason
+
+
+ON_CPU = {name: broken for name, broken in BROKEN.items() if not broken.gpu}
+TIMED = "after timing"
+
+
+@pytest.mark.parametrize("name", [name for name, broken in ON_CPU.items() if broken.stage != TIMED])
+def test_a_broken_kernel_is_refused(make: Make, name: str) -> None:
+    broken = BROKEN[name]
+    factory = make(broken.kernel, broken.setting, broken.changes)
+    depth = Depth.EVERYTHING if broken.stage == "torch.compile" else Depth.FINALIST
+    require_refused(verdict_of(factory, broken.mode, depth=depth), broken)
+
+
+@pytest.mark.parametrize("name", [name for name, broken in ON_CPU.items() if broken.stage == TIMED])
+def test_a_kernel_that_breaks_while_it_is_timed_is_refused(make: Make, name: str) -> None:
+    broken = BROKEN[name]
+    factory = make(broken.kernel, broken.setting, broken.changes)
+    kernel = factory.kernel
+    subject = Subject.prepare(kernel, factory, kernel.reference(), Mode.EVAL, CPU)
+    space = kernel.space.enumerate(subject.problem, CPU)
+    compiler = compiler_for(CPU)
+    configuration = space[space.default]
+    build = BuildCache().build(compiler, kernel.variant(configuration, subject.problem, CPU.architecture))
+    result = LocalEvaluator(subject, compiler).evaluate(configuration, build, None, None)
+    assert result.status is TrialStatus.CORRECTNESS
+    assert result.measurement is None
+    assert result.verdict is not None
+    require_refused(result.verdict, broken)
+
+
+TWINS = {str((b.kernel, b.mode, b.setting, b.twin)): b for b in ON_CPU.values()}
+
+
+@pytest.mark.parametrize("twin", TWINS, ids=range(len(TWINS)))
+def test_the_sound_twin_passes_every_stage(make: Make, twin: str) -> None:
+    broken = TWINS[twin]
+    verdict = verdict_of(make(broken.kernel, broken.setting, broken.twin), broken.mode, builds_more=True)
+    assert verdict.passed, verdict.reason
+    assert {stage.name for stage in verdict.stages} >= {step.name for step in STEPS if step.depth is Depth.FINALIST}
+    assert verdict.errors is not None
+    assert verdict.errors.max_relative < 1e-4
+
+
+def test_every_stage_refuses_something() -> None:
+    quick = {"degenerate", "structure", "bounds", "inputs", "written", "repeatable", "values", "buffers", TIMED}
+    refusing = {broken.stage for broken in BROKEN.values()} - {"run"}
+    assert refusing | {"devices", "held results"} == quick | {step.name for step in STEPS}
+
+
+def test_the_documented_table_is_this_one() -> None:
+    assert table() in (ROOT / "docs" / "gate.md").read_text()
+
+
+def oracle_of(write_kernel: WriteKernel, **changes: dict[str, str]) -> Oracle:
+    reference = write_kernel(**changes).kernel.reference()
+    cpu = torch.device("cpu")
+    return consult_reference(reference, reference.make_model(0, cpu), cpu, seeds=(1, 2))
+
+
+def test_the_oracle_draws_different_inputs_and_both_signs(write_kernel: WriteKernel) -> None:
+    first, second, signs = (case.inputs[0] for case in oracle_of(write_kernel).cases)
+    assert not torch.equal(first, second)
+    assert (first > 0).all()
+    assert (signs < 0).any()
+    assert torch.equal(signs.abs(), first)
+
+
+def test_consulting_leaves_the_reference_as_it_was(write_kernel: WriteKernel) -> None:
+    reference = write_kernel().kernel.reference()
+    cpu = torch.device("cpu")
+    model = reference.make_model(0, cpu)
+    consult_reference(reference, model, cpu, seeds=(1,))
+    assert float(model.get_buffer("calls")) == 0.0
+
+
+def test_a_refused_finalist_is_a_row_and_never_leads(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Right at the tuned size, wrong elsewhere: only the full battery tells, and it does before the row is written."""
+    monkeypatch.setattr("tunebench.tuner.timing.measure.HOPELESS", 1e9)  # the first ones are finalists, however slow
+    tail = {"source": {"i < n;": "i < (variety == 1 ? n / 4 * 4 : n);"}}
+    factory = make("weigh", tail)
+    kernel = factory.kernel
+    subject = Subject.prepare(kernel, factory, kernel.reference(), Mode.EVAL, CPU)
+    space = kernel.space.enumerate(subject.problem, CPU)
+    log = MemoryLog()
+    compiler = compiler_for(CPU)
+    sampler = make_sampler("exhaustive", space, 0)
+    outcome = StudyRun(kernel, LocalEvaluator(subject, compiler), space, compiler, sampler, log).run(Budget(12))
+    refused = [result for result in log.results if result.status is TrialStatus.CORRECTNESS]
+    assert refused[0] is log.results[2]
+    for result in refused:
+        assert result.configuration["variety"] == 1
+        assert result.verdict is not None
+        assert result.verdict.stages[-1].name == "sizes"
+    assert outcome.best is not None and outcome.best.configuration["variety"] != 1
+    assert log.comparison is not None and log.comparison.best["variety"] != 1
+
+
+def test_sizes_that_it_cannot_be_made_ready_for_are_passed_over(make: Make) -> None:
+    factory = make("weigh")
+
+    class Particular(factory):  # type: ignore[valid-type, misc]
+        @classmethod
+        def make_ready(cls, plan: Plan) -> None:
+            if plan.problem.axes["n"] % 33:
+                raise LaunchError("no plan for such a size")
+
+    verdict = verdict_of(Particular, builds_more=True)
+    assert verdict.passed, verdict.reason
+    (sizes,) = [stage for stage in verdict.stages if stage.name == "sizes"]
+    assert "no plan for such a size" in sizes.detail
+
+
+def test_the_launches_of_a_call_are_recorded_with_what_their_arguments_hold(make: Make) -> None:
+    factory = make("weigh")
+    kernel = factory.kernel
+    reference = kernel.reference()
+    model = reference.make_model(0, CPU.torch_device, factory)
+    (x,) = inputs = reference.make_inputs(1, CPU.torch_device)
+    space = kernel.space.enumerate(None, CPU)
+    contender = KernelContender(kernel, factory, space[space.default], compiler_for(CPU))  # type: ignore[arg-type]
+    with torch.no_grad():
+        (launch,) = contender.launches(model, inputs)
+    assert (launch.entry_point, launch.grid, launch.block) == ("weigh", (2, 1, 1), (64, 1, 1))
+    assert launch.buffers[:2] == (x.numpy().tobytes(), model.get_parameter("weight").detach().numpy().tobytes())
+    assert len(launch.buffers[2]) == 4 * x.numel()
+    assert launch.arguments == ((0, 0), (1, 0), (2, 0), ("c_long", 2112))
+
+
+def test_the_way_to_another_type_and_back_rounds_weights_and_no_buffers() -> None:
+    module = torch.nn.BatchNorm1d(2)
+    with torch.no_grad():
+        module.weight.fill_(1 + 2**-12)
+        assert module.running_mean is not None
+        module.running_mean.fill_(1 + 2**-12)
+    WEIGHT_CHANGES["to another type and back"](module)
+    assert module.weight.tolist() == [1.0, 1.0] and module.weight.dtype == torch.float32
+    assert module.running_mean.tolist() == [1 + 2**-12] * 2

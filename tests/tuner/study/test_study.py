@@ -1,0 +1,269 @@
+"""Studies on the CPU, with the real compiler, gate and clock; nothing here depends on how fast anything is."""
+
+import re
+from collections.abc import Callable, Sequence
+
+import pytest
+from sample_kernel import WriteKernel
+
+from tunebench.kernels.runtime.tuned_module import TunedModule
+from tunebench.tuner.compile import compiler_for
+from tunebench.tuner.compile.base import Build
+from tunebench.tuner.device import find_device
+from tunebench.tuner.errors import UserError
+from tunebench.tuner.kernel import Mode
+from tunebench.tuner.result import CONTROL, Baseline, Comparison, TrialResult, TrialStatus
+from tunebench.tuner.search.sampler import make_sampler
+from tunebench.tuner.space import Configuration
+from tunebench.tuner.study.evaluate import Finalist, LocalEvaluator, Subject
+from tunebench.tuner.study.history import Carried, MemoryLog, PastTrial
+from tunebench.tuner.study.study import Budget, Ending, Outcome, Progress, StudyRun
+
+CPU = find_device("cpu")
+
+
+def run(
+    factory: type[TunedModule],
+    log: MemoryLog,
+    trials: int,
+    sampler: str = "random",
+    report: Callable[[Progress], None] = lambda _: None,
+) -> Outcome:
+    kernel = factory.kernel
+    subject = Subject.prepare(kernel, factory, kernel.reference(), Mode.EVAL, CPU)
+    space = kernel.space.enumerate(subject.problem, CPU)
+    evaluator = LocalEvaluator(subject, compiler_for(CPU))
+    study = StudyRun(kernel, evaluator, space, compiler_for(CPU), make_sampler(sampler, space, 3), log)
+    return study.run(Budget(trials), report)
+
+
+def keys(log: MemoryLog) -> list[str]:
+    return [result.configuration.key for result in log.results]
+
+
+def test_the_default_comes_first_and_nothing_twice(write_kernel: WriteKernel) -> None:
+    log = MemoryLog()
+    outcome = run(write_kernel(), log, trials=12)
+    assert dict(log.results[0].configuration) == {"block_size": 64, "blocks": 2, "variety": 0}
+    assert len(set(keys(log))) == len(log.results) == outcome.trials == 12
+    assert outcome.ending is Ending.BUDGET
+    assert not outcome.proven
+
+
+def test_every_correct_trial_has_its_proof_and_its_samples(write_kernel: WriteKernel) -> None:
+    log = MemoryLog()
+    outcome = run(write_kernel(), log, trials=6)
+    assert sum(outcome.counts.values()) == 6
+    for result in log.results:
+        assert result.status.timed
+        assert result.verdict is not None and result.verdict.passed
+        assert result.measurement is not None and len(result.measurement.samples_ms) >= 3
+        assert result.build is not None and result.build.code
+
+
+def test_the_comparison_is_against_the_reference_and_the_default(write_kernel: WriteKernel) -> None:
+    log = MemoryLog()
+    outcome = run(write_kernel(), log, trials=5)
+    assert log.comparison is outcome.comparison is not None
+    assert set(log.comparison.samples_ms) == {"best", CONTROL, *set(Baseline) - {Baseline.COMPILED}}
+    rounds = {len(samples) for samples in log.comparison.samples_ms.values()}
+    assert rounds == {ratio.rounds for ratio in log.comparison.speedups.values()}
+    assert log.comparison.best in [result.configuration for result in log.results]
+    assert log.comparison.speedups[Baseline.DEFAULT].value >= 1.0
+
+
+def test_a_whole_space_is_exhausted_and_proven(write_kernel: WriteKernel) -> None:
+    log = MemoryLog()
+    outcome = run(write_kernel(), log, trials=500, sampler="exhaustive")
+    assert outcome.ending is Ending.EXHAUSTED
+    assert outcome.proven
+    assert outcome.trials == outcome.space_size == len(set(keys(log)))
+
+
+@pytest.mark.parametrize("sampler", ["random", "exhaustive"])
+def test_a_resumed_study_tries_what_an_undisturbed_one_would(write_kernel: WriteKernel, sampler: str) -> None:
+    factory = write_kernel()
+    whole, parts = MemoryLog(), MemoryLog()
+    run(factory, whole, trials=14, sampler=sampler)
+    for trials in (1, 5, 6, 14):
+        run(factory, parts, trials, sampler)
+    assert keys(parts) == keys(whole)
+
+
+def test_going_on_with_a_finished_study_adds_nothing(write_kernel: WriteKernel) -> None:
+    factory, log = write_kernel(), MemoryLog()
+    run(factory, log, trials=4)
+    first = keys(log)
+    outcome = run(factory, log, trials=4)
+    assert keys(log) == first
+    assert outcome.comparison is not None
+
+
+def test_an_interrupt_keeps_everything_done(write_kernel: WriteKernel) -> None:
+    factory, log = write_kernel(), MemoryLog()
+
+    def interrupt(progress: Progress) -> None:
+        if progress.done == 3:
+            raise KeyboardInterrupt
+
+    outcome = run(factory, log, trials=10, report=interrupt)
+    assert outcome.ending is Ending.INTERRUPTED
+    assert outcome.trials == len(log.results) == 3
+    assert outcome.comparison is None
+    whole = MemoryLog()
+    run(factory, whole, trials=10)
+    run(factory, log, trials=10)
+    assert keys(log) == keys(whole)
+
+
+def test_variants_that_fail_are_rows_and_the_study_goes_on(write_kernel: WriteKernel) -> None:
+    factory = write_kernel(
+        source={
+            'extern "C"': 'static_assert(variety != 1, "variety 1 is not built");\nextern "C"',
+            "x[i] * weight[0]": "x[i] * weight[0] * (variety == 2 ? 2 : 1)",
+        }
+    )
+    log = MemoryLog()
+    outcome = run(factory, log, trials=500, sampler="exhaustive")
+    by_variety: dict[object, set[TrialStatus]] = {}
+    for result in log.results:
+        by_variety.setdefault(result.configuration["variety"], set()).add(result.status)
+    assert by_variety[1] == {TrialStatus.COMPILE}
+    assert by_variety[2] == {TrialStatus.CORRECTNESS}
+    assert all(status.timed for status in by_variety[0])
+    failed = next(result for result in log.results if result.status is TrialStatus.COMPILE)
+    assert "variety 1 is not built" in failed.message
+    assert outcome.comparison is not None
+    assert outcome.comparison.best["variety"] == 0
+    assert any(reason.startswith("compile: ") for reason in outcome.refusals)
+
+
+def test_a_launch_that_is_refused_is_a_row(write_kernel: WriteKernel) -> None:
+    threads = "block_size * (64 if plan.configuration['variety'] else 1)"
+    factory = write_kernel(model={"(block_size, 1, 1), x": f"({threads}, 1, 1), x"})
+    log = MemoryLog()
+    run(factory, log, trials=500, sampler="exhaustive")
+    refused = [result for result in log.results if result.configuration["variety"] != 0]
+    assert {result.status for result in refused} == {TrialStatus.RUNTIME}
+    assert all(re.search("block", result.message) for result in refused)
+
+
+def test_a_study_in_which_nothing_is_correct_ends_without_a_best(write_kernel: WriteKernel) -> None:
+    log = MemoryLog()
+    outcome = run(write_kernel(source={"* weight[0]": "+ weight[0]"}), log, trials=4)
+    assert outcome.counts == {TrialStatus.CORRECTNESS: 4}
+    assert outcome.best is None
+    assert outcome.comparison is None
+
+
+def test_a_model_that_cannot_serve_its_reference_is_a_question_that_was_wrong(write_kernel: WriteKernel) -> None:
+    factory = write_kernel(reference={"torch.rand(rows, columns) + 0.1": "torch.rand(rows, columns).t()"})
+    with pytest.raises(UserError, match="cannot serve its reference's inputs"):
+        run(factory, MemoryLog(), trials=1)
+
+
+def test_progress_counts_up_to_the_plan(write_kernel: WriteKernel) -> None:
+    seen: list[Progress] = []
+    run(write_kernel(), MemoryLog(), trials=5, report=seen.append)
+    assert [progress.done for progress in seen] == [0, 1, 2, 3, 4, 5]
+    assert {progress.planned for progress in seen} == {5}
+    assert seen[0].last is None and isinstance(seen[-1].last, TrialResult)
+    assert seen[0].best_ms is None and seen[-1].best_ms is not None
+    assert seen[-1].default_ms is not None and seen[-1].default_ms >= seen[-1].best_ms
+    assert seen[-1].seconds_left == 0.0
+
+
+def test_identical_binaries_are_run_once_and_every_row_says_so(write_kernel: WriteKernel) -> None:
+    # The sample's source does not use `variety`, and its host does not look at it.
+    log = MemoryLog()
+    outcome = run(write_kernel(), log, trials=500, sampler="exhaustive")
+    repeated = [result for result in log.results if result.message.startswith("not run:")]
+    assert len(repeated) == 2 * len(log.results) // 3
+    for result in repeated:
+        number = int(re.search(r"as trial (\d+) of", result.message)[1])  # type: ignore[index]
+        first = log.results[number]
+        assert not first.message.startswith("not run:")
+        assert {**first.configuration, "variety": 0} == {**result.configuration, "variety": 0}
+        assert (result.status, result.measurement, result.verdict) == (first.status, first.measurement, first.verdict)
+        assert "measure" not in result.seconds
+    # Blocks are decided by the host alone: the same binary with another launch is another run.
+    runs = {(result.configuration["block_size"], result.configuration["blocks"]) for result in repeated}
+    assert len(runs) == len(log.results) // 3
+    assert outcome.proven
+
+
+def test_a_resumed_study_knows_what_it_has_run(write_kernel: WriteKernel) -> None:
+    factory, log = write_kernel(), MemoryLog()
+    run(factory, log, trials=1, sampler="exhaustive")
+    run(factory, log, trials=36, sampler="exhaustive")
+    assert sum(result.message.startswith("not run:") for result in log.results) == 2 * len(log.results) // 3
+
+
+def test_a_value_that_only_the_host_looks_at_makes_another_run(write_kernel: WriteKernel) -> None:
+    looks = "assert plan.configuration['variety'] in (0, 1, 2)"
+    factory = write_kernel(model={"y = torch.empty_like(x)": f"{looks}\n        y = torch.empty_like(x)"})
+    log = MemoryLog()
+    run(factory, log, trials=9, sampler="exhaustive")
+    assert not any(result.message.startswith("not run:") for result in log.results)
+
+
+def test_carried_configurations_come_after_the_default(write_kernel: WriteKernel) -> None:
+    factory, log = write_kernel(), MemoryLog()
+    kernel = factory.kernel
+    carried = [
+        Carried(Configuration({"block_size": 32, "blocks": 4, "variety": 2}), "trial 3, elsewhere"),
+        Carried(Configuration({"block_size": 128, "blocks": 1, "variety": 1}), "trial 9, elsewhere"),
+        Carried(Configuration({"block_size": 999}), "not valid here"),
+    ]
+    for trials in (2, 5):
+        subject = Subject.prepare(kernel, factory, kernel.reference(), Mode.EVAL, CPU)
+        space = kernel.space.enumerate(subject.problem, CPU)
+        evaluator = LocalEvaluator(subject, compiler_for(CPU))
+        sampler = make_sampler("random", space, 3)
+        StudyRun(kernel, evaluator, space, compiler_for(CPU), sampler, log, carried=carried).run(Budget(trials))
+    assert [result.configuration for result in log.results[1:3]] == [one.configuration for one in carried[:2]]
+    assert len(log.results) == 5
+
+
+def test_a_repeated_failure_says_first_what_failed(write_kernel: WriteKernel) -> None:
+    log = MemoryLog()
+    outcome = run(write_kernel(source={"* weight[0]": "+ weight[0]"}), log, trials=36, sampler="exhaustive")
+    assert outcome.counts == {TrialStatus.CORRECTNESS: 33}
+    repeated = [result for result in log.results if "\nnot run: " in result.message]
+    assert len(repeated) == 22
+    assert not any(reason.startswith("correctness: not run") for reason in outcome.refusals)
+
+
+def test_what_moves_up_after_a_refusal_is_proven_first(
+    write_kernel: WriteKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here every trial but the first was no finalist when it was recorded, and two varieties fail the full battery."""
+    monkeypatch.setattr("tunebench.tuner.study.study.FINALISTS", 100)
+    compared: list[Configuration] = []
+
+    class Screening(LocalEvaluator):
+        def evaluate(
+            self,
+            configuration: Configuration,
+            build: Build,
+            incumbent: PastTrial | None = None,
+            finalist_ms: float | None = None,
+        ) -> TrialResult:
+            return super().evaluate(configuration, build, incumbent, finalist_ms if incumbent is None else 0.0)
+
+        def compare(self, finalists: Sequence[Finalist], default: Finalist | None) -> Comparison:
+            compared.extend(configuration for configuration, _ in finalists)
+            return super().compare(finalists, default)
+
+    factory = write_kernel(source={"x[i] * weight[0]": "(variety && x[i] > 99 ? 99 : x[i]) * weight[0]"})
+    log, kernel = MemoryLog(), factory.kernel
+    subject = Subject.prepare(kernel, factory, kernel.reference(), Mode.EVAL, CPU)
+    space = kernel.space.enumerate(subject.problem, CPU)
+    evaluator = Screening(subject, compiler_for(CPU))
+    sampler = make_sampler("exhaustive", space, 3)
+    outcome = StudyRun(kernel, evaluator, space, compiler_for(CPU), sampler, log).run(Budget(9))
+    assert compared and all(configuration["variety"] == 0 for configuration in compared)
+    refused = [result for result in log.results if result.status is TrialStatus.CORRECTNESS]
+    assert refused and all(result.configuration["variety"] for result in refused)
+    assert all(result.message.startswith("refused late by distributions: ") for result in refused)
+    assert outcome.counts[TrialStatus.CORRECTNESS] == len(refused)

@@ -1,0 +1,153 @@
+"""What interleaved rounds decide, on a simulated clock whose truth is known and on recorded rounds."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from tests.benchmarks.statistics import SCENARIOS, Scenario, SimulatedClock, simulate, truth, wrong_signs
+
+from tunebench.tuner.device import find_device
+from tunebench.tuner.result import CONTROL, Decision, Ratio
+from tunebench.tuner.timing.confirm import MOST_ROUNDS, choose, confirm, control_ratio, speedup, take_rounds
+from tunebench.tuner.timing.measure import Call, Control, measure_steadily
+
+RECORDED = Path(__file__).parent / "recorded_rounds.json"
+QUIET = Scenario("quiet", 0.0, noise=0.0015)
+RUNS = 30
+
+
+def control_of(clock: SimulatedClock, call: Callable[[], float] = lambda: 0.1) -> Control:
+    return Control(find_device("cpu"), clock, call)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_the_protocol_is_right_and_never_says_the_opposite(scenario: Scenario) -> None:
+    counts = Counter(simulate(scenario, seed).decision for seed in range(RUNS))
+    assert counts[truth(scenario)] == RUNS
+    assert wrong_signs(scenario, counts) == 0
+
+
+def test_rounds_end_early_where_the_clock_is_quiet_and_at_the_cap_where_it_is_not() -> None:
+    assert simulate(QUIET, 0).rounds < 20
+    assert simulate(Scenario("noisy", 0.0, noise=0.2), 0).rounds == MOST_ROUNDS
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "decision"),
+    [
+        (1.011, 1.02, Decision.FASTER),
+        (1.009, 1.02, Decision.TIE),
+        (0.98, 0.985, Decision.SLOWER),
+        (0.98, 0.995, Decision.TIE),
+        (1.002, 1.004, Decision.TIE),
+        (0.5, 2.0, Decision.TIE),
+    ],
+)
+def test_a_decision_needs_the_whole_interval(low: float, high: float, decision: Decision) -> None:
+    assert Ratio((low + high) / 2, low, high, 40, 0.99).decision is decision
+
+
+class Watched(SimulatedClock):
+    """Keeps the order in which calls were sampled."""
+
+    def __init__(self) -> None:
+        super().__init__(QUIET, 1)
+        self.orders: list[tuple[Call, ...]] = []
+
+    def sample(self, calls: Sequence[Call]) -> list[float]:
+        self.orders.append(tuple(calls))
+        return super().sample(calls)
+
+
+def test_nobody_always_follows_the_same_neighbour_and_everyone_is_first_at_some_time() -> None:
+    clock = Watched()
+    calls: dict[str, Call] = {name: (lambda time=1.0 + 0.1 * n: time) for n, name in enumerate("abcd")}
+    samples = take_rounds(calls, clock, control_of(clock))
+    rounds = [order for order in clock.orders if set(order) == set(calls.values())]
+    assert len(rounds) == len(samples["a"]) >= 8
+    assert {order[0] for order in rounds} == set(calls.values())
+    before_b = {order[order.index(calls["b"]) - 1] for order in rounds if order[0] is not calls["b"]}
+    assert len(before_b) == 2
+    # Samples belong to their names whatever the order was.
+    assert [round(sum(samples[name]) / len(samples[name]), 2) for name in "abcd"] == [1.0, 1.1, 1.2, 1.3]
+
+
+class Stepping(SimulatedClock):
+    """A device that changes to a slower state after so many samples."""
+
+    def __init__(self, after: int, factor: float) -> None:
+        super().__init__(QUIET, 2)
+        self._after = after
+        self._factor = factor
+
+    def sample(self, calls: Sequence[Call]) -> list[float]:
+        factor = self._factor if self._taken >= self._after else 1.0
+        return [factor * sample for sample in super().sample(calls)]
+
+
+def test_rounds_taken_while_the_device_changed_are_thrown_away() -> None:
+    # 27 samples settle the control; the change comes within the first four rounds.
+    clock = Stepping(after=27 + 5, factor=1.3)
+    samples = take_rounds({"a": lambda: 1.0, "b": lambda: 1.0}, clock, control_of(clock))
+    assert min(samples["a"]) > 1.2, "a round of the state before is among them"
+
+
+def test_a_measurement_is_taken_again_where_the_device_changed_meanwhile() -> None:
+    clock = Stepping(after=27 + 9 + 4, factor=1.3)
+    control = control_of(clock)
+    assert control.steady()
+    measurement, _ = measure_steadily(lambda: 1.0, clock, control)
+    assert min(measurement.samples_ms) > 1.2
+    assert measurement.conditions.control_ms == pytest.approx(0.13, rel=0.02)
+    assert measurement.conditions.sm_clock_mhz is None
+
+
+def test_a_device_that_never_holds_still_is_measured_all_the_same() -> None:
+    clock = SimulatedClock(Scenario("wild", 0.0, noise=0.1), 3)
+    measurement, _ = measure_steadily(lambda: 1.0, clock, control_of(clock))
+    assert measurement.samples_ms
+
+
+def series(ratio: float, rounds: int = 40, wobble: float = 0.001) -> tuple[float, ...]:
+    return tuple(ratio * (1 + wobble * (number % 5 - 2)) for number in range(rounds))
+
+
+def test_a_tie_goes_to_the_simplest() -> None:
+    samples = {"default": series(1.0), "near": series(0.9), "far": series(0.895), CONTROL: series(1.0)}
+    assert choose(["default", "near", "far"], samples, "default") == "near"
+    assert choose(["default", "far", "near"], samples, "default") == "far"
+    assert choose(["default", "near"], {**samples, "near": series(0.995)}, "default") == "default"
+
+
+def test_rounds_that_tell_equals_apart_decide_nothing() -> None:
+    samples = {"default": series(1.0), "near": series(0.5), CONTROL: series(0.9)}
+    assert control_ratio(samples, "default").decision is Decision.FASTER
+    assert choose(["default", "near"], samples, "default") == "default"
+
+
+def test_rounds_in_which_the_twin_differs_are_taken_once_more() -> None:
+    clock = SimulatedClock(QUIET, 4)
+    asked: list[float] = []
+
+    def twin() -> float:
+        asked.append(0.8)
+        return 0.8
+
+    samples = confirm({"a": lambda: 1.0}, "a", twin, clock, control_of(clock))
+    assert control_ratio(samples, "a").decision is Decision.FASTER
+    assert len(asked) == 2 + 2 * len(samples["a"])  # warm-up, and twice as many rounds as are kept
+
+
+@pytest.mark.parametrize("name", json.loads(RECORDED.read_text()))
+def test_recorded_rounds(name: str) -> None:
+    """Rounds of real calls on a shared machine; what is true of them is how they were made."""
+    recorded = json.loads(RECORDED.read_text())[name]
+    ratio = speedup(recorded["first_ms"], recorded["second_ms"])
+    assert ratio.decision.value == recorded["truth"]
+    assert speedup(recorded["second_ms"], recorded["first_ms"]).decision is not ratio.decision or (
+        ratio.decision is Decision.TIE
+    )

@@ -1,0 +1,66 @@
+"""The reference under torch.compile: it runs, and a reference that does not compile is an answer, not the end."""
+
+import pytest
+import torch
+from sample_kernel import WriteKernel
+from torch import nn
+
+from tunebench.kernels.runtime.tuned_module import TunedModule
+from tunebench.tuner.compile import compiler_for
+from tunebench.tuner.compile.cache import BuildCache
+from tunebench.tuner.device import find_device
+from tunebench.tuner.kernel import Mode
+from tunebench.tuner.result import Baseline, Comparison
+from tunebench.tuner.study.evaluate import LocalEvaluator, Subject
+from tunebench.tuner.timing.torch_compile import CompiledReferenceError, compile_reference
+
+
+class Doubled(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+
+class Refusing(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError(f"no such thing\nas {x.dim()}")
+
+
+def test_a_compiled_reference_computes_the_same() -> None:
+    compiled = compile_reference(Doubled(), (torch.ones(64),))
+    assert torch.equal(compiled(torch.full((64,), 3.0)), torch.full((64,), 6.0))
+
+
+def test_a_reference_that_does_not_compile_says_why_in_a_line() -> None:
+    with pytest.raises(CompiledReferenceError, match=r"^torch.compile: .*no such thing.*") as raised:
+        compile_reference(Refusing(), (torch.ones(64),))
+    assert "\n" not in str(raised.value)
+
+
+def comparison_of(factory: type[TunedModule]) -> Comparison:
+    """The comparison that ends a study which wants torch.compile as a baseline."""
+    kernel, cpu = factory.kernel, find_device("cpu")
+    subject = Subject.prepare(kernel, factory, kernel.reference({"rows": 4}), Mode.EVAL, cpu)
+    space = kernel.space.enumerate(subject.problem, cpu)
+    configuration = space[space.default]
+    compiler = compiler_for(cpu)
+    build = BuildCache().build(compiler, kernel.variant(configuration, subject.problem, cpu.architecture))
+    evaluator = LocalEvaluator(subject, compiler, compiled=True)
+    return evaluator.compare([(configuration, build)], (configuration, build))
+
+
+def test_a_study_compares_with_torch_compile_where_that_is_wanted(write_kernel: WriteKernel) -> None:
+    comparison = comparison_of(write_kernel())
+    assert comparison.speedups[Baseline.COMPILED].low > 0
+    assert len(comparison.samples_ms["compiled"]) == len(comparison.samples_ms["best"])
+    assert comparison.missing == {}
+
+
+def test_a_reference_that_does_not_compile_is_recorded_and_not_fatal(
+    write_kernel: WriteKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._inductor import config
+
+    monkeypatch.setattr(config.cpp, "cxx", ("no-such-compiler",))
+    comparison = comparison_of(write_kernel())
+    assert set(comparison.speedups) == {Baseline.REFERENCE, Baseline.DEFAULT, Baseline.COPY}
+    assert comparison.missing[Baseline.COMPILED].startswith("torch.compile: ")

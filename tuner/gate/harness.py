@@ -1,0 +1,328 @@
+"""The bench that the full battery works on: reference and contender side by side, asked the same thing.
+
+The battery's questions are about logic, not size, so they are asked at a reduced size where the configuration is valid
+there: what they cost does not grow with the problem. The reference's answers are kept for the next variant.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from tunebench.tuner.errors import KernelFolderError
+from tunebench.tuner.gate.comparison import REFERENCE_MULTIPLE, TOLERANCE
+from tunebench.tuner.gate.contender import Contender
+from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal, described
+from tunebench.tuner.gate.judge import judge_buffers, judge_structure, judge_values
+from tunebench.tuner.gate.memory import SENTINELS, Bands, PoisonedMemory, all_equal, checksums
+from tunebench.tuner.gate.oracle import Case, Context, Oracle, consult
+from tunebench.tuner.gate.stage_log import Refusal
+from tunebench.tuner.kernel import Mode
+from tunebench.tuner.reference import Reference
+
+Call = Callable[..., Any]
+
+FEW_SAMPLES_MULTIPLE = 4.0
+"""A contender may be this many times as wrong as the reference in the battery. Its questions are about logic: the
+outputs are small, and the largest of few errors of rounding is now and then twice another such."""
+
+_MOST_ELEMENTS = 1 << 16  # of all inputs of the reduced problem, and of its parameters
+_MOST_KEPT_ELEMENTS = 1 << 20  # an answer with more is computed anew for every variant
+_ALIKE = 4.0  # errors of one precision differ less than that between sizes
+_MOST_KEPT_SIZES = 2  # left as they are where the binary is for one value of them
+_CAPS = (128, 64, 32, 16, 8)
+
+
+@dataclass
+class Pair:
+    """A reference and a contender's module with the same weights, which go through the same changes.
+
+    Attributes:
+        source: the reference file at this pair's sizes.
+        key: what tells this pair from those of other sizes and modes.
+        asked: every question so far, for the state that an answer depends on.
+    """
+
+    source: Reference
+    reference: nn.Module
+    candidate: nn.Module
+    bands: Bands
+    device: torch.device
+    key: str
+    asked: list[str] = field(default_factory=list)
+
+    def change(self, action: Callable[[nn.Module], object]) -> None:
+        """Do the same to both."""
+        action(self.reference)
+        action(self.candidate)
+
+    def inputs(self, seed: int) -> tuple[Any, ...]:
+        """The reference's own inputs, drawn from this seed."""
+        return self.source.make_inputs(seed, self.device)
+
+
+class Answers:
+    """The reference of one problem, and what it has answered so far.
+
+    Attributes:
+        source: the reference file at the problem's own sizes.
+        oracle: the reference's answers at these sizes. The error that they allow passes at other sizes too, where a
+            library may happen to choose a more precise algorithm for the reference.
+        mode: that the models are in.
+    """
+
+    def __init__(self, source: Reference, oracle: Oracle, device: torch.device, mode: Mode) -> None:
+        self.source = source
+        self._dtype = oracle.cases[0].output_like.dtype
+        self._allowance = max(case.bound for case in oracle.cases)
+        self._own_error = max(case.reference_errors.max_relative for case in oracle.cases)
+        self._alike: dict[str, bool] = {}
+        self.device = device
+        self.mode = mode
+        self._cases: dict[tuple[str, str], Case | None] = {}
+        self._sources: dict[str, Reference | None] = {}
+        self._reduced: Reference | None = None
+        self._serving: list[Reference] = []
+
+    def at(self, sizes: Mapping[str, int | float]) -> Reference | None:
+        """The reference at other sizes; None where its file makes no model or no inputs of them."""
+        key = str(dict(sizes))
+        if key not in self._sources:
+            try:
+                source = self.source.resized(sizes)
+                source.make_model(0, self.device)
+                source.make_inputs(0, self.device)
+                self._sources[key] = source
+            except (*FAILURES, KernelFolderError):
+                self._sources[key] = None
+        return self._sources[key]
+
+    @property
+    def reduced(self) -> Reference:
+        """The reference at sizes of which nothing is large; its own sizes where it takes no smaller ones."""
+        if self._reduced is None:
+            self._reduced = self._reduce()
+        return self._reduced
+
+    def reductions(self) -> Iterator[Reference]:
+        """The reference at smaller sizes, to be tried in this order: those that served earlier contenders, `reduced`,
+        and the same with one or two sizes left as they are, since a binary may be for one value of these alone."""
+        yield from self._serving
+        reduced = self.reduced
+        yield reduced
+        changed = [name for name, size in self.source.sizes.items() if reduced.sizes[name] != size]
+        for count in range(1, min(_MOST_KEPT_SIZES, len(changed) - 1) + 1):
+            for names in itertools.combinations(changed, count):
+                if source := self.at({**reduced.sizes, **{name: self.source.sizes[name] for name in names}}):
+                    yield source
+
+    def is_alike(self, source: Reference) -> bool:
+        """Whether the reference is about as imprecise at these sizes as at its own, where that shows at all: a library
+        that may use less than full precision does so for some sizes only."""
+        if self._own_error <= TOLERANCE.get(self._dtype, 0.0) / REFERENCE_MULTIPLE:
+            return True
+        key = str(dict(source.sizes))
+        if key not in self._alike:
+            model = self.mode.put(source.make_model(0, self.device))
+            case = consult(model, "precision", source.make_inputs(0, self.device))
+            self._alike[key] = case.reference_errors.max_relative >= self._own_error / _ALIKE
+        return self._alike[key]
+
+    def note_serving(self, source: Reference) -> None:
+        """Try these sizes first for the next contender, unless nothing is smaller in them."""
+        if source is self.source:
+            return
+        self._serving = [source, *(other for other in self._serving if other is not source)]
+
+    def _reduce(self) -> Reference:
+        for cap in _CAPS:
+            whole = {name: size for name, size in self.source.sizes.items() if isinstance(size, int)}
+            sizes = {**self.source.sizes, **{name: min(size, cap) for name, size in whole.items()}}
+            if (source := self.at(sizes)) is None:
+                break
+            model, inputs = source.make_model(0, self.device), source.make_inputs(0, self.device)
+            try:
+                model(*inputs)
+            except FAILURES:
+                break
+            tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+            if max(sum(t.numel() for t in tensors), sum(p.numel() for p in model.parameters())) <= _MOST_ELEMENTS:
+                return source
+        return self.source
+
+    def case(self, pair: Pair, label: str, inputs: Callable[[], tuple[Any, ...]], context: Context) -> Case | None:
+        """What the pair's reference makes of these inputs, None where it refuses them."""
+        pair.asked.append(label)
+        key = (pair.key, str(pair.asked))
+        if key in self._cases:
+            self._catch_up(pair.reference, self._cases[key])
+            return self._cases[key]
+        try:
+            case = consult(pair.reference, label, inputs(), context)
+            allowance = FEW_SAMPLES_MULTIPLE * case.reference_errors.max_relative
+            if case.output_like.dtype == self._dtype:
+                allowance = max(allowance, self._allowance)
+            case = replace(case, allowance=allowance)
+        except ReferenceRefusal:
+            case = None
+        if case is None or case.expected.numel() <= _MOST_KEPT_ELEMENTS:
+            self._cases[key] = case
+        return case
+
+    @staticmethod
+    def _catch_up(reference: nn.Module, case: Case | None) -> None:
+        """The call that is spared would have moved the buffers."""
+        if case is not None:
+            for name, buffer in reference.named_buffers():
+                buffer.copy_(case.expected_buffers[name])
+
+
+class Rig:
+    """One contender beside the reference.
+
+    Args:
+        answers: of the reference, shared by all contenders.
+    """
+
+    def __init__(self, answers: Answers, contender: Contender) -> None:
+        self.answers = answers
+        self.contender = contender
+        self.device = answers.device
+        self._stage = ""
+        self._asked = 0
+        self._passed_over: Counter[str] = Counter()
+        self._notes: list[str] = []
+        self._base: Reference | None = None
+
+    def begin(self, stage: str) -> None:
+        """Count anew what was asked."""
+        self._stage = stage
+        self._asked = 0
+        self._passed_over.clear()
+        self._notes.clear()
+
+    @property
+    def summary(self) -> list[str]:
+        """What was asked and what was not, for people."""
+        asked = [f"{self._asked} cases"] if self._asked else []
+        return [*asked, *self._notes] + [
+            f"{count} passed over: {reason}" for reason, count in self._passed_over.items()
+        ]
+
+    def tell(self, notes: Iterable[str]) -> None:
+        """Add to what is said of this stage."""
+        self._notes.extend(notes)
+
+    def count(self) -> None:
+        """Note that something was asked."""
+        self._asked += 1
+
+    def pass_over(self, reason: str) -> None:
+        """Note that something was not asked, and why."""
+        self._passed_over[reason] += 1
+
+    @property
+    def base(self) -> Reference:
+        """The reference at the sizes that questions are asked at: reduced ones where the contender takes them."""
+        if self._base is None:
+            self._base = next(filter(self._serves, self.answers.reductions()), self.answers.source)
+            self.answers.note_serving(self._base)
+        return self._base
+
+    def _serves(self, source: Reference) -> bool:
+        if not self.answers.is_alike(source):
+            return False
+        pair = self.pair(source)
+        return self.contender.ready(pair.candidate, pair.inputs(0)) is None
+
+    def pair(self, source: Reference | None = None) -> Pair:
+        """A new pair with the same weights, at the base's sizes or at another's.
+
+        Raises:
+            Refusal: the contender's module cannot be made, or does not take the reference's state.
+        """
+        source = source or self.base
+        mode = self.answers.mode
+        reference = mode.put(source.make_model(0, self.device))
+        try:
+            candidate = mode.put(source.make_model(0, self.device, self.contender.factory))
+            candidate.load_state_dict(reference.state_dict())
+        except FAILURES as error:
+            raise Refusal(f"the model cannot be made like the reference: {described(error)}") from error
+        bands = Bands()
+        bands.take_in([*candidate.parameters(), *candidate.buffers()])
+        return Pair(source, reference, candidate, bands, self.device, f"{dict(source.sizes)} {mode}")
+
+    def agree(
+        self,
+        pair: Pair,
+        inputs: Sequence[Any],
+        label: str,
+        *,
+        context: Context = contextlib.nullcontext,
+        call: Call | None = None,
+        guarded: bool = True,
+        poisoned: bool = True,
+    ) -> torch.Tensor | None:
+        """Ask both the same thing; what the contender returns, None where there was nothing to ask.
+
+        Args:
+            label: which question of its stage this is.
+            context: what the call runs under.
+            call: what is called in the candidate's place.
+            guarded: call with copies between guard bands, not with these very tensors.
+            poisoned: fill and guard what the call allocates.
+
+        Raises:
+            Refusal: the contender differs from the reference.
+        """
+        bands = Bands()
+        mine = _copies(bands, inputs) if guarded else tuple(inputs)
+        with self.refusing(label):
+            if (reason := self.contender.ready(pair.candidate, mine)) is not None:
+                self.pass_over(reason)
+                return None
+        case = self.answers.case(pair, f"{self._stage}: {label}", lambda: _copies(Bands(), inputs), context)
+        if case is None:
+            self.pass_over("the reference refuses such inputs")
+            return None
+        self.count()
+        memory = PoisonedMemory(SENTINELS[0]) if poisoned else contextlib.nullcontext()
+        with self.refusing(label):
+            with context(), memory:
+                got = (pair.candidate if call is None else call)(*mine)
+            synchronise(self.device)
+        output = judge_structure(case, got)
+        judge_values(case, output, kinds_may_differ=self.contender.licence.rewrites_algebra)
+        judge_buffers(case, dict(pair.candidate.named_buffers()))
+        if not (bands.intact and pair.bands.intact and (not isinstance(memory, PoisonedMemory) or memory.bands.intact)):
+            raise Refusal(f"{label}: memory outside of a buffer was written")
+        if case.input_sums and not all(all_equal(case.input_sums, checksums(mine))):
+            raise Refusal(f"{label}: an input was changed")
+        return output
+
+    @contextlib.contextmanager
+    def refusing(self, label: str) -> Any:
+        """Turn what the contender raises into a refusal, unless the device is lost."""
+        try:
+            yield
+        except FAILURES as error:
+            synchronise(self.device)  # raises where no later call can succeed either
+            raise Refusal(f"{label}: {described(error)}") from error
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait for the device; what a kernel did wrong shows here at the latest."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _copies(bands: Bands, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(bands.around(value) for value in inputs)

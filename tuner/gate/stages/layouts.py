@@ -1,0 +1,96 @@
+"""The stage about where inputs lie in memory: the right answer for every layout, by whatever path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from tunebench.tuner.gate.harness import Rig
+
+Layout = Callable[[torch.Tensor], torch.Tensor | None]
+"""The same values, shape and dtype in another layout; None where a tensor has no such layout."""
+
+
+def _transposed(value: torch.Tensor) -> torch.Tensor | None:
+    return value.transpose(-1, -2).contiguous().transpose(-1, -2) if value.dim() >= 2 else None
+
+
+def _strided(value: torch.Tensor) -> torch.Tensor | None:
+    """Every other element of a row."""
+    if not value.dim():
+        return None
+    twice = value.new_zeros(*value.shape[:-1], 2 * value.shape[-1])
+    twice[..., ::2] = value
+    return twice[..., ::2]
+
+
+def _padded_rows(value: torch.Tensor) -> torch.Tensor | None:
+    """Rows that lie apart, and begin where no vector does."""
+    if value.dim() < 2:
+        return None
+    padded = value.new_zeros(*value.shape[:-1], value.shape[-1] + 3)
+    padded[..., 1:-2] = value
+    return padded[..., 1:-2]
+
+
+def _expanded(value: torch.Tensor) -> torch.Tensor | None:
+    """One row in the place of all: a step of zero."""
+    return value[:1].clone().expand_as(value) if value.dim() else None
+
+
+def _channels_last(value: torch.Tensor) -> torch.Tensor | None:
+    return value.contiguous(memory_format=torch.channels_last) if value.dim() == 4 else None
+
+
+def _off_alignment(elements: int) -> Layout:
+    """Dense, but that many elements into its memory."""
+
+    def moved(value: torch.Tensor) -> torch.Tensor:
+        memory = value.new_zeros(value.numel() + elements)
+        return memory[elements:].view(value.shape).copy_(value)
+
+    return moved
+
+
+LAYOUTS: Mapping[str, Layout] = {
+    "transposed": _transposed,
+    "every other element": _strided,
+    "rows apart": _padded_rows,
+    "expanded": _expanded,
+    "channels last": _channels_last,
+    "one element off alignment": _off_alignment(1),
+    "two elements off alignment": _off_alignment(2),
+    "three elements off alignment": _off_alignment(3),
+}
+
+
+def layouts(rig: Rig) -> None:
+    """Each layout for all inputs that have it; then parameters and buffers off their alignment."""
+    for name, layout in LAYOUTS.items():
+        pair = rig.pair()
+        inputs = pair.inputs(1)
+        relaid = tuple(_relaid(value, layout) for value in inputs)
+        if all(one is other for one, other in zip(inputs, relaid, strict=True)):
+            rig.pass_over("no input has such a layout")
+            continue
+        rig.agree(pair, relaid, name)
+    pair = rig.pair()
+    _misalign(pair.candidate)
+    rig.agree(pair, pair.inputs(1), "parameters off alignment")
+
+
+def _relaid(value: Any, layout: Layout) -> Any:
+    if not isinstance(value, torch.Tensor) or not value.numel():
+        return value
+    other = layout(value)
+    return value if other is None else other
+
+
+def _misalign(module: nn.Module) -> None:
+    for tensor in (*module.parameters(), *module.buffers()):
+        moved = _off_alignment(1)(tensor.data)
+        assert moved is not None
+        tensor.data = moved

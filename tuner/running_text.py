@@ -1,0 +1,52 @@
+"""What of a Python file runs, so that a comment or a moved module does not make results stale."""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def running_text(text: str) -> str:
+    """The text without comments, docstrings, blank lines, and imports from tunebench itself.
+
+    Where tunebench keeps a thing says nothing of what a kernel does; the version is part of a result's environment.
+    The rest is kept as it is written, since how a parser prints it would change with Python's version. A text that is
+    not Python is returned as it is.
+    """
+    try:
+        tree = ast.parse(text)
+        comments = [token.start for token in tokenize.generate_tokens(io.StringIO(text).readline) if _is_comment(token)]
+    except (SyntaxError, ValueError, tokenize.TokenError):
+        return text
+    lines = text.splitlines()
+    for row, column in comments:
+        lines[row - 1] = lines[row - 1][:column]
+    for node in _silent(tree):
+        for row in range(node.lineno, (node.end_lineno or node.lineno) + 1):
+            lines[row - 1] = ""
+    return "\n".join(line.rstrip() for line in lines if line.strip())
+
+
+def _is_comment(token: tokenize.TokenInfo) -> bool:
+    return token.type == tokenize.COMMENT
+
+
+def _silent(tree: ast.Module) -> list[ast.stmt]:
+    """Docstrings, and imports from tunebench that stand on lines of their own."""
+    found: list[ast.stmt] = []
+    for node in ast.walk(tree):
+        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            found.append(node.body[0])
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "tunebench":
+            found.append(node)
+    busy = [node for node in ast.walk(tree) if isinstance(node, ast.stmt) and not isinstance(node, _DOCUMENTED)]
+    return [one for one in found if not any(other is not one and _share_a_line(one, other) for other in busy)]
+
+
+def _share_a_line(one: ast.stmt, other: ast.stmt) -> bool:
+    """Whether a statement begins or ends on a line of another one: `import a; b()`."""
+    lines = range(one.lineno, (one.end_lineno or one.lineno) + 1)
+    return other.lineno in lines or (other.end_lineno or other.lineno) in lines

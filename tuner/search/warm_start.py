@@ -1,0 +1,125 @@
+"""Knowledge carried over: what earlier studies of a kernel say about a new one.
+
+Earlier are studies of other problems, on other devices, or of another version of the kernel's source. They give a new
+study its first trials, several of them, since the best of one device can be far off on another. Times are only ever
+compared within one study.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.space import ValidSpace, Value
+from tunebench.tuner.study.history import Carried
+
+MOST_CARRIED = 8
+"""First trials that come from earlier studies."""
+
+_GOOD = 1.5
+"""A configuration is worth carrying over if its time was within so many times its study's best."""
+
+_APART = 3
+"""Tunables that two carried configurations differ in, as long as there are such."""
+
+_MAPPED = 1 << 14
+"""In spaces of up to this size an invalid configuration is mapped to the nearest valid one."""
+
+
+WORTH_KNOWING = 4 * MOST_CARRIED
+"""The fastest trials of an earlier study that are looked at: some are alike, or not valid here."""
+
+
+@dataclass(frozen=True)
+class EarlierTrial:
+    """A configuration that was right in an earlier study.
+
+    Attributes:
+        name: for people, such as `trial 12`.
+    """
+
+    name: str
+    configuration: Mapping[str, Value]
+    time_ms: float
+
+
+@dataclass(frozen=True)
+class EarlierStudy:
+    """Trials whose times can be compared with each other.
+
+    Attributes:
+        description: for people: the problem, the device, and what else is different.
+        distance: see `distance`.
+        trials: its fastest ones, the fastest first.
+    """
+
+    description: str
+    distance: float
+    trials: Sequence[EarlierTrial]
+
+
+def distance(
+    problem: Problem, other: Problem, *, same_device: bool, same_architecture: bool, same_source: bool
+) -> float:
+    """How far an earlier study is from a new one: 1 for each factor of four in a size, and for everything else that is
+    different (the dtype, the options, the kind of device, its architecture, the kernel's source)."""
+    both = problem.axes.keys() & other.axes.keys()
+    sizes = sum(abs(math.log(max(problem.axes[name], 0.5) / max(other.axes[name], 0.5), 4)) for name in both)
+    others = len(problem.axes.keys() ^ other.axes.keys())
+    others += (problem.dtype != other.dtype) + (problem.options != other.options)
+    return sizes + others + (not same_device) + (not same_architecture) + (not same_source)
+
+
+def carry_over(space: ValidSpace, studies: Sequence[EarlierStudy], most: int = MOST_CARRIED) -> list[Carried]:
+    """The configurations that a new study begins with: good in the studies that they come from, and diverse.
+
+    The studies share the places in proportion to 1/(1 + distance) (d'Hondt's method). Each place goes to the fastest
+    configuration of its study that differs from those chosen in three tunables, or else in two, or in one. One that is
+    not valid here stands for the nearest valid one, and is dropped where that differs from it in more than two.
+    """
+    chosen: dict[int, Carried] = {}
+    open_to = {number: _good(study) for number, study in enumerate(studies)}
+    places = dict.fromkeys(open_to, 0)
+    while len(chosen) < most and open_to:
+        turn = max(open_to, key=lambda i: (1 / (1 + studies[i].distance) / (1 + places[i]), -i))
+        found = _next(space, open_to[turn], list(chosen))
+        if found is None:
+            del open_to[turn]
+            continue
+        number, trial = found
+        open_to[turn].remove(trial)
+        places[turn] += 1
+        chosen[number] = Carried(space[number], f"{trial.name}, {studies[turn].description}")
+    return list(chosen.values())
+
+
+def _good(study: EarlierStudy) -> list[EarlierTrial]:
+    return [trial for trial in study.trials[:WORTH_KNOWING] if trial.time_ms <= _GOOD * study.trials[0].time_ms]
+
+
+def _next(space: ValidSpace, trials: list[EarlierTrial], chosen: Sequence[int]) -> tuple[int, EarlierTrial] | None:
+    """The fastest of a study's trials that is new and unlike those chosen."""
+    numbered = [(number, trial) for trial in trials if (number := number_of(space, trial.configuration)) is not None]
+    rows = space.indices
+    for apart in range(_APART, 0, -1):
+        for number, trial in numbered:
+            if all((rows[number] != rows[other]).sum() >= apart for other in chosen):
+                return number, trial
+    return None
+
+
+def number_of(space: ValidSpace, values: Mapping[str, Value], most: int = 2) -> int | None:
+    """A configuration's number here, or that of the valid one nearest to it; None where that is not near.
+
+    Args:
+        most: tunables in which the two may differ.
+    """
+    number = space.find(values)
+    # What shares no tunable is another kernel's.
+    if number is not None or len(space) > _MAPPED or not values.keys() & set(space.space.names):
+        return number
+    nearest = space.nearest({**space.space.default, **values})
+    found = space[nearest]
+    return nearest if sum(name in values and values[name] != found[name] for name in found) <= most else None

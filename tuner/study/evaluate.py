@@ -1,0 +1,354 @@
+"""The only pipeline from a configuration to a trial's result: build -> check -> measure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, cast
+
+import torch
+
+from tunebench.tuner.compile.base import Build, Compiler
+from tunebench.tuner.device import Device
+from tunebench.tuner.errors import DeviceLostError, LaunchError, UserError
+from tunebench.tuner.gate.battery import Depth, run_battery
+from tunebench.tuner.gate.contender import KernelContender
+from tunebench.tuner.gate.harness import Answers, Rig
+from tunebench.tuner.gate.oracle import Oracle, consult_reference
+from tunebench.tuner.gate.quick import Licence, QuickGate, pinned
+from tunebench.tuner.gate.sanitizer import sanitize
+from tunebench.tuner.gate.stage_log import Record
+from tunebench.tuner.kernel import Kernel, Mode, ModelFactory, Plan, TunableModel
+from tunebench.tuner.problem import Problem, Work
+from tunebench.tuner.reference import Reference
+from tunebench.tuner.result import CONTROL, Baseline, Comparison, Measurement, Stage, TrialResult, TrialStatus, Verdict
+from tunebench.tuner.space import Configuration
+from tunebench.tuner.study.history import PastTrial
+from tunebench.tuner.study.identity import WatchedConfiguration, run_key
+from tunebench.tuner.timing.confirm import Samples, choose, confirm, control_ratio, medians_of, speedup
+from tunebench.tuner.timing.measure import Call, Control, clocks_for, copy_of, measure_steadily, pick_clock
+from tunebench.tuner.timing.roofline import floor_ms
+from tunebench.tuner.timing.torch_compile import CompiledReferenceError, compile_reference
+
+SEEDS = (1, 2)
+"""Seeds of the inputs that every variant is checked on."""
+
+Finalist = tuple[Configuration, Build]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kernel's model and its reference on one device, for one problem, with the same weights.
+
+    Attributes:
+        reference: the reference in the problem's mode, ready to call.
+        model: the `ModelNew` that carries the reference's weights.
+        oracle: the reference's answers.
+        answers: the reference for whatever else the gate asks.
+    """
+
+    kernel: Kernel
+    problem: Problem
+    device: Device
+    reference: torch.nn.Module
+    factory: ModelFactory
+    model: TunableModel
+    oracle: Oracle
+    answers: Answers
+
+    @classmethod
+    def prepare(
+        cls, kernel: Kernel, factory: ModelFactory, reference: Reference, mode: Mode, device: Device
+    ) -> Subject:
+        """Build both models on the device, in this mode, and ask the reference for its answers.
+
+        Raises:
+            UserError: the model cannot serve the reference's own inputs with a kernel, or takes them for another mode.
+        """
+        where = device.torch_device
+        original = mode.put(reference.make_model(0, where))
+        module = mode.put(reference.make_model(0, where, cast(Callable[..., torch.nn.Module], factory)))
+        module.load_state_dict(original.state_dict())
+        model = cast(TunableModel, module)
+        oracle = consult_reference(reference, original, where, SEEDS)
+        problem = model.problem(*oracle.cases[0].inputs)
+        if problem is None:
+            raise UserError(f"kernel '{kernel.name}' cannot serve its reference's inputs on {device.kind}")
+        if len(kernel.modes) > 1 and problem.options.get("mode") != mode:
+            raise UserError(
+                f"kernel '{kernel.name}' in mode '{mode}' takes its inputs for the problem {problem}: "
+                f"its `problem` must give the option mode={mode}"
+            )
+        answers = Answers(reference, oracle, where, mode)
+        return cls(kernel, problem, device, original, factory, model, oracle, answers)
+
+    @property
+    def work(self) -> Work:
+        """The least that one call must do."""
+        return self.kernel.work(self.problem)
+
+
+class Evaluator(Protocol):
+    """Turns configurations into results for one problem on one device, wherever that happens."""
+
+    problem: Problem
+    device: Device
+
+    def evaluate(
+        self,
+        configuration: Configuration,
+        build: Build,
+        incumbent: PastTrial | None = None,
+        finalist_ms: float | None = None,
+    ) -> TrialResult:
+        """One configuration's result; a variant that fails is a result as well.
+
+        Args:
+            incumbent: the best correct trial so far; others are timed by the clock that it was timed by.
+            finalist_ms: whatever is faster would be a finalist and goes through the full battery; None for everything.
+        """
+
+    def sanitize(self, finalists: Sequence[Finalist]) -> list[Stage]:
+        """Each finalist's launches under compute-sanitizer, where it is installed."""
+
+    def compare(self, finalists: Sequence[Finalist], default: Finalist | None) -> Comparison:
+        """Time the finalists and the baselines interleaved, and name the winner.
+
+        Args:
+            finalists: the simplest first, without the default.
+            default: the kernel's default configuration, where it is correct.
+        """
+
+    def close(self) -> None:
+        """Let go of the device."""
+
+
+class LocalEvaluator:
+    """Evaluates in this process; a variant that crashes takes the process with it.
+
+    Args:
+        compiled: compare with the reference under torch.compile as well, which takes tens of seconds to compile.
+    """
+
+    def __init__(self, subject: Subject, compiler: Compiler, *, compiled: bool = False) -> None:
+        self._compiled = compiled
+        self.problem = subject.problem
+        self.device = subject.device
+        self._subject = subject
+        self._compiler = compiler
+        self._clocks = clocks_for(subject.device, subject.work)
+        self._control = Control(subject.device, self._clocks[-1])
+        self._inputs = subject.oracle.cases[0].inputs
+        self._floor_ms: float | None = None
+        self._quick = QuickGate(cast(torch.nn.Module, subject.model), subject.oracle, Licence.of(subject.kernel))
+
+    def reference_seconds(self) -> float:
+        """What one call of the reference takes, roughly: for deadlines."""
+        started = time.perf_counter()
+        with torch.no_grad():
+            self._subject.reference(*self._inputs)
+            self._synchronise()
+        return time.perf_counter() - started
+
+    def close(self) -> None:
+        """Nothing to let go of: the tensors go with this object."""
+
+    def evaluate(
+        self,
+        configuration: Configuration,
+        build: Build,
+        incumbent: PastTrial | None = None,
+        finalist_ms: float | None = None,
+    ) -> TrialResult:
+        """See `Evaluator.evaluate`.
+
+        Raises:
+            DeviceLostError: the variant left the device unusable for this process.
+        """
+        watched = WatchedConfiguration(configuration)
+        result = self._evaluate(configuration, watched, build, incumbent, finalist_ms)
+        # An error while running may be the moment's; what was timed or refused is the run's own.
+        known = result.status.timed or result.status is TrialStatus.CORRECTNESS
+        return replace(result, run_key=run_key(build, watched)) if known else result
+
+    def _evaluate(
+        self,
+        configuration: Configuration,
+        watched: WatchedConfiguration,
+        build: Build,
+        incumbent: PastTrial | None,
+        finalist_ms: float | None,
+    ) -> TrialResult:
+        seconds = {"compile": build.seconds}
+        verdict = measurement = None
+        try:
+            started = time.perf_counter()
+            plan = self._plan(watched, build)
+            prepare = pinned(self._subject.model, plan)
+            verdict = self._quick.check(prepare, Record())
+            self._synchronise()
+            seconds["check"] = time.perf_counter() - started
+            if not verdict.passed:
+                return _refused(configuration, build, verdict, seconds)
+            started = time.perf_counter()
+            call = self._call(plan)
+            measurement, hopeless = self._measure(call, incumbent)
+            timed = call()  # one more turn of the timed loop
+            verdict = self._above_floor(verdict, measurement)
+            seconds["measure"] = time.perf_counter() - started
+            if not verdict.passed:
+                return _refused(configuration, build, verdict, seconds)
+            started = time.perf_counter()
+            verdict = self._quick.check_again(prepare, verdict, timed)
+            if verdict.passed and not hopeless and (finalist_ms is None or measurement.median_ms < finalist_ms):
+                verdict = self._prove(configuration, build, verdict)
+            self._synchronise()
+            seconds["check"] += time.perf_counter() - started
+            if not verdict.passed:
+                return _refused(configuration, build, verdict, seconds)
+        # torch reports errors of the device as RuntimeError (torch.AcceleratorError, OutOfMemoryError).
+        except (LaunchError, RuntimeError) as error:
+            self._require_alive(error)
+            return TrialResult(configuration, TrialStatus.RUNTIME, build, message=str(error), seconds=seconds)
+        finally:
+            self._subject.model.pin(None)
+        status = TrialStatus.PRUNED if hopeless else TrialStatus.CORRECT
+        message = "hopelessly slower than the best so far" if hopeless else ""
+        return TrialResult(configuration, status, build, verdict, measurement, message, seconds)
+
+    def compare(self, finalists: Sequence[Finalist], default: Finalist | None) -> Comparison:
+        """See `Evaluator.compare`: the rounds and what they decide are `confirm.py`'s."""
+        candidates = {} if default is None else {Baseline.DEFAULT.value: self._plan(*default)}
+        candidates |= {f"finalist {number}": self._plan(*finalist) for number, finalist in enumerate(finalists)}
+        compiled, missing = self._compiled_call()
+        baselines = {Baseline.REFERENCE: self._reference_call()} | compiled | self._copy_call()
+        calls: dict[str, Call] = {baseline.value: call for baseline, call in baselines.items()}
+        calls |= {name: self._pinned_call(plan) for name, plan in candidates.items()}
+        if default is None:
+            pivot, twin = Baseline.REFERENCE, self._reference_call()
+        else:
+            pivot, twin = Baseline.DEFAULT, self._pinned_call(candidates[Baseline.DEFAULT])
+        with torch.no_grad():
+            samples = confirm(calls, pivot, twin, pick_clock(self._clocks, list(calls.values())), self._control)
+        self._subject.model.pin(None)
+        winner = choose(list(candidates), samples, pivot)
+        kept: Samples = {"best": samples[winner]} | {
+            name: values for name, values in samples.items() if name in (*Baseline, CONTROL)
+        }
+        return Comparison(
+            best=candidates[winner].configuration,
+            medians_ms=medians_of(kept),
+            samples_ms=kept,
+            speedups={name: speedup(samples[winner], kept[name]) for name in Baseline if name in kept},
+            missing=missing,
+            control=control_ratio(samples, pivot),
+            conditions=self._control.conditions(),
+        )
+
+    def duel(self, first: Finalist | None, second: Finalist | None) -> Samples:
+        """Rounds of two contenders, `first` and `second`, and a copy of the second; None is the reference."""
+
+        def call_of(side: Finalist | None) -> Call:
+            return self._reference_call() if side is None else self._pinned_call(self._plan(*side))
+
+        calls, twin = {"first": call_of(first), "second": call_of(second)}, call_of(second)
+        with torch.no_grad():
+            samples = confirm(calls, "second", twin, pick_clock(self._clocks, [*calls.values(), twin]), self._control)
+        self._subject.model.pin(None)
+        return samples
+
+    def sanitize(self, finalists: Sequence[Finalist]) -> list[Stage]:
+        """See `Evaluator.sanitize`."""
+        return sanitize([Rig(self._subject.answers, self._contender(*finalist)) for finalist in finalists])
+
+    def _prove(self, configuration: Configuration, build: Build, verdict: Verdict) -> Verdict:
+        """The same verdict with the stages of the full battery."""
+        record = Record(stages=verdict.stages, errors=verdict.errors)
+        run_battery(self._subject.answers, self._contender(configuration, build), record, Depth.FINALIST)
+        return record.verdict(verdict.tolerance)
+
+    def _contender(self, configuration: Configuration, build: Build) -> KernelContender:
+        subject = self._subject
+        return KernelContender(subject.kernel, subject.factory, configuration, self._compiler, build, builds_more=False)
+
+    def _measure(self, call: Call, incumbent: PastTrial | None) -> tuple[Measurement, bool]:
+        """Time a call by the incumbent's clock, so that the two can be ranked."""
+        if incumbent is None:
+            return measure_steadily(call, pick_clock(self._clocks, [call]), self._control)
+        clock = next((one for one in self._clocks if one.name == incumbent.clock), self._clocks[-1])
+        return measure_steadily(call, clock, self._control, incumbent.median_ms)
+
+    def _above_floor(self, verdict: Verdict, measurement: Measurement) -> Verdict:
+        """The verdict, refused where the time is less than the memory needs: such a call has not done the work."""
+        started = time.perf_counter()
+        if self._floor_ms is None:
+            self._floor_ms = floor_ms(self._subject.work, self._subject.device, self._clocks[-1])
+        if measurement.median_ms >= self._floor_ms:
+            return verdict
+        reason = (
+            f"timed at {measurement.median_ms:.4g} ms, but moving {self._subject.work.bytes:,} bytes takes "
+            f"{self._floor_ms:.4g} ms at least: it does not do the work in every call"
+        )
+        stage = Stage("roofline", False, time.perf_counter() - started, reason)
+        return verdict.refused_by(stage)
+
+    def _compiled_call(self) -> tuple[dict[Baseline, Call], dict[Baseline, str]]:
+        """The reference under torch.compile where that is wanted, or why it is missing."""
+        if not self._compiled:
+            return {}, {}
+        try:
+            compiled = compile_reference(self._subject.reference, self._inputs)
+        except CompiledReferenceError as error:
+            return {}, {Baseline.COMPILED: str(error)}
+        return {Baseline.COMPILED: lambda: compiled(*self._inputs)}, {}
+
+    def _reference_call(self) -> Call:
+        return lambda: self._subject.reference(*self._inputs)
+
+    def _copy_call(self) -> dict[Baseline, Call]:
+        """A copy of as many bytes as the problem must move; nothing where memory has no room for it."""
+        copy = copy_of(self._subject.work.bytes, self._subject.device)
+        return {} if copy is None else {Baseline.COPY: copy}
+
+    def _plan(self, configuration: Configuration, build: Build) -> Plan:
+        subject = self._subject
+        module = self._compiler.load(build, subject.device.index)
+        return Plan(configuration, subject.problem, subject.device, module)
+
+    def _call(self, plan: Plan) -> Call:
+        """The whole forward under a plan, pinned once."""
+        model, inputs = self._subject.model, self._inputs
+        model.pin(plan)
+
+        def call() -> object:
+            with torch.no_grad():
+                return model(*inputs)
+
+        return call
+
+    def _pinned_call(self, plan: Plan) -> Call:
+        """The whole forward under a plan that is pinned anew each time, for calls that take turns."""
+        model, inputs = self._subject.model, self._inputs
+
+        def call() -> object:
+            model.pin(plan)
+            return model(*inputs)
+
+        return call
+
+    def _require_alive(self, error: Exception) -> None:
+        """An error that the device does not recover from (an illegal address, say) ends every later call as well."""
+        try:
+            self._synchronise()
+        except RuntimeError:
+            raise DeviceLostError(str(error)) from error
+
+    def _synchronise(self) -> None:
+        if self._subject.device.torch_device.type == "cuda":
+            torch.cuda.synchronize(self._subject.device.index)
+
+
+def _refused(configuration: Configuration, build: Build, verdict: Verdict, seconds: Mapping[str, float]) -> TrialResult:
+    status = TrialStatus.CORRECTNESS
+    return TrialResult(configuration, status, build, verdict, message=verdict.reason, seconds=seconds)

@@ -1,0 +1,377 @@
+"""A study: ask -> build ahead -> evaluate -> record -> tell, until the budget is spent; then the finalists' comparison.
+
+The trial log is the only truth. The Optuna study that samplers see lives in memory and is rebuilt from the log, so
+that a process killed at any moment leaves nothing that could disagree.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import optuna
+from optuna.trial import TrialState
+
+from tunebench.tuner.compile.base import Build, Compiler
+from tunebench.tuner.compile.building import Building, BuildQueue
+from tunebench.tuner.compile.cache import BuildCache
+from tunebench.tuner.errors import CompileError, CompileTimeoutError
+from tunebench.tuner.gate.battery import proven
+from tunebench.tuner.kernel import Kernel
+from tunebench.tuner.result import Comparison, Stage, TrialResult, TrialStatus
+from tunebench.tuner.search.sampler import PoolSampler, SpaceExhausted
+from tunebench.tuner.space import Configuration, ValidSpace
+from tunebench.tuner.study.evaluate import Evaluator, Finalist
+from tunebench.tuner.study.history import Carried, PastTrial, TrialLog
+from tunebench.tuner.study.identity import KnownRuns
+
+FINALISTS = 5
+"""So many of the best screened configurations are timed again, interleaved."""
+
+_MAX_COMPILE_WORKERS = 16
+
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When a study ends.
+
+    Attributes:
+        trials: in all, those of earlier runs of the same study included.
+        seconds: of this run; None for no limit.
+        stop_early: end when the search has settled, see `PoolSampler.settled`.
+    """
+
+    trials: int
+    seconds: float | None = None
+    stop_early: bool = False
+
+
+class Ending(enum.StrEnum):
+    """Why a run of a study ended."""
+
+    BUDGET = "budget"
+    EXHAUSTED = "exhausted"
+    SETTLED = "settled"
+    """Another trial was expected to gain less than the timing can tell."""
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a running study stands.
+
+    Attributes:
+        done, planned: trials, those of earlier runs included.
+        here: trials of this run.
+        seconds: since this run began.
+        best_ms, default_ms: medians so far; None before there is one.
+        last: the result that was just recorded; None at the start.
+    """
+
+    done: int
+    planned: int
+    here: int
+    seconds: float
+    best_ms: float | None
+    default_ms: float | None
+    last: TrialResult | None
+
+    @property
+    def per_second(self) -> float:
+        """Trials a second in this run."""
+        return self.here / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Until the planned trials are done, at this run's rate."""
+        return (self.planned - self.done) / self.per_second if self.per_second else None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a study has found so far.
+
+    Attributes:
+        counts: trials by status, all runs.
+        comparison: None where nothing was correct or the run was cut short.
+        proven: every valid configuration has been measured, so the best is the best there is.
+        refusals: the first line of each kind of failure and how often it came, in this run.
+        sanitizer: what compute-sanitizer was asked about the finalists, or why it was not; empty without finalists.
+        seconds: of this run.
+    """
+
+    trials: int
+    space_size: int
+    counts: Mapping[TrialStatus, int]
+    best: PastTrial | None
+    comparison: Comparison | None
+    ending: Ending
+    proven: bool
+    refusals: Mapping[str, int]
+    sanitizer: str
+    seconds: float
+
+
+@dataclass
+class _InFlight:
+    trial: optuna.Trial
+    configuration: Configuration
+    building: Building
+
+
+class StudyRun:
+    """One run of a study: a kernel's valid space, tried by an evaluator.
+
+    Args:
+        carried: what to try after the default, before the strategy's own proposals.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        evaluator: Evaluator,
+        space: ValidSpace,
+        compiler: Compiler,
+        sampler: PoolSampler,
+        log: TrialLog,
+        cache: BuildCache | None = None,
+        carried: Sequence[Carried] = (),
+    ) -> None:
+        workers = min(_MAX_COMPILE_WORKERS, len(os.sched_getaffinity(0)))
+        self._kernel = kernel
+        self._evaluator = evaluator
+        self._space = space
+        self._sampler = sampler
+        self._log = log
+        self._carried = carried
+        self._queue = BuildQueue(compiler, cache or BuildCache(), workers)
+        self._ahead = workers
+        self._past: list[PastTrial] = []
+        self._runs = KnownRuns()
+        self._repeats: set[int] = set()
+        for trial in log.past():
+            self._remember(trial)
+        self._study = self._rebuild()
+        self._refusals: Counter[str] = Counter()
+        self._sanitizer = ""
+        self._started = time.monotonic()
+
+    def run(self, budget: Budget, report: Callable[[Progress], None] = lambda _: None) -> Outcome:
+        """Go on until the budget is spent, the space is exhausted, or Ctrl-C; everything done is recorded.
+
+        Raises:
+            CompilerMissingError: the compiler went away.
+            WorkerError: the evaluator cannot go on; everything done is recorded.
+        """
+        self._started = time.monotonic()
+        already = len(self._past)
+        comparison = None
+        carried = [self._space.find(one.configuration) for one in self._carried]
+        self._sampler.first(self._study, [self._space.default, *(number for number in carried if number is not None)])
+        try:
+            report(self._progress(already, budget, None))
+            ending = self._search(budget, already, report)
+            comparison = self._conclude()
+        except KeyboardInterrupt:
+            ending = Ending.INTERRUPTED
+        finally:
+            self._queue.close()
+        return Outcome(
+            trials=len(self._past),
+            space_size=len(self._space),
+            counts=Counter(trial.status for trial in self._past),
+            best=self._ranked()[0] if self._ranked() else None,
+            comparison=comparison,
+            ending=ending,
+            proven=len({trial.configuration for trial in self._past}) == len(self._space),
+            refusals=dict(self._refusals),
+            sanitizer=self._sanitizer,
+            seconds=time.monotonic() - self._started,
+        )
+
+    def _search(self, budget: Budget, already: int, report: Callable[[Progress], None]) -> Ending:
+        flying: deque[_InFlight] = deque()
+        while True:
+            if budget.seconds is not None and time.monotonic() - self._started >= budget.seconds:
+                return Ending.BUDGET
+            if budget.stop_early and self._sampler.settled(self._study):
+                return Ending.SETTLED
+            while len(self._past) + len(flying) < budget.trials and len(flying) <= self._ahead:
+                try:
+                    flying.append(self._ask())
+                except SpaceExhausted:
+                    break
+            if not flying:
+                return Ending.BUDGET if len(self._past) >= budget.trials else Ending.EXHAUSTED
+            report(self._progress(already, budget, self._finish(flying.popleft())))
+
+    def _ask(self) -> _InFlight:
+        trial, number = self._sampler.ask(self._study)
+        configuration = self._space[number]
+        return _InFlight(trial, configuration, self._submit(configuration))
+
+    def _submit(self, configuration: Configuration) -> Building:
+        return self._queue.submit(self._kernel, configuration, self._evaluator.problem, self._evaluator.device)
+
+    def _finish(self, flight: _InFlight) -> TrialResult:
+        result = self._result_of(flight)
+        self._record(result)
+        median_ms = result.measurement.median_ms if result.measurement else None
+        if result.status is TrialStatus.CORRECT:
+            self._study.tell(flight.trial, median_ms)
+        else:
+            # Optuna's samplers do not see FAIL trials; a failure is told as PRUNED, a hopeless time as its value.
+            if median_ms is not None:
+                flight.trial.report(median_ms, step=0)
+            self._study.tell(flight.trial, state=TrialState.PRUNED)
+        return result
+
+    def _result_of(self, flight: _InFlight) -> TrialResult:
+        started = time.perf_counter()
+        try:
+            build = flight.building.result()
+        except CompileError as error:
+            status = TrialStatus.TIMEOUT if isinstance(error, CompileTimeoutError) else TrialStatus.COMPILE
+            return TrialResult(flight.configuration, status, message=f"{error}\n{error.log}")
+        waited = time.perf_counter() - started
+        same = self._runs.same_as(flight.configuration, build)
+        if same is not None:
+            return self._repeated(same, flight.configuration, build, waited)
+        ranked = self._ranked()
+        incumbent = ranked[0] if ranked else None
+        result = self._evaluator.evaluate(flight.configuration, build, incumbent, _finalist_ms(ranked))
+        return replace(result, seconds={"wait": waited, **result.seconds})
+
+    def _repeated(self, number: int, configuration: Configuration, build: Build, waited: float) -> TrialResult:
+        """The result of a configuration that would only run again what an earlier trial has run."""
+        earlier = self._log.result(number)
+        key = next(trial.run_key for trial in self._past if trial.number == number)
+        note = f"not run: the same machine code and the same launches as trial {number} of this study, repeated here"
+        message = note if earlier.status.timed else f"{earlier.message}\n{note}"
+        seconds = {"wait": waited, "compile": build.seconds}
+        return replace(earlier, configuration=configuration, build=build, message=message, seconds=seconds, run_key=key)
+
+    def _record(self, result: TrialResult) -> None:
+        # Not their count: results may have been pruned from between.
+        number = self._past[-1].number + 1 if self._past else 0
+        self._log.record(number, result)
+        self._remember(PastTrial.of(number, result))
+        if not result.status.timed:
+            self._refusals[f"{result.status}: {result.message.splitlines()[0]}"] += 1
+
+    def _remember(self, trial: PastTrial) -> None:
+        self._past.append(trial)
+        if trial.run_key is not None and not self._runs.add(trial.run_key, trial.number):
+            self._repeats.add(trial.number)
+
+    def _conclude(self) -> Comparison | None:
+        sane: dict[Configuration, Finalist] = {}
+        # A refusal makes room among the finalists for others, until all of them stand.
+        while unasked := [trial for trial in self._contenders() if trial.configuration not in sane]:
+            finalists = [self._built(one.configuration) for one in unasked if self._proves(one)]
+            sane |= {finalist[0]: finalist for finalist in self._sane(finalists)}
+        contenders = [sane[trial.configuration] for trial in self._contenders()]
+        if not contenders:
+            return None
+        default = self._space[self._space.default]
+        baseline = next((finalist for finalist in contenders if finalist[0] == default), None)
+        comparison = self._evaluator.compare([one for one in contenders if one is not baseline], baseline)
+        self._log.conclude(comparison)
+        return comparison
+
+    def _contenders(self) -> list[PastTrial]:
+        """What is timed again, the simplest first, and the default configuration last, where it is correct."""
+        ranked = {trial.configuration: trial for trial in self._ranked()}
+        default = self._space[self._space.default]
+        finalists = self._space.simplest_first(list(ranked)[:FINALISTS])
+        wanted = [one for one in finalists if one != default] + [default] * (default in ranked)
+        return [ranked[one] for one in wanted]
+
+    def _proves(self, trial: PastTrial) -> bool:
+        """Whether a trial is proven; one that was no finalist when it was recorded is put through the battery now."""
+        verdict = self._log.result(trial.number).verdict
+        if verdict is not None and proven(verdict):
+            return True
+        again = self._evaluator.evaluate(*self._built(trial.configuration))
+        if again.status.timed:
+            return True
+        stages = again.verdict.stages if again.verdict else ()
+        died = Stage(again.status.value, False, 0.0, again.message)
+        self._refuse(trial.configuration, next((stage for stage in stages if not stage.passed), died))
+        return False
+
+    def _sane(self, finalists: Sequence[Finalist]) -> list[Finalist]:
+        """Those in which compute-sanitizer, where it is installed, finds nothing; the others are refused."""
+        if not finalists:
+            return []
+        stages = self._evaluator.sanitize(finalists)
+        for (configuration, _), stage in zip(finalists, stages, strict=True):
+            if not stage.passed:
+                self._refuse(configuration, stage)
+        asked = (stage.detail for stage in stages if stage.passed)
+        self._sanitizer = next(asked, self._sanitizer or "nothing passed")
+        return [finalist for finalist, stage in zip(finalists, stages, strict=True) if stage.passed]
+
+    def _refuse(self, configuration: Configuration, stage: Stage) -> None:
+        """Take a trial back, with those that only repeat it."""
+        trial = next(one for one in self._past if one.configuration == configuration)
+        gone = [one for one in self._past if one is trial or (trial.run_key and one.run_key == trial.run_key)]
+        self._log.refuse([one.number for one in gone], stage)
+        self._past = [one.refused() if one in gone else one for one in self._past]
+        self._refusals[f"{stage.name}, {configuration}: {stage.detail}"] += 1
+
+    def _built(self, configuration: Configuration) -> Finalist:
+        return configuration, self._submit(configuration).result()
+
+    def _ranked(self) -> list[PastTrial]:
+        """Correct trials that were run, fastest first, all of them timed by the clock of the first one."""
+        run = (trial for trial in self._past if trial.number not in self._repeats)
+        correct = [trial for trial in run if trial.status is TrialStatus.CORRECT]
+        correct = [trial for trial in correct if trial.clock == correct[0].clock]
+        return sorted(correct, key=lambda trial: trial.median_ms or 0.0)
+
+    def _progress(self, already: int, budget: Budget, last: TrialResult | None) -> Progress:
+        ranked = self._ranked()
+        default = self._space[self._space.default]
+        return Progress(
+            done=len(self._past),
+            planned=min(budget.trials, len(self._space)),
+            here=len(self._past) - already,
+            seconds=time.monotonic() - self._started,
+            best_ms=ranked[0].median_ms if ranked else None,
+            default_ms=next((trial.median_ms for trial in self._past if trial.configuration == default), None),
+            last=last,
+        )
+
+    def _rebuild(self) -> optuna.Study:
+        """The Optuna study that this log's trials make."""
+        study = optuna.create_study(sampler=self._sampler, direction="minimize")
+        for past in self._past:
+            correct = past.status is TrialStatus.CORRECT
+            study.add_trial(
+                optuna.create_trial(
+                    state=TrialState.COMPLETE if correct else TrialState.PRUNED,
+                    value=past.median_ms,
+                    params=dict(past.configuration),
+                    distributions={
+                        name: optuna.distributions.CategoricalDistribution(self._space.space.tunable(name).values)
+                        for name in past.configuration
+                    },
+                )
+            )
+        return study
+
+
+def _finalist_ms(ranked: Sequence[PastTrial]) -> float | None:
+    """Whatever is timed below this may be a finalist, now or at the end; None where everything may.
+
+    Such a trial is proven before it is recorded, so that nothing unproven ever leads. Later trials only push others
+    back, so that what is no finalist when it is recorded never becomes one.
+    """
+    return ranked[FINALISTS - 1].median_ms if len(ranked) >= FINALISTS else None

@@ -1,0 +1,1 @@
+"""Time: how it is taken, when there is enough of it, and what it decides."""
