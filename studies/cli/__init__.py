@@ -6,18 +6,23 @@ from typing import Annotated
 
 import typer
 
-import tunebench.studies.cli.exchange  # noqa: F401 (adds its commands to `database_app`)
 from tunebench import __version__
 from tunebench.studies.cli.bench import bench
+from tunebench.studies.cli.best import best
 from tunebench.studies.cli.check import check
 from tunebench.studies.cli.compare import compare
-from tunebench.studies.cli.database import database_app, prune
+from tunebench.studies.cli.dashboard import dashboard
+from tunebench.studies.cli.db import database_app
 from tunebench.studies.cli.diff import diff
-from tunebench.studies.cli.pictures import dashboard, report
+from tunebench.studies.cli.doctor import doctor
+from tunebench.studies.cli.prune import prune
+from tunebench.studies.cli.query import query
 from tunebench.studies.cli.replay import replay
-from tunebench.studies.cli.results import best, query, show, trials
+from tunebench.studies.cli.report import report
 from tunebench.studies.cli.ship import ship
-from tunebench.studies.cli.tuning import doctor, tune
+from tunebench.studies.cli.show import show
+from tunebench.studies.cli.trials import trials
+from tunebench.studies.cli.tune import tune
 
 app = typer.Typer(
     name="tunebench",
@@ -44,7 +49,9 @@ def _root(
     del version
 
 
-for command in (tune, check, bench, compare, best, trials, show, query, diff, prune, report, dashboard, replay, ship):
+for command in (
+    *(tune, check, bench, compare, replay, ship),
+    *(best, trials, show, query, diff, report, dashboard, prune, doctor),
+):
     app.command()(command)
-app.command()(doctor)
 app.add_typer(database_app)

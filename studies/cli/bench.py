@@ -6,17 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tunebench.studies.cli.options import (
-    CsvOption,
-    DatabaseOption,
-    JsonOption,
-    output_width,
-    parse_sizes,
-    parse_values,
-    print_csv,
-    print_json,
-    require_one_form,
-)
+from tunebench.studies.cli.options import CsvOption, DatabaseOption, JsonOption, parse_sizes, parse_values
+from tunebench.studies.cli.output import output_width, print_csv, print_json, require_one_form
 
 if TYPE_CHECKING:
     from rich.console import Console

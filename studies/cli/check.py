@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from tunebench.studies.cli.options import JsonOption, parse_sizes, parse_values, print_json
+from tunebench.studies.cli.options import JsonOption, parse_sizes, parse_values
+from tunebench.studies.cli.output import print_json
 
 
 def check(

@@ -7,14 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tunebench.studies.cli.options import (
-    DatabaseOption,
-    JsonOption,
-    output_width,
-    parse_sizes,
-    parse_tunables,
-    print_json,
-)
+from tunebench.studies.cli.options import DatabaseOption, JsonOption, parse_sizes, parse_tunables
+from tunebench.studies.cli.output import output_width, print_json
 
 if TYPE_CHECKING:
     from tunebench.studies.compare import Duel, FileQuestion, KernelQuestion, KernelSide

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tunebench.studies.cli.options import DatabaseOption, JsonOption, output_width, print_json
+from tunebench.studies.cli.options import DatabaseOption, JsonOption
+from tunebench.studies.cli.output import output_width, print_json
 
 if TYPE_CHECKING:
     from tunebench.db.queries.differences import Difference, Pair

@@ -1,11 +1,7 @@
-"""What the commands share: options, and how values come in and go out."""
+"""What the commands share on the way in: options, and what their text means."""
 
 from __future__ import annotations
 
-import csv
-import json
-import sys
-from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from tunebench.db.connection.database import Database
+    from tunebench.tuner.compile.base import CompilerName
 
 DatabaseOption = Annotated[
     str | None,
@@ -20,6 +17,11 @@ DatabaseOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, and nothing else there.")]
 CsvOption = Annotated[bool, typer.Option("--csv", help="Print CSV on standard output, and nothing else there.")]
+KernelOption = Annotated[str | None, typer.Option("--kernel", help="Only this kernel.")]
+DeviceOption = Annotated[str | None, typer.Option(help="Only the device of this name.")]
+DtypeOption = Annotated[str | None, typer.Option(help="Only problems of this dtype, such as float32.")]
+ArchitectureOption = Annotated[str | None, typer.Option(help="Only devices of this architecture, such as sm_90.")]
+CompilerOption = Annotated[str | None, typer.Option(help="Only results of this compiler: nvrtc, inline or cpu.")]
 
 
 def _pairs(options: list[str], form: str) -> dict[str, str]:
@@ -71,30 +73,6 @@ def _value(text: str) -> bool | int | float | str:
     return text
 
 
-def print_json(values: object) -> None:
-    """JSON on standard output."""
-    print(json.dumps(values, indent=2, ensure_ascii=False))
-
-
-def print_csv(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """CSV (RFC 4180) with a header on standard output."""
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(rows)
-
-
-def require_one_form(*, as_json: bool, as_csv: bool) -> None:
-    """Refuse both at once.
-
-    Raises:
-        UserError: both were asked for.
-    """
-    from tunebench.tuner.errors import UserError
-
-    if as_json and as_csv:
-        raise UserError("--json and --csv are two forms of the same output: give one of them")
-
-
 def parse_moment(option: str, text: str | None) -> datetime | None:
     """A date or a time in ISO 8601; UTC where it names no zone.
 
@@ -114,11 +92,6 @@ def parse_moment(option: str, text: str | None) -> datetime | None:
         ) from None
 
 
-def output_width() -> int | None:
-    """The terminal's width; wide where the output is no terminal, so that rows stay on one line."""
-    return None if sys.stdout.isatty() else 240
-
-
 def known_kernel(name: str | None, database: Database) -> str | None:
     """A kernel's name, if it ships or has results here.
 
@@ -133,3 +106,17 @@ def known_kernel(name: str | None, database: Database) -> str | None:
     if name is not None and name not in known:
         raise UnknownNameError("kernel", name, known)
     return name
+
+
+def known_compiler(name: str | None) -> CompilerName | None:
+    """The compiler of that name.
+
+    Raises:
+        UnknownNameError: there is none.
+    """
+    from tunebench.tuner.compile.base import CompilerName
+    from tunebench.tuner.errors import UnknownNameError
+
+    if name is not None and name not in set(CompilerName):
+        raise UnknownNameError("compiler", name, list(CompilerName))
+    return CompilerName(name) if name else None

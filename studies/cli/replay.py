@@ -90,7 +90,7 @@ def _print_average(strategy: str, reports: list[ReplayReport]) -> None:
 def _print_values(reports: list[ReplayReport]) -> None:
     from dataclasses import asdict
 
-    from tunebench.studies.cli.options import print_json
+    from tunebench.studies.cli.output import print_json
 
     print_json([asdict(report) | {"score": report.score, "score_error": report.score_error} for report in reports])
 

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from tunebench.studies.cli.options import DatabaseOption, JsonOption, output_width, print_json
+from tunebench.studies.cli.options import DatabaseOption, JsonOption
+from tunebench.studies.cli.output import output_width, print_json
 
 
 def ship(

@@ -1,4 +1,4 @@
-"""`tune` and `doctor`."""
+"""`tune`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,8 @@ from typing import Annotated
 
 import typer
 
-from tunebench.studies.cli.options import (
-    DatabaseOption,
-    JsonOption,
-    output_width,
-    parse_sizes,
-    parse_tunables,
-    print_json,
-)
+from tunebench.studies.cli.options import DatabaseOption, JsonOption, parse_sizes, parse_tunables
+from tunebench.studies.cli.output import output_width, print_json
 
 
 def tune(
@@ -102,23 +96,3 @@ def tune(
         raise typer.Exit(130)
     if any(report.outcome.best is None for report in reports):
         raise typer.Exit(1)
-
-
-def doctor(db: DatabaseOption = None, as_json: JsonOption = False) -> None:
-    """What is on this machine: GPU, driver, compilers, database, and what will run where. Changes nothing."""
-    from dataclasses import asdict
-
-    from rich.console import Console
-
-    from tunebench.studies.doctor import examine
-    from tunebench.studies.tables import print_table
-
-    findings = examine(db)
-    if as_json:
-        print_json([asdict(finding) for finding in findings])
-        return
-    rows = [
-        ("yes" if finding.works else "no", finding.subject, "\n".join(filter(None, (finding.detail, finding.remedy))))
-        for finding in findings
-    ]
-    print_table(Console(width=output_width()), ("works", "what", "detail"), rows)

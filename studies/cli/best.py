@@ -1,0 +1,60 @@
+"""`best`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tunebench.studies.cli.options import (
+    ArchitectureOption,
+    CompilerOption,
+    CsvOption,
+    DatabaseOption,
+    DeviceOption,
+    DtypeOption,
+    JsonOption,
+    known_compiler,
+    known_kernel,
+)
+from tunebench.studies.cli.output import print_rows, require_one_form
+
+
+def best(
+    kernel: Annotated[str | None, typer.Argument(help="Only this kernel.")] = None,
+    device: DeviceOption = None,
+    dtype: DtypeOption = None,
+    architecture: ArchitectureOption = None,
+    compiler: CompilerOption = None,
+    any_source: Annotated[
+        bool, typer.Option("--any-source", help="Also results of other versions of the kernel's source.")
+    ] = False,
+    db: DatabaseOption = None,
+    as_json: JsonOption = False,
+    as_csv: CsvOption = False,
+) -> None:
+    """The best configuration of each kernel, problem and device. Exit code 1 where there is none."""
+    from tunebench.db.connection.database import open_database
+    from tunebench.db.queries.trials import best as best_rows
+    from tunebench.studies.tables import print_best
+
+    require_one_form(as_json=as_json, as_csv=as_csv)
+    with open_database(db, read_only=True) as database:
+        digests = _current_digests()
+        found = best_rows(
+            database,
+            kernel=known_kernel(kernel, database),
+            device=device,
+            dtype=dtype,
+            architecture=architecture,
+            compiler=known_compiler(compiler),
+        )
+    rows = [row for row in found if any_source or digests.get(row.kernel, row.source_digest) == row.source_digest]
+    print_rows(rows, print_best, "no result that meets these conditions", as_json=as_json, as_csv=as_csv)
+
+
+def _current_digests() -> dict[str, str]:
+    """The source digests of the shipped kernels as they are now."""
+    from tunebench.kernels.runtime.registry import kernel_names, load_model
+
+    return {name: load_model(name).kernel.digest for name in kernel_names()}

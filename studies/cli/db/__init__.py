@@ -1,0 +1,24 @@
+"""The `tunebench db` commands: the results database as a thing."""
+
+from __future__ import annotations
+
+import typer
+
+from tunebench.studies.cli.db.check import check
+from tunebench.studies.cli.db.export import export
+from tunebench.studies.cli.db.import_ import import_
+from tunebench.studies.cli.db.merge import merge
+from tunebench.studies.cli.db.stats import stats
+from tunebench.studies.cli.db.upgrade import upgrade
+
+database_app = typer.Typer(
+    name="db",
+    help="The results database itself: upgrade it, check it, count what is in it.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+for command in (upgrade, check, stats, export, merge):
+    database_app.command()(command)
+database_app.command("import")(import_)

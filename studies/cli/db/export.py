@@ -1,0 +1,42 @@
+"""`db export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tunebench.studies.cli.db.transfer import FormatOption, format_of, progress_of
+from tunebench.studies.cli.options import DatabaseOption, JsonOption
+from tunebench.studies.cli.output import print_json
+
+
+def export(
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FILE", help="Where to; compressed if it ends in .gz.")
+    ],
+    form: FormatOption = None,
+    kernel: Annotated[str | None, typer.Option(help="Only this kernel's studies.")] = None,
+    study: Annotated[int | None, typer.Option(help="Only this study.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+    db: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write results to a file: everything (jsonl, csv, parquet), or one study for other tuners (t4, kernel-tuner)."""
+    from tunebench.db.connection.database import open_database
+    from tunebench.db.entries.reader import Wanted, count_trials, wanted_studies
+    from tunebench.db.exchange.files import export_file
+
+    wanted = Wanted(kernel, study)
+    chosen = format_of(form, output)
+    with open_database(db, read_only=True) as database:
+        meant = wanted_studies(database, wanted)
+        total = count_trials(database, None if wanted == Wanted() else meant)
+        with progress_of("exporting", total) as progress:
+            done = export_file(database, output, chosen, wanted=wanted, replace=force, progress=progress)
+    files = [str(file) for file in done.files]
+    if as_json:
+        print_json({"files": files, "format": chosen.name, "studies": done.studies, "trials": done.trials})
+    else:
+        print(f"{done.trials} trials of {done.studies} studies written to {' and '.join(files)}")

@@ -1,0 +1,90 @@
+"""What `db export`, `db import` and `db merge` share: the format of a file, and how far they are."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tunebench.studies.cli.output import print_json
+
+if TYPE_CHECKING:
+    from tunebench.db.entries.bulk import Added
+    from tunebench.db.exchange.formats import Format
+
+_LINE_EVERY = 100_000
+
+FormatOption = Annotated[
+    str | None,
+    typer.Option("--format", help="jsonl, t4, kernel-tuner, csv or parquet. Default: by the file's name."),
+]
+
+
+def format_of(name: str | None, file: Path) -> Format:
+    """The format that was asked for, or the one that a file's name says.
+
+    Raises:
+        UserError: neither says one.
+    """
+    from tunebench.db.exchange.formats import FORMATS, FormatName, format_named
+    from tunebench.tuner.errors import UserError
+
+    if name is not None:
+        return format_named(name)
+    plain = file.name.lower().removesuffix(".gz")
+    for ending, found in (
+        (".jsonl", FormatName.JSON_LINES),
+        (".csv", FormatName.CSV),
+        (".parquet", FormatName.PARQUET),
+        ("t4.json", FormatName.T4),
+    ):
+        if plain.endswith(ending):
+            return FORMATS[found]
+    raise UserError(f"the name {file.name} does not say what format it is: add --format ({', '.join(FormatName)})")
+
+
+def print_added(results: list[tuple[str, Added]], as_json: bool) -> None:
+    from dataclasses import asdict
+
+    if as_json:
+        print_json([{"source": source, **asdict(added)} for source, added in results])
+        return
+    for source, added in results:
+        also = f", {added.conflicts} of them beside other results of the same study" if added.conflicts else ""
+        refused = f", {added.late_refusals} trials refused late" if added.late_refusals else ""
+        print(
+            f"{source}: {added.trials} trials added{also}, {added.present} already there; "
+            f"{added.studies} studies and {added.comparisons} comparisons added{refused}"
+        )
+
+
+def _lines(deed: str) -> Callable[[int], None]:
+    """Prints a line whenever another hundred thousand trials are done."""
+    printed = 0
+
+    def tell(done: int) -> None:
+        nonlocal printed
+        if done // _LINE_EVERY > printed:
+            printed = done // _LINE_EVERY
+            print(f"{deed}: {done:,} trials", file=sys.stderr)
+
+    return tell
+
+
+@contextmanager
+def progress_of(deed: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error where that is a terminal; elsewhere a line now and then, if it takes long."""
+    if not sys.stderr.isatty():
+        yield _lines(deed)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as display:
+        task = display.add_task(deed, total=total)
+        yield lambda done: display.update(task, completed=done)

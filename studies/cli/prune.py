@@ -1,0 +1,52 @@
+"""`prune`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tunebench.studies.cli.options import DatabaseOption, JsonOption, known_kernel, parse_moment
+from tunebench.studies.cli.output import print_json
+
+
+def prune(
+    kernel: Annotated[str | None, typer.Option("--kernel", help="Only trials of this kernel.")] = None,
+    source: Annotated[
+        str | None, typer.Option(metavar="DIGEST", help="Only trials of the source whose digest begins so.")
+    ] = None,
+    before: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Only trials recorded before then: ISO 8601, or UTC.")
+    ] = None,
+    winners: Annotated[
+        bool, typer.Option("--winners", help="Also the best trials and those that won a comparison; else they stay.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option(help="Only say how many would go.")] = True,
+    backup: Annotated[bool, typer.Option(help="First copy a SQLite file beside itself.")] = True,
+    db: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove trials for good, with their builds, verdicts and samples; without --no-dry-run only say how many.
+
+    Everything else is only ever added to a database. Trials that are the best, or have won a comparison, stay.
+    """
+    from dataclasses import asdict
+
+    from tunebench.db.connection.database import open_database
+    from tunebench.db.upkeep.prune import Pruning
+    from tunebench.db.upkeep.prune import prune as remove
+
+    wanted = Pruning(kernel, source, parse_moment("--before", before), winners)
+    with open_database(db, read_only=True) as database:
+        known_kernel(kernel, database)
+    with open_database(db, read_only=dry_run) as database:
+        done, name = remove(database, wanted, dry_run=dry_run, backup=backup), database.name
+    if as_json:
+        print_json({**asdict(done), "backup": done.backup and str(done.backup), "dry_run": dry_run})
+        return
+    deed = "would remove" if dry_run else "removed"
+    kept = f"; {done.winners_kept:,} winners stay" if done.winners_kept else ""
+    hint = "; --no-dry-run does it" if dry_run and done.trials else ""
+    print(f"{name}: {deed} {done.trials:,} trials, and {done.studies:,} studies with nothing left{kept}{hint}")
+    if done.backup is not None:
+        print(f"as it was: {done.backup}")

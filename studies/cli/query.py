@@ -1,0 +1,41 @@
+"""`query`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from tunebench.studies.cli.options import CsvOption, DatabaseOption, JsonOption
+from tunebench.studies.cli.output import output_width, print_csv, print_json, require_one_form
+
+
+def query(
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT; - reads it from standard input.")],
+    limit: Annotated[int, typer.Option(min=1, help="At most this many rows.")] = 1000,
+    seconds: Annotated[float, typer.Option(help="Stop the query after so long.")] = 60.0,
+    db: DatabaseOption = None,
+    as_json: JsonOption = False,
+    as_csv: CsvOption = False,
+) -> None:
+    """Ask in SQL. It can only read; the views `best`, `trials_flat` and `leaderboard` join all tables."""
+    from rich.console import Console
+
+    from tunebench.db.connection.database import open_database
+    from tunebench.db.queries.data_frames import csv_text
+    from tunebench.db.queries.sql import ask
+    from tunebench.studies.tables import print_table
+
+    require_one_form(as_json=as_json, as_csv=as_csv)
+    with open_database(db, read_only=True) as database:
+        answer = ask(database, sys.stdin.read() if sql == "-" else sql, limit=limit, seconds=seconds)
+    if as_json:
+        print_json([dict(zip(answer.columns, row, strict=True)) for row in answer.rows])
+    elif as_csv:
+        print_csv(answer.columns, ([csv_text(cell) for cell in row] for row in answer.rows))
+    else:
+        rows = [[csv_text(cell) for cell in row] for row in answer.rows]
+        print_table(Console(width=output_width()), answer.columns, rows)
+    if not answer.complete:
+        print(f"only the first {limit} rows: ask for less, or for more with --limit", file=sys.stderr)
