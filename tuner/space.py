@@ -12,7 +12,7 @@ import inspect
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -212,6 +212,29 @@ class SearchSpace:
         if not rows:
             raise EmptySpaceError(self._why_empty(walk))
         return ValidSpace(self, np.array(rows, dtype=np.int16))
+
+    def admits(self, values: Mapping[str, Value], problem: Problem | None, device: Device | None) -> bool:
+        """Whether these values, types included, are a valid configuration; asked of this one, without the others.
+
+        256.0 and True equal 256 and 1, and would be compiled as what they are: they are not admitted for them.
+        """
+        try:
+            path = self.fix({tunable.name: tunable.values[0] for tunable in self.tunables} | dict(values))
+        except UserError:
+            return False
+        rows = _Walk(path, {"problem": problem, "device": device}).rows(self.constraints)
+        return rows == [tuple(0 if name in values else INACTIVE for name in self.names)]
+
+    def default_for(self, problem: Problem | None, device: Device | None) -> Configuration:
+        """The default configuration where it is valid, else the valid one nearest to it.
+
+        Raises:
+            EmptySpaceError: there is no valid configuration at all.
+        """
+        with contextlib.suppress(EmptySpaceError):
+            return cast(Configuration, self.fix(self.default).enumerate(problem, device)[0])
+        valid = self.enumerate(problem, device)
+        return cast(Configuration, valid[valid.default])
 
     def choose(self, values: Mapping[str, Value], problem: Problem | None, device: Device | None) -> Configuration:
         """The valid configuration with these values that is otherwise nearest to the default.

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from tunebench.db.connection.database import open_database
 from tunebench.db.queries.trials import best_for
-from tunebench.kernels.runtime.shipped import find_shipped, member_of
+from tunebench.kernels.runtime.shipped import find_shipped
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import DatabaseError, DatabaseMissingError, EmptySpaceError
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.space import Configuration, ValidSpace
+from tunebench.tuner.space import Configuration
 
 
 class Tier(enum.StrEnum):
@@ -51,25 +51,23 @@ class Choice:
 def choices(kernel: Kernel, problem: Problem, device: Device) -> Iterator[Choice]:
     """What is known for a problem on a device, best first: one choice of each source that has any.
 
-    A configuration from the database or a shipped file is used only where it is a member of the problem's own valid
-    space: results say which configuration, never what to compile. What cannot be read is warned of and passed over.
+    A configuration from the database or a shipped file is used only where the kernel's space admits it for this
+    problem: results say which configuration, never what to compile. What cannot be read is warned of and passed over.
     """
-    try:
-        space = kernel.space.enumerate(problem, device)
-    except EmptySpaceError as error:
-        yield Choice(None, Tier.REFERENCE, str(error))
-        return
-    recorded = _recorded(kernel, problem, device, space)
+    recorded = _recorded(kernel, problem, device)
     if isinstance(recorded, Choice):
         yield recorded
-    if (shipped := find_shipped(kernel, problem, device, space)) is not None:
+    if (shipped := find_shipped(kernel, problem, device)) is not None:
         reason = f"shipped, measured for {shipped.result.problem} on {shipped.device}"
         yield Choice(shipped.configuration, Tier.SHIPPED, reason)
     reason = f"{recorded.reason}, cannot run here" if isinstance(recorded, Choice) else recorded
-    yield Choice(space[space.default], Tier.DEFAULT, reason)
+    try:
+        yield Choice(kernel.space.default_for(problem, device), Tier.DEFAULT, reason)
+    except EmptySpaceError as error:
+        yield Choice(None, Tier.REFERENCE, str(error))
 
 
-def _recorded(kernel: Kernel, problem: Problem, device: Device, space: ValidSpace) -> Choice | str:
+def _recorded(kernel: Kernel, problem: Problem, device: Device) -> Choice | str:
     """The database's best, or why there is none."""
     try:
         with open_database(read_only=True) as database:
@@ -81,8 +79,7 @@ def _recorded(kernel: Kernel, problem: Problem, device: Device, space: ValidSpac
         return str(error)
     if found is None:
         return "no result that fits is in the database"
-    configuration = member_of(space, found.configuration)
-    if configuration is None:
+    if not kernel.space.admits(found.configuration, problem, device):
         return f"trial {found.row.trial_id} is not valid for this problem"
     reason = f"trial {found.row.trial_id}, measured for {found.row.problem} on {found.row.device_name}"
-    return Choice(configuration, Tier(found.tier.value), reason)
+    return Choice(found.configuration, Tier(found.tier.value), reason)

@@ -10,7 +10,7 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,7 +25,7 @@ from tunebench.tuner.errors import TunebenchError, UserError
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.search.warm_start import EarlierStudy, EarlierTrial, distance
-from tunebench.tuner.space import Configuration, ValidSpace, Value
+from tunebench.tuner.space import Configuration, SearchSpace
 
 FOLDER = "tuned"
 
@@ -126,7 +126,7 @@ def is_stale(kernel: Kernel, file: ShippedFile) -> bool:
     return (file.kernel, file.digest) != (kernel.name, kernel.digest)
 
 
-def find_shipped(kernel: Kernel, problem: Problem, device: Device, space: ValidSpace) -> Shipped | None:
+def find_shipped(kernel: Kernel, problem: Problem, device: Device) -> Shipped | None:
     """The shipped result that serves a problem best; None where none does.
 
     On the same architecture: the problem itself before the nearest one (log-distance per axis, same dtype and options),
@@ -140,7 +140,7 @@ def find_shipped(kernel: Kernel, problem: Problem, device: Device, space: ValidS
         except ShippedFileError as error:
             warnings.warn(str(error), RuntimeWarning, stacklevel=7)
     fresh = [file for file in files if not is_stale(kernel, file)]
-    return choose_shipped(fresh, problem, device, space)
+    return choose_shipped(fresh, problem, device, kernel.space)
 
 
 def shipped_studies(kernel: Kernel, problem: Problem, device: Device) -> list[EarlierStudy]:
@@ -169,7 +169,9 @@ def shipped_studies(kernel: Kernel, problem: Problem, device: Device) -> list[Ea
     return studies
 
 
-def choose_shipped(files: Iterable[ShippedFile], problem: Problem, device: Device, space: ValidSpace) -> Shipped | None:
+def choose_shipped(
+    files: Iterable[ShippedFile], problem: Problem, device: Device, space: SearchSpace
+) -> Shipped | None:
     """The pure decision behind `find_shipped`, over files that are not stale."""
     offers = [
         (distance, file.device != device.name, file.device, result)
@@ -179,21 +181,9 @@ def choose_shipped(files: Iterable[ShippedFile], problem: Problem, device: Devic
         if not math.isinf(distance := problem_distance(result.problem, problem))
     ]
     for _, _, name, result in sorted(offers, key=lambda offer: offer[:3]):
-        if (configuration := member_of(space, result.configuration)) is not None:
-            return Shipped(configuration, result, name)
+        if space.admits(result.configuration, problem, device):
+            return Shipped(Configuration(result.configuration), result, name)
     return None
-
-
-def member_of(space: ValidSpace, values: Mapping[str, Value]) -> Configuration | None:
-    """The configuration of these values, as the space itself has it; None where it is not a member.
-
-    Equal is not enough: 256.0 and true equal 256 and 1, and would be compiled as what they are.
-    """
-    number = space.find(values)
-    if number is None:
-        return None
-    found: Configuration = space[number]
-    return found if found == Configuration(values) else None
 
 
 def write_file(kernel: Kernel, device: str, architecture: str, results: Sequence[ShippedResult]) -> Path:

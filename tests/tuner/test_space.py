@@ -1,5 +1,6 @@
 """The search space: enumeration, conditions, constraints and what bad input gets."""
 
+import random
 from itertools import product
 
 import pytest
@@ -82,6 +83,49 @@ def test_a_configuration_is_chosen_by_some_of_its_values() -> None:
         narrow.choose({"width": 4, "block": 256}, None, None)
     with pytest.raises(UserError, match="waves cannot be so"):
         make().choose({"grid": "one", "waves": 4}, None, None)
+
+
+def random_space(rng: random.Random) -> SearchSpace:
+    """Up to four tunables, some conditional, some constrained, sometimes by the problem too."""
+    pools = [(1, 2, 4), (0, 1), (1.0, 2.0), (True, False), ("a", "b")]
+    tunables: list[Tunable] = []
+    constraints: list[Constraint] = []
+    for name in "abcd"[: rng.randint(1, 4)]:
+        values = tuple(rng.sample(pool := rng.choice(pools), rng.randint(1, len(pool))))
+        when = None
+        if tunables and rng.random() < 0.5:
+            earlier = rng.choice(tunables)
+            when = eval(f"lambda {earlier.name}: {earlier.name} == {rng.choice(earlier.values)!r}")
+        tunables.append(Tunable(name, values, when))
+    for number in range(rng.randint(0, 2)):
+        seen = rng.sample(tunables, min(len(tunables), rng.randint(1, 2)))
+        names = ", ".join(one.name for one in seen)
+        pair = tuple(rng.choice(one.values) for one in seen)
+        holds = eval(f"lambda {names}, problem: ({names},) != {pair!r} or problem.axes['n'] > 5")
+        constraints.append(Constraint(f"not {number}", holds))
+    return SearchSpace(tuple(tunables), {one.name: one.values[0] for one in tunables}, tuple(constraints))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_is_admitted_is_what_is_enumerated_types_included(seed: int) -> None:
+    rng = random.Random(seed)
+    space, problem = random_space(rng), Problem({"n": rng.randint(1, 9)})
+    try:
+        keys = {configuration.key for configuration in space.enumerate(problem)}
+    except EmptySpaceError:
+        keys = set()
+    absent = object()
+    either = (absent, 0, 1, 2, 4, 0.0, 1.0, 2.0, True, False, "a", "b", "c", "1", None)
+    offers = [(absent, *one.values, *rng.sample(either, 5)) for one in space.tunables]
+    admitted = set()
+    for combination in product(*offers):
+        values = {n: v for n, v in zip(space.names, combination, strict=True) if v is not absent}
+        assert space.admits(values, problem, None) == (Configuration(values).key in keys), values  # type: ignore[arg-type]
+        assert not space.admits({**values, "other": 1}, problem, None)  # type: ignore[dict-item]
+        admitted |= {Configuration(values).key} & keys  # type: ignore[arg-type]
+    assert admitted == keys
+    if keys:
+        assert space.default_for(problem, None) == (valid := space.enumerate(problem))[valid.default]
 
 
 def test_restrict_keeps_the_rest_and_moves_the_default() -> None:

@@ -148,8 +148,7 @@ def test_what_the_repository_ships_is_of_its_kernels_as_they_are(name: str) -> N
         assert path == file_for(kernel, file.device)
         device = replace(H200, name=file.device, architecture=file.architecture, max_shared_bytes=232_448)
         for one in file.results:
-            space = kernel.space.enumerate(one.problem, device)
-            served = find_shipped(kernel, one.problem, device, space)
+            served = find_shipped(kernel, one.problem, device)
             assert served is not None and served.result == one
 
 

@@ -116,7 +116,7 @@ def served() -> object:
     kernel = ModelNew.kernel
     results = [shipped("graph_fp16", AXES["batch"]), shipped("tf32", 64)]
     file = ShippedFile(kernel.name, kernel.digest, HOPPER.name, HOPPER.architecture, results)
-    found = choose_shipped([file], problem, HOPPER, SPACE.enumerate(problem, HOPPER))
+    found = choose_shipped([file], problem, HOPPER, SPACE)
     return found and found.configuration["convolution"]
 
 
