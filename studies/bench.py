@@ -19,8 +19,8 @@ from pebble import ProcessExpired, ProcessPool
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.tune import request_of
-from tunebench.tuner.compile import compiler_for
 from tunebench.tuner.compile.building import build_plan
+from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import Device, DeviceKind, find_device
 from tunebench.tuner.environment import Environment, current_environment
 from tunebench.tuner.errors import CompileError, TunebenchError, UnknownNameError, UserError
@@ -33,9 +33,9 @@ from tunebench.tuner.reference import Reference
 from tunebench.tuner.result import CONTROL, Baseline, CacheRegime, ErrorFigures, Ratio
 from tunebench.tuner.space import Configuration, Value
 from tunebench.tuner.study.evaluate import Subject
-from tunebench.tuner.timing.confirm import Samples, confirm, speedup
+from tunebench.tuner.timing.confirm import confirm
 from tunebench.tuner.timing.measure import Call, Control, clocks_for, copy_of, pick_clock
-from tunebench.tuner.timing.statistics import median_interval
+from tunebench.tuner.timing.statistics import Samples, median_interval, speedup
 from tunebench.tuner.timing.torch_compile import CompiledReferenceError, compile_reference
 
 TUNED = "tuned"

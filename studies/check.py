@@ -15,8 +15,9 @@ from typing import cast
 from torch import nn
 
 from tunebench.kernels.runtime.registry import load_model
-from tunebench.tuner.compile import compiler_for
-from tunebench.tuner.compile.base import Compiler, CompilerName
+from tunebench.tuner.build import CompilerName
+from tunebench.tuner.compile.base import Compiler
+from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.errors import CompileError, KernelFolderError, UnknownNameError, UserError
 from tunebench.tuner.gate.battery import Depth, run_battery

@@ -29,8 +29,9 @@ from tunebench.tuner.result import Decision, Ratio
 from tunebench.tuner.space import Value
 from tunebench.tuner.study.evaluate import Finalist, LocalEvaluator
 from tunebench.tuner.study.worker import DeathError, Worker
-from tunebench.tuner.timing.confirm import Samples, confirm, control_ratio, medians_of, speedup
+from tunebench.tuner.timing.confirm import confirm
 from tunebench.tuner.timing.measure import Call, Control, clocks_for, pick_clock
+from tunebench.tuner.timing.statistics import Samples, control_ratio, medians_of, speedup
 
 REFERENCE = "reference"
 DEFAULT = "default"

@@ -12,9 +12,9 @@ from tunebench.db.queries.trials import count_rows
 from tunebench.kernels.runtime.registry import kernel_names, load_model
 from tunebench.kernels.runtime.shipped import ShippedFileError, files_of, is_stale, read_file
 from tunebench.kernels.shared import cudnn_graph
-from tunebench.tuner.compile import COMPILERS
-from tunebench.tuner.compile.base import CompilerName
+from tunebench.tuner.build import CompilerName
 from tunebench.tuner.compile.cache import default_cache_folder
+from tunebench.tuner.compile.compilers import COMPILERS
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import DatabaseError, DatabaseMissingError, UserError
 

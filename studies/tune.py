@@ -16,8 +16,8 @@ from tunebench.kernels.runtime.registry import load_model
 from tunebench.kernels.runtime.shipped import shipped_studies
 from tunebench.kernels.runtime.tuned_module import TunedModule, forget_plans
 from tunebench.studies.study_file import StudyRequest, make_request, read_study_file
-from tunebench.tuner.compile import compiler_for
 from tunebench.tuner.compile.base import Compiler
+from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.environment import current_environment
 from tunebench.tuner.errors import UnknownNameError, UserError

@@ -15,8 +15,8 @@ from tunebench.kernels.gemm_scale_bn.model import ModelNew as ScaleBn
 from tunebench.kernels.gemm_scale_bn.reference import Model as ScaleBnReference
 from tunebench.kernels.gemm_sigmoid_residual.model import ModelNew as Sigmoid
 from tunebench.kernels.runtime.tuned_module import TunedModule
-from tunebench.tuner.compile import compiler_for
 from tunebench.tuner.compile.building import build_plan
+from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import device_of
 from tunebench.tuner.space import Value
 

@@ -10,10 +10,12 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from tunebench.tuner.errors import DeviceMissingError
+
+if TYPE_CHECKING:
+    import torch
 
 
 class DeviceKind(enum.StrEnum):
@@ -54,32 +56,34 @@ class Device:
     @property
     def torch_device(self) -> torch.device:
         """The device as torch names it."""
+        import torch
+
         return torch.device(self.kind.value, self.index) if self.kind is DeviceKind.CUDA else torch.device("cpu")
 
     def __str__(self) -> str:
         return f"{self.name} ({self.architecture}, {self.multiprocessors} multiprocessors)"
 
 
-def find_device(wanted: str | None = None) -> Device:
+def find_device(name: str | None = None) -> Device:
     """The device of that name: `cuda`, `cuda:1`, `cpu`; None takes a GPU where there is one, else the CPU.
 
     Raises:
         DeviceMissingError: it is not here, or the name is none of these.
     """
-    if wanted is None:
-        wanted = "cuda" if torch.cuda.is_available() else "cpu"
-    match = re.fullmatch(r"cpu|cuda(?::(\d+))?", wanted)
+    match = re.fullmatch(r"cpu|cuda(?::(\d+))?", name or "cuda")
     if match is None:
-        raise DeviceMissingError(f"'{wanted}' is no device: use cuda, cuda:INDEX or cpu")
-    if wanted == "cpu":
+        raise DeviceMissingError(f"'{name}' is no device: use cuda, cuda:INDEX or cpu")
+    if name == "cpu":
         return _cpu()
+    import torch
+
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name is None and not count:
+        return _cpu()
     index = int(match.group(1) or 0)
     if index >= count:
         reason = "torch is a CPU build" if torch.version.cuda is None else f"torch sees {count} CUDA device(s)"
-        raise DeviceMissingError(
-            f"device '{wanted}' is not on this machine ({reason}): use --device cpu, or install it"
-        )
+        raise DeviceMissingError(f"device '{name}' is not on this machine ({reason}): use --device cpu, or install it")
     return _cuda(index)
 
 

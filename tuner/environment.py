@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pynvml
-import torch
 
 from tunebench import __version__
+from tunebench.tuner import nvml
 from tunebench.tuner.device import Device, DeviceKind
-from tunebench.tuner.timing import nvml
 
 
 @dataclass(frozen=True)
@@ -44,6 +43,8 @@ class Environment:
 
 def current_environment(device: Device, compiler_version: str) -> Environment:
     """The environment of this process, and the state of the device."""
+    import torch
+
     environment = Environment(
         tunebench=__version__,
         python=platform.python_version(),

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import nn
 
-from tunebench.tuner.compile.base import Argument, Dim3, LoadedModule
+from tunebench.tuner.build import Argument, Dim3, LoadedModule
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.problem import Problem, Work

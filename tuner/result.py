@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from tunebench.tuner.compile.base import Build
+from tunebench.tuner.build import Build
 from tunebench.tuner.space import Configuration
 
 

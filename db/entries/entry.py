@@ -19,7 +19,7 @@ from pydantic import ValidationError as PydanticError
 from pydantic.types import Strict, StringConstraints
 
 from tunebench.db.entries.strict_json import EntryError, parse_json
-from tunebench.tuner.compile.base import CompilerName
+from tunebench.tuner.build import CompilerName
 from tunebench.tuner.device import DeviceKind
 from tunebench.tuner.result import CacheRegime, TrialStatus, late_message
 

@@ -35,7 +35,7 @@ from tunebench.db.schema.tables import (
     VerdictRecord,
     VerdictStageRecord,
 )
-from tunebench.tuner.compile.base import Build
+from tunebench.tuner.build import Build
 from tunebench.tuner.device import Device
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.problem import Problem

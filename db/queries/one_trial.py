@@ -32,7 +32,7 @@ from tunebench.db.schema.tables import (
     VerdictRecord,
     VerdictStageRecord,
 )
-from tunebench.tuner.compile.base import KernelFigures
+from tunebench.tuner.build import KernelFigures
 from tunebench.tuner.device import Device, DeviceKind
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.errors import DatabaseError, UserError
@@ -47,7 +47,7 @@ from tunebench.tuner.result import (
     Stage,
     Verdict,
 )
-from tunebench.tuner.timing.confirm import Samples, control_ratio
+from tunebench.tuner.timing.statistics import Samples, control_ratio
 
 if TYPE_CHECKING:
     from tunebench.db.connection.database import Database

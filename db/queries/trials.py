@@ -24,7 +24,7 @@ from tunebench.db.queries.statements import (
     with_values,
 )
 from tunebench.db.schema.tables import DeviceRecord, ProblemRecord, StudyRecord, TrialRecord
-from tunebench.tuner.compile.base import CompilerName
+from tunebench.tuner.build import CompilerName
 from tunebench.tuner.device import Device
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import TrialStatus

@@ -21,7 +21,7 @@ from sqlalchemy import CheckConstraint, ForeignKey, ForeignKeyConstraint, Index,
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from tunebench.db.schema.columns import KEY, Json, JsonValue, Moment, Number, Truth, Whole, Words
-from tunebench.tuner.compile.base import CompilerName
+from tunebench.tuner.build import CompilerName
 from tunebench.tuner.device import DeviceKind
 from tunebench.tuner.result import CacheRegime, TrialStatus
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from tunebench.kernels.runtime.tuned_module import ITEM_BYTES, SCALAR_TYPE, TunedModule, is_plain
 from tunebench.kernels.shared import INCLUDE, cudnn_graph
-from tunebench.tuner.compile.base import Argument
+from tunebench.tuner.build import Argument
 from tunebench.tuner.device import Device, DeviceKind
 from tunebench.tuner.kernel import Kernel, Plan
 from tunebench.tuner.problem import Problem, Work

@@ -11,7 +11,7 @@ from torch import nn
 
 from tunebench.kernels.runtime.tuned_module import ITEM_BYTES, SCALAR_TYPE, TunedModule
 from tunebench.kernels.shared import INCLUDE
-from tunebench.tuner.compile.base import LoadedModule
+from tunebench.tuner.build import LoadedModule
 from tunebench.tuner.device import Device
 from tunebench.tuner.kernel import Kernel, Mode, Plan
 from tunebench.tuner.problem import Problem, Work

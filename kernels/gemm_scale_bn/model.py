@@ -14,7 +14,7 @@ from tunebench.kernels.runtime.tuned_module import ITEM_BYTES, SCALAR_TYPE, Tune
 from tunebench.kernels.shared import INCLUDE, products
 from tunebench.kernels.shared.parts_product import Parts, Product, form_of, parts_product, split
 from tunebench.kernels.shared.split_product import RowExponents, fused_product
-from tunebench.tuner.compile.base import Argument
+from tunebench.tuner.build import Argument
 from tunebench.tuner.device import Device
 from tunebench.tuner.kernel import Kernel, Mode, Plan
 from tunebench.tuner.problem import Problem, Work

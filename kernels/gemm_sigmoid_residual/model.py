@@ -13,7 +13,7 @@ from tunebench.kernels.shared import INCLUDE, products
 from tunebench.kernels.shared.parts_product import Product, form_of, parts_product, split
 from tunebench.kernels.shared.products import has_passes
 from tunebench.kernels.shared.split_product import RowExponents, fused_product
-from tunebench.tuner.compile.base import Argument
+from tunebench.tuner.build import Argument
 from tunebench.tuner.device import Device
 from tunebench.tuner.kernel import Kernel, Plan
 from tunebench.tuner.problem import Problem, Work

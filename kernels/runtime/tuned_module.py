@@ -14,8 +14,8 @@ from torch import nn
 
 from tunebench.kernels.runtime.kept import KeptForms, Source
 from tunebench.kernels.runtime.selection import Choice, Tier, choices
-from tunebench.tuner.compile import compiler_for
 from tunebench.tuner.compile.building import build_plan
+from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import Device, device_of
 from tunebench.tuner.errors import CompileError, CompilerMissingError, LaunchError
 from tunebench.tuner.kernel import Kernel, Mode, Plan

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tunebench.tuner.compile.base import Argument
+from tunebench.tuner.build import Argument
 from tunebench.tuner.device import Device, DeviceKind
 from tunebench.tuner.kernel import Plan
 from tunebench.tuner.problem import Problem

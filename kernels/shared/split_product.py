@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import torch
 
-from tunebench.tuner.compile.base import Argument
+from tunebench.tuner.build import Argument
 from tunebench.tuner.device import Device
 from tunebench.tuner.kernel import Plan
 from tunebench.tuner.problem import Problem

@@ -9,7 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from tunebench.db.connection.database import Database
-    from tunebench.tuner.compile.base import CompilerName
+    from tunebench.tuner.build import CompilerName
 
 DatabaseOption = Annotated[
     str | None,
@@ -114,7 +114,7 @@ def known_compiler(name: str | None) -> CompilerName | None:
     Raises:
         UnknownNameError: there is none.
     """
-    from tunebench.tuner.compile.base import CompilerName
+    from tunebench.tuner.build import CompilerName
     from tunebench.tuner.errors import UnknownNameError
 
     if name is not None and name not in set(CompilerName):

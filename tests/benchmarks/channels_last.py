@@ -15,11 +15,12 @@ import typer
 
 from tunebench.kernels.conv_min_add_mul.model import ModelNew
 from tunebench.studies.cli.options import parse_sizes, parse_values
-from tunebench.tuner.compile import compiler_for
 from tunebench.tuner.compile.building import build_plan
+from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import find_device
-from tunebench.tuner.timing.confirm import confirm, control_ratio, medians_of, speedup
+from tunebench.tuner.timing.confirm import confirm
 from tunebench.tuner.timing.measure import Control, clocks_for
+from tunebench.tuner.timing.statistics import control_ratio, medians_of, speedup
 from tunebench.tuner.timing.torch_compile import compile_reference
 
 IMPLICIT_GEMM = ("convolution=implicit_gemm", "ring_rows=4", "strip_rows=128", "store_hint=streaming")

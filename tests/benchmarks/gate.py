@@ -19,8 +19,8 @@ from torch import nn
 
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.studies.cli.options import parse_sizes
-from tunebench.tuner.compile import compiler_for
 from tunebench.tuner.compile.cache import BuildCache
+from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import find_device
 from tunebench.tuner.gate.battery import Depth, run_battery
 from tunebench.tuner.gate.contender import KernelContender

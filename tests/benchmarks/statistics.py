@@ -21,8 +21,9 @@ import typer
 from tunebench.tuner.device import find_device
 from tunebench.tuner.problem import Work
 from tunebench.tuner.result import CacheRegime, Decision
-from tunebench.tuner.timing.confirm import confirm, control_ratio, speedup
+from tunebench.tuner.timing.confirm import confirm
 from tunebench.tuner.timing.measure import Call, Clock, Control, clocks_for
+from tunebench.tuner.timing.statistics import control_ratio, speedup
 
 
 @dataclass(frozen=True)

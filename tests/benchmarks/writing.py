@@ -20,7 +20,7 @@ from tunebench.db.connection.database import open_database
 from tunebench.db.entries.bulk import add_entries
 from tunebench.db.entries.reader import scan
 from tunebench.db.queries.trials import count_rows
-from tunebench.tuner.compile.base import Build, CompilerName, KernelFigures
+from tunebench.tuner.build import Build, CompilerName, KernelFigures
 from tunebench.tuner.device import Device, DeviceKind
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.errors import UserError

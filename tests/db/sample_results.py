@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from tunebench.tuner.compile.base import Build, CompilerName, KernelFigures
+from tunebench.tuner.build import Build, CompilerName, KernelFigures
 from tunebench.tuner.device import Device, DeviceKind
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.problem import Problem
@@ -24,7 +24,7 @@ from tunebench.tuner.result import (
 )
 from tunebench.tuner.space import Configuration
 from tunebench.tuner.study.history import StudyDescription
-from tunebench.tuner.timing.confirm import control_ratio
+from tunebench.tuner.timing.statistics import control_ratio
 
 H200 = Device(
     kind=DeviceKind.CUDA,

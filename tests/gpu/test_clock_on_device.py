@@ -7,7 +7,7 @@ import torch
 
 from tunebench.kernels.gemm_scale_bn.model import ModelNew as GemmScaleBn
 from tunebench.kernels.scalar_mul.model import ModelNew as ScalarMul
-from tunebench.tuner.compile import compiler_for
+from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.errors import CaptureError
 from tunebench.tuner.kernel import Mode
@@ -18,9 +18,10 @@ from tunebench.tuner.study.evaluate import LocalEvaluator, Subject
 from tunebench.tuner.study.history import MemoryLog
 from tunebench.tuner.study.study import Budget, StudyRun
 from tunebench.tuner.timing.conditions import read_conditions
-from tunebench.tuner.timing.confirm import confirm, control_ratio, speedup
+from tunebench.tuner.timing.confirm import confirm
 from tunebench.tuner.timing.measure import Control, CudaClock, CudaGraphClock, clocks_for, measure_steadily, pick_clock
 from tunebench.tuner.timing.roofline import floor_ms
+from tunebench.tuner.timing.statistics import control_ratio, speedup
 
 pytestmark = pytest.mark.gpu
 

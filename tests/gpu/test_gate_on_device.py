@@ -8,9 +8,9 @@ from sample_kernel import WriteKernel
 from tunebench.kernels.gemm_scale_bn.model import ModelNew as GemmScaleBn
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.kernels.scalar_mul.model import ModelNew as ScalarMul
-from tunebench.tuner.compile import compiler_for
-from tunebench.tuner.compile.base import Build
+from tunebench.tuner.build import Build
 from tunebench.tuner.compile.cache import BuildCache
+from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.gate.battery import Depth, run_battery
 from tunebench.tuner.gate.contender import KernelContender

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sample_kernel import WriteKernel
 
-from tunebench.tuner.compile import compiler_for
+from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import find_device
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.search.sampler import make_sampler

@@ -10,8 +10,8 @@ from sample_kernel import WriteKernel
 from tunebench.db.connection.database import open_database
 from tunebench.db.queries.trials import trials
 from tunebench.studies.tune import make_evaluator, request_of, resolve, tune
-from tunebench.tuner.compile import compiler_for
 from tunebench.tuner.compile.cache import BuildCache
+from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import find_device
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import TrialStatus

@@ -6,9 +6,9 @@ import torch
 from tunebench.kernels.gemm_scale_bn.model import ModelNew as GemmScaleBn
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.kernels.scalar_mul.model import ModelNew as ScalarMul
-from tunebench.tuner.compile import compiler_for
-from tunebench.tuner.compile.base import CompilerName
+from tunebench.tuner.build import CompilerName
 from tunebench.tuner.compile.building import build_plan
+from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.errors import LaunchError
 from tunebench.tuner.kernel import Mode, Plan

@@ -10,8 +10,8 @@ from torch import nn
 from tunebench.kernels.conv_min_add_mul.model import SPACE, ModelNew
 from tunebench.kernels.conv_min_add_mul.reference import Model
 from tunebench.kernels.shared import cudnn_graph
-from tunebench.tuner.compile import compiler_for
 from tunebench.tuner.compile.building import build_plan
+from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
 from tunebench.tuner.device import Device, DeviceKind, find_device
 from tunebench.tuner.errors import CompilerMissingError

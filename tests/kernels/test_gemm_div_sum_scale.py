@@ -8,8 +8,8 @@ from torch import nn
 
 from tunebench.kernels.gemm_div_sum_scale.model import SPACE, ModelNew
 from tunebench.kernels.gemm_div_sum_scale.reference import Model
-from tunebench.tuner.compile import compiler_for
 from tunebench.tuner.compile.building import build_plan
+from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import CompilerMissingError

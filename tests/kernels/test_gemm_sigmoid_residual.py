@@ -10,8 +10,8 @@ from torch import nn
 
 from tunebench.kernels.gemm_sigmoid_residual.model import SPACE, ModelNew
 from tunebench.kernels.gemm_sigmoid_residual.reference import Model
-from tunebench.tuner.compile import compiler_for
 from tunebench.tuner.compile.building import build_plan
+from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import find_device
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.space import Configuration

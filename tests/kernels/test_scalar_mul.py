@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tunebench.kernels.scalar_mul.model import SPACE, ModelNew
-from tunebench.tuner.compile import compiler_for
 from tunebench.tuner.compile.building import build_plan
+from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import find_device
 from tunebench.tuner.kernel import Plan
 from tunebench.tuner.problem import Problem

@@ -18,7 +18,7 @@ from command_line import CommandLine
 
 from tunebench.db.connection.database import Database, open_database
 from tunebench.db.upkeep.optuna_mirror import optuna_storage, publish, publish_all
-from tunebench.tuner.compile.base import Build, CompilerName
+from tunebench.tuner.build import Build, CompilerName
 from tunebench.tuner.device import find_device
 from tunebench.tuner.environment import current_environment
 from tunebench.tuner.problem import Problem

@@ -14,8 +14,8 @@ from tunebench.db.connection.database import open_database
 from tunebench.db.queries.trials import trials
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.tune import make_evaluator, request_of, resolve, tune
-from tunebench.tuner.compile import compiler_for
 from tunebench.tuner.compile.cache import BuildCache
+from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import UserError, WorkerError
 from tunebench.tuner.kernel import Mode

@@ -22,10 +22,10 @@ from tunebench.db.connection.database import open_database
 from tunebench.db.queries.trials import trials
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.tune import make_evaluator, request_of, resolve, tune
-from tunebench.tuner.compile import compiler_for
-from tunebench.tuner.compile.base import Build
+from tunebench.tuner.build import Build
 from tunebench.tuner.compile.building import Building
 from tunebench.tuner.compile.cache import BuildCache
+from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.compile.cpu.compiler import CpuCompiler
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import CompileTimeoutError, DatabaseError

@@ -23,7 +23,7 @@ from tunebench.studies.report.gather import StudyData, gather
 from tunebench.studies.report.page import render, write
 from tunebench.studies.report.style import ratio_text, share_text, time_unit
 from tunebench.studies.tune import request_of, resolve, tune
-from tunebench.tuner.compile.base import CompilerName
+from tunebench.tuner.build import CompilerName
 from tunebench.tuner.device import find_device
 from tunebench.tuner.environment import current_environment
 from tunebench.tuner.errors import UnknownNameError, UserError

@@ -13,7 +13,7 @@ from html_outline import Outline
 from tunebench.db.connection.database import Database, open_database
 from tunebench.studies.report.gather import gather
 from tunebench.studies.report.page import render, write
-from tunebench.tuner.compile.base import Build, CompilerName
+from tunebench.tuner.build import Build, CompilerName
 from tunebench.tuner.device import find_device
 from tunebench.tuner.environment import current_environment
 from tunebench.tuner.errors import DatabaseError

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from functools import partial
 
-from tunebench.tuner.compile.base import Build, Compiler
+from tunebench.tuner.build import Build
+from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import CompileTimeoutError

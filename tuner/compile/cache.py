@@ -15,7 +15,8 @@ from pathlib import Path
 
 import platformdirs
 
-from tunebench.tuner.compile.base import Build, Compiler, CompilerName, KernelFigures
+from tunebench.tuner.build import Build, CompilerName, KernelFigures
+from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.variant import Variant
 
 _FORMAT = 1

@@ -9,7 +9,8 @@ from typing import Any, Protocol, cast
 import torch
 from torch import nn
 
-from tunebench.tuner.compile.base import Build, Compiler, LoadedModule
+from tunebench.tuner.build import Build, LoadedModule
+from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.device import Device, device_of
 from tunebench.tuner.errors import EmptySpaceError, LaunchError

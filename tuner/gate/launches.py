@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tunebench.tuner.compile.base import Argument, Dim3, LoadedModule
+from tunebench.tuner.build import Argument, Dim3, LoadedModule
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from typing import Protocol, cast
 
 import torch
 
-from tunebench.tuner.compile.base import Build, Compiler
+from tunebench.tuner.build import Build
+from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import DeviceLostError, LaunchError, UserError
 from tunebench.tuner.gate.battery import Depth, run_battery
@@ -26,9 +27,10 @@ from tunebench.tuner.result import CONTROL, Baseline, Comparison, Measurement, S
 from tunebench.tuner.space import Configuration
 from tunebench.tuner.study.history import PastTrial
 from tunebench.tuner.study.identity import WatchedConfiguration, run_key
-from tunebench.tuner.timing.confirm import Samples, choose, confirm, control_ratio, medians_of, speedup
+from tunebench.tuner.timing.confirm import choose, confirm
 from tunebench.tuner.timing.measure import Call, Control, clocks_for, copy_of, measure_steadily, pick_clock
 from tunebench.tuner.timing.roofline import floor_ms
+from tunebench.tuner.timing.statistics import Samples, control_ratio, medians_of, speedup
 from tunebench.tuner.timing.torch_compile import CompiledReferenceError, compile_reference
 
 SEEDS = (1, 2)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from tunebench.tuner.compile.base import CompilerName
+from tunebench.tuner.build import CompilerName
 from tunebench.tuner.device import Device
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import Comparison, Stage, TrialResult, TrialStatus

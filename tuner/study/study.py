@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 import optuna
 from optuna.trial import TrialState
 
-from tunebench.tuner.compile.base import Build, Compiler
+from tunebench.tuner.build import Build
+from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.compile.building import Building, BuildQueue
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.errors import CompileError, CompileTimeoutError

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from pebble import ProcessExpired, ProcessPool
 
-from tunebench.tuner.compile.base import Build
+from tunebench.tuner.build import Build
 from tunebench.tuner.device import Device
 from tunebench.tuner.disk import full_disk_named
 from tunebench.tuner.errors import DeviceLostError, WorkerError

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pynvml
 
+from tunebench.tuner import nvml
 from tunebench.tuner.device import Device, DeviceKind
 from tunebench.tuner.result import Conditions
-from tunebench.tuner.timing import nvml
 
 
 def read_conditions(device: Device) -> Conditions:

@@ -8,19 +8,19 @@ temperature, a neighbour) drifts for all alike and cancels.
 from __future__ import annotations
 
 import os
-import statistics
 import time
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from tunebench.tuner.errors import UserError
-from tunebench.tuner.result import CONTROL, Decision, Ratio
+from tunebench.tuner.result import CONTROL, Decision
 from tunebench.tuner.timing.measure import Call, Clock, Control
-from tunebench.tuner.timing.statistics import median_interval, samples_needed
-
-CONFIDENCE = 0.99
-"""Of the intervals that decide."""
+from tunebench.tuner.timing.statistics import (
+    CONFIDENCE,
+    Samples,
+    control_ratio,
+    samples_needed,
+    speedup,
+)
 
 WITHIN = 0.005
 """Rounds end when the interval of every contender's ratio to the fastest is within ± this share of it."""
@@ -36,15 +36,6 @@ ROUNDS_BETWEEN_LOOKS = 4
 MOST_TURNED_BACK = 3
 """So often rounds during which the device changed its state are thrown away; after that they are kept, since the ratios
 within a round hold in any state."""
-
-Samples = Mapping[str, tuple[float, ...]]
-"""Milliseconds by contender; the n-th of each belong to the same round."""
-
-
-def speedup(of: Sequence[float], over: Sequence[float], confidence: float = CONFIDENCE) -> Ratio:
-    """How many times faster `of` is than `over`: the median of per-round ratios over/of with its interval."""
-    value, low, high = median_interval(np.asarray(over) / np.asarray(of), confidence)
-    return Ratio(value, low, high, len(of), confidence)
 
 
 def confirm(
@@ -86,11 +77,6 @@ def _most_seconds() -> float:
     return seconds
 
 
-def control_ratio(samples: Samples, pivot: str) -> Ratio:
-    """How much faster the second copy of a contender seemed than the first."""
-    return speedup(samples[CONTROL], samples[pivot])
-
-
 def take_rounds(calls: Mapping[str, Call], clock: Clock, control: Control, seconds: float = MOST_SECONDS) -> Samples:
     """Interleaved rounds until every ratio to the fastest is known well, or the most rounds or seconds are over."""
     names = list(calls)
@@ -110,9 +96,13 @@ def take_rounds(calls: Mapping[str, Call], clock: Clock, control: Control, secon
             continue
         certain = len(rounds)
         enough = certain >= samples_needed(CONFIDENCE)
-        if enough and (time.monotonic() > deadline or _known(np.array([list(map(r.get, names)) for r in rounds]))):
+        if enough and (time.monotonic() > deadline or _known(_by_contender(rounds))):
             break
-    return {name: tuple(one[name] for one in rounds) for name in names}
+    return _by_contender(rounds)
+
+
+def _by_contender(rounds: Sequence[Mapping[str, float]]) -> Samples:
+    return {name: tuple(one[name] for one in rounds) for name in rounds[0]}
 
 
 def _order(names: Sequence[str], number: int) -> list[str]:
@@ -121,12 +111,13 @@ def _order(names: Sequence[str], number: int) -> list[str]:
     return order[::-1] if number % 2 else order
 
 
-def _known(times: np.ndarray) -> bool:
-    """Whether every contender's ratio to the fastest has a narrow interval; a row a round, a column a contender."""
-    fastest = times[:, int(np.argmin(np.median(times / times[:, :1], axis=0)))]
-    for column in times.T:
-        value, low, high = median_interval(column / fastest, CONFIDENCE)
-        if high - value > WITHIN * value or value - low > WITHIN * value:
+def _known(samples: Samples) -> bool:
+    """Whether every contender's ratio to the fastest has a narrow interval."""
+    first = next(iter(samples.values()))
+    fastest = samples[max(samples, key=lambda name: speedup(samples[name], first).value)]
+    for times in samples.values():
+        slowdown = speedup(fastest, times)
+        if max(slowdown.high - slowdown.value, slowdown.value - slowdown.low) > WITHIN * slowdown.value:
             return False
     return True
 
@@ -143,8 +134,3 @@ def choose(candidates: Sequence[str], samples: Samples, pivot: str) -> str:
         return candidates[0]
     fastest = max(candidates, key=lambda name: speedup(samples[name], samples[pivot]).value)
     return next(name for name in candidates if speedup(samples[fastest], samples[name]).decision is not Decision.FASTER)
-
-
-def medians_of(samples: Samples) -> dict[str, float]:
-    """The median of each contender."""
-    return {name: statistics.median(values) for name, values in samples.items()}

@@ -18,7 +18,7 @@ from typing import Any, TypeGuard
 from tunebench.db.entries.entry import Entry, entry_of
 from tunebench.db.entries.strict_json import EntryError
 from tunebench.db.exchange.formats.base import FormatName, Said
-from tunebench.tuner.compile.base import CompilerName
+from tunebench.tuner.build import CompilerName
 from tunebench.tuner.device import DeviceKind
 from tunebench.tuner.result import CacheRegime, TrialStatus
 from tunebench.tuner.timing.statistics import median_interval

@@ -33,7 +33,7 @@ from tunebench.db.queries.trials import Order, best, best_for, count_rows, kerne
 from tunebench.db.upkeep.check import inspect_database, statistics
 from tunebench.kernels.runtime.selection import Tier, choices
 from tunebench.kernels.scalar_mul.model import ModelNew
-from tunebench.tuner.compile.base import CompilerName
+from tunebench.tuner.build import CompilerName
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.problem import Problem

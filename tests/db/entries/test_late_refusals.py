@@ -31,8 +31,8 @@ from tunebench.db.upkeep.prune import Pruning, prune
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.recordings import load_spaces
 from tunebench.studies.report.gather import gather
-from tunebench.tuner.compile import compiler_for
-from tunebench.tuner.compile.base import CompilerName
+from tunebench.tuner.build import CompilerName
+from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import find_device
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import Stage, TrialStatus

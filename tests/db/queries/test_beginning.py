@@ -11,7 +11,7 @@ from tunebench.db.connection.database import Database
 from tunebench.db.entries.decode import carried_of
 from tunebench.db.queries.one_trial import trial_details
 from tunebench.db.queries.warm_start import BegunStudy, begun_study, earlier_studies
-from tunebench.tuner.compile.base import CompilerName
+from tunebench.tuner.build import CompilerName
 from tunebench.tuner.device import DeviceKind
 from tunebench.tuner.errors import DatabaseError
 from tunebench.tuner.problem import Problem

@@ -25,7 +25,7 @@ from sample_results import (
 from tunebench.db.connection.database import Database, StudyLog
 from tunebench.db.queries.selection import problem_distance
 from tunebench.db.queries.trials import Order, Selection, Tier, best, best_for, count_rows, kernels_with_results, trials
-from tunebench.tuner.compile.base import CompilerName
+from tunebench.tuner.build import CompilerName
 from tunebench.tuner.device import Device
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import CacheRegime, TrialStatus

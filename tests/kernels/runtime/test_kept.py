@@ -15,8 +15,8 @@ from torch import nn
 
 from tunebench.kernels.runtime.kept import KeptForms
 from tunebench.kernels.runtime.tuned_module import TunedModule
-from tunebench.tuner.compile import compiler_for
 from tunebench.tuner.compile.cache import BuildCache
+from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import KernelFolderError, UserError
 from tunebench.tuner.kernel import Mode

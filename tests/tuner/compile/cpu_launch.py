@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from tunebench.tuner.compile.base import Argument, Dim3, LoadedModule
+from tunebench.tuner.build import Argument, Dim3, LoadedModule
 from tunebench.tuner.compile.cpu.compiler import CpuCompiler
 from tunebench.tuner.variant import KernelSource, Variant
 

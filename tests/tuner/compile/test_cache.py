@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tunebench.tuner.compile.base import Build
+from tunebench.tuner.build import Build
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.compile.cpu.compiler import CpuCompiler
 from tunebench.tuner.variant import KernelSource, Variant

@@ -27,7 +27,7 @@ from cpu_launch import (
     variant_of,
 )
 
-from tunebench.tuner.compile.base import Argument, CompilerName, Dim3, LoadedModule
+from tunebench.tuner.build import Argument, CompilerName, Dim3, LoadedModule
 from tunebench.tuner.compile.cpu.compiler import CpuCompiler, geometry_refusal
 from tunebench.tuner.errors import CompileError, CompilerMissingError, LaunchError
 from tunebench.tuner.space import Configuration, SearchSpace, Tunable, Value

@@ -9,7 +9,7 @@ import pytest
 import torch
 from cpu_launch import extents, int32, load
 
-from tunebench.tuner.compile.base import Dim3, LoadedModule
+from tunebench.tuner.build import Dim3, LoadedModule
 
 # Operations of a program, each a case of the kernel and of the model.
 BARRIER, SHUFFLE, DIVERGED_BALLOTS, COUNT, ACTIVE = range(5)

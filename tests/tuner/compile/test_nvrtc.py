@@ -2,7 +2,7 @@
 
 import pytest
 
-from tunebench.tuner.compile.base import KernelFigures
+from tunebench.tuner.build import KernelFigures
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler, parse_ptxas_log
 from tunebench.tuner.errors import CompileError, CompilerMissingError
 from tunebench.tuner.variant import KernelSource, Variant

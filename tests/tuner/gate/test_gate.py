@@ -13,8 +13,8 @@ from sample_kernel import WriteKernel
 import tunebench.kernels
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
-from tunebench.tuner.compile import compiler_for
 from tunebench.tuner.compile.cache import BuildCache
+from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.errors import LaunchError
 from tunebench.tuner.gate.battery import STEPS, Depth, run_battery

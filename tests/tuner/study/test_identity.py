@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tunebench.tuner.compile.base import Build, CompilerName
+from tunebench.tuner.build import Build, CompilerName
 from tunebench.tuner.compile.machine_code import machine_code_digest
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
 from tunebench.tuner.errors import CompilerMissingError

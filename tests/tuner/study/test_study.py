@@ -7,8 +7,8 @@ import pytest
 from sample_kernel import WriteKernel
 
 from tunebench.kernels.runtime.tuned_module import TunedModule
-from tunebench.tuner.compile import compiler_for
-from tunebench.tuner.compile.base import Build
+from tunebench.tuner.build import Build
+from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.kernel import Mode

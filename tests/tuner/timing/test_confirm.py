@@ -12,8 +12,9 @@ from tests.benchmarks.statistics import SCENARIOS, Scenario, SimulatedClock, sim
 
 from tunebench.tuner.device import find_device
 from tunebench.tuner.result import CONTROL, Decision, Ratio
-from tunebench.tuner.timing.confirm import MOST_ROUNDS, choose, confirm, control_ratio, speedup, take_rounds
+from tunebench.tuner.timing.confirm import MOST_ROUNDS, choose, confirm, take_rounds
 from tunebench.tuner.timing.measure import Call, Control, measure_steadily
+from tunebench.tuner.timing.statistics import control_ratio, speedup
 
 RECORDED = Path(__file__).parent / "recorded_rounds.json"
 QUIET = Scenario("quiet", 0.0, noise=0.0015)

@@ -1,10 +1,12 @@
 """Order statistics: coverage by simulation, and exact small cases."""
 
+import math
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
-from tunebench.tuner.timing.confirm import speedup
-from tunebench.tuner.timing.statistics import median_interval, samples_needed
+from tunebench.tuner.timing.statistics import median_interval, samples_needed, speedup
 
 
 @pytest.mark.parametrize("count", [8, 15, 40])
@@ -44,3 +46,18 @@ def test_drift_that_both_share_does_not_move_a_speedup() -> None:
     assert ratio.low > 1.015
     assert ratio.high < 1.025
     assert ratio.rounds == 40
+
+
+@pytest.mark.parametrize("confidence", [0.95, 0.99])
+def test_ranks_are_those_of_the_exact_binomial_distribution(confidence: float) -> None:
+    for count in (2, 5, 6, 7, 8, 9, 20, 33, 160, 1001):
+        _, low, high = median_interval(range(1, count + 1), confidence)
+        below = [Fraction(sum(math.comb(count, i) for i in range(rank)), 2**count) for rank in range(count // 2 + 1)]
+        outside = Fraction(1 - confidence) / 2
+        rank = max((rank for rank in range(1, count // 2 + 1) if below[rank] <= outside), default=1)
+        assert (low, high) == (rank, count + 1 - rank)
+
+
+def test_a_million_samples_take_no_numbers_of_a_million_digits() -> None:
+    _, low, high = median_interval(range(1, 1_000_001))
+    assert (low, high) == (499_020, 500_981)  # 500,000 ∓ 1.96 · √(10⁶) / 2

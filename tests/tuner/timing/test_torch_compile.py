@@ -6,8 +6,8 @@ from sample_kernel import WriteKernel
 from torch import nn
 
 from tunebench.kernels.runtime.tuned_module import TunedModule
-from tunebench.tuner.compile import compiler_for
 from tunebench.tuner.compile.cache import BuildCache
+from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import find_device
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import Baseline, Comparison

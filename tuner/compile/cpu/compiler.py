@@ -28,7 +28,8 @@ from pathlib import Path
 
 import torch
 
-from tunebench.tuner.compile.base import Argument, Build, Compiler, CompilerName, Dim3, KernelFigures, LoadedModule
+from tunebench.tuner.build import Argument, Build, CompilerName, Dim3, KernelFigures, LoadedModule
+from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.disk import full_disk_named, require_room
 from tunebench.tuner.errors import CompileError, CompilerMissingError, CompileTimeoutError, LaunchError
 from tunebench.tuner.variant import Variant

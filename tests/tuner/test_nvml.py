@@ -3,7 +3,7 @@
 import pynvml
 import pytest
 
-from tunebench.tuner.timing.nvml import ask, words_of
+from tunebench.tuner.nvml import ask, words_of
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,35 @@
+"""The compilers by name, and which one serves a device."""
+
+from __future__ import annotations
+
+from tunebench.tuner.build import CompilerName
+from tunebench.tuner.compile.base import Compiler
+from tunebench.tuner.compile.cpu.compiler import CpuCompiler
+from tunebench.tuner.compile.inline import InlineCompiler
+from tunebench.tuner.compile.nvrtc import NvrtcCompiler
+from tunebench.tuner.device import Device, DeviceKind
+from tunebench.tuner.errors import UserError
+
+COMPILERS: dict[CompilerName, type[Compiler]] = {
+    CompilerName.NVRTC: NvrtcCompiler,
+    CompilerName.CPU: CpuCompiler,
+    CompilerName.INLINE: InlineCompiler,
+}
+
+
+def compiler_for(device: Device, name: CompilerName | None = None) -> Compiler:
+    """The compiler of that name, or the default one of the device: `nvrtc` on CUDA, `cpu` on the CPU.
+
+    Raises:
+        UserError: that compiler's binaries do not run on that device.
+        CompilerMissingError: it is not on this machine.
+    """
+    on_cpu = device.kind is DeviceKind.CPU
+    if name is None:
+        name = CompilerName.CPU if on_cpu else CompilerName.NVRTC
+    if on_cpu != (name is CompilerName.CPU):
+        legal = "cpu" if on_cpu else "nvrtc, inline"
+        raise UserError(f"compiler '{name}' does not make binaries for {device.kind}: use {legal}")
+    compiler = COMPILERS[name]()
+    compiler.version()
+    return compiler
