@@ -55,7 +55,7 @@ def read_study_file(path: Path) -> StudyRequest:
         UnknownNameError: a key that is none of a study file's.
     """
     try:
-        content = tomllib.loads(path.read_text())
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise StudyFileError(f"{path}: cannot read it as TOML: {error}") from error
     except RecursionError:

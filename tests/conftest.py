@@ -33,7 +33,7 @@ def write_kernel(tmp_path: Path) -> WriteKernel:
             for old, new in (changes or {}).items():
                 assert old in text
                 text = text.replace(old, new)
-            (folder / name).write_text(text)
+            (folder / name).write_text(text, encoding="utf-8")
         return load_model(str(folder))
 
     return write

@@ -12,7 +12,7 @@ LAYERS = ("tuner", "db", "kernels", "studies")
 def imported(path: Path) -> set[str]:
     """The layers that a file imports from, anywhere in it."""
     layers = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         names = []
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: imports are absolute"

@@ -149,7 +149,7 @@ def _cpu() -> Device:
 def _cpu_model() -> tuple[str, str]:
     """Model name and instruction-set flags of the CPU; what `platform` says where /proc/cpuinfo does not exist."""
     path = Path("/proc/cpuinfo")
-    text = path.read_text() if path.exists() else ""
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     fields = dict(re.findall(r"^([^\t:]+?)\s*: (.*)$", text.split("\n\n", maxsplit=1)[0], flags=re.MULTILINE))
     name = fields.get("model name") or platform.processor() or platform.machine()
     return name, fields.get("flags") or fields.get("Features", "")
@@ -159,6 +159,6 @@ def _last_level_cache_bytes() -> int:
     """Size of the largest cache the kernel reports for the first CPU; 32 MiB where it reports none."""
     sizes = [32 << 10]
     for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
-        if match := re.fullmatch(r"(\d+)([KM])", path.read_text().strip()):
+        if match := re.fullmatch(r"(\d+)([KM])", path.read_text(encoding="utf-8").strip()):
             sizes.append(int(match.group(1)) << (10 if match.group(2) == "K" else 20))
     return max(sizes) if len(sizes) > 1 else 32 << 20

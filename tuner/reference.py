@@ -130,7 +130,7 @@ def _load(path: Path, sizes: Mapping[str, int | float]) -> Reference:
 def _execute(path: Path, sizes: Mapping[str, int | float]) -> tuple[types.ModuleType, Sequence[str]]:
     """A file's module with some constants changed, and the names of its constants."""
     try:
-        tree = ast.parse(path.read_text(), filename=str(path))
+        tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
     except (OSError, UnicodeDecodeError, SyntaxError) as error:
         raise KernelFolderError(f"{path}: cannot read it: {error}") from error
     assignments = {

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.space import Configuration, SearchSpace, Value
 
 HEADER_SUFFIXES = (".cuh", ".h", ".hpp")
@@ -39,13 +40,17 @@ class KernelSource:
 
     @classmethod
     def read(cls, path: Path, entry_points: tuple[str, ...], include: Path | None = None) -> KernelSource:
-        """Read a source and the headers it includes: those beside it and those of the folder `include`."""
+        """Read a source and the headers it includes: those beside it and those of the folder `include`.
+
+        Raises:
+            KernelFolderError: one of them is not UTF-8.
+        """
         available: dict[str, str] = {}
         for folder in (include, path.parent):
             for header in sorted(folder.iterdir()) if folder and folder.is_dir() else ():
                 if header.suffix in HEADER_SUFFIXES:
-                    available[header.name] = header.read_text()
-        text = path.read_text()
+                    available[header.name] = _read(header)
+        text = _read(path)
         return cls(path.stem, text, entry_points, _included(text, available))
 
     @cached_property
@@ -79,6 +84,13 @@ class Variant:
         """SHA-256 of all that determines the binary, the compiler apart."""
         parts = [self.source.digest, self.prologue, self.architecture]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise KernelFolderError(f"{path}: byte {error.start} is not UTF-8; save it as UTF-8") from error
 
 
 def _included(text: str, available: Mapping[str, str]) -> dict[str, str]:

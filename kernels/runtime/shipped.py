@@ -201,7 +201,7 @@ def write_file(kernel: Kernel, device: str, architecture: str, results: Sequence
     values: Any = _adapter().dump_python(file, mode="json")
     try:
         path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(values, indent=1, sort_keys=True) + "\n")
+        path.write_text(json.dumps(values, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     except OSError as error:
         raise UserError(f"{path}: cannot be written ({error.strerror}): ship from a checkout") from error
     return path

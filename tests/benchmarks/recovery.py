@@ -216,7 +216,7 @@ def _crash_study(folder: Path, variants: int, crash: str) -> dict[str, Any]:
     kernel = folder / ("crashing" if crash else "clean") / "weigh"
     kernel.mkdir(parents=True)
     for file, text in crash_kernel(variants, crash).items():
-        (kernel / file).write_text(text)
+        (kernel / file).write_text(text, encoding="utf-8")
     request = request_of(str(kernel), {"device": "cpu", "sampler": "exhaustive", "trials": variants})
     with open_database(folder / f"{kernel.parent.name}.db") as database:
         (report,) = tune(resolve(request), database)

@@ -27,7 +27,9 @@ def run_once(device: str) -> tuple[float, dict[str, object]]:
         command = [sys.executable, "-m", "tunebench", "tune", str(STUDY), "--device", device, "--json"]
         environment = {**os.environ, "TUNEBENCH_CACHE": f"{folder}/builds", "TUNEBENCH_DB": f"{folder}/results.db"}
         started = time.perf_counter()
-        output = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+        output = subprocess.run(
+            command, env=environment, check=True, capture_output=True, text=True, encoding="utf-8"
+        ).stdout
         seconds = time.perf_counter() - started
         (report,) = json.loads(output)
         return seconds, report

@@ -82,7 +82,7 @@ def test_ceilings_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_cases(write_kernel: WriteKernel, tmp_path: Path) -> None:
     study = tmp_path / "study.toml"
-    study.write_text('kernel = "gemm_scale_bn"\nmodes = ["train"]\n[sizes]\nin_features = 64\n')
+    study.write_text('kernel = "gemm_scale_bn"\nmodes = ["train"]\n[sizes]\nin_features = 64\n', encoding="utf-8")
     cases = cases_of(["scalar_mul", str(study)], Wish(batches=(8, 16), sizes={"N": 32, "out_features": 16}))
     assert [(case.kernel, case.mode, dict(case.sizes)) for case in cases] == [
         ("scalar_mul", "eval", {"N": 32, "M": 8}),
@@ -107,9 +107,9 @@ def test_cases(write_kernel: WriteKernel, tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", Mode)
 def test_a_study_file_names_modes(tmp_path: Path, mode: Mode) -> None:
     study = tmp_path / "study.toml"
-    study.write_text(f'kernel = "scalar_mul"\nmodes = ["{mode}"]\n')
+    study.write_text(f'kernel = "scalar_mul"\nmodes = ["{mode}"]\n', encoding="utf-8")
     assert read_study_file(study).modes == (mode,)
-    study.write_text('kernel = "scalar_mul"\nmodes = ["test"]\n')
+    study.write_text('kernel = "scalar_mul"\nmodes = ["test"]\n', encoding="utf-8")
     with pytest.raises(UserError, match="Input should be 'eval', 'train' or 'frozen' \\(got 'test'\\)"):
         read_study_file(study)
 

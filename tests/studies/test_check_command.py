@@ -55,7 +55,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 def written(folder: Path, text: str, name: str = "submission.py") -> Path:
     path = folder / name
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     return path
 
 

@@ -48,6 +48,7 @@ def spawn(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
         text=True,
         env={**os.environ, **environment},
         check=False,
+        encoding="utf-8",
     )
 
 
@@ -158,7 +159,8 @@ def test_a_study_file(tmp_path: Path) -> None:
     study = tmp_path / "study.toml"
     study.write_text(
         'kernel = "scalar_mul"\ntrials = 3\ndevice = "cpu"\nsampler = "exhaustive"\n'
-        "[sizes]\nM = 16\nN = 16\n[tunables]\nblock_size = [64, 128]\n"
+        "[sizes]\nM = 16\nN = 16\n[tunables]\nblock_size = [64, 128]\n",
+        encoding="utf-8",
     )
     (report,) = json.loads(tunebench("tune", str(study), "--db", str(tmp_path / "a.db"), "--json").stdout)
     assert report["problem"]["axes"] == {"elements": 256}
@@ -194,6 +196,7 @@ def test_ctrl_c_records_everything_and_the_same_command_goes_on(tmp_path: Path) 
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        encoding="utf-8",
     )
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and count_trials(database) < 3:
@@ -260,7 +263,7 @@ def test_a_missing_compiler_says_how_to_get_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", ["trails = 3", "[size]\nM = 3"])
 def test_a_study_file_with_an_unknown_key(tmp_path: Path, key: str) -> None:
     study = tmp_path / "study.toml"
-    study.write_text(f'kernel = "scalar_mul"\n{key}\n')
+    study.write_text(f'kernel = "scalar_mul"\n{key}\n', encoding="utf-8")
     message = one_line_error(tunebench("tune", str(study), "--db", str(tmp_path / "a.db")))
     assert "unknown key in" in message and "did you mean" in message
 
@@ -277,10 +280,10 @@ def test_a_database_of_a_newer_revision(tuned: Path, tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
-    file.write_text("these are my notes\n" * 100)
+    file.write_text("these are my notes\n" * 100, encoding="utf-8")
     message = one_line_error(tunebench("tune", "scalar_mul", *SMALL, "--db", str(file)))
     assert "notes.txt" in message
-    assert file.read_text() == "these are my notes\n" * 100
+    assert file.read_text(encoding="utf-8") == "these are my notes\n" * 100
 
 
 def test_help_and_version_answer() -> None:

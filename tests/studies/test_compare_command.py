@@ -49,7 +49,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 def file(tmp_path: Path) -> Path:
     """A file whose ModelNew does a small part of what its Model does."""
     path = tmp_path / "mine.py"
-    path.write_text(FILE)
+    path.write_text(FILE, encoding="utf-8")
     return path
 
 
@@ -58,12 +58,12 @@ def test_a_file_against_its_reference_and_the_other_way_round(run: CommandLine, 
     assert "A is faster than B: " in faster.out or "decide nothing" in faster.out, faster
     assert "99 % interval" in faster.out
     old = tmp_path / "old.py"
-    old.write_text(FILE.partition("class ModelNew")[0])  # its inputs are those of the first file
+    old.write_text(FILE.partition("class ModelNew")[0], encoding="utf-8")  # its inputs are those of the first file
     again = run("compare", file, old, "--device", "cpu", "--json")
     assert_says(again, "faster", again.json["ratio"]["value"])
     assert again.json["control"]["rounds"] == again.json["ratio"]["rounds"]
     assert set(again.json["samples_ms"]) == {"first", "second", "control"}
-    old.write_text(FILE.replace("class ModelNew(Model)", "class Another(Model)"))
+    old.write_text(FILE.replace("class ModelNew(Model)", "class Another(Model)"), encoding="utf-8")
     backwards = run("compare", old, file, "--device", "cpu", "--json")
     assert_says(backwards, "slower", 1 / backwards.json["ratio"]["value"])
 
@@ -78,7 +78,8 @@ def assert_says(answer: Ran, decision: str, times: float) -> None:
 def test_a_file_that_computes_something_else_is_refused(run: CommandLine, file: Path, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.py"
     wrong.write_text(
-        FILE.replace("    def forward(self, x):\n        return x", "    def forward(self, x):\n        return 2 + x")
+        FILE.replace("    def forward(self, x):\n        return x", "    def forward(self, x):\n        return 2 + x"),
+        encoding="utf-8",
     )
     answer = run("compare", wrong, file, "--device", "cpu")
     assert answer.code == 1
@@ -86,7 +87,7 @@ def test_a_file_that_computes_something_else_is_refused(run: CommandLine, file: 
 
 
 def test_a_file_that_kills_its_process_is_said_in_one_line(run: CommandLine, file: Path) -> None:
-    file.write_text(FILE.replace("class ModelNew", "import os\nos.abort()\nclass ModelNew"))
+    file.write_text(FILE.replace("class ModelNew", "import os\nos.abort()\nclass ModelNew"), encoding="utf-8")
     answer = run("compare", file, "reference", "--device", "cpu")
     assert (answer.code, answer.out) == (1, "")
     assert answer.err.strip() == "tunebench: the comparison came to no end: the worker was killed by SIGABRT"
@@ -106,7 +107,7 @@ def test_a_file_that_kills_its_process_is_said_in_one_line(run: CommandLine, fil
     ],
 )
 def test_files_that_cannot_be_compared(run: CommandLine, file: Path, old: str, new: str, message: str) -> None:
-    file.write_text(FILE.replace(old, new))
+    file.write_text(FILE.replace(old, new), encoding="utf-8")
     assert message in run("compare", file, "reference", "--device", "cpu").error
 
 

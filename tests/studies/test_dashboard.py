@@ -110,6 +110,7 @@ def test_it_serves_this_machine_until_ctrl_c(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        encoding="utf-8",
     )
     try:
         summaries = _ask(f"http://127.0.0.1:{port}/api/studies")["study_summaries"]

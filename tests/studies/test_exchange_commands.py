@@ -93,10 +93,10 @@ def test_wrong_questions_are_one_line(run: CommandLine, filled: Path, tmp_path: 
     assert "holds one study, 3 are meant" in run(*export, tmp_path / "t4.json").error
     assert "no study of kernel 'nothing'" in run(*export, tmp_path / "x.csv", "--kernel", "nothing").error
     assert "does not exist" in run(*export, tmp_path / "no" / "x.csv").error
-    (tmp_path / "there.csv").write_text("")
+    (tmp_path / "there.csv").write_text("", encoding="utf-8")
     assert "--force" in run(*export, tmp_path / "there.csv").error
     assert "into itself" in run("db", "merge", filled, filled).error
-    (tmp_path / "there.csv").write_text("text")
+    (tmp_path / "there.csv").write_text("text", encoding="utf-8")
     assert "is not a database" in run("db", "merge", filled, tmp_path / "there.csv").error
 
 
@@ -104,7 +104,7 @@ def test_a_bad_file_makes_no_database(run: CommandLine, tmp_path: Path) -> None:
     new = tmp_path / "new.db"
     file = tmp_path / "results.jsonl"
     assert "there is no file" in run("db", "import", file, "--db", new).error
-    file.write_text(json.dumps({"study": {}, "trial": None}))
+    file.write_text(json.dumps({"study": {}, "trial": None}), encoding="utf-8")
     assert "leave out options such as --kernel" in run("db", "import", file, "--kernel", "k", "--db", new).error
     assert "a size is a whole number" in run("db", "import", file, "--size", "n=1.5", "--db", new).error
     assert not new.exists()

@@ -70,7 +70,9 @@ def refused(ask: CommandLine, file: Path) -> None:
 def test_a_hostile_value_is_refused(ask: CommandLine, tmp_path: Path, name: str) -> None:
     file = tmp_path / "study.toml"
     rest = FILES[name]
-    file.write_text('kernel = "scalar_mul"\n' + ("" if "device" in rest else 'device = "cpu"\n') + rest)
+    file.write_text(
+        'kernel = "scalar_mul"\n' + ("" if "device" in rest else 'device = "cpu"\n') + rest, encoding="utf-8"
+    )
     refused(ask, file)
 
 
@@ -78,7 +80,7 @@ def test_a_hostile_value_is_refused(ask: CommandLine, tmp_path: Path, name: str)
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel[:12])
 def test_a_kernel_that_is_none_is_refused(ask: CommandLine, tmp_path: Path, kernel: str) -> None:
     file = tmp_path / "study.toml"
-    file.write_text(f'kernel = "{kernel}"\n')
+    file.write_text(f'kernel = "{kernel}"\n', encoding="utf-8")
     refused(ask, file)
 
 

@@ -150,11 +150,11 @@ def test_a_worker_ends_with_its_parent(write_kernel: WriteKernel, tmp_path: Path
     arguments = ("tune", str(factory.kernel.folder), "--device", "cpu", "--db", str(tmp_path / "a.db"))
     parent = subprocess.Popen([sys.executable, "-m", "tunebench", *arguments, "--tunable", "variety=1"])
     deadline = time.monotonic() + 60
-    while not marker.exists() or not marker.read_text():
+    while not marker.exists() or not marker.read_text(encoding="utf-8"):
         assert time.monotonic() < deadline, "the study never began"
         time.sleep(0.05)
     parent.kill()
     parent.wait()
-    while Path("/proc", marker.read_text()).exists():
+    while Path("/proc", marker.read_text(encoding="utf-8")).exists():
         assert time.monotonic() < deadline + 30, "the worker outlives its parent"
         time.sleep(0.05)

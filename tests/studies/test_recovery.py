@@ -61,7 +61,8 @@ def hanging_gxx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "#!/bin/sh\n"
         f"if [ -f variant.cu ] && grep -q 'variety = 1;' variant.cu; then\n"
         f"    sleep 1000 & echo $! >> {tmp_path}/children; wait\n"
-        f'fi\nexec {shutil.which("g++")} "$@"\n'
+        f'fi\nexec {shutil.which("g++")} "$@"\n',
+        encoding="utf-8",
     )
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
@@ -78,7 +79,7 @@ def test_a_compiler_that_hangs_is_killed_with_its_children_and_the_study_goes_on
     assert {status for variety, status in found if variety == 1} == {TrialStatus.TIMEOUT}
     assert all(status.timed for variety, status in found if variety == 0)
     assert len(found) == 4
-    children = hanging_gxx.read_text().split()
+    children = hanging_gxx.read_text(encoding="utf-8").split()
     assert len(children) == 1  # configurations that share a variant share its failure
     assert not any(map(runs, children))
 
@@ -86,7 +87,7 @@ def test_a_compiler_that_hangs_is_killed_with_its_children_and_the_study_goes_on
 def runs(process: str) -> bool:
     """Whether a process is there, and not only its entry in a table that nobody has read yet."""
     status = Path("/proc", process, "status")
-    return status.exists() and "State:\tZ" not in status.read_text()
+    return status.exists() and "State:\tZ" not in status.read_text(encoding="utf-8")
 
 
 class Stuck(CpuCompiler):
@@ -128,7 +129,7 @@ def test_builds_that_cannot_be_kept_are_used_all_the_same(
     write_kernel: WriteKernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_the_way = tmp_path / "builds"
-    in_the_way.write_text("a file where the cache's folder belongs")
+    in_the_way.write_text("a file where the cache's folder belongs", encoding="utf-8")
     monkeypatch.setenv("TUNEBENCH_CACHE", str(in_the_way))
     with pytest.warns(RuntimeWarning, match="builds are not kept"):
         found = tune_folder(write_kernel(), tmp_path / "a.db", trials=1)
@@ -149,7 +150,11 @@ def test_a_full_disk_ends_a_study_with_the_reason_and_it_goes_on_when_there_is_r
     script = Path(__file__).with_name("full_disk.py")
     arguments = f"{script} {disk} {write_kernel().kernel.folder} {tmp_path}/elsewhere.db"
     done = subprocess.run(
-        [*unshare, f"{mount} && exec {sys.executable} {arguments}"], capture_output=True, text=True, check=False
+        [*unshare, f"{mount} && exec {sys.executable} {arguments}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        encoding="utf-8",
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -175,7 +180,7 @@ def test_a_database_that_another_process_keeps_locked(
     holder = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1], isolation_level=None); "
     holder += "c.execute('BEGIN IMMEDIATE'); print('locked', flush=True); sys.stdin.read()"
     process = subprocess.Popen(
-        [sys.executable, "-c", holder, file], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", holder, file], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
     )
     try:
         assert process.stdout is not None and process.stdout.readline() == "locked\n"
@@ -204,7 +209,7 @@ def test_a_variant_whose_worker_is_killed_from_outside_has_one_more_try(
 ) -> None:
     """It waits to be killed for so many times, then runs as it should."""
     marker = tmp_path / "workers"
-    marker.write_text("")
+    marker.write_text("", encoding="utf-8")
     wait = (
         "        import os, time\n"
         f"        with open({str(marker)!r}, 'a+') as file:\n"
@@ -226,7 +231,7 @@ def test_a_variant_whose_worker_is_killed_from_outside_has_one_more_try(
     thread.start()
     deadline = time.monotonic() + 60
     for number in range(kills):
-        while len(workers := marker.read_text().splitlines()) <= number:
+        while len(workers := marker.read_text(encoding="utf-8").splitlines()) <= number:
             assert time.monotonic() < deadline, "the variant never began"
             time.sleep(0.02)
         os.kill(int(workers[number]), signal.SIGKILL)

@@ -25,7 +25,7 @@ def space(tmp_path: Path) -> Path:
     }
     cache["32,4"]["time"] = "CompilationFailedConfig"  # type: ignore[assignment]
     file = tmp_path / "space.json"
-    file.write_text(json.dumps({"tune_params_keys": ["block", "width"], "cache": cache}))
+    file.write_text(json.dumps({"tune_params_keys": ["block", "width"], "cache": cache}), encoding="utf-8")
     return file
 
 
@@ -57,19 +57,19 @@ def test_text_and_plot(run: CommandLine, space: Path, tmp_path: Path) -> None:
     assert ran.code == 0
     assert ran.out.count("space (12 configurations, 8.3% fail), exhaustive: score") == 2
     assert "exhaustive: average score" in ran.out
-    assert "Best so far over the optimum" in plot.read_text()
+    assert "Best so far over the optimum" in plot.read_text(encoding="utf-8")
 
 
 def test_bad_input_gets_one_line(run: CommandLine, space: Path, tmp_path: Path) -> None:
     assert "unknown sampler 'gq'; did you mean gp?" in run("replay", space, "--sampler", "gq").error
     assert "cannot read" in run("replay", tmp_path / "absent.json").error
-    space.write_text("[1, 2]")
+    space.write_text("[1, 2]", encoding="utf-8")
     assert "is not a JSON object" in run("replay", space).error
 
 
 def test_other_files_are_searched_first(run: CommandLine, space: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.json"
-    other.write_text(space.read_text())
+    other.write_text(space.read_text(encoding="utf-8"), encoding="utf-8")
     fresh = run("replay", space, "--budget", 11, "--seeds", 3, "--json").json[0]
     carried = run("replay", space, "--from", other, "--budget", 11, "--seeds", 3, "--json").json[0]
     assert carried["strategy"] == "gp after other"
@@ -88,7 +88,7 @@ def test_where_a_search_would_have_stopped(run: CommandLine, tmp_path: Path) -> 
         for c in range(5)
     }
     file = tmp_path / "valley.json"
-    file.write_text(json.dumps({"tune_params_keys": ["a", "b", "c"], "cache": cache}))
+    file.write_text(json.dumps({"tune_params_keys": ["a", "b", "c"], "cache": cache}), encoding="utf-8")
     report = run("replay", file, "--seeds", 2, "--budget", 150, "--stop-early", "--json").json[0]
     assert all(60 < search["settled_after"] < 150 for search in report["runs"])
     assert all(search["best_ms"][search["settled_after"] - 1] == 2.0 for search in report["runs"])
@@ -145,7 +145,7 @@ def test_databases_that_are_not_there_or_empty_get_one_line(run: CommandLine, sp
     assert "--study counts the studies of one" in run("replay", space, "--study", 1).error
     assert "cannot read" in run("replay", tmp_path / "absent.jsonl").error
     broken = tmp_path / "broken.jsonl"
-    broken.write_text("{}\n")
+    broken.write_text("{}\n", encoding="utf-8")
     assert "line 1" in run("replay", broken).error
     empty = tmp_path / "empty.db"
     open_database(empty).close()

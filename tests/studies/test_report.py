@@ -53,7 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path.mkdir()
     source = SOURCE.replace('extern "C"', BROKEN).replace("y[i] = x[i] * weight[0];", WRONG)
     for name, text in (("weigh.cu", source), ("model.py", MODEL), ("reference.py", REFERENCE)):
-        (path / name).write_text(text)
+        (path / name).write_text(text, encoding="utf-8")
     return path
 
 
@@ -263,7 +263,7 @@ def test_without_the_source_the_roofline_is_left_out(results: Path, folder: Path
         assert 'id="study-1-roofline"' not in html
         edited = tmp_path / "weigh"
         shutil.copytree(folder, edited, ignore=shutil.ignore_patterns("__pycache__"))
-        (edited / "model.py").write_text(MODEL + "\nedited = True\n")
+        (edited / "model.py").write_text(MODEL + "\nedited = True\n", encoding="utf-8")
         (study,) = gather(database, [str(edited)]).studies
         assert "has changed since this study" in study.work_missing
         render(gather(database, [str(edited)]))
@@ -312,7 +312,7 @@ def test_the_command_writes_one_file(command: CommandLine, results: Path, tmp_pa
     file = tmp_path / "out.html"
     ran = command("report", "scalar_mul", "-o", file, "--db", results)
     assert ran.code == 0 and ran.out.startswith(f"{file}: 1 study, ")
-    assert file.read_text().startswith("<!DOCTYPE html>")
+    assert file.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     ran = command("report", "--study", 1, "-o", file, "--db", results, "--json")
     assert ran.json == {"file": str(file), "bytes": file.stat().st_size, "studies": [1]}
     assert list(tmp_path.glob(".out*")) == []

@@ -111,7 +111,9 @@ def test_absurd_times_are_refused(tmp_path: Path, median: float) -> None:
 def test_a_kernels_name_in_a_database_is_never_taken_for_a_folder(tmp_path: Path) -> None:
     trap = tmp_path / "trap"
     trap.mkdir()
-    (trap / "model.py").write_text(f"import pathlib; pathlib.Path({str(tmp_path / 'sprung')!r}).touch()")
+    (trap / "model.py").write_text(
+        f"import pathlib; pathlib.Path({str(tmp_path / 'sprung')!r}).touch()", encoding="utf-8"
+    )
     with open_database(tmp_path / "hostile.db") as database:
         record_hostile_study(database, kernel=str(trap))
         for targets in ([], [str(trap)]):

@@ -92,7 +92,9 @@ def test_results_of_an_edited_kernel_are_not_shipped(
 ) -> None:
     kernel, place = write_kernel().kernel, tmp_path / "results.db"
     record(kernel, place, H200, FAST)
-    (kernel.folder / "model.py").write_text((kernel.folder / "model.py").read_text() + "edited = True\n")
+    (kernel.folder / "model.py").write_text(
+        (kernel.folder / "model.py").read_text(encoding="utf-8") + "edited = True\n", encoding="utf-8"
+    )
     assert tunebench("ship", kernel.folder, "--db", place).code == 1
 
 

@@ -35,7 +35,7 @@ def get_init_inputs():
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     file = tmp_path / "reference.py"
-    file.write_text(SOURCE)
+    file.write_text(SOURCE, encoding="utf-8")
     return file
 
 
@@ -69,6 +69,6 @@ def test_what_is_wrong_is_said(path: Path) -> None:
         load_reference(path, {"rows": 2.5})
     with pytest.raises(KernelFolderError, match="cannot read it"):
         load_reference(path.parent / "absent.py")
-    path.write_text(SOURCE.replace("def get_init_inputs", "def other"))
+    path.write_text(SOURCE.replace("def get_init_inputs", "def other"), encoding="utf-8")
     with pytest.raises(KernelFolderError, match="no get_init_inputs"):
         load_reference(path)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.variant import KernelSource
 
 HEADERS = {
@@ -17,8 +18,8 @@ def read(folder: Path, text: str) -> KernelSource:
     include = folder / "include"
     include.mkdir(exist_ok=True)
     for name, header in HEADERS.items():
-        (include / name).write_text(header)
-    (folder / "kernel.cu").write_text(text)
+        (include / name).write_text(header, encoding="utf-8")
+    (folder / "kernel.cu").write_text(text, encoding="utf-8")
     return KernelSource.read(folder / "kernel.cu", ("kernel",), include)
 
 
@@ -46,5 +47,11 @@ def test_only_included_headers_make_another_source(tmp_path: Path, monkeypatch: 
 
 
 def test_the_header_beside_the_source_comes_first(tmp_path: Path) -> None:
-    (tmp_path / "other.cuh").write_text("// beside\n")
+    (tmp_path / "other.cuh").write_text("// beside\n", encoding="utf-8")
     assert read(tmp_path, '#include "other.cuh"\n').headers == {"other.cuh": "// beside\n"}
+
+
+def test_a_source_that_is_not_utf8_is_named(tmp_path: Path) -> None:
+    (tmp_path / "other.cuh").write_bytes("// 3 µs\n".encode("latin-1"))
+    with pytest.raises(KernelFolderError, match=r"other\.cuh: byte 5 is not UTF-8; save it as UTF-8"):
+        read(tmp_path, "")

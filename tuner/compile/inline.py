@@ -75,7 +75,7 @@ class InlineCompiler(Compiler):
         launchers = "".join(_LAUNCHERS.format(name=entry_point) for entry_point in variant.source.entry_points)
         with tempfile.TemporaryDirectory(prefix="tunebench-") as folder:
             for header, text in variant.source.headers.items():
-                (Path(folder) / header).write_text(text)
+                (Path(folder) / header).write_text(text, encoding="utf-8")
             try:
                 load_inline(
                     name=name,

@@ -222,5 +222,5 @@ def _header_folder(variant: Variant) -> Iterator[str | None]:
         return
     with tempfile.TemporaryDirectory(prefix="tunebench-") as folder:
         for name, text in variant.source.headers.items():
-            (Path(folder) / name).write_text(text)
+            (Path(folder) / name).write_text(text, encoding="utf-8")
         yield folder

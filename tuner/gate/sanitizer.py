@@ -159,12 +159,15 @@ def run_tool(program: str, tool: str, launches: Sequence[Launch], device_index: 
         child = [sys.executable, launch_again.__file__, str(recording), str(device_index)]
         command = [program, "--tool", tool, *TOOLS[tool], "--error-exitcode", str(_FOUND), *child]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+            done = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False)
         except subprocess.TimeoutExpired:
             raise Refusal(f"{tool}: no answer within {_SECONDS} s") from None
     if done.returncode == 0:
         return None
-    lines = [line.removeprefix("=========").strip() for line in (done.stdout + done.stderr).splitlines()]
+    lines = [
+        line.removeprefix("=========").strip()
+        for line in (done.stdout + done.stderr).decode(errors="replace").splitlines()
+    ]
     telling = [line for line in lines if line and not line.startswith("COMPUTE-SANITIZER")]
     if done.returncode == _FOUND:
         return telling[0] if telling else "it found an error and does not say which"

@@ -108,7 +108,7 @@ class Worker:
 
     def _cause(self, code: int) -> str:
         if self._note.exists():
-            return self._note.read_text()
+            return self._note.read_text(encoding="utf-8")
         if code < 0:
             return f"the worker was killed by {signal.Signals(-code).name}"
         return f"the worker ended with exit code {code}"
@@ -274,7 +274,7 @@ def _evaluate(
     except DeviceLostError as error:
         # The device is lost to this process only: leave the reason behind and make room for the next one.
         assert _note is not None
-        _note.write_text(str(error))
+        _note.write_text(str(error), encoding="utf-8")
         os._exit(_DEVICE_LOST)
 
 

@@ -248,6 +248,7 @@ def test_processes_that_write_at_once_lose_nothing(url: str) -> None:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             stderr=subprocess.PIPE,
             text=True,
+            encoding="utf-8",
         )
         for writer in range(writers)
     ]

@@ -108,9 +108,9 @@ def test_an_earlier_copy_is_not_overwritten(tmp_path: Path) -> None:
     file = tmp_path / "results.db"
     database_of_revision(file, REVISIONS[0])
     earlier = tmp_path / f"results.db.revision-{REVISIONS[0]}.backup"
-    earlier.write_text("precious")
+    earlier.write_text("precious", encoding="utf-8")
     open_database(file).close()
-    assert earlier.read_text() == "precious"
+    assert earlier.read_text(encoding="utf-8") == "precious"
     assert (tmp_path / f"results.db.revision-{REVISIONS[0]}.2.backup").exists()
 
 

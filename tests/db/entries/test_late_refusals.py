@@ -200,10 +200,10 @@ def export_and_import(database: Database, into: Database, file: Path) -> Added:
 def test_a_file_from_before_there_were_any_is_read(database: Database, tmp_path: Path) -> None:
     file = tmp_path / "older.jsonl"
     export_file(database, file, FORMATS[FormatName.JSON_LINES])
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     for line in lines:
         assert line["trial"].pop("late_refusal") is None
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     with open_database(tmp_path / "new.db") as new:
         assert import_file(new, file, FORMATS[FormatName.JSON_LINES]) == Added(studies=1, trials=4)
         assert best_numbers(new) == [0]

@@ -128,7 +128,7 @@ def test_a_device_of_another_machine_is_another_device(tmp_path: Path) -> None:
 
 
 def text_file(path: Path) -> None:
-    path.write_text("not a database")
+    path.write_text("not a database", encoding="utf-8")
 
 
 def foreign(path: Path) -> None:

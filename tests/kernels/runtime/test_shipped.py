@@ -80,14 +80,14 @@ def test_an_edited_kernel_is_never_served_its_old_results(kernel: Kernel) -> Non
     for name, edit in (("model.py", "unused = 1"), ("reference.py", "unused = 1"), ("weigh.cu", "")):
         edited = load_model(str(kernel.folder)).kernel
         assert not is_stale(edited, read_file(path))
-        text = (kernel.folder / name).read_text()
-        (kernel.folder / name).write_text(f"{text}{edit}\n")
+        text = (kernel.folder / name).read_text(encoding="utf-8")
+        (kernel.folder / name).write_text(f"{text}{edit}\n", encoding="utf-8")
         edited = load_model(str(kernel.folder)).kernel
         assert is_stale(edited, read_file(path))
         assert block_size_for(edited, 1000, H200) is Tier.DEFAULT
-        (kernel.folder / name).write_text(text)
-    other = json.loads(path.read_text()) | {"kernel": "another"}
-    path.write_text(json.dumps(other))
+        (kernel.folder / name).write_text(text, encoding="utf-8")
+    other = json.loads(path.read_text(encoding="utf-8")) | {"kernel": "another"}
+    path.write_text(json.dumps(other), encoding="utf-8")
     assert is_stale(kernel, read_file(path))
 
 
@@ -109,7 +109,7 @@ def test_only_members_of_the_valid_space_are_served(kernel: Kernel) -> None:
 def test_a_file_that_is_none_is_warned_of_and_passed_over(kernel: Kernel, text: str, message: str) -> None:
     good = write_file(kernel, H200.name, H200.architecture, [result(1000, 32)])
     bad = good.with_name("bad.json")
-    bad.write_text(text)
+    bad.write_text(text, encoding="utf-8")
     with pytest.raises(ShippedFileError, match=message):
         read_file(bad)
     with pytest.warns(RuntimeWarning, match="bad.json: not shipped results"):
@@ -120,20 +120,20 @@ def test_writing_keeps_other_problems_of_the_same_kernel_and_is_the_same_text_ag
     path = write_file(kernel, H200.name, H200.architecture, [result(2000, 32)])
     assert path == file_for(kernel, H200.name) and path.name == "nvidia-h200.json"
     write_file(kernel, H200.name, H200.architecture, [result(1000, 64)])
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     assert [(one.problem.axes["n"], one.configuration["block_size"]) for one in read_file(path).results] == [
         (1000, 64),
         (2000, 32),
     ]
     write_file(kernel, H200.name, H200.architecture, [result(2000, 32), result(1000, 64)])
-    assert path.read_text() == text
-    path.write_text(text.replace(kernel.digest, "0" * 64))
+    assert path.read_text(encoding="utf-8") == text
+    path.write_text(text.replace(kernel.digest, "0" * 64), encoding="utf-8")
     write_file(kernel, H200.name, H200.architecture, [result(3000, 64)])
     assert [one.problem.axes["n"] for one in read_file(path).results] == [3000]
 
 
 def test_a_folder_that_cannot_be_written_is_a_line(kernel: Kernel) -> None:
-    (kernel.folder / "tuned").write_text("in the way")
+    (kernel.folder / "tuned").write_text("in the way", encoding="utf-8")
     with pytest.raises(UserError, match=r"cannot be written .*: ship from a checkout"):
         write_file(kernel, H200.name, H200.architecture, [result(2000, 32)])
 

@@ -325,7 +325,7 @@ def test_three_hundred_variants_in_one_process() -> None:
 
 
 def mapped(pattern: str) -> set[str]:
-    return set(re.findall(rf"\S*{pattern}\S*", Path("/proc/self/maps").read_text()))
+    return set(re.findall(rf"\S*{pattern}\S*", Path("/proc/self/maps").read_text(encoding="utf-8")))
 
 
 def test_a_module_is_unmapped_with_its_last_reference() -> None:
@@ -363,7 +363,9 @@ assert len(names) == 1, names
     root = Path(__file__).parents[3]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "src"), str(root / "tests")])}
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=root, env=environment, capture_output=True, text=True, check=False, encoding="utf-8"
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -50,11 +50,11 @@ def make(write_kernel: WriteKernel, tmp_path: Path) -> Make:
             return write_kernel(**merged)
         folder = tmp_path / str(len(list(tmp_path.iterdir()))) / kernel
         shutil.copytree(Path(tunebench.kernels.__file__).parent / kernel, folder)
-        text = (folder / "model.py").read_text()
+        text = (folder / "model.py").read_text(encoding="utf-8")
         for old, new in merged.get("model", {}).items():
             assert old in text
             text = text.replace(old, new)
-        (folder / "model.py").write_text(text)
+        (folder / "model.py").write_text(text, encoding="utf-8")
         return load_model(str(folder))
 
     return write
@@ -145,7 +145,7 @@ def test_every_stage_refuses_something() -> None:
 
 
 def test_the_documented_table_is_this_one() -> None:
-    assert table() in (ROOT / "docs" / "gate.md").read_text()
+    assert table() in (ROOT / "docs" / "gate.md").read_text(encoding="utf-8")
 
 
 def oracle_of(write_kernel: WriteKernel, **changes: dict[str, str]) -> Oracle:

@@ -143,10 +143,10 @@ def test_rounds_in_which_the_twin_differs_are_taken_once_more() -> None:
     assert len(asked) == 2 + 2 * len(samples["a"])  # warm-up, and twice as many rounds as are kept
 
 
-@pytest.mark.parametrize("name", json.loads(RECORDED.read_text()))
+@pytest.mark.parametrize("name", json.loads(RECORDED.read_text(encoding="utf-8")))
 def test_recorded_rounds(name: str) -> None:
     """Rounds of real calls on a shared machine; what is true of them is how they were made."""
-    recorded = json.loads(RECORDED.read_text())[name]
+    recorded = json.loads(RECORDED.read_text(encoding="utf-8"))[name]
     ratio = speedup(recorded["first_ms"], recorded["second_ms"])
     assert ratio.decision.value == recorded["truth"]
     assert speedup(recorded["second_ms"], recorded["first_ms"]).decision is not ratio.decision or (

@@ -111,8 +111,8 @@ class CpuCompiler(Compiler):
         with full_disk_named(temporary), tempfile.TemporaryDirectory(prefix="tunebench-") as name:
             folder = Path(name)
             for header, text in variant.source.headers.items():
-                (folder / header).write_text(host_source(text))
-            (folder / "variant.cu").write_text(translation_unit(variant))
+                (folder / header).write_text(host_source(text), encoding="utf-8")
+            (folder / "variant.cu").write_text(translation_unit(variant), encoding="utf-8")
             options = flags[: -len(_LIBRARIES)]
             command = [compiler, *options, "-include", str(_HEADER), "-I.", "-x", "c++", "variant.cu", *_LIBRARIES]
             status, log = _run([*command, "-o", "variant.so"], folder, self.deadline_seconds)
@@ -237,7 +237,7 @@ def _version(compiler: str) -> str:
         done = subprocess.run(command, capture_output=True, env={**os.environ, "LC_ALL": "C"}, check=False)
         return done.stdout.decode(errors="replace")
 
-    headers = "".join(path.read_text() for path in sorted(_HEADER.parent.glob(f"{_HEADER.stem}*.h")))
+    headers = "".join(path.read_text(encoding="utf-8") for path in sorted(_HEADER.parent.glob(f"{_HEADER.stem}*.h")))
     processor = answer(_native_flag(), "-Q", "--help=target")
     return f"{answer('--version').splitlines()[0]}, processor {_digest(processor)}, built-ins {_digest(headers)}"
 

@@ -44,7 +44,7 @@ def refused(database: Database, file: Path, form: Format) -> str:
 def lines(database: Database, tmp_path: Path) -> list[str]:
     fill(database)
     export_file(database, tmp_path / "good.jsonl", JSON_LINES)
-    return (tmp_path / "good.jsonl").read_text().splitlines()
+    return (tmp_path / "good.jsonl").read_text(encoding="utf-8").splitlines()
 
 
 def changed(line: str, path: str, value: Any) -> str:
@@ -96,7 +96,7 @@ def test_a_hostile_line_is_refused_by_its_number(
 ) -> None:
     file = tmp_path / "bad.jsonl"
     other = [line.replace('"kernel":"', '"kernel":"another_') for line in lines]
-    file.write_text("\n".join([*other, spoil(lines[0]), *other]))
+    file.write_text("\n".join([*other, spoil(lines[0]), *other]), encoding="utf-8")
     assert f"bad.jsonl: line {len(lines) + 1}: " in refused(database, file, JSON_LINES), what
 
 
@@ -111,7 +111,7 @@ def test_sql_paths_and_markup_are_only_text(database: Database, tmp_path: Path, 
     texts += ["%s%n{0}", "\\x00", "\u202e", "$(touch /tmp/x)", "__import__('os')"]
     hostile = [changed(lines[0], "trial.configuration", {text: text}) for text in texts]
     hostile = [changed(line, "study.kernel", f"k{text}") for line, text in zip(hostile, texts, strict=True)]
-    (tmp_path / "odd.jsonl").write_text("\n".join(hostile))
+    (tmp_path / "odd.jsonl").write_text("\n".join(hostile), encoding="utf-8")
     assert import_file(database, tmp_path / "odd.jsonl", JSON_LINES).trials == len(texts)
     export_file(database, tmp_path / "odd.csv", CSV)
     assert import_file(database, tmp_path / "odd.csv", CSV).trials == 0
@@ -198,7 +198,7 @@ def test_a_hostile_cell_is_refused_by_its_line(
 ) -> None:
     assert lines
     export_file(database, tmp_path / "good.csv", CSV)
-    with (tmp_path / "good.csv").open(newline="") as stream:
+    with (tmp_path / "good.csv").open(newline="", encoding="utf-8") as stream:
         csv.field_size_limit(1 << 26)
         rows = list(csv.DictReader(stream))
     rows[0][column] = cell
@@ -207,18 +207,18 @@ def test_a_hostile_cell_is_refused_by_its_line(
     writer.writeheader()
     writer.writerows(rows)
     file = tmp_path / "bad.csv"
-    file.write_text(text.getvalue(), newline="")
+    file.write_text(text.getvalue(), newline="", encoding="utf-8")
     message = refused(database, file, CSV)
     assert said in message and "bad.csv: line 2: " in message
 
 
 def test_a_table_of_another_program_is_refused(database: Database, tmp_path: Path) -> None:
     file = tmp_path / "other.csv"
-    file.write_text("name,price\nscrew,3\n")
+    file.write_text("name,price\nscrew,3\n", encoding="utf-8")
     assert "unknown column 'name'" in refused(database, file, CSV)
-    file.write_text("study.kernel,study.seed\nscrew\n")
+    file.write_text("study.kernel,study.seed\nscrew\n", encoding="utf-8")
     assert "1 cells under 2 columns" in refused(database, file, CSV)
-    file.write_text("study.kernel\nscrew\n")
+    file.write_text("study.kernel\nscrew\n", encoding="utf-8")
     assert "line 2: " in refused(database, file, CSV)
 
 

@@ -55,7 +55,7 @@ def cache(*entries: Any, **changes: Any) -> dict[str, Any]:
 
 
 def load(database: Database, file: Path, content: object) -> list[Entry]:
-    file.write_text(content if isinstance(content, str) else json.dumps(content))
+    file.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
     import_file(database, file, KERNEL_TUNER)
     return list(scan(database))
 
@@ -113,7 +113,7 @@ def test_a_comma_at_the_end_is_what_kernel_tuner_leaves(database: Database, tmp_
 def test_a_file_that_has_grown_adds_what_is_new(database: Database, tmp_path: Path) -> None:
     file = tmp_path / "c.json"
     assert len(load(database, file, cache(entry()))) == 1
-    file.write_text(json.dumps(cache(entry(block=32), entry())))
+    file.write_text(json.dumps(cache(entry(block=32), entry())), encoding="utf-8")
     assert import_file(database, file, KERNEL_TUNER) == Added(trials=1, present=1)
 
 
@@ -235,7 +235,7 @@ def test_a_tunable_that_does_not_matter_gets_its_first_value(database: Database,
             TrialResult(Configuration(values), done.status, done.build, done.verdict, done.measurement),
         )
     export_file(database, tmp_path / "out.json", KERNEL_TUNER)
-    content = json.loads((tmp_path / "out.json").read_text())
+    content = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
     assert list(content["cache"]) == ["1,True", "2,True", "3,1"]
 
 

@@ -63,10 +63,10 @@ def test_an_empty_database_is_an_empty_file(database: Database, tmp_path: Path, 
 
 def test_a_file_that_exists_is_replaced_only_when_asked(database: Database, tmp_path: Path, form: Format) -> None:
     file = tmp_path / "there"
-    file.write_text("precious")
+    file.write_text("precious", encoding="utf-8")
     with pytest.raises(FormatError, match="--force"):
         export_file(database, file, form)
-    assert file.read_text() == "precious"
+    assert file.read_text(encoding="utf-8") == "precious"
     export_file(database, file, form, replace=True)
     assert file.read_bytes() != b"precious"
     with pytest.raises(FormatError, match="does not exist"):

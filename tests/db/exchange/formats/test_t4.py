@@ -39,7 +39,7 @@ def exported(database: Database, tmp_path: Path) -> Path:
 
 
 def write(path: Path, content: object) -> Path:
-    path.write_text(json.dumps(content))
+    path.write_text(json.dumps(content), encoding="utf-8")
     return path
 
 
@@ -49,7 +49,7 @@ def by_status(database: Database) -> dict[TrialStatus, Entry]:
 
 
 def test_an_export_has_the_structure_of_the_schema(exported: Path) -> None:
-    content = json.loads(exported.read_text())
+    content = json.loads(exported.read_text(encoding="utf-8"))
     assert content["schema_version"] == "1.0.0"
     assert len(content["results"]) == len(TrialStatus)
     for result in content["results"]:
@@ -61,7 +61,7 @@ def test_an_export_has_the_structure_of_the_schema(exported: Path) -> None:
         assert all(isinstance(one["value"], int | float | str | list) for one in result["measurements"])
     words = [result["invalidity"] for result in content["results"]]
     assert set(words) == INVALIDITY and words.count("correct") == 2
-    metadata = json.loads(exported.with_name("run-t4-metadata.json").read_text())
+    metadata = json.loads(exported.with_name("run-t4-metadata.json").read_text(encoding="utf-8"))
     assert metadata["metadata"]["hardware"]["hardware_description"][0]["name"] == H200.name
 
 
@@ -74,8 +74,8 @@ def test_an_export_is_valid_against_the_published_schema(exported: Path, schema:
     published = SHARED / "formats" / schema
     if not published.exists():
         pytest.skip("the published schemas are not here")
-    content = json.loads(exported.with_name(f"run-t4{suffix}").read_text())
-    jsonschema.Draft202012Validator(json.loads(published.read_text())).validate(content)
+    content = json.loads(exported.with_name(f"run-t4{suffix}").read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator(json.loads(published.read_text(encoding="utf-8"))).validate(content)
 
 
 def test_every_status_comes_back(database: Database, exported: Path) -> None:
