@@ -1,4 +1,6 @@
-"""A copy of a study as an Optuna study in the same database, for Optuna's own tools (its dashboard, its plots).
+"""A copy of a study as an Optuna study, for Optuna's own tools (its dashboard, its plots).
+
+The copy is kept in the same database, or in a storage of the caller's where the database cannot be written.
 
 tunebench's trials are the only truth. The copy is extended when it is published again, and made anew where it cannot be
 extended, so it may be deleted at any time.
@@ -7,13 +9,14 @@ extended, so it may be deleted at any time.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
 import optuna
 from optuna.distributions import CategoricalDistribution
-from optuna.storages import RDBStorage
+from optuna.storages import BaseStorage, RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
@@ -36,7 +39,12 @@ _LONGEST_NAME = 512
 _STATES = {TrialStatus.CORRECT: TrialState.COMPLETE, TrialStatus.PRUNED: TrialState.PRUNED}
 
 
-def publish(database: Database, study_id: int, choices: Mapping[str, Sequence[Value]] | None = None) -> str:
+def publish(
+    database: Database,
+    study_id: int,
+    choices: Mapping[str, Sequence[Value]] | None = None,
+    storage: BaseStorage | None = None,
+) -> str:
     """Create or extend the Optuna study that copies a study; publishing twice changes nothing.
 
     A trial's value is its median in milliseconds. Its parameters are the active tunables; a failure is a failed trial
@@ -44,6 +52,7 @@ def publish(database: Database, study_id: int, choices: Mapping[str, Sequence[Va
 
     Args:
         choices: every tunable's values in their order; a tunable that is missing has the values seen in trials.
+        storage: where the copy goes; None for the database itself.
 
     Returns:
         the Optuna study's name.
@@ -51,18 +60,57 @@ def publish(database: Database, study_id: int, choices: Mapping[str, Sequence[Va
     Raises:
         DatabaseError: there is no such study, or the database cannot be written.
     """
-    if database.read_only:
-        raise DatabaseError(f"{database.name} was opened for reading only")
+    if storage is None:
+        with _storage_in(database) as own:
+            return publish(database, study_id, choices, own)
     rows = list(reversed(trials(database, study_id=study_id, order=Order.NEWEST, limit=None)))
     if not rows:
         raise DatabaseError(f"{database.name} has no study {study_id} with trials in it")
+    study = _study_to_extend(storage, rows, _all_choices(rows, choices or {}))
+    published = {trial.user_attrs.get(TRIAL_ATTRIBUTE) for trial in study.get_trials(deepcopy=False)}
+    legal = study.user_attrs[_CHOICES_ATTRIBUTE]
+    study.add_trials(_frozen(row, legal) for row in rows if row.trial_id not in published)
+    return study.study_name
+
+
+def publish_all(database: Database, storage: BaseStorage | None = None) -> int:
+    """Publish every study that has trials; a copy that is there keeps its tunables' values.
+
+    Args:
+        storage: where the copies go; None for the database itself.
+
+    Returns:
+        how many studies there are.
+
+    Raises:
+        DatabaseError: the database cannot be read, or written.
+    """
+    if storage is None:
+        with _storage_in(database) as own:
+            return publish_all(database, own)
+    with database.reading() as connection:
+        study_ids = connection.scalars(select(TrialRecord.study_id).distinct().order_by(TrialRecord.study_id)).all()
+    choices = _published_choices(storage) if study_ids else {}
+    for study_id in study_ids:
+        publish(database, study_id, choices.get(study_id), storage)
+    return len(study_ids)
+
+
+def _published_choices(storage: BaseStorage) -> dict[int, Mapping[str, Sequence[Value]]]:
+    """The tunables' values of the copies that are there, by the study that each is a copy of."""
+    attributes = [study.user_attrs for study in storage.get_all_studies()]
+    found = ((entry.get(_STUDY_ATTRIBUTE), entry.get(_CHOICES_ATTRIBUTE)) for entry in attributes)
+    return {number: choices for number, choices in found if isinstance(number, int) and isinstance(choices, dict)}
+
+
+@contextmanager
+def _storage_in(database: Database) -> Iterator[BaseStorage]:
+    """Optuna's storage on the database while the block runs, with its errors as a `DatabaseError`."""
+    if database.read_only:
+        raise DatabaseError(f"{database.name} was opened for reading only")
     storage = optuna_storage(database)
     try:
-        study = _study_to_extend(storage, rows, _all_choices(rows, choices or {}))
-        published = {trial.user_attrs.get(TRIAL_ATTRIBUTE) for trial in study.get_trials(deepcopy=False)}
-        legal = study.user_attrs[_CHOICES_ATTRIBUTE]
-        study.add_trials(_frozen(row, legal) for row in rows if row.trial_id not in published)
-        return study.study_name
+        yield storage
     except SQLAlchemyError as error:
         raise as_database_error(error, database.name) from error
     except optuna.exceptions.StorageInternalError as error:
@@ -70,37 +118,6 @@ def publish(database: Database, study_id: int, choices: Mapping[str, Sequence[Va
     finally:
         storage.remove_session()
         storage.engine.dispose()
-
-
-def publish_all(database: Database) -> int:
-    """Publish every study that has trials; a copy that is there keeps its tunables' values.
-
-    Returns:
-        how many studies there are.
-
-    Raises:
-        DatabaseError: the database cannot be written.
-    """
-    with database.reading() as connection:
-        study_ids = connection.scalars(select(TrialRecord.study_id).distinct().order_by(TrialRecord.study_id)).all()
-    choices = _published_choices(database) if study_ids else {}
-    for study_id in study_ids:
-        publish(database, study_id, choices.get(study_id))
-    return len(study_ids)
-
-
-def _published_choices(database: Database) -> dict[int, Mapping[str, Sequence[Value]]]:
-    """The tunables' values of the copies that are there, by the study that each is a copy of."""
-    storage = optuna_storage(database)
-    try:
-        attributes = [study.user_attrs for study in storage.get_all_studies()]
-    except SQLAlchemyError as error:
-        raise as_database_error(error, database.name) from error
-    finally:
-        storage.remove_session()
-        storage.engine.dispose()
-    found = ((entry.get(_STUDY_ATTRIBUTE), entry.get(_CHOICES_ATTRIBUTE)) for entry in attributes)
-    return {number: choices for number, choices in found if isinstance(number, int) and isinstance(choices, dict)}
 
 
 def optuna_storage(database: Database) -> RDBStorage:
@@ -135,7 +152,7 @@ def _all_choices(rows: Iterable[TrialRow], given: Mapping[str, Sequence[Value]])
     return choices
 
 
-def _study_to_extend(storage: RDBStorage, rows: Sequence[TrialRow], choices: dict[str, list[Value]]) -> optuna.Study:
+def _study_to_extend(storage: BaseStorage, rows: Sequence[TrialRow], choices: dict[str, list[Value]]) -> optuna.Study:
     """The copy, empty where there was none or where it has to be made anew.
 
     Optuna does not let a parameter's choices change within a study, nor a trial that is over, as one changes that is

@@ -19,22 +19,16 @@ def dashboard(
     as_json: JsonOption = False,
 ) -> None:
     """Open Optuna's own dashboard on the same database, until Ctrl-C. It needs the package optuna-dashboard."""
-    from tunebench.db.connection.database import open_database
-    from tunebench.db.upkeep.optuna_mirror import publish_all
     from tunebench.studies.dashboard import load_dashboard, serving
 
-    make_application = load_dashboard()
-    # Only a database that is there: opening for writing would create one.
-    with open_database(db, read_only=True):
-        pass
-    with open_database(db) as database:
-        published = publish_all(database)
-        with serving(make_application, database, port) as address:
-            if as_json:
-                print_json({"address": address, "studies": published})
-            else:
-                print(f"{counted(published)} at {address}, until Ctrl-C")
-            sys.stdout.flush()
-            # Ctrl-C is the ordinary end.
-            with contextlib.suppress(KeyboardInterrupt):
-                threading.Event().wait()
+    with serving(load_dashboard(), db, port) as served:
+        if served.not_kept:
+            print(f"{served.not_kept}: what you change in the dashboard is not kept", file=sys.stderr)
+        if as_json:
+            print_json({"address": served.address, "studies": served.studies, "kept": not served.not_kept})
+        else:
+            print(f"{counted(served.studies)} at {served.address}, until Ctrl-C")
+        sys.stdout.flush()
+        # Ctrl-C is the ordinary end.
+        with contextlib.suppress(KeyboardInterrupt):
+            threading.Event().wait()

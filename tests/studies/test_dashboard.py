@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import signal
@@ -9,7 +10,8 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -96,40 +98,147 @@ def test_a_port_that_is_taken(command: CommandLine, tmp_path: Path) -> None:
     assert f"cannot listen on 127.0.0.1:{port}" in ran.err.splitlines()[-1]
 
 
-def test_it_serves_this_machine_until_ctrl_c(tmp_path: Path) -> None:
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Dashboard:
+    """A dashboard in a process of its own, and what is asked of it over HTTP."""
+
+    def __init__(self, file: Path, *prefix: str) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        self.address = f"127.0.0.1:{self.port}"
+        arguments = ("dashboard", "--db", str(file), "--port", str(self.port))
+        # A test run in the background has Ctrl-C ignored, and its children inherit that.
+        started = ["env", "--default-signal=INT", *prefix, sys.executable, "-m", "tunebench", *arguments]
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(
+            started, stdout=pipe, stderr=pipe, text=True, encoding="utf-8", env=environment
+        )
+
+    def ask(self, path: str, method: str = "GET", body: object = None, **headers: str) -> Answer:
+        """Send a request once the dashboard listens; `headers` in snake case, `host` included."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        text = None if body is None else json.dumps(body)
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+                connection.request(method, path, text, {"Content-Type": "application/json", **named})
+                answer = connection.getresponse()
+                return Answer(answer.status, dict(answer.getheaders()), answer.read())
+            except OSError:
+                assert self._process.poll() is None and time.monotonic() < deadline, "the dashboard does not answer"
+                time.sleep(0.1)
+            finally:
+                connection.close()
+
+    def studies(self) -> list[str]:
+        """The names of the studies that it shows."""
+        return [summary["study_name"] for summary in self.ask("/api/studies").json["study_summaries"]]
+
+    def end(self) -> tuple[int, str, str]:
+        """Ctrl-C; how it ended, and what it printed."""
+        self._process.send_signal(signal.SIGINT)
+        output, errors = self._process.communicate(timeout=30)
+        return self._process.returncode, output, errors
+
+
+@pytest.fixture
+def three_trials(tmp_path: Path) -> Path:
     pytest.importorskip("optuna_dashboard")
     with open_database(tmp_path / "a.db") as database:
         record(database, 0, range(3))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    arguments = ("dashboard", "--db", str(tmp_path / "a.db"), "--port", str(port))
-    process = subprocess.Popen(
-        # A test run in the background has Ctrl-C ignored, and its children inherit that.
-        ["env", "--default-signal=INT", sys.executable, "-m", "tunebench", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        encoding="utf-8",
-    )
+    return tmp_path / "a.db"
+
+
+@pytest.fixture
+def dashboard(three_trials: Path) -> Iterator[Dashboard]:
+    running = Dashboard(three_trials)
+    yield running
+    if running._process.poll() is None:
+        running.end()
+
+
+def test_it_serves_this_machine_quietly_until_ctrl_c(dashboard: Dashboard) -> None:
+    assert dashboard.studies() == [f"k/n=1 float32/{find_device('cpu').name}/1"]
+    page = dashboard.ask("/dashboard")
+    assert page.status == 200 and page.headers["X-Frame-Options"] == "DENY"
+    assert dashboard.ask("/api/studies/1/param_importances").status == 200
+    assert dashboard.ask("/api/studies/77").status == 404
+    with pytest.raises(OSError), socket.create_connection(("127.0.0.2", dashboard.port), timeout=2):
+        pass
+    expected = f"1 study at http://{dashboard.address}/, until Ctrl-C\n"
+    assert dashboard.end() == (0, expected, "")
+
+
+def test_requests_for_another_host_are_refused(dashboard: Dashboard) -> None:
+    for host in (
+        "evil.example",
+        f"evil.example:{dashboard.port}",
+        "127.0.0.1:1",
+        f"127.0.0.1.evil:{dashboard.port}",
+        "",
+    ):
+        refused = dashboard.ask("/api/studies", host=host)
+        assert (refused.status, b"this dashboard answers at" in refused.body) == (403, True), host
+    for host in (dashboard.address, f"localhost:{dashboard.port}"):
+        assert dashboard.ask("/api/studies", host=host).status == 200
+
+
+def test_only_its_own_pages_may_change_anything(dashboard: Dashboard) -> None:
+    own, note = f"http://{dashboard.address}", {"body": "x", "version": 1}
+    foreign: list[dict[str, str]] = [
+        {},
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"origin": "http://[::1"},
+        {"origin": f"https://{dashboard.address}"},
+        {"origin": "http://127.0.0.1:1"},
+        {"origin": f"http://localhost:{dashboard.port}"},
+        {"referer": "http://evil.example/" + own},
+        {"sec_fetch_site": "cross-site"},
+        {"sec_fetch_site": "same-site"},
+        {"sec_fetch_site": "none"},
+        {"sec_fetch_site": "cross-site", "origin": own},
+        {"sec_fetch_site": "same-origin", "origin": "http://evil.example"},
+        {"origin": own, "host": "evil.example"},
+    ]
+    for headers in foreign:
+        assert dashboard.ask("/api/studies/1", "DELETE", **headers).status == 403, headers
+        assert dashboard.ask("/api/studies/1/note", "PUT", {"body": "x", "version": 1}, **headers).status == 403, (
+            headers
+        )
+    assert len(dashboard.studies()) == 1
+    assert dashboard.ask("/api/studies/1/note", "PUT", note, origin=own).status == 204
+    assert dashboard.ask("/api/studies/1", "DELETE", referer=f"{own}/dashboard/studies/1").status == 204
+    assert dashboard.studies() == []
+
+
+def test_a_database_that_cannot_be_written_is_shown_from_memory(three_trials: Path) -> None:
+    # Root writes whatever the modes say; without that capability it is as anyone else.
+    prefix = ("setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_override") if os.geteuid() == 0 else ()
+    folder = three_trials.parent
+    three_trials.chmod(0o444)
+    folder.chmod(0o555)
+    before = three_trials.read_bytes()
     try:
-        summaries = _ask(f"http://127.0.0.1:{port}/api/studies")["study_summaries"]
-        assert [summary["study_name"] for summary in summaries] == [f"k/n=1 float32/{find_device('cpu').name}/1"]
-        with pytest.raises(OSError), socket.create_connection(("127.0.0.2", port), timeout=2):
-            pass
+        dashboard = Dashboard(three_trials, *prefix)
+        assert dashboard.studies() == [f"k/n=1 float32/{find_device('cpu').name}/1"]
+        assert dashboard.ask("/api/studies/0").json["name"] == dashboard.studies()[0]
+        code, output, errors = dashboard.end()
     finally:
-        process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=30)
-    assert process.returncode == 0, errors
-    assert output.splitlines()[0] == f"1 study at http://127.0.0.1:{port}/, until Ctrl-C"
-
-
-def _ask(address: str) -> Any:
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            with urllib.request.urlopen(address, timeout=5) as answer:
-                return json.load(answer)
-        except OSError:
-            assert time.monotonic() < deadline, "the dashboard does not answer"
-            time.sleep(0.2)
+        folder.chmod(0o755)
+    assert (code, output) == (0, f"1 study at http://{dashboard.address}/, until Ctrl-C\n")
+    (line,) = errors.splitlines()
+    assert line.endswith("cannot be written: what you change in the dashboard is not kept")
+    assert three_trials.read_bytes() == before
