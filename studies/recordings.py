@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tunebench.db.connection.database import open_database
 from tunebench.db.entries.entry import Entry
-from tunebench.db.entries.reader import Wanted, scan, wanted_studies
+from tunebench.db.entries.reader import StudyFilter, matching_studies, scan
 from tunebench.db.exchange.files import read_entries
 from tunebench.db.exchange.formats import format_named
 from tunebench.tuner.errors import UserError
@@ -39,7 +39,7 @@ def load_spaces(source: str, kernel: str | None = None, study: int | None = None
     path = Path(source)
     if "://" in source or path.suffix in _DATABASES:
         with open_database(source, read_only=True) as database:
-            numbers = wanted_studies(database, Wanted(kernel, study))
+            numbers = matching_studies(database, StudyFilter(kernel, study))
             return _largest(scan(database, numbers), source)
     if study is not None:
         raise UserError(f"{source} is no database: --study counts the studies of one")

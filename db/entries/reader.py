@@ -60,14 +60,14 @@ _Rows: TypeAlias = dict[int, Values]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class StudyFilter:
     """Which studies are meant; None for any."""
 
     kernel: str | None = None
     study_id: int | None = None
 
 
-def wanted_studies(database: Database, wanted: Wanted) -> list[int]:
+def matching_studies(database: Database, which: StudyFilter) -> list[int]:
     """The numbers of the studies that are meant, in order.
 
     Raises:
@@ -75,15 +75,15 @@ def wanted_studies(database: Database, wanted: Wanted) -> list[int]:
         DatabaseError: the database cannot be read.
     """
     query = select(StudyRecord.id).order_by(StudyRecord.id)
-    if wanted.kernel is not None:
-        query = query.where(StudyRecord.kernel == wanted.kernel)
-    if wanted.study_id is not None:
-        query = query.where(StudyRecord.id == wanted.study_id)
+    if which.kernel is not None:
+        query = query.where(StudyRecord.kernel == which.kernel)
+    if which.study_id is not None:
+        query = query.where(StudyRecord.id == which.study_id)
     with database.reading() as connection:
         found = list(connection.scalars(query))
-    if not found and wanted != Wanted():
-        parts = [f"kernel '{wanted.kernel}'"] if wanted.kernel is not None else []
-        parts += [f"number {wanted.study_id}"] if wanted.study_id is not None else []
+    if not found and which != StudyFilter():
+        parts = [f"kernel '{which.kernel}'"] if which.kernel is not None else []
+        parts += [f"number {which.study_id}"] if which.study_id is not None else []
         raise UserError(f"{database.name} has no study of {' and '.join(parts)}: 'tunebench trials' shows what it has")
     return found
 

@@ -16,9 +16,9 @@ from tunebench.db.connection.engine import file_of
 from tunebench.db.connection.files import require_closed
 from tunebench.db.entries.bulk import Added, add_entries
 from tunebench.db.entries.entry import Entry
-from tunebench.db.entries.reader import Wanted, scan, wanted_studies
+from tunebench.db.entries.reader import StudyFilter, matching_studies, scan
 from tunebench.db.entries.strict_json import EntryError
-from tunebench.db.exchange.formats.base import Format, FormatError, Said
+from tunebench.db.exchange.formats.base import Format, FormatError, ImportOptions
 from tunebench.tuner.errors import UserError
 
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -46,14 +46,14 @@ def export_file(
     file: Path,
     form: Format,
     *,
-    wanted: Wanted | None = None,
+    which: StudyFilter | None = None,
     replace: bool = False,
     progress: Progress | None = None,
 ) -> Exported:
     """Write studies to a file, compressed where its name ends in `.gz`. It appears when it is complete.
 
     Args:
-        wanted: None for all studies.
+        which: None for all studies.
         replace: an existing file is replaced.
         progress: called now and then with the number of entries written.
 
@@ -63,12 +63,12 @@ def export_file(
         DatabaseError: the database cannot be read.
     """
     form.require()
-    studies = wanted_studies(database, wanted or Wanted())
+    studies = matching_studies(database, which or StudyFilter())
     if form.foreign and len(studies) != 1:
         some = ", ".join(str(study) for study in studies[:10]) + (", …" if len(studies) > 10 else "")
         raise UserError(f"a {form.name} file holds one study, {len(studies)} are meant: say --study (here: {some})")
     _require_free(database, file, replace=replace)
-    counter = _Counter(scan(database, studies if wanted and wanted != Wanted() else None), progress)
+    counter = _Counter(scan(database, studies if which and which != StudyFilter() else None), progress)
     with _appearing(file) as (stream, partial):
         with _compressed(stream, file) as plain:
             beside = form.write(counter, plain)
@@ -83,27 +83,32 @@ def export_file(
 
 
 def import_file(
-    database: Database, file: Path, form: Format, *, said: Said | None = None, progress: Progress | None = None
+    database: Database,
+    file: Path,
+    form: Format,
+    *,
+    options: ImportOptions | None = None,
+    progress: Progress | None = None,
 ) -> Added:
     """Add what a file holds to a database, in one transaction: all of it, or nothing where anything in it is wrong.
 
     Args:
-        said: what the user says of a file of another tuner.
+        options: what the user adds to a file of another tuner.
         progress: called now and then with the number of entries read.
 
     Raises:
-        UserError: something was said of a file that says it itself, or a package is missing.
+        UserError: there are options for a file that says itself what was tuned, or a package is missing.
         FormatError: the file cannot be read or is not of that format; the message is one line.
         DatabaseError: the database cannot be written.
     """
     form.require()
-    said = said or Said()
-    if not form.foreign and not said.nothing:
+    options = options or ImportOptions()
+    if not form.foreign and not options.empty:
         raise UserError(f"a {form.name} file says itself what was tuned: leave out options such as --kernel")
-    return add_entries(database, read_entries(file, form, said), progress)
+    return add_entries(database, read_entries(file, form, options), progress)
 
 
-def read_entries(file: Path, form: Format, said: Said | None = None) -> Iterator[Entry]:
+def read_entries(file: Path, form: Format, options: ImportOptions | None = None) -> Iterator[Entry]:
     """What a file holds, in its order.
 
     Raises:
@@ -111,7 +116,7 @@ def read_entries(file: Path, form: Format, said: Said | None = None) -> Iterator
     """
     try:
         with _readable(file) as stream:
-            yield from form.read(stream, _stem(file), said or Said())
+            yield from form.read(stream, _stem(file), options or ImportOptions())
     except EntryError as error:
         raise FormatError(f"{file}: {error}") from None
 

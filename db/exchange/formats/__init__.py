@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from tunebench.db.exchange.formats.base import Format, FormatName, Said
+from tunebench.db.exchange.formats.base import Format, FormatName, ImportOptions
 from tunebench.db.exchange.formats.csv_table import CsvFormat
 from tunebench.db.exchange.formats.json_lines import JsonLinesFormat
 from tunebench.db.exchange.formats.kernel_tuner import KernelTunerFormat
@@ -29,4 +29,4 @@ def format_named(name: str) -> Format:
     return FORMATS[FormatName(name)]
 
 
-__all__ = ["FORMATS", "Format", "FormatName", "Said", "format_named"]
+__all__ = ["FORMATS", "Format", "FormatName", "ImportOptions", "format_named"]

@@ -31,8 +31,8 @@ class FormatName(enum.StrEnum):
 
 
 @dataclass(frozen=True)
-class Said:
-    """What the user says of a file of another tuner, which does not say it itself; None where the file decides.
+class ImportOptions:
+    """What the user adds to a file of another tuner, which does not have it; None where the file decides.
 
     Attributes:
         device: the device's name.
@@ -46,9 +46,9 @@ class Said:
     axes: Mapping[str, int] = field(default_factory=dict)
 
     @property
-    def nothing(self) -> bool:
-        """Whether nothing was said."""
-        return self == Said()
+    def empty(self) -> bool:
+        """Whether the user added nothing."""
+        return self == ImportOptions()
 
 
 class Format(abc.ABC):
@@ -67,7 +67,7 @@ class Format(abc.ABC):
         """
 
     @abc.abstractmethod
-    def read(self, stream: BinaryIO, name: str, said: Said) -> Iterator[Entry]:
+    def read(self, stream: BinaryIO, name: str, options: ImportOptions) -> Iterator[Entry]:
         """The entries of a file, in its order.
 
         Args:

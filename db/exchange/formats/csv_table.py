@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from tunebench.db.entries.entry import Entry
 from tunebench.db.entries.strict_json import EntryError
-from tunebench.db.exchange.formats.base import Format, FormatName, Said
+from tunebench.db.exchange.formats.base import Format, FormatName, ImportOptions
 from tunebench.db.exchange.formats.flat import Cell, Column, Kind, cells_of, columns, entry_from
 
 _LONGEST_CELL = 64 << 20
@@ -31,7 +31,7 @@ class CsvFormat(Format):
                 writer.writerow(_written(cell) for cell in cells_of(entry))
         return {}
 
-    def read(self, stream: BinaryIO, name: str, said: Said) -> Iterator[Entry]:  # noqa: ARG002
+    def read(self, stream: BinaryIO, name: str, options: ImportOptions) -> Iterator[Entry]:  # noqa: ARG002
         """An entry a row.
 
         Raises:

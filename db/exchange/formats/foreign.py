@@ -17,7 +17,7 @@ from typing import Any, TypeGuard
 
 from tunebench.db.entries.entry import Entry, entry_of
 from tunebench.db.entries.strict_json import EntryError
-from tunebench.db.exchange.formats.base import FormatName, Said
+from tunebench.db.exchange.formats.base import FormatName, ImportOptions
 from tunebench.tuner.build import CompilerName
 from tunebench.tuner.device import DeviceKind
 from tunebench.tuner.result import CacheRegime, TrialStatus
@@ -52,19 +52,19 @@ class ForeignStudy:
     options: Mapping[str, str]
     tunables: Mapping[str, object]
 
-    def values(self, said: Said) -> dict[str, Any]:
+    def values(self, options: ImportOptions) -> dict[str, Any]:
         """The study as an entry's mapping."""
         space = json.dumps(self.tunables, sort_keys=True, default=str)
         study: dict[str, Any] = {
-            "kernel": said.kernel or self.kernel,
+            "kernel": options.kernel or self.kernel,
             "source_digest": f"{SOURCE_MARK}{self.format}",
             "space_digest": hashlib.sha256(space.encode()).hexdigest(),
             "problem": {
-                "dtype": said.dtype or UNKNOWN,
-                "axes": dict(said.axes or self.axes),
+                "dtype": options.dtype or UNKNOWN,
+                "axes": dict(options.axes or self.axes),
                 "options": dict(self.options),
             },
-            "device": _device(said.device or self.device, said.architecture or UNKNOWN),
+            "device": _device(options.device or self.device, options.architecture or UNKNOWN),
             "compiler": CompilerName.NVRTC.value,
             "sampler": SAMPLER,
             "seed": 0,
@@ -116,7 +116,7 @@ class ForeignTrial:
 
 
 def _device(name: str, architecture: str) -> dict[str, Any]:
-    """Limits are 1 or 0, the least that a device may have: nobody has said what they are."""
+    """Limits are 1 or 0, the least that a device may have: nobody has told what they are."""
     limits = dict.fromkeys(("multiprocessors", "memory_bytes", "warp_size"), 1)
     limits |= dict.fromkeys(("l2_bytes", "max_threads_per_block", "max_shared_bytes"), 0)
     limits |= {"max_threads_per_multiprocessor": 0}

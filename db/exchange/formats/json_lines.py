@@ -7,7 +7,7 @@ from typing import BinaryIO
 
 from tunebench.db.entries.entry import Entry, entry_of_json, json_of
 from tunebench.db.entries.strict_json import EntryError
-from tunebench.db.exchange.formats.base import Format, FormatName, Said
+from tunebench.db.exchange.formats.base import Format, FormatName, ImportOptions
 
 _LONGEST_LINE = 256 << 20
 
@@ -23,7 +23,7 @@ class JsonLinesFormat(Format):
             stream.write(json_of(entry) + b"\n")
         return {}
 
-    def read(self, stream: BinaryIO, name: str, said: Said) -> Iterator[Entry]:  # noqa: ARG002
+    def read(self, stream: BinaryIO, name: str, options: ImportOptions) -> Iterator[Entry]:  # noqa: ARG002
         """One entry a line; empty lines are passed over.
 
         Raises:

@@ -12,7 +12,7 @@ from typing import IO, Any, BinaryIO
 
 from tunebench.db.entries.entry import Entry, StudyFacts, TrialFacts
 from tunebench.db.entries.strict_json import EntryError, parse_json
-from tunebench.db.exchange.formats.base import Format, FormatError, FormatName, Said, read_whole
+from tunebench.db.exchange.formats.base import Format, FormatError, FormatName, ImportOptions, read_whole
 from tunebench.db.exchange.formats.foreign import (
     FAILURE_MARK_MS,
     UNKNOWN,
@@ -74,7 +74,7 @@ class KernelTunerFormat(Format):
             _write_file(study, {name: [v for _, v in seen] for name, seen in values.items()}, spool, stream)
         return {}
 
-    def read(self, stream: BinaryIO, name: str, said: Said) -> Iterator[Entry]:
+    def read(self, stream: BinaryIO, name: str, options: ImportOptions) -> Iterator[Entry]:
         """An entry a configuration.
 
         Raises:
@@ -84,7 +84,7 @@ class KernelTunerFormat(Format):
         if "cache" not in content:
             raise EntryError("there is no 'cache' in it, as there is in Kernel Tuner's cache files")
         names = _tunables(content)
-        study = _study(content, name, names).values(said)
+        study = _study(content, name, names).values(options)
         for key, result in mapping(content["cache"], "cache").items():
             try:
                 yield _trial(mapping(result, "it"), names).entry(study, "Kernel Tuner")

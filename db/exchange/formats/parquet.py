@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 from tunebench.db.connection.engine import first_line
 from tunebench.db.entries.entry import Entry
 from tunebench.db.entries.strict_json import EntryError
-from tunebench.db.exchange.formats.base import Format, FormatName, Said
+from tunebench.db.exchange.formats.base import Format, FormatName, ImportOptions
 from tunebench.db.exchange.formats.flat import Kind, cells_of, columns, entry_from
 from tunebench.tuner.errors import UserError
 
@@ -52,7 +52,7 @@ class ParquetFormat(Format):
                 writer.write_batch(pyarrow.record_batch(arrays, schema=schema))
         return {}
 
-    def read(self, stream: BinaryIO, name: str, said: Said) -> Iterator[Entry]:  # noqa: ARG002
+    def read(self, stream: BinaryIO, name: str, options: ImportOptions) -> Iterator[Entry]:  # noqa: ARG002
         """An entry a row.
 
         Raises:

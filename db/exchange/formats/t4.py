@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from tunebench.db.entries.entry import BuildFacts, Entry, StudyFacts, TrialFacts
 from tunebench.db.entries.strict_json import EntryError, parse_json
-from tunebench.db.exchange.formats.base import Format, FormatName, Said, read_whole
+from tunebench.db.exchange.formats.base import Format, FormatName, ImportOptions, read_whole
 from tunebench.db.exchange.formats.foreign import (
     FAILURE_MARK_MS,
     UNKNOWN,
@@ -58,7 +58,7 @@ class T4Format(Format):
         stream.write(b"\n]}\n")
         return {} if first is None else {METADATA_SUFFIX: _metadata(first)}
 
-    def read(self, stream: BinaryIO, name: str, said: Said) -> Iterator[Entry]:
+    def read(self, stream: BinaryIO, name: str, options: ImportOptions) -> Iterator[Entry]:
         """An entry a result.
 
         Raises:
@@ -75,7 +75,7 @@ class T4Format(Format):
                 trial = _trial(mapping(result, "the result"), unit)
                 if study is None:
                     names = dict.fromkeys(sorted(trial.configuration), "")
-                    study = ForeignStudy(self.name, name, UNKNOWN, {}, {}, names).values(said)
+                    study = ForeignStudy(self.name, name, UNKNOWN, {}, {}, names).values(options)
                 yield trial.entry(study, "T4")
             except EntryError as error:
                 raise EntryError(f"result {number}: {error}") from None
@@ -169,7 +169,7 @@ def _trial(result: Mapping[str, Any], unit: float) -> ForeignTrial:
     if status.timed and any(sample >= FAILURE_MARK_MS for sample in samples_ms):
         status = TrialStatus.RUNTIME
     if status.timed and not samples_ms:
-        raise EntryError("it is said to be correct and has no time")
+        raise EntryError("it is called correct and has no time")
     message = measured.get("message", {}).get("value")
     if not isinstance(message, str):
         message = value if isinstance(value, str) and not status.timed else ""

@@ -25,16 +25,16 @@ def export(
 ) -> None:
     """Write results to a file: everything (jsonl, csv, parquet), or one study for other tuners (t4, kernel-tuner)."""
     from tunebench.db.connection.database import open_database
-    from tunebench.db.entries.reader import Wanted, count_trials, wanted_studies
+    from tunebench.db.entries.reader import StudyFilter, count_trials, matching_studies
     from tunebench.db.exchange.files import export_file
 
-    wanted = Wanted(kernel, study)
+    which = StudyFilter(kernel, study)
     chosen = format_of(form, output)
     with open_database(db, read_only=True) as database:
-        meant = wanted_studies(database, wanted)
-        total = count_trials(database, None if wanted == Wanted() else meant)
+        meant = matching_studies(database, which)
+        total = count_trials(database, None if which == StudyFilter() else meant)
         with progress_of("exporting", total) as progress:
-            done = export_file(database, output, chosen, wanted=wanted, replace=force, progress=progress)
+            done = export_file(database, output, chosen, which=which, replace=force, progress=progress)
     files = [str(file) for file in done.files]
     if as_json:
         print_json({"files": files, "format": chosen.name, "studies": done.studies, "trials": done.trials})

@@ -11,7 +11,7 @@ from tunebench.studies.cli.db.transfer import FormatOption, format_of, print_add
 from tunebench.studies.cli.options import DatabaseOption, JsonOption, parse_sizes
 
 if TYPE_CHECKING:
-    from tunebench.db.exchange.formats import Format, Said
+    from tunebench.db.exchange.formats import Format, ImportOptions
 
 
 def import_(
@@ -38,28 +38,28 @@ def import_(
     """
     from tunebench.db.connection.database import open_database
     from tunebench.db.exchange.files import import_file
-    from tunebench.db.exchange.formats import Said
+    from tunebench.db.exchange.formats import ImportOptions
 
-    said = Said(kernel, device, architecture, dtype, _axes(size or []))
+    options = ImportOptions(kernel, device, architecture, dtype, _axes(size or []))
     chosen = [format_of(form, file) for file in files]
     for file, one in zip(files, chosen, strict=True):
-        _require_readable(file, one, said)
+        _require_readable(file, one, options)
     results = []
     with open_database(db) as database:
         for file, one in zip(files, chosen, strict=True):
             with progress_of(f"importing {file.name}") as progress:
-                results.append((str(file), import_file(database, file, one, said=said, progress=progress)))
+                results.append((str(file), import_file(database, file, one, options=options, progress=progress)))
     print_added(results, as_json)
 
 
-def _require_readable(file: Path, form: Format, said: Said) -> None:
+def _require_readable(file: Path, form: Format, options: ImportOptions) -> None:
     """What can be known before a database is opened, and perhaps made, for nothing."""
     from tunebench.tuner.errors import UserError
 
     form.require()
     if not file.is_file():
         raise UserError(f"there is no file {file}")
-    if not form.foreign and not said.nothing:
+    if not form.foreign and not options.empty:
         raise UserError(f"a {form.name} file says itself what was tuned: leave out options such as --kernel")
 
 

@@ -15,7 +15,7 @@ from sqlalchemy import func, select
 from tunebench.db.connection.database import Database, open_database
 from tunebench.db.entries.bulk import Added, add_entries, derived
 from tunebench.db.entries.entry import DeviceFacts, Entry, EnvironmentFacts
-from tunebench.db.entries.reader import Wanted, scan, wanted_studies
+from tunebench.db.entries.reader import StudyFilter, matching_studies, scan
 from tunebench.db.entries.rows import environment_row
 from tunebench.db.entries.strict_json import EntryError
 from tunebench.db.queries.trials import trials
@@ -165,7 +165,7 @@ def test_a_page_boundary_loses_nothing(database: Database, source: Database) -> 
     assert add_entries(database, many, seen.append) == Added(studies=3, trials=1201)
     assert seen == [500, 1000, 1201]
     assert content(database) == contents_of(many)
-    for study in wanted_studies(database, Wanted(kernel="scalar_mul")):
+    for study in matching_studies(database, StudyFilter(kernel="scalar_mul")):
         with database.reading() as connection:
             seed = connection.scalar(select(StudyRecord.seed).where(StudyRecord.id == study))
         assert contents_of(scan(database, [study])) == contents_of(e for e in many if e.study.seed == seed)
@@ -173,7 +173,7 @@ def test_a_page_boundary_loses_nothing(database: Database, source: Database) -> 
 
 def test_a_study_that_is_not_there_is_one_clear_line(source: Database) -> None:
     with pytest.raises(UserError, match="no study of kernel 'nothing' and number 99"):
-        wanted_studies(source, Wanted("nothing", 99))
+        matching_studies(source, StudyFilter("nothing", 99))
 
 
 def test_the_origin_of_a_database_is_its_own_row(database: Database, source: Database) -> None:

@@ -16,7 +16,7 @@ from sqlalchemy import text
 
 from tunebench.db.connection.database import Database, StudyLog, open_database
 from tunebench.db.entries.bulk import Added
-from tunebench.db.entries.reader import Wanted, scan
+from tunebench.db.entries.reader import StudyFilter, scan
 from tunebench.db.exchange.files import export_file, import_file
 from tunebench.db.exchange.formats import FORMATS, FormatName
 from tunebench.db.exchange.merge import merge_databases
@@ -215,7 +215,7 @@ def test_other_tuners_are_told_of_a_failure(
 ) -> None:
     log.refuse([0], FOUND)
     file = tmp_path / "study.json"
-    export_file(database, file, FORMATS[form], wanted=Wanted(study_id=log.study_id))
+    export_file(database, file, FORMATS[form], which=StudyFilter(study_id=log.study_id))
     with open_database(tmp_path / "other.db") as other:
         import_file(other, file, FORMATS[form])
         rows = {row.configuration["block"]: row for row in trials(other)}

@@ -15,7 +15,7 @@ from sample_results import ENVIRONMENT, STUDY, correct
 from tunebench.db.connection.database import Database, open_database
 from tunebench.db.entries.bulk import Added
 from tunebench.db.entries.entry import Entry
-from tunebench.db.entries.reader import Wanted, scan
+from tunebench.db.entries.reader import StudyFilter, scan
 from tunebench.db.exchange.files import export_file, import_file
 from tunebench.db.exchange.formats import FORMATS, FormatName
 from tunebench.db.exchange.formats.base import FormatError
@@ -177,7 +177,7 @@ def test_what_is_wrong_is_one_line_and_adds_nothing(
 def test_an_export_is_a_cache_file(database: Database, tmp_path: Path) -> None:
     fill(database)
     file = tmp_path / "out.json.gz"
-    export_file(database, file, KERNEL_TUNER, wanted=Wanted(study_id=1))
+    export_file(database, file, KERNEL_TUNER, which=StudyFilter(study_id=1))
     text = gzip.decompress(file.read_bytes()).decode()
     # By this end Kernel Tuner knows a file that it may open again and append to.
     assert text.endswith("}\n}")
@@ -201,7 +201,7 @@ def test_an_export_is_a_cache_file(database: Database, tmp_path: Path) -> None:
 
 def test_an_export_can_be_replayed(database: Database, tmp_path: Path) -> None:
     fill(database)
-    export_file(database, tmp_path / "out.json", KERNEL_TUNER, wanted=Wanted(study_id=1))
+    export_file(database, tmp_path / "out.json", KERNEL_TUNER, which=StudyFilter(study_id=1))
     recorded = load_recorded(tmp_path / "out.json")
     assert sum(not math.isnan(t) for t in recorded.times_ms) == 2
     assert len(recorded.times_ms) == len(TrialStatus)
@@ -210,7 +210,7 @@ def test_an_export_can_be_replayed(database: Database, tmp_path: Path) -> None:
 def test_every_status_survives_export_and_import(database: Database, tmp_path: Path) -> None:
     fill(database)
     file = tmp_path / "out.json"
-    export_file(database, file, KERNEL_TUNER, wanted=Wanted(study_id=1))
+    export_file(database, file, KERNEL_TUNER, which=StudyFilter(study_id=1))
     own = [e.trial for e in scan(database, [1]) if e.trial]
     assert import_file(database, file, KERNEL_TUNER).trials == len(own)
     back = [e.trial for e in scan(database) if e.trial and e.study.sampler == "imported"]

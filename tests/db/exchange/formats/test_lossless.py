@@ -11,9 +11,9 @@ from sample_database import ODD_TEXT, content, fill
 
 from tunebench.db.connection.database import Database, open_database
 from tunebench.db.entries.bulk import Added
-from tunebench.db.entries.reader import Wanted, scan
+from tunebench.db.entries.reader import StudyFilter, scan
 from tunebench.db.exchange.files import export_file, import_file
-from tunebench.db.exchange.formats import FORMATS, Format, FormatName, Said, format_named
+from tunebench.db.exchange.formats import FORMATS, Format, FormatName, ImportOptions, format_named
 from tunebench.db.exchange.formats.base import FormatError
 from tunebench.tuner.errors import UnknownNameError, UserError
 
@@ -49,7 +49,7 @@ def test_export_then_import_gives_equal_rows(database: Database, tmp_path: Path,
 def test_only_what_is_wanted_is_exported(database: Database, tmp_path: Path, form: Format) -> None:
     fill(database)
     file = tmp_path / "one"
-    assert export_file(database, file, form, wanted=Wanted(kernel="gemm_scale_bn")).trials == 3
+    assert export_file(database, file, form, which=StudyFilter(kernel="gemm_scale_bn")).trials == 3
     with open_database(tmp_path / "copy.db") as copy:
         import_file(copy, file, form)
         assert {entry.study.kernel for entry in scan(copy)} == {"gemm_scale_bn"}
@@ -81,7 +81,7 @@ def test_the_database_itself_is_never_overwritten(tmp_path: Path, form: Format) 
 def test_what_a_file_says_itself_cannot_be_said_differently(database: Database, tmp_path: Path, form: Format) -> None:
     export_file(database, tmp_path / "file", form)
     with pytest.raises(UserError, match="says itself"):
-        import_file(database, tmp_path / "file", form, said=Said(kernel="another"))
+        import_file(database, tmp_path / "file", form, options=ImportOptions(kernel="another"))
 
 
 def test_an_interrupted_export_leaves_no_file(

@@ -14,9 +14,9 @@ from sample_results import H200
 from tunebench.db.connection.database import Database, open_database
 from tunebench.db.entries.bulk import Added
 from tunebench.db.entries.entry import Entry
-from tunebench.db.entries.reader import Wanted, scan
+from tunebench.db.entries.reader import StudyFilter, scan
 from tunebench.db.exchange.files import export_file, import_file
-from tunebench.db.exchange.formats import FORMATS, FormatName, Said
+from tunebench.db.exchange.formats import FORMATS, FormatName, ImportOptions
 from tunebench.db.exchange.formats.base import FormatError
 from tunebench.db.queries.trials import best_for, trials
 from tunebench.tuner.errors import UserError
@@ -33,7 +33,7 @@ INVALIDITY = {"timeout", "compile", "runtime", "correctness", "constraints", "co
 def exported(database: Database, tmp_path: Path) -> Path:
     fill(database)
     file = tmp_path / "run-t4.json"
-    done = export_file(database, file, T4, wanted=Wanted(study_id=1))
+    done = export_file(database, file, T4, which=StudyFilter(study_id=1))
     assert done.files == (file, tmp_path / "run-t4-metadata.json")
     return file
 
@@ -79,9 +79,9 @@ def test_an_export_is_valid_against_the_published_schema(exported: Path, schema:
 
 
 def test_every_status_comes_back(database: Database, exported: Path) -> None:
-    said = Said("mine", "NVIDIA H200", "sm_90", "float32", {"rows": 1024})
-    assert import_file(database, exported, T4, said=said) == Added(studies=1, trials=7)
-    assert import_file(database, exported, T4, said=said) == Added(present=7)
+    options = ImportOptions("mine", "NVIDIA H200", "sm_90", "float32", {"rows": 1024})
+    assert import_file(database, exported, T4, options=options) == Added(studies=1, trials=7)
+    assert import_file(database, exported, T4, options=options) == Added(present=7)
     found = by_status(database)
     assert found.keys() == set(TrialStatus)
     entry = found[TrialStatus.CORRECT]
@@ -103,8 +103,8 @@ def test_every_status_comes_back(database: Database, exported: Path) -> None:
 
 def test_foreign_results_are_never_chosen_at_run_time(database: Database, exported: Path) -> None:
     problem = Problem({"rows": 1024}, "float32")
-    said = Said("scalar_mul", H200.name, H200.architecture, "float32", {"rows": 1024})
-    import_file(database, exported, T4, said=said)
+    options = ImportOptions("scalar_mul", H200.name, H200.architecture, "float32", {"rows": 1024})
+    import_file(database, exported, T4, options=options)
     (foreign,) = {row.source_digest for row in trials(database, kernel="scalar_mul", sampler="imported")}
     # A kernel's digest is hexadecimal.
     assert not set(foreign) <= set("0123456789abcdef")
