@@ -58,7 +58,6 @@ def detail_values(details: TrialDetails, *, source: CurrentSource | None = None)
         "measurement": asdict(measurement) if measurement else None,
         "seconds": dict(details.seconds),
         "carried_from": details.carried_from,
-        "run_key": details.run_key,
         "comparisons": [_comparison_values(one) for one in details.comparisons],
     }
     if source is not None:

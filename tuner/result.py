@@ -160,8 +160,6 @@ class TrialResult:
     Attributes:
         message: the text that explains a status other than `correct`; for `compile` the compiler's log.
         seconds: what each phase took, such as `compile`, `check`, `measure`; `restart` is a new worker's beginning.
-        run_key: all that the run depends on, see `tunebench.tuner.study.identity`; None where that is not known. Of two
-            trials of a study with the same key the later one was not run, and repeats what came of the first.
     """
 
     configuration: Configuration
@@ -171,7 +169,6 @@ class TrialResult:
     measurement: Measurement | None = None
     message: str = ""
     seconds: Mapping[str, float] = field(default_factory=dict)
-    run_key: str | None = None
 
     def __post_init__(self) -> None:
         if self.status.timed != (self.measurement is not None):

@@ -25,7 +25,7 @@ from tunebench.db.connection.engine import (
 from tunebench.db.connection.files import FileState, look_at, require_folder, use_wal
 from tunebench.db.connection.upgrade import HEAD, Upgrade, require_known, revision_of, upgrade
 from tunebench.db.entries.decode import configuration_of, status_of
-from tunebench.db.entries.rows import comparison_row, environment_row, late_refusal_rows, study_row, trial_row
+from tunebench.db.entries.rows import comparison_row, environment_row, late_refusal_row, study_row, trial_row
 from tunebench.db.queries.one_trial import trial_details
 from tunebench.db.schema.tables import ConfigurationRecord, LateRefusalRecord, MeasurementRecord, TrialRecord
 from tunebench.tuner.environment import Environment
@@ -126,7 +126,6 @@ class StudyLog:
                 TrialRecord.status,
                 TrialRecord.median_ms,
                 MeasurementRecord.clock,
-                TrialRecord.run_key,
                 LateRefusalRecord.trial_id,
             )
             .join(ConfigurationRecord, ConfigurationRecord.id == TrialRecord.configuration_id)
@@ -167,14 +166,14 @@ class StudyLog:
                     f"({first_line(error.orig)}): another process may be running the same study"
                 ) from error
 
-    def refuse(self, numbers: Sequence[int], stage: Stage) -> None:
-        """Add a late refusal of each of these trials of this study, in one transaction; one that has one keeps it.
+    def refuse(self, number: int, stage: Stage) -> None:
+        """Add a late refusal of a trial of this study, in one transaction; one that has one keeps it.
 
         Raises:
             DatabaseError: the database cannot be written, or refuses it.
         """
         with self._database.writing() as connection:
-            late_refusal_rows(connection, self.study_id, numbers, stage)
+            late_refusal_row(connection, self.study_id, number, stage)
 
     def conclude(self, comparison: Comparison) -> None:
         """Add the comparison that ends the study, in one transaction; its best must be one of the study's trials.
@@ -192,10 +191,9 @@ def _past(
     status: str,
     median_ms: float | None,
     clock: str | None,
-    run_key: str | None,
     refused_late: int | None,
 ) -> PastTrial:
-    trial = PastTrial(number, configuration_of(key), status_of(status), median_ms, clock, run_key)
+    trial = PastTrial(number, configuration_of(key), status_of(status), median_ms, clock)
     return trial if refused_late is None else trial.refused()
 
 

@@ -163,7 +163,6 @@ class _Writer:
                 "recorded_at": trial.recorded_at,
                 "seconds": dict(trial.seconds),
                 "message": trial.message,
-                "run_key": trial.run_key,
             }
             for (study_id, configuration_id, trial), number, build_id, verdict_id, measurement_id in zip(
                 new, numbers, builds, verdicts, measurements, strict=True

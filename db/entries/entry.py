@@ -337,7 +337,6 @@ class TrialFacts(_Part):
     seconds: Annotated[dict[Name, Finite], Field(max_length=_MOST_PARTS)]
     message: LongText
     comparisons: tuple[ComparisonFacts, ...] = field(default=())
-    run_key: LongText | None = field(default=None)
     late_refusal: LateRefusalFacts | None = field(default=None)
 
     def __post_init__(self) -> None:

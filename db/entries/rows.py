@@ -118,18 +118,16 @@ def trial_row(connection: Connection, study_id: int, environment_id: int, number
         "recorded_at": datetime.now(UTC),
         "seconds": dict(result.seconds),
         "message": result.message,
-        "run_key": result.run_key,
     }
     return _add(connection, TrialRecord, values)
 
 
-def late_refusal_rows(connection: Connection, study_id: int, numbers: Sequence[int], stage: Stage) -> None:
-    """Refuse correct trials of a study by a stage that was asked later; one that is refused already stays as it is."""
+def late_refusal_row(connection: Connection, study_id: int, number: int, stage: Stage) -> None:
+    """Refuse a correct trial of a study by a stage that was asked later; one that is refused already stays as it is."""
     refusal = {"stage": stage.name, "seconds": stage.seconds, "detail": stage.detail, "recorded_at": datetime.now(UTC)}
-    trials = select(TrialRecord.id).where(TrialRecord.study_id == study_id, TrialRecord.number.in_(numbers))
-    rows = [{"trial_id": trial_id, **refusal} for trial_id in connection.scalars(trials)]
-    if rows:
-        connection.execute(unless_there(connection, LateRefusalRecord), rows)
+    trial = select(TrialRecord.id).where(TrialRecord.study_id == study_id, TrialRecord.number == number)
+    trial_id = connection.execute(trial).scalar_one()
+    connection.execute(unless_there(connection, LateRefusalRecord), {"trial_id": trial_id, **refusal})
 
 
 def comparison_row(connection: Connection, study_id: int, environment_id: int, comparison: Comparison) -> int:

@@ -116,7 +116,6 @@ class TrialDetails:
         seconds: what each phase took, by its name.
         comparisons: the newest first.
         carried_from: where the study had this configuration from when it began; None where the search proposed it.
-        run_key: all that the run depends on; None where that is not known.
     """
 
     row: TrialRow
@@ -129,7 +128,6 @@ class TrialDetails:
     seconds: Mapping[str, float]
     comparisons: tuple[WonComparison, ...]
     carried_from: str | None = None
-    run_key: str | None = None
 
 
 def trial_details(database: Database, trial_id: int) -> TrialDetails:
@@ -162,7 +160,6 @@ def trial_details(database: Database, trial_id: int) -> TrialDetails:
                 seconds=_seconds(trial),
                 comparisons=_comparisons(connection, trial),
                 carried_from=next((one.origin for one in carried if one.configuration == row.configuration), None),
-                run_key=trial.run_key,
             )
         except (TypeError, ValueError) as error:
             # The values' own invariants: what breaks them is not of tunebench's writing.

@@ -372,8 +372,6 @@ class TrialRecord(Base):
         environment_id: in force when the trial ran; a study may be resumed under a newer driver.
         build_cached: the build came from the cache.
         seconds: JSON object of what each phase took.
-        run_key: all that the run depends on, as `TrialResult.run_key` has it; NULL where it is not known. Of trials of
-            one study with the same key the first was run, and the others repeat its result.
     """
 
     __tablename__ = "tunebench_trials"
@@ -442,7 +440,6 @@ class TrialRecord(Base):
     recorded_at: Mapped[datetime]
     seconds: Mapped[JsonValue] = mapped_column(Json)
     message: Mapped[str]
-    run_key: Mapped[str | None]
 
 
 class LateRefusalRecord(Base):

@@ -38,12 +38,12 @@ def fill(database: Database, seed: int = 0, other_environment: Environment = ON_
     log = database.study(other, replace(other_environment, cuda=None, host=ODD_TEXT))
     shared = build(7, code=b"the same code")
     log.record(0, replace(correct(20, 0.1 + 0.2, CacheRegime.WARM), build=shared))
-    log.record(1, replace(correct(21, 1e-300), build=replace(shared, cached=True), run_key='{"code": "c", "host": {}}'))
+    log.record(1, replace(correct(21, 1e-300), build=replace(shared, cached=True)))
     log.record(5, failed(22, TrialStatus.COMPILE, ODD_TEXT))
     log.conclude(comparison(20, with_default=False))
     log.conclude(comparison(20, 3.0))
     if refused:
-        log.refuse([1], FOUND_LATE)
+        log.refuse(1, FOUND_LATE)
     database.study(replace(STUDY, seed=seed + 1000), ENVIRONMENT)
 
 

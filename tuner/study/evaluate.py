@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol, cast
 
 import torch
@@ -26,7 +26,6 @@ from tunebench.tuner.reference import Reference
 from tunebench.tuner.result import CONTROL, Baseline, Comparison, Measurement, Stage, TrialResult, TrialStatus, Verdict
 from tunebench.tuner.space import Configuration
 from tunebench.tuner.study.history import PastTrial
-from tunebench.tuner.study.identity import WatchedConfiguration, run_key
 from tunebench.tuner.timing.confirm import choose, confirm
 from tunebench.tuner.timing.measure import Call, Control, clocks_for, copy_of, measure_steadily, pick_clock
 from tunebench.tuner.timing.roofline import floor_ms
@@ -168,25 +167,11 @@ class LocalEvaluator:
         Raises:
             DeviceLostError: the variant left the device unusable for this process.
         """
-        watched = WatchedConfiguration(configuration)
-        result = self._evaluate(configuration, watched, build, incumbent, finalist_ms)
-        # An error while running may be the moment's; what was timed or refused is the run's own.
-        known = result.status.timed or result.status is TrialStatus.CORRECTNESS
-        return replace(result, run_key=run_key(build, watched)) if known else result
-
-    def _evaluate(
-        self,
-        configuration: Configuration,
-        watched: WatchedConfiguration,
-        build: Build,
-        incumbent: PastTrial | None,
-        finalist_ms: float | None,
-    ) -> TrialResult:
         seconds = {"compile": build.seconds}
         verdict = measurement = None
         try:
             started = time.perf_counter()
-            plan = self._plan(watched, build)
+            plan = self._plan(configuration, build)
             prepare = pinned(self._subject.model, plan)
             verdict = self._quick.check(prepare, Record())
             self._synchronise()

@@ -50,7 +50,6 @@ class PastTrial:
 
     Attributes:
         median_ms, clock: None where the trial has no measurement.
-        run_key: see `TrialResult`.
     """
 
     number: int
@@ -58,7 +57,6 @@ class PastTrial:
     status: TrialStatus
     median_ms: float | None
     clock: str | None = None
-    run_key: str | None = None
 
     @classmethod
     def of(cls, number: int, result: TrialResult) -> PastTrial:
@@ -70,7 +68,6 @@ class PastTrial:
             result.status,
             measured.median_ms if measured else None,
             measured.clock if measured else None,
-            result.run_key,
         )
 
     def refused(self) -> PastTrial:
@@ -93,8 +90,8 @@ class TrialLog(Protocol):
     def record(self, number: int, result: TrialResult) -> None:
         """Add a trial."""
 
-    def refuse(self, numbers: Sequence[int], stage: Stage) -> None:
-        """Take back correct trials, all of them one and the same run, because a later stage has refused it."""
+    def refuse(self, number: int, stage: Stage) -> None:
+        """Take back a correct trial, because a later stage has refused it."""
 
     def conclude(self, comparison: Comparison) -> None:
         """Add the interleaved comparison that ends the study."""
@@ -121,10 +118,9 @@ class MemoryLog:
             raise ValueError(f"trial {number} recorded after {len(self.results)} trials")
         self.results.append(result)
 
-    def refuse(self, numbers: Sequence[int], stage: Stage) -> None:
-        """Keep what is left of these trials."""
-        for number in numbers:
-            self.results[number] = self.results[number].refused_late(stage)
+    def refuse(self, number: int, stage: Stage) -> None:
+        """Keep what is left of the trial."""
+        self.results[number] = self.results[number].refused_late(stage)
 
     def conclude(self, comparison: Comparison) -> None:
         """Keep the comparison."""

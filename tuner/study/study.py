@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 import optuna
 from optuna.trial import TrialState
 
-from tunebench.tuner.build import Build
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.compile.building import Building, BuildQueue
 from tunebench.tuner.compile.cache import BuildCache
@@ -28,7 +27,6 @@ from tunebench.tuner.search.sampler import PoolSampler, SpaceExhausted
 from tunebench.tuner.space import Configuration, ValidSpace
 from tunebench.tuner.study.evaluate import Evaluator, Finalist
 from tunebench.tuner.study.history import Carried, PastTrial, TrialLog
-from tunebench.tuner.study.identity import KnownRuns
 
 FINALISTS = 5
 """So many of the best screened configurations are timed again, interleaved."""
@@ -153,11 +151,7 @@ class StudyRun:
         self._carried = carried
         self._queue = BuildQueue(compiler, cache or BuildCache(), workers)
         self._ahead = workers
-        self._past: list[PastTrial] = []
-        self._runs = KnownRuns()
-        self._repeats: set[int] = set()
-        for trial in log.past():
-            self._remember(trial)
+        self._past = list(log.past())
         self._study = self._rebuild()
         self._refusals: Counter[str] = Counter()
         self._sanitizer = ""
@@ -241,35 +235,18 @@ class StudyRun:
             status = TrialStatus.TIMEOUT if isinstance(error, CompileTimeoutError) else TrialStatus.COMPILE
             return TrialResult(flight.configuration, status, message=f"{error}\n{error.log}")
         waited = time.perf_counter() - started
-        same = self._runs.same_as(flight.configuration, build)
-        if same is not None:
-            return self._repeated(same, flight.configuration, build, waited)
         ranked = self._ranked()
         incumbent = ranked[0] if ranked else None
         result = self._evaluator.evaluate(flight.configuration, build, incumbent, _finalist_ms(ranked))
         return replace(result, seconds={"wait": waited, **result.seconds})
 
-    def _repeated(self, number: int, configuration: Configuration, build: Build, waited: float) -> TrialResult:
-        """The result of a configuration that would only run again what an earlier trial has run."""
-        earlier = self._log.result(number)
-        key = next(trial.run_key for trial in self._past if trial.number == number)
-        note = f"not run: the same machine code and the same launches as trial {number} of this study, repeated here"
-        message = note if earlier.status.timed else f"{earlier.message}\n{note}"
-        seconds = {"wait": waited, "compile": build.seconds}
-        return replace(earlier, configuration=configuration, build=build, message=message, seconds=seconds, run_key=key)
-
     def _record(self, result: TrialResult) -> None:
         # Not their count: results may have been pruned from between.
         number = self._past[-1].number + 1 if self._past else 0
         self._log.record(number, result)
-        self._remember(PastTrial.of(number, result))
+        self._past.append(PastTrial.of(number, result))
         if not result.status.timed:
             self._refusals[f"{result.status}: {result.message.splitlines()[0]}"] += 1
-
-    def _remember(self, trial: PastTrial) -> None:
-        self._past.append(trial)
-        if trial.run_key is not None and not self._runs.add(trial.run_key, trial.number):
-            self._repeats.add(trial.number)
 
     def _conclude(self) -> Comparison | None:
         sane: dict[Configuration, Finalist] = {}
@@ -320,20 +297,18 @@ class StudyRun:
         return [finalist for finalist, stage in zip(finalists, stages, strict=True) if stage.passed]
 
     def _refuse(self, configuration: Configuration, stage: Stage) -> None:
-        """Take a trial back, with those that only repeat it."""
-        trial = next(one for one in self._past if one.configuration == configuration)
-        gone = [one for one in self._past if one is trial or (trial.run_key and one.run_key == trial.run_key)]
-        self._log.refuse([one.number for one in gone], stage)
-        self._past = [one.refused() if one in gone else one for one in self._past]
+        """Take a correct trial back."""
+        place = next(place for place, one in enumerate(self._past) if one.configuration == configuration)
+        self._log.refuse(self._past[place].number, stage)
+        self._past[place] = self._past[place].refused()
         self._refusals[f"{stage.name}, {configuration}: {stage.detail}"] += 1
 
     def _built(self, configuration: Configuration) -> Finalist:
         return configuration, self._submit(configuration).result()
 
     def _ranked(self) -> list[PastTrial]:
-        """Correct trials that were run, fastest first, all of them timed by the clock of the first one."""
-        run = (trial for trial in self._past if trial.number not in self._repeats)
-        correct = [trial for trial in run if trial.status is TrialStatus.CORRECT]
+        """Correct trials, fastest first, all of them timed by the clock of the first one."""
+        correct = [trial for trial in self._past if trial.status is TrialStatus.CORRECT]
         correct = [trial for trial in correct if trial.clock == correct[0].clock]
         return sorted(correct, key=lambda trial: trial.median_ms or 0.0)
 

@@ -1,4 +1,4 @@
-"""What a study began with from earlier ones, and what a trial's run depends on."""
+"""What a study began with from earlier ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add two columns; of older rows nothing is known."""
+    """Add a column; of older rows nothing is known."""
     json = sa.JSON().with_variant(sa.Text(), "sqlite")
     op.add_column("tunebench_studies", sa.Column("carried", json, nullable=True))
-    op.add_column("tunebench_trials", sa.Column("run_key", sa.Text(), nullable=True))

@@ -153,7 +153,6 @@ COLUMNS = {
         "regime",
         "number",
         "verdict_id",
-        "run_key",
     ),
     "tunebench_measurements": ("samples_ms", "low_ms", "clock", "sample_count", "regime"),
     "tunebench_builds": ("log", "compiler_version", "code_bytes", "seconds"),

@@ -103,8 +103,8 @@ def test_what_is_no_list_of_configurations_is_refused(value: object) -> None:
 def test_a_trial_of_the_log_is_given_back_whole(database: Database) -> None:
     log = database.study(STUDY, ENVIRONMENT)
     log.record(0, failed(0, TrialStatus.CORRECTNESS))
-    log.record(1, replace(correct(1, 1.5), run_key="key"))
+    log.record(1, correct(1, 1.5))
     given = log.result(1)
-    assert replace(given, build=None, run_key="key") == replace(correct(1, 1.5), build=None, run_key="key")
+    assert given == replace(correct(1, 1.5), build=None)
     assert log.result(0).verdict is not None
-    assert [trial.run_key for trial in log.past()] == [None, "key"]
+    assert [trial.median_ms for trial in log.past()] == [None, 1.5]

@@ -23,7 +23,7 @@ def filled(database: Database) -> Database:
     log.record(0, correct(0))
     log.record(1, failed(1, TrialStatus.CORRECTNESS))
     log.record(2, correct(2))
-    log.refuse([2], Stage("sanitizer", False, 2.5, "memcheck: Invalid read"))
+    log.refuse(2, Stage("sanitizer", False, 2.5, "memcheck: Invalid read"))
     log.conclude(comparison(0))
     with database.writing() as connection:
         for statement in (

@@ -173,40 +173,6 @@ def test_progress_counts_up_to_the_plan(write_kernel: WriteKernel) -> None:
     assert seen[-1].seconds_left == 0.0
 
 
-def test_identical_binaries_are_run_once_and_every_row_says_so(write_kernel: WriteKernel) -> None:
-    # The sample's source does not use `variety`, and its host does not look at it.
-    log = MemoryLog()
-    outcome = run(write_kernel(), log, trials=500, sampler="exhaustive")
-    repeated = [result for result in log.results if result.message.startswith("not run:")]
-    assert len(repeated) == 2 * len(log.results) // 3
-    for result in repeated:
-        number = int(re.search(r"as trial (\d+) of", result.message)[1])  # type: ignore[index]
-        first = log.results[number]
-        assert not first.message.startswith("not run:")
-        assert {**first.configuration, "variety": 0} == {**result.configuration, "variety": 0}
-        assert (result.status, result.measurement, result.verdict) == (first.status, first.measurement, first.verdict)
-        assert "measure" not in result.seconds
-    # Blocks are decided by the host alone: the same binary with another launch is another run.
-    runs = {(result.configuration["block_size"], result.configuration["blocks"]) for result in repeated}
-    assert len(runs) == len(log.results) // 3
-    assert outcome.proven
-
-
-def test_a_resumed_study_knows_what_it_has_run(write_kernel: WriteKernel) -> None:
-    factory, log = write_kernel(), MemoryLog()
-    run(factory, log, trials=1, sampler="exhaustive")
-    run(factory, log, trials=36, sampler="exhaustive")
-    assert sum(result.message.startswith("not run:") for result in log.results) == 2 * len(log.results) // 3
-
-
-def test_a_value_that_only_the_host_looks_at_makes_another_run(write_kernel: WriteKernel) -> None:
-    looks = "assert plan.configuration['variety'] in (0, 1, 2)"
-    factory = write_kernel(model={"y = torch.empty_like(x)": f"{looks}\n        y = torch.empty_like(x)"})
-    log = MemoryLog()
-    run(factory, log, trials=9, sampler="exhaustive")
-    assert not any(result.message.startswith("not run:") for result in log.results)
-
-
 def test_carried_configurations_come_after_the_default(write_kernel: WriteKernel) -> None:
     factory, log = write_kernel(), MemoryLog()
     kernel = factory.kernel
@@ -223,15 +189,6 @@ def test_carried_configurations_come_after_the_default(write_kernel: WriteKernel
         StudyRun(kernel, evaluator, space, compiler_for(CPU), sampler, log, carried=carried).run(Budget(trials))
     assert [result.configuration for result in log.results[1:3]] == [one.configuration for one in carried[:2]]
     assert len(log.results) == 5
-
-
-def test_a_repeated_failure_says_first_what_failed(write_kernel: WriteKernel) -> None:
-    log = MemoryLog()
-    outcome = run(write_kernel(source={"* weight[0]": "+ weight[0]"}), log, trials=36, sampler="exhaustive")
-    assert outcome.counts == {TrialStatus.CORRECTNESS: 33}
-    repeated = [result for result in log.results if "\nnot run: " in result.message]
-    assert len(repeated) == 22
-    assert not any(reason.startswith("correctness: not run") for reason in outcome.refusals)
 
 
 def test_what_moves_up_after_a_refusal_is_proven_first(
