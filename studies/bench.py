@@ -52,7 +52,7 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
-class Case:
+class BenchCase:
     """One kernel in one mode at one size.
 
     Attributes:
@@ -150,7 +150,7 @@ class Result:
 class Failure:
     """A case that came to nothing."""
 
-    case: Case
+    case: BenchCase
     message: str
 
 
@@ -170,7 +170,7 @@ class Bench:
 
 
 @dataclass(frozen=True)
-class Wish:
+class BenchRequest:
     """What the command line asks for, for all its targets alike."""
 
     modes: Sequence[str] = ()
@@ -182,7 +182,7 @@ class Wish:
     seconds: float = 5.0
 
 
-def cases_of(targets: Sequence[str], wish: Wish) -> list[Case]:
+def cases_of(targets: Sequence[str], asked: BenchRequest) -> list[BenchCase]:
     """The cases of kernels' names, study files and kernel folders, in order.
 
     A size goes to every kernel whose reference has a constant of that name; so does a batch, whose constant is
@@ -191,30 +191,32 @@ def cases_of(targets: Sequence[str], wish: Wish) -> list[Case]:
     Raises:
         UserError: a target, mode or size that none of the targets has.
     """
-    cases: list[Case] = []
+    cases: list[BenchCase] = []
     known: set[str] = set()
     for target in targets:
-        request = request_of(target, {"modes": list(wish.modes)} if wish.modes else {})
+        request = request_of(target, {"modes": list(asked.modes)} if asked.modes else {})
         kernel = load_model(request.kernel).kernel
         legal = kernel.reference(request.sizes).sizes
         known |= set(legal)
-        own = {name: size for name, size in wish.sizes.items() if name in legal}
+        own = {name: size for name, size in asked.sizes.items() if name in legal}
         batch = "batch_size" if "batch_size" in legal else next(iter(legal))
         for mode in _modes(kernel, request.modes, len(targets) > 1):
-            for sizes in [{batch: size} for size in wish.batches] or [{}]:
+            for sizes in [{batch: size} for size in asked.batches] or [{}]:
                 merged = {**request.sizes, **own, **sizes}
                 kernel.reference(merged)  # refuses what is not a size before anything runs
-                chosen = wish.device or request.device
-                case = Case(request.kernel, mode, merged, chosen, wish.configuration, wish.compiled, wish.seconds)
+                chosen = asked.device or request.device
+                case = BenchCase(
+                    request.kernel, mode, merged, chosen, asked.configuration, asked.compiled, asked.seconds
+                )
                 cases.append(case)
-    if unknown := [name for name in wish.sizes if name not in known]:
+    if unknown := [name for name in asked.sizes if name not in known]:
         raise UnknownNameError("size", unknown[0], known)
     if not cases:
-        raise UserError(f"none of the kernels has mode {' or '.join(wish.modes)}")
-    if wish.configuration is not None:
+        raise UserError(f"none of the kernels has mode {' or '.join(asked.modes)}")
+    if asked.configuration is not None:
         if len({case.kernel for case in cases}) > 1:
             raise UserError("a configuration belongs to one kernel: name one kernel beside --config")
-        load_model(cases[0].kernel).kernel.space.fix(wish.configuration)  # refuses what is no value of it
+        load_model(cases[0].kernel).kernel.space.fix(asked.configuration)  # refuses what is no value of it
     return cases
 
 
@@ -225,7 +227,7 @@ def _modes(kernel: Kernel, wanted: Sequence[Mode] | None, lenient: bool) -> Sequ
     return [mode for mode in wanted if mode in kernel.modes] if wanted else kernel.modes
 
 
-def bench(cases: Sequence[Case], begin: Callable[[str], None] = lambda _: None) -> Bench:
+def bench(cases: Sequence[BenchCase], begin: Callable[[str], None] = lambda _: None) -> Bench:
     """Measure the ceilings, then every case, each in a process of its own.
 
     Args:
@@ -324,7 +326,7 @@ def measure_ceilings(wanted: str | None) -> Ceilings:
     return Ceilings(copy, read, rates)
 
 
-def measure_case(case: Case, ceilings: Ceilings | None) -> Result:
+def measure_case(case: BenchCase, ceilings: Ceilings | None) -> Result:
     """Check and time one case.
 
     Raises:

@@ -26,7 +26,7 @@ from tunebench.tuner.gate.faults import FAILURES, described
 from tunebench.tuner.gate.harness import Answers
 from tunebench.tuner.gate.oracle import consult_reference
 from tunebench.tuner.gate.quick import QuickGate
-from tunebench.tuner.gate.stage_log import Record, Refusal
+from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.isolation import context, start_forkserver
 from tunebench.tuner.kernel import Kernel, Mode, ModelFactory, TunableModel
 from tunebench.tuner.reference import Reference, load_candidate, load_reference
@@ -192,29 +192,29 @@ def _resolve(request: CheckRequest) -> _Subject:
 
 def _verdict(subject: _Subject, request: CheckRequest, mode: Mode, connection: Connection) -> Verdict:
     where = subject.device.torch_device
-    record = Record(connection.send)
+    log = StageLog(connection.send)
     try:
         original = mode.put(subject.reference.make_model(0, where))
         oracle = consult_reference(subject.reference, original, where, SEEDS)
     except FAILURES as error:
         raise KernelFolderError(f"{subject.reference.path}: the reference does not run: {described(error)}") from error
     try:
-        with record.stage("model"):
+        with log.stage("model"):
             model = _made(subject, original, mode)
             contender = _contender(subject, request, model, oracle.cases[0].inputs, connection)
         prepare = _preparation(contender, model)
-        with record.stage("build"):
+        with log.stage("build"):
             prepare(oracle.cases[0].inputs)
-        verdict = QuickGate(model, oracle, contender.licence).check(prepare, record)
+        verdict = QuickGate(model, oracle, contender.exemptions).check(prepare, log)
         if verdict.passed:
             answers = Answers(subject.reference, oracle, where, mode)
-            run_battery(answers, contender, record, Depth.EVERYTHING, keep_going=True)
-    except Refusal:
-        pass  # the record has it
+            run_battery(answers, contender, log, Depth.EVERYTHING, keep_going=True)
+    except StageRefused:
+        pass  # the log has it
     except FAILURES as error:
-        with contextlib.suppress(Refusal), record.stage("run"):
-            raise Refusal(described(error)) from error
-    return record.verdict(oracle.tolerance)
+        with contextlib.suppress(StageRefused), log.stage("run"):
+            raise StageRefused(described(error)) from error
+    return log.verdict(oracle.tolerance)
 
 
 def _made(subject: _Subject, original: nn.Module, mode: Mode) -> nn.Module:
@@ -223,7 +223,7 @@ def _made(subject: _Subject, original: nn.Module, mode: Mode) -> nn.Module:
         model = mode.put(subject.reference.make_model(0, where, subject.factory))
         model.load_state_dict(original.state_dict())
     except FAILURES as error:
-        raise Refusal(f"it cannot be made like the reference: {described(error)}") from error
+        raise StageRefused(f"it cannot be made like the reference: {described(error)}") from error
     return model
 
 
@@ -247,8 +247,8 @@ def _preparation(contender: Contender, model: nn.Module) -> Callable[[Sequence[o
         try:
             reason = contender.ready(model, inputs)
         except CompileError as error:
-            raise Refusal(f"it does not compile: {error}") from error
+            raise StageRefused(f"it does not compile: {error}") from error
         if reason is not None:
-            raise Refusal(reason)
+            raise StageRefused(reason)
 
     return prepare

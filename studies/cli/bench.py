@@ -49,13 +49,13 @@ def bench(
     from rich.console import Console
 
     from tunebench.kernels.runtime.registry import kernel_names
-    from tunebench.studies.bench import Wish, cases_of
+    from tunebench.studies.bench import BenchRequest, cases_of
     from tunebench.studies.bench import bench as run
 
     require_one_form(as_json=as_json, as_csv=as_csv)
     if db is not None:
         os.environ["TUNEBENCH_DB"] = db  # where the models themselves look
-    wish = Wish(
+    request = BenchRequest(
         modes=mode or (),
         sizes=parse_sizes(size or []),
         batches=batch or (),
@@ -66,7 +66,7 @@ def bench(
     )
     progress = Console(stderr=True)
     outcome = run(
-        cases_of(targets or kernel_names(), wish),
+        cases_of(targets or kernel_names(), request),
         lambda line: progress.print(line, highlight=False, markup=False, soft_wrap=True),
     )
     if as_json:

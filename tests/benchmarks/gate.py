@@ -25,8 +25,8 @@ from tunebench.tuner.device import find_device
 from tunebench.tuner.gate.battery import Depth, run_battery
 from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.harness import synchronise
-from tunebench.tuner.gate.quick import Licence, QuickGate, pinned
-from tunebench.tuner.gate.stage_log import Record
+from tunebench.tuner.gate.quick import Exemptions, QuickGate, pinned
+from tunebench.tuner.gate.stage_log import StageLog
 from tunebench.tuner.kernel import Mode, Plan
 from tunebench.tuner.result import Verdict
 from tunebench.tuner.study.evaluate import Subject
@@ -52,7 +52,7 @@ def main(
     prepared = time.perf_counter() - started
     space = declared.space.enumerate(subject.problem, where)
     compiler = compiler_for(where)
-    gate = QuickGate(cast(nn.Module, subject.model), subject.oracle, Licence.of(declared))
+    gate = QuickGate(cast(nn.Module, subject.model), subject.oracle, Exemptions.of(declared))
     quick: list[Mapping[str, float]] = []
     full: list[Mapping[str, float]] = []
     for number in range(0, len(space), max(1, len(space) // variants))[:variants]:
@@ -65,16 +65,16 @@ def main(
         synchronise(where.torch_device)
         started = time.perf_counter()
         prepare = pinned(subject.model, plan)
-        verdict = gate.check_again(prepare, gate.check(prepare, Record()), output)
+        verdict = gate.check_again(prepare, gate.check(prepare, StageLog()), output)
         synchronise(where.torch_device)
         quick.append(_seconds(verdict, time.perf_counter() - started))
         del output
-        record = Record()
+        log = StageLog()
         started = time.perf_counter()
         contender = KernelContender(declared, factory, configuration, compiler, build, builds_more=False)
-        run_battery(subject.answers, contender, record, Depth.FINALIST)
+        run_battery(subject.answers, contender, log, Depth.FINALIST)
         synchronise(where.torch_device)
-        full.append(_seconds(record.verdict(verdict.tolerance), time.perf_counter() - started))
+        full.append(_seconds(log.verdict(verdict.tolerance), time.perf_counter() - started))
     figures = {
         "problem": str(subject.problem),
         "device": where.name,

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tunebench.kernels.runtime.kept import KeptForms
-from tunebench.studies.bench import TUNED, Case, measure_case, measure_ceilings
+from tunebench.studies.bench import TUNED, BenchCase, measure_case, measure_ceilings
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import Baseline
 
@@ -24,7 +24,7 @@ def test_ceilings_of_the_device_are_in_order() -> None:
 
 @pytest.mark.parametrize("mode", [Mode.EVAL, Mode.TRAIN])
 def test_a_case_with_torch_compile(mode: Mode) -> None:
-    result = measure_case(Case("gemm_scale_bn", mode, SMALL, "cuda", seconds=1.0), None)
+    result = measure_case(BenchCase("gemm_scale_bn", mode, SMALL, "cuda", seconds=1.0), None)
     assert result.right and not result.notes
     assert set(result.timings) == {TUNED, *Baseline}
 

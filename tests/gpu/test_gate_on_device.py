@@ -14,10 +14,10 @@ from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.gate.battery import Depth, run_battery
 from tunebench.tuner.gate.contender import KernelContender
-from tunebench.tuner.gate.harness import Rig
-from tunebench.tuner.gate.quick import Licence, QuickGate, pinned
+from tunebench.tuner.gate.harness import Harness
+from tunebench.tuner.gate.quick import Exemptions, QuickGate, pinned
 from tunebench.tuner.gate.sanitizer import NOT_INSTALLED, find_sanitizer, sanitize
-from tunebench.tuner.gate.stage_log import Record
+from tunebench.tuner.gate.stage_log import StageLog
 from tunebench.tuner.kernel import Mode, Plan
 from tunebench.tuner.result import Verdict
 from tunebench.tuner.study.evaluate import Subject
@@ -53,13 +53,13 @@ def contender_of(subject: Subject, plan: Plan, build: Build) -> KernelContender:
 
 def verdict_of(factory: type[TunedModule], device: Device, mode: Mode = Mode.EVAL) -> Verdict:
     subject, plan, build = prepared(factory, device, mode)
-    record = Record()
-    gate = QuickGate(subject.model, subject.oracle, Licence.of(subject.kernel))  # type: ignore[arg-type]
-    verdict = gate.check(pinned(subject.model, plan), record)
+    log = StageLog()
+    gate = QuickGate(subject.model, subject.oracle, Exemptions.of(subject.kernel))  # type: ignore[arg-type]
+    verdict = gate.check(pinned(subject.model, plan), log)
     if verdict.passed:
-        run_battery(subject.answers, contender_of(subject, plan, build), record, Depth.EVERYTHING)
+        run_battery(subject.answers, contender_of(subject, plan, build), log, Depth.EVERYTHING)
     torch.cuda.empty_cache()
-    return record.verdict(verdict.tolerance)
+    return log.verdict(verdict.tolerance)
 
 
 @pytest.mark.parametrize("name", [name for name, broken in BROKEN.items() if broken.kernel == "weigh"])
@@ -107,6 +107,6 @@ def test_the_sanitizer_names_the_broken_one_of_several(cuda: Device, write_kerne
     broken = BROKEN["reads past the end and forgets it"]
     factories = [write_kernel(), write_kernel(**broken.changes), write_kernel()]
     subjects = [prepared(factory, cuda) for factory in factories]
-    stages = sanitize([Rig(subject.answers, contender_of(subject, *rest)) for subject, *rest in subjects])
+    stages = sanitize([Harness(subject.answers, contender_of(subject, *rest)) for subject, *rest in subjects])
     assert [stage.passed for stage in stages] == [True, False, True]
     assert "memcheck" in stages[1].detail

@@ -7,7 +7,16 @@ import pytest
 from command_line import CommandLine
 from sample_kernel import WriteKernel
 
-from tunebench.studies.bench import TUNED, Case, Ceilings, Wish, bench, cases_of, measure_case, measure_ceilings
+from tunebench.studies.bench import (
+    TUNED,
+    BenchCase,
+    BenchRequest,
+    Ceilings,
+    bench,
+    cases_of,
+    measure_case,
+    measure_ceilings,
+)
 from tunebench.studies.study_file import read_study_file
 from tunebench.tuner.errors import UnknownNameError, UserError
 from tunebench.tuner.kernel import Mode
@@ -21,8 +30,8 @@ def folder_of(write_kernel: WriteKernel, **changes: dict[str, str]) -> str:
     return str(write_kernel(**changes).kernel.folder)
 
 
-def small(kernel: str, **options: object) -> Case:
-    return Case(kernel, Mode.EVAL, device="cpu", compiled=False, seconds=0.1, **options)  # type: ignore[arg-type]
+def small(kernel: str, **options: object) -> BenchCase:
+    return BenchCase(kernel, Mode.EVAL, device="cpu", compiled=False, seconds=0.1, **options)  # type: ignore[arg-type]
 
 
 def test_a_case_has_every_figure(write_kernel: WriteKernel) -> None:
@@ -83,7 +92,7 @@ def test_ceilings_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_cases(write_kernel: WriteKernel, tmp_path: Path) -> None:
     study = tmp_path / "study.toml"
     study.write_text('kernel = "gemm_scale_bn"\nmodes = ["train"]\n[sizes]\nin_features = 64\n', encoding="utf-8")
-    cases = cases_of(["scalar_mul", str(study)], Wish(batches=(8, 16), sizes={"N": 32, "out_features": 16}))
+    cases = cases_of(["scalar_mul", str(study)], BenchRequest(batches=(8, 16), sizes={"N": 32, "out_features": 16}))
     assert [(case.kernel, case.mode, dict(case.sizes)) for case in cases] == [
         ("scalar_mul", "eval", {"N": 32, "M": 8}),
         ("scalar_mul", "eval", {"N": 32, "M": 16}),
@@ -91,17 +100,17 @@ def test_cases(write_kernel: WriteKernel, tmp_path: Path) -> None:
         ("gemm_scale_bn", "train", {"in_features": 64, "out_features": 16, "batch_size": 16}),
     ]
     own = folder_of(write_kernel)
-    assert [case.mode for case in cases_of([own, "gemm_scale_bn"], Wish(modes=("train",)))] == ["train"]
+    assert [case.mode for case in cases_of([own, "gemm_scale_bn"], BenchRequest(modes=("train",)))] == ["train"]
     with pytest.raises(UnknownNameError, match="unknown size 'rowz'; did you mean rows"):
-        cases_of([own], Wish(sizes={"rowz": 3}))
+        cases_of([own], BenchRequest(sizes={"rowz": 3}))
     with pytest.raises(UnknownNameError, match="mode of kernel 'weigh'"):
-        cases_of([own], Wish(modes=("train",)))
+        cases_of([own], BenchRequest(modes=("train",)))
     with pytest.raises(UserError, match="none of the kernels has mode frozen"):
-        cases_of([own, "scalar_mul"], Wish(modes=("frozen",)))
+        cases_of([own, "scalar_mul"], BenchRequest(modes=("frozen",)))
     with pytest.raises(UserError, match="give a positive number"):
-        cases_of([own], Wish(sizes={"rows": -3}))
+        cases_of([own], BenchRequest(sizes={"rows": -3}))
     with pytest.raises(UserError, match="name one kernel beside --config"):
-        cases_of([own, "scalar_mul"], Wish(configuration={"block_size": 64}))
+        cases_of([own, "scalar_mul"], BenchRequest(configuration={"block_size": 64}))
 
 
 @pytest.mark.parametrize("mode", Mode)

@@ -12,15 +12,15 @@ import torch
 
 from tunebench.tuner.gate import sanitizer
 from tunebench.tuner.gate.contender import Contender
-from tunebench.tuner.gate.harness import Answers, Rig
-from tunebench.tuner.gate.stage_log import Record, Refusal
-from tunebench.tuner.gate.stages.callers import autocast, compiled, dtypes, gradients
-from tunebench.tuner.gate.stages.calls import from_scratch, held_results, later_calls, same_memory
+from tunebench.tuner.gate.harness import Answers, Harness
+from tunebench.tuner.gate.stage_log import StageLog, StageRefused
+from tunebench.tuner.gate.stages.call_sequences import held_results, later_calls, same_memory
 from tunebench.tuner.gate.stages.inputs import distributions, non_finite
 from tunebench.tuner.gate.stages.layouts import layouts
 from tunebench.tuner.gate.stages.sizes import large, sizes
-from tunebench.tuner.gate.stages.state import mode, statistics, weights
+from tunebench.tuner.gate.stages.state import construction, mode, statistics, weights
 from tunebench.tuner.gate.stages.streams import devices, graphs, streams
+from tunebench.tuner.gate.stages.torch_features import autocast, compiled, dtypes, gradients
 from tunebench.tuner.result import Verdict
 
 
@@ -38,17 +38,17 @@ class Step:
     """One stage of the full battery.
 
     Attributes:
-        run: asks the rig; raises `Refusal`.
+        run: does it with the harness; raises `StageRefused`.
         depth: from which depth on it is run.
     """
 
     name: str
-    run: Callable[[Rig], None]
+    run: Callable[[Harness], None]
     depth: Depth = Depth.FINALIST
 
 
 STEPS: Sequence[Step] = (
-    Step("construction", from_scratch),
+    Step("construction", construction),
     Step("distributions", distributions),
     Step("not finite", non_finite),
     Step("layouts", layouts),
@@ -81,7 +81,7 @@ def proven(verdict: Verdict) -> bool:
 def run_battery(
     answers: Answers,
     contender: Contender,
-    record: Record,
+    log: StageLog,
     depth: Depth,
     *,
     keep_going: bool = False,
@@ -90,27 +90,31 @@ def run_battery(
 
     Args:
         answers: of the reference, kept from one contender to the next.
-        record: where each stage is noted.
+        log: where each stage is noted.
         keep_going: run every stage, whatever the earlier ones found.
     """
-    rig = Rig(answers, contender)
+    harness = Harness(answers, contender)
     with _small_scale(answers.device):
         for step in STEPS:
             if step.depth is Depth.EVERYTHING and depth is Depth.FINALIST:
                 continue
-            rig.begin(step.name)
+            harness.begin(step.name)
             try:
-                with record.stage(step.name) as details, torch.no_grad():
-                    step.run(rig)
-                    details.extend(rig.summary)
-            except Refusal:
+                with log.stage(step.name) as details, torch.no_grad():
+                    step.run(harness)
+                    details.extend(harness.summary)
+            except StageRefused:
                 if not keep_going:
                     return
 
 
 @contextlib.contextmanager
 def _small_scale(device: torch.device) -> Iterator[None]:
-    """On the CPU one thread: waking others costs more than they save. What torch warns of at size 0 is no news."""
+    """Run on one thread on the CPU, and without warnings.
+
+    Tensors are so small here that waking other threads costs more than they save. torch warns of tensors of size 0,
+    which the stages make on purpose.
+    """
     threads = torch.get_num_threads()
     if device.type == "cpu":
         torch.set_num_threads(1)

@@ -15,7 +15,7 @@ from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.device import Device, device_of
 from tunebench.tuner.errors import EmptySpaceError, LaunchError
 from tunebench.tuner.gate.launches import Launch, LaunchRecorder
-from tunebench.tuner.gate.quick import Licence
+from tunebench.tuner.gate.quick import Exemptions
 from tunebench.tuner.kernel import Kernel, ModelFactory, Plan, TunableModel
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.space import Configuration
@@ -31,7 +31,7 @@ class Contender(Protocol):
     """
 
     factory: ModuleFactory
-    licence: Licence
+    exemptions: Exemptions
 
     def ready(self, module: nn.Module, inputs: Sequence[Any]) -> str | None:
         """Make one of the factory's modules ready for a call; why it cannot serve these inputs, None where it can."""
@@ -45,7 +45,7 @@ class ModuleContender:
 
     def __init__(self, factory: ModuleFactory) -> None:
         self.factory = factory
-        self.licence = Licence()
+        self.exemptions = Exemptions()
 
     def ready(self, module: nn.Module, inputs: Sequence[Any]) -> str | None:  # noqa: ARG002
         """Always ready."""
@@ -75,7 +75,7 @@ class KernelContender:
         builds_more: bool = True,
     ) -> None:
         self.factory = cast(ModuleFactory, factory)
-        self.licence = Licence.of(kernel)
+        self.exemptions = Exemptions.of(kernel)
         self._kernel = kernel
         self._configuration = configuration
         self._compiler = compiler

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-Change = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
+InputChange = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 
 
-def changed(value: Any, change: Change, seed: int) -> Any:
+def changed(value: Any, change: InputChange, seed: int) -> Any:
     """A floating-point tensor with other values, in its own shape and layout; anything else as it is."""
     if not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel():
         return value
@@ -56,7 +56,7 @@ def _integers(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return torch.randint(-8, 9, value.shape, generator=generator, device=value.device)
 
 
-DISTRIBUTIONS: Mapping[str, Change] = {
+DISTRIBUTIONS: Mapping[str, InputChange] = {
     "normal": _normal,
     "wide range": _wide_range,
     "one-hot": _one_hot,
@@ -65,7 +65,7 @@ DISTRIBUTIONS: Mapping[str, Change] = {
 """Finite inputs, by name."""
 
 
-def _sprinkled(*numbers: float) -> Change:
+def _sprinkled(*numbers: float) -> InputChange:
     """Numbers put in a few places, the first and the last among them, where vector and tail code differ."""
 
     def change(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -84,7 +84,7 @@ def _denormal(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return _normal(value, generator).clamp(-4, 4).double() * (torch.finfo(value.dtype).tiny / 8)
 
 
-NON_FINITE: Mapping[str, Change] = {
+NON_FINITE: Mapping[str, InputChange] = {
     "NaN": _sprinkled(float("nan")),
     "+Inf": _sprinkled(float("inf")),
     "-Inf": _sprinkled(float("-inf")),

@@ -1,4 +1,4 @@
-"""The bench that the full battery works on: reference and contender side by side, asked the same thing.
+"""The harness of the full battery: reference and contender side by side, given the same calls.
 
 The battery's questions are about logic, not size, so they are asked at a reduced size where the configuration is valid
 there: what they cost does not grow with the problem. The reference's answers are kept for the next variant.
@@ -23,7 +23,7 @@ from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal, described
 from tunebench.tuner.gate.judge import judge_buffers, judge_structure, judge_values
 from tunebench.tuner.gate.memory import SENTINELS, Bands, PoisonedMemory, all_equal, checksums
 from tunebench.tuner.gate.oracle import Case, Context, Oracle, consult
-from tunebench.tuner.gate.stage_log import Refusal
+from tunebench.tuner.gate.stage_log import StageRefused
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.reference import Reference
 
@@ -41,7 +41,7 @@ _CAPS = (128, 64, 32, 16, 8)
 
 
 @dataclass
-class Pair:
+class ModelPair:
     """A reference and a contender's module with the same weights, which go through the same changes.
 
     Attributes:
@@ -112,8 +112,11 @@ class Answers:
         return self._reduced
 
     def reductions(self) -> Iterator[Reference]:
-        """The reference at smaller sizes, to be tried in this order: those that served earlier contenders, `reduced`,
-        and the same with one or two sizes left as they are, since a binary may be for one value of these alone."""
+        """The reference at smaller sizes, in the order in which they are tried.
+
+        First come the sizes that served earlier contenders, then `reduced`. Then come variations of `reduced` that keep
+        one or two sizes of the problem, since a binary may have those compiled in.
+        """
         yield from self._serving
         reduced = self.reduced
         yield reduced
@@ -157,7 +160,7 @@ class Answers:
                 return source
         return self.source
 
-    def case(self, pair: Pair, label: str, inputs: Callable[[], tuple[Any, ...]], context: Context) -> Case | None:
+    def case(self, pair: ModelPair, label: str, inputs: Callable[[], tuple[Any, ...]], context: Context) -> Case | None:
         """What the pair's reference makes of these inputs, None where it refuses them."""
         pair.asked.append(label)
         key = (pair.key, str(pair.asked))
@@ -184,7 +187,7 @@ class Answers:
                 buffer.copy_(case.expected_buffers[name])
 
 
-class Rig:
+class Harness:
     """One contender beside the reference.
 
     Args:
@@ -217,7 +220,7 @@ class Rig:
         ]
 
     def tell(self, notes: Iterable[str]) -> None:
-        """Add to what is said of this stage."""
+        """Add to the notes on this stage."""
         self._notes.extend(notes)
 
     def count(self) -> None:
@@ -242,11 +245,11 @@ class Rig:
         pair = self.pair(source)
         return self.contender.ready(pair.candidate, pair.inputs(0)) is None
 
-    def pair(self, source: Reference | None = None) -> Pair:
+    def pair(self, source: Reference | None = None) -> ModelPair:
         """A new pair with the same weights, at the base's sizes or at another's.
 
         Raises:
-            Refusal: the contender's module cannot be made, or does not take the reference's state.
+            StageRefused: the contender's module cannot be made, or does not take the reference's state.
         """
         source = source or self.base
         mode = self.answers.mode
@@ -255,14 +258,14 @@ class Rig:
             candidate = mode.put(source.make_model(0, self.device, self.contender.factory))
             candidate.load_state_dict(reference.state_dict())
         except FAILURES as error:
-            raise Refusal(f"the model cannot be made like the reference: {described(error)}") from error
+            raise StageRefused(f"the model cannot be made like the reference: {described(error)}") from error
         bands = Bands()
         bands.take_in([*candidate.parameters(), *candidate.buffers()])
-        return Pair(source, reference, candidate, bands, self.device, f"{dict(source.sizes)} {mode}")
+        return ModelPair(source, reference, candidate, bands, self.device, f"{dict(source.sizes)} {mode}")
 
     def agree(
         self,
-        pair: Pair,
+        pair: ModelPair,
         inputs: Sequence[Any],
         label: str,
         *,
@@ -281,7 +284,7 @@ class Rig:
             poisoned: fill and guard what the call allocates.
 
         Raises:
-            Refusal: the contender differs from the reference.
+            StageRefused: the contender differs from the reference.
         """
         bands = Bands()
         mine = _copies(bands, inputs) if guarded else tuple(inputs)
@@ -300,12 +303,12 @@ class Rig:
                 got = (pair.candidate if call is None else call)(*mine)
             synchronise(self.device)
         output = judge_structure(case, got)
-        judge_values(case, output, kinds_may_differ=self.contender.licence.rewrites_algebra)
+        judge_values(case, output, kinds_may_differ=self.contender.exemptions.rewrites_algebra)
         judge_buffers(case, dict(pair.candidate.named_buffers()))
         if not (bands.intact and pair.bands.intact and (not isinstance(memory, PoisonedMemory) or memory.bands.intact)):
-            raise Refusal(f"{label}: memory outside of a buffer was written")
+            raise StageRefused(f"{label}: memory outside of a buffer was written")
         if case.input_sums and not all(all_equal(case.input_sums, checksums(mine))):
-            raise Refusal(f"{label}: an input was changed")
+            raise StageRefused(f"{label}: an input was changed")
         return output
 
     @contextlib.contextmanager
@@ -315,7 +318,7 @@ class Rig:
             yield
         except FAILURES as error:
             synchronise(self.device)  # raises where no later call can succeed either
-            raise Refusal(f"{label}: {described(error)}") from error
+            raise StageRefused(f"{label}: {described(error)}") from error
 
 
 def synchronise(device: torch.device) -> None:

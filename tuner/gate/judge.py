@@ -10,7 +10,7 @@ import torch
 from tunebench.tuner.gate.comparison import REFERENCE_MULTIPLE, compare, relative_norm, tolerance_of
 from tunebench.tuner.gate.memory import shares_memory
 from tunebench.tuner.gate.oracle import Case
-from tunebench.tuner.gate.stage_log import Refusal
+from tunebench.tuner.gate.stage_log import StageRefused
 from tunebench.tuner.result import ErrorFigures
 
 
@@ -18,21 +18,21 @@ def judge_structure(case: Case, output: object) -> torch.Tensor:
     """The output, once it has the reference's shape, dtype, layout and device.
 
     Raises:
-        Refusal: it has another.
+        StageRefused: it has another.
     """
     want = case.output_like
     if not isinstance(output, torch.Tensor):
-        raise Refusal(f"{case.name}: the output is {type(output).__name__}, not a tensor")
+        raise StageRefused(f"{case.name}: the output is {type(output).__name__}, not a tensor")
     got = (tuple(output.shape), output.dtype, _strides_that_matter(output))
     if got != (tuple(want.shape), want.dtype, _strides_that_matter(want)):
-        raise Refusal(
+        raise StageRefused(
             f"{case.name}: shape {got[0]}, {got[1]}, strides {output.stride()} in place of "
             f"{tuple(want.shape)}, {want.dtype}, {want.stride()}"
         )
     if output.device != case.expected.device:
-        raise Refusal(f"{case.name}: the output is on {output.device}, the inputs on {case.expected.device}")
+        raise StageRefused(f"{case.name}: the output is on {output.device}, the inputs on {case.expected.device}")
     if not case.aliases_input and shares_memory(output, case.inputs):
-        raise Refusal(f"{case.name}: the output is memory of an input")
+        raise StageRefused(f"{case.name}: the output is memory of an input")
     return output
 
 
@@ -40,7 +40,7 @@ def judge_values(case: Case, output: torch.Tensor, *, kinds_may_differ: bool = F
     """The output's error figures, beside the reference's own.
 
     Raises:
-        Refusal: its error is beyond the case's bound.
+        StageRefused: its error is beyond the case's bound.
     """
     reference = case.reference_errors
     compared = compare(output, case.expected, case.scale, case.bound, case.norm, kinds_may_differ=kinds_may_differ)
@@ -50,7 +50,7 @@ def judge_values(case: Case, output: torch.Tensor, *, kinds_may_differ: bool = F
         reference_relative_norm=reference.relative_norm,
     )
     if not errors.max_relative <= case.bound:
-        raise Refusal(
+        raise StageRefused(
             f"{case.name}: error {errors.max_relative:.2e} of the output's size, allowed {case.bound:.2e}; "
             f"first wrong element {errors.first_wrong_index}",
             errors,
@@ -62,15 +62,15 @@ def judge_buffers(case: Case, buffers: Mapping[str, torch.Tensor]) -> None:
     """The module's buffers after the call.
 
     Raises:
-        Refusal: one is missing or not what the reference's is.
+        StageRefused: one is missing or not what the reference's is.
     """
     for name, expected in case.expected_buffers.items():
         if name not in buffers:
-            raise Refusal(f"{case.name}: there is no buffer '{name}'")
+            raise StageRefused(f"{case.name}: there is no buffer '{name}'")
         allowed = max(tolerance_of(buffers[name].dtype), REFERENCE_MULTIPLE * case.reference_buffer_error)
         error = relative_norm(buffers[name], expected)
         if not error <= allowed:
-            raise Refusal(f"{case.name}: buffer '{name}' is off by {error:.2e} of its size, allowed {allowed:.2e}")
+            raise StageRefused(f"{case.name}: buffer '{name}' is off by {error:.2e} of its size, allowed {allowed:.2e}")
 
 
 def _strides_that_matter(tensor: torch.Tensor) -> tuple[int, ...]:

@@ -25,14 +25,14 @@ from tunebench.tuner.gate.memory import (
     same_bits,
 )
 from tunebench.tuner.gate.oracle import Case, Oracle
-from tunebench.tuner.gate.stage_log import Record, Refusal
+from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.kernel import Kernel, Plan, TunableModel
 from tunebench.tuner.result import ErrorFigures, Verdict
 
 
 @dataclass(frozen=True)
-class Licence:
-    """What a kernel has declared that it may do.
+class Exemptions:
+    """The demands of the gate that a kernel has declared itself exempt from.
 
     Attributes:
         atomics: two runs may differ in their last bits.
@@ -45,7 +45,7 @@ class Licence:
     bulk_copies: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, kernel: Kernel) -> Licence:
+    def of(cls, kernel: Kernel) -> Exemptions:
         """What this kernel has declared."""
         return cls(kernel.atomics, kernel.rewrites_algebra, kernel.bulk_copies)
 
@@ -59,7 +59,7 @@ def pinned(model: TunableModel, plan: Plan) -> Prepare:
 
     def prepare(inputs: Sequence[Any]) -> None:
         if (problem := model.problem(*inputs)) != plan.problem:
-            raise Refusal(f"the model takes its inputs for another problem: {problem}")
+            raise StageRefused(f"the model takes its inputs for another problem: {problem}")
         model.pin(plan)
 
     return prepare
@@ -77,30 +77,30 @@ class QuickGate:
         model: carries the reference's weights; its parameters and buffers are put between guard bands.
     """
 
-    def __init__(self, model: nn.Module, oracle: Oracle, licence: Licence) -> None:
+    def __init__(self, model: nn.Module, oracle: Oracle, exemptions: Exemptions) -> None:
         self._model = model
         self._oracle = oracle
-        self._licence = licence
+        self._exemptions = exemptions
         self._bands = Bands()
         self._parameters = dict(model.named_parameters())
         self._bands.take_in([*self._parameters.values(), *(buffer for _, buffer in model.named_buffers())])
         self._parameter_sums = checksums(self._parameters.values())
 
-    def check(self, prepare: Prepare, record: Record) -> Verdict:
+    def check(self, prepare: Prepare, log: StageLog) -> Verdict:
         """The verdict on whatever `prepare` makes ready: cheap stages first; the first refusal ends it.
 
         Raises:
             LaunchError: the device refused a launch.
         """
         with self._running():
-            self._judge_oracle(record)
-            output, buffers = self._first_run(prepare, record)
-            self._second_run(prepare, record, output)
+            self._judge_oracle(log)
+            output, buffers = self._first_run(prepare, log)
+            self._second_run(prepare, log, output)
             first, *others = self._oracle.cases
-            self._judge(record, first, lambda: (output, buffers))
+            self._judge(log, first, lambda: (output, buffers))
             for case in others:
-                self._judge(record, case, lambda case=case: self._run(prepare, case, SENTINELS[0])[:2])  # type: ignore[misc]
-        return record.verdict(self._oracle.tolerance)
+                self._judge(log, case, lambda case=case: self._run(prepare, case, SENTINELS[0])[:2])  # type: ignore[misc]
+        return log.verdict(self._oracle.tolerance)
 
     def check_again(self, prepare: Prepare, verdict: Verdict, timed: object) -> Verdict:
         """The same verdict with one more stage: an output of the timed loop, and a call that comes after it.
@@ -108,18 +108,18 @@ class QuickGate:
         Args:
             timed: what the last timed call on the first case's inputs returned.
         """
-        record = Record(stages=verdict.stages, errors=verdict.errors)
+        log = StageLog(stages=verdict.stages, errors=verdict.errors)
         first, last = self._oracle.cases[0], self._oracle.cases[-1]
-        with self._running(), record.stage("after timing"):
+        with self._running(), log.stage("after timing"):
             if self._oracle.steady:
                 self._values(replace(first, name="an output of the timed loop"), timed)
             self._values(replace(last, name="a call after timing"), self._run(prepare, last, SENTINELS[0])[0])
-        return record.verdict(verdict.tolerance)
+        return log.verdict(verdict.tolerance)
 
     @contextlib.contextmanager
     def _running(self) -> Iterator[None]:
         try:
-            with torch.no_grad(), contextlib.suppress(Refusal):  # the record has it
+            with torch.no_grad(), contextlib.suppress(StageRefused):  # the log has it
                 yield
         finally:
             self._model.load_state_dict(self._oracle.state)
@@ -135,23 +135,23 @@ class QuickGate:
         intact = all(bands.intact for bands in (self._bands, self._oracle.bands, memory.bands))
         return output, dict(self._model.named_buffers()), intact
 
-    def _judge_oracle(self, record: Record) -> None:
-        with record.stage("degenerate"):
+    def _judge_oracle(self, log: StageLog) -> None:
+        with log.stage("degenerate"):
             if self._oracle.degenerate:
-                raise Refusal(
+                raise StageRefused(
                     f"{', '.join(self._oracle.degenerate)} would pass on all {len(self._oracle.cases)} inputs, so "
                     "nothing can be proven with them: change get_inputs"
                 )
 
-    def _first_run(self, prepare: Prepare, record: Record) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    def _first_run(self, prepare: Prepare, log: StageLog) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         case = self._oracle.cases[0]
-        with record.stage("structure"):
+        with log.stage("structure"):
             got, buffers, intact = self._run(prepare, case, SENTINELS[0])
             output = judge_structure(case, got)
-        with record.stage("bounds"):
+        with log.stage("bounds"):
             if not intact:
-                raise Refusal(f"{case.name}: memory outside of a buffer was written")
-        with record.stage("inputs"):
+                raise StageRefused(f"{case.name}: memory outside of a buffer was written")
+        with log.stage("inputs"):
             self._require_unchanged(case)
         return output, {name: buffer.clone() for name, buffer in buffers.items()}
 
@@ -164,34 +164,36 @@ class QuickGate:
             names += [f"input {number + 1}" for number in range(len(case.input_sums))]
         for name, same in zip(names, all_equal(before, after), strict=True):
             if not same:
-                raise Refusal(f"{case.name}: {name} was changed")
+                raise StageRefused(f"{case.name}: {name} was changed")
 
-    def _second_run(self, prepare: Prepare, record: Record, output: torch.Tensor) -> None:
+    def _second_run(self, prepare: Prepare, log: StageLog, output: torch.Tensor) -> None:
         case = self._oracle.cases[0]
-        with record.stage("written"):
+        with log.stage("written"):
             got, _, intact = self._run(prepare, case, SENTINELS[1])
             again = judge_structure(case, got)
             same = same_bits(output, again)
             if not intact:
-                raise Refusal(f"{case.name}: memory outside of a buffer was written")
+                raise StageRefused(f"{case.name}: memory outside of a buffer was written")
             # Memory held something else before each run, so that equal outputs are written ones.
             if not same and (untouched := count_untouched([output, again], SENTINELS)):
-                raise Refusal(f"{untouched} of {output.numel()} elements were never written", _never(untouched))
-        with record.stage("repeatable"):
+                raise StageRefused(f"{untouched} of {output.numel()} elements were never written", _never(untouched))
+        with log.stage("repeatable"):
             if output.numel() and output.data_ptr() == again.data_ptr():
-                raise Refusal("a later call overwrites the output of an earlier one")
-            if not same and not self._licence.atomics:
-                raise Refusal("two runs on the same inputs differ: a race, or a read of memory that was never written")
+                raise StageRefused("a later call overwrites the output of an earlier one")
+            if not same and not self._exemptions.atomics:
+                raise StageRefused(
+                    "two runs on the same inputs differ: a race, or a read of memory that was never written"
+                )
 
-    def _judge(self, record: Record, case: Case, run: Callable[[], tuple[object, dict[str, torch.Tensor]]]) -> None:
-        with record.stage(f"values, {case.name}"):
+    def _judge(self, log: StageLog, case: Case, run: Callable[[], tuple[object, dict[str, torch.Tensor]]]) -> None:
+        with log.stage(f"values, {case.name}"):
             output, buffers = run()
-            record.keep_worst(self._values(case, output))
-        with record.stage(f"buffers, {case.name}"):
+            log.keep_worst(self._values(case, output))
+        with log.stage(f"buffers, {case.name}"):
             judge_buffers(case, buffers)
 
     def _values(self, case: Case, output: object) -> ErrorFigures:
-        kinds_may_differ = self._licence.rewrites_algebra
+        kinds_may_differ = self._exemptions.rewrites_algebra
         return judge_values(case, judge_structure(case, output), kinds_may_differ=kinds_may_differ)
 
 

@@ -21,15 +21,15 @@ from pathlib import Path
 import torch
 
 from tunebench.tuner.gate import launch_again
-from tunebench.tuner.gate.harness import Rig
+from tunebench.tuner.gate.harness import Harness
 from tunebench.tuner.gate.launches import Launch
-from tunebench.tuner.gate.stage_log import Record, Refusal
+from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.result import Stage
 
 NAME = "sanitizer"
 TOOLS: Mapping[str, tuple[str, ...]] = {"memcheck": ("--padding", str(1 << 20)), "racecheck": ()}
-"""Each tool with options of its own: padding is memory behind every buffer that is nobody's, so that no neighbour is
-read in its place."""
+"""Each tool with its own options. Padding is unused memory behind every buffer: without it, an access beyond the end of
+one buffer may fall into the next one, where memcheck sees nothing wrong."""
 AT_ONCE = 8
 """Contenders under the tools at a time, where each is asked about by itself."""
 
@@ -58,7 +58,7 @@ class Inspection:
         """Make the launches again under each tool, both at once; what was asked and what was not.
 
         Raises:
-            Refusal: a tool has found something.
+            StageRefused: a tool has found something.
         """
         program = find_sanitizer()
         if self.why_not or program is None:
@@ -69,7 +69,7 @@ class Inspection:
             runs = {tool: pool.submit(run_tool, program, tool, asked[tool], self.device_index) for tool in TOOLS}
         for tool, run in runs.items():
             if (finding := run.result()) is not None:
-                raise Refusal(f"{tool}: {finding}")
+                raise StageRefused(f"{tool}: {finding}")
         notes = [f"{sum(map(bool, asked.values()))} cases"]
         if exempt:
             notes.append(f"racecheck passed over {', '.join(exempt)}: it does not know the barriers of bulk copies")
@@ -83,37 +83,37 @@ class Inspection:
         return tool != "racecheck" or launch.entry_point not in self.bulk_copies
 
 
-def inspection_of(rig: Rig) -> Inspection:
+def inspection_of(harness: Harness) -> Inspection:
     """The launches of a call on the reduced problem.
 
     Raises:
-        Refusal: the contender's module cannot be made or called.
+        StageRefused: the contender's module cannot be made or called.
     """
-    index = rig.device.index or 0
-    if rig.device.type != "cuda":
+    index = harness.device.index or 0
+    if harness.device.type != "cuda":
         return Inspection(index, why_not="1 passed over: asked on CUDA devices only")
     if find_sanitizer() is None:
         return Inspection(index, why_not=NOT_INSTALLED)
-    pair = rig.pair()
-    with rig.refusing("a call to be watched"), torch.no_grad():
-        launches = rig.contender.launches(pair.candidate, pair.inputs(1))
+    pair = harness.pair()
+    with harness.refusing("a call to be watched"), torch.no_grad():
+        launches = harness.contender.launches(pair.candidate, pair.inputs(1))
     if not launches:
         return Inspection(index, why_not="1 passed over: no launch of a kernel that was compiled here")
-    return Inspection(index, tuple(launches), rig.contender.licence.bulk_copies)
+    return Inspection(index, tuple(launches), harness.contender.exemptions.bulk_copies)
 
 
-def sanitized(rig: Rig) -> None:
+def sanitized(harness: Harness) -> None:
     """Every launch of a call on the reduced problem, under each tool."""
-    rig.tell(inspection_of(rig).run())
+    harness.tell(inspection_of(harness).run())
 
 
-def sanitize(rigs: Sequence[Rig]) -> list[Stage]:
+def sanitize(harnesses: Sequence[Harness]) -> list[Stage]:
     """The stage `sanitizer` of several contenders of one kernel.
 
     Most of what the tools take is their start, so that they are asked about all contenders in one process, and about
     each by itself only where they have found something.
     """
-    inspections = [_inspection_or_stage(rig) for rig in rigs]
+    inspections = [_inspection_or_stage(harness) for harness in harnesses]
     watched = [inspection for inspection in inspections if isinstance(inspection, Inspection) and inspection.launches]
     if len(watched) > 1 and (together := _stage(watched[0].with_those_of(watched[1:]))).passed:
         return [together if inspection in watched else _stage(inspection) for inspection in inspections]
@@ -121,20 +121,20 @@ def sanitize(rigs: Sequence[Rig]) -> list[Stage]:
         return list(pool.map(_stage, inspections))
 
 
-def _inspection_or_stage(rig: Rig) -> Inspection | Stage:
+def _inspection_or_stage(harness: Harness) -> Inspection | Stage:
     try:
-        return inspection_of(rig)
-    except Refusal as refusal:
+        return inspection_of(harness)
+    except StageRefused as refusal:
         return Stage(NAME, False, 0.0, str(refusal))
 
 
 def _stage(outcome: Inspection | Stage) -> Stage:
     if isinstance(outcome, Stage):
         return outcome
-    record = Record()
-    with contextlib.suppress(Refusal), record.stage(NAME) as details:
+    log = StageLog()
+    with contextlib.suppress(StageRefused), log.stage(NAME) as details:
         details.extend(outcome.run())
-    (stage,) = record.verdict(0.0).stages
+    (stage,) = log.verdict(0.0).stages
     return stage
 
 
@@ -149,7 +149,7 @@ def run_tool(program: str, tool: str, launches: Sequence[Launch], device_index: 
     """What a tool finds in these launches, in one line; None where it finds nothing or there are none.
 
     Raises:
-        Refusal: the launches could not be made again.
+        StageRefused: the launches could not be made again.
     """
     if not launches:
         return None
@@ -161,7 +161,7 @@ def run_tool(program: str, tool: str, launches: Sequence[Launch], device_index: 
         try:
             done = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False)
         except subprocess.TimeoutExpired:
-            raise Refusal(f"{tool}: no answer within {_SECONDS} s") from None
+            raise StageRefused(f"{tool}: no answer within {_SECONDS} s") from None
     if done.returncode == 0:
         return None
     lines = [
@@ -171,4 +171,4 @@ def run_tool(program: str, tool: str, launches: Sequence[Launch], device_index: 
     telling = [line for line in lines if line and not line.startswith("COMPUTE-SANITIZER")]
     if done.returncode == _FOUND:
         return telling[0] if telling else "it found an error and does not say which"
-    raise Refusal(f"{tool}: the launches could not be made again: {telling[-1] if telling else done.returncode}")
+    raise StageRefused(f"{tool}: the launches could not be made again: {telling[-1] if telling else done.returncode}")

@@ -12,7 +12,7 @@ Report = Callable[[Stage], None]
 """Called with each stage when it ends."""
 
 
-class Refusal(Exception):
+class StageRefused(Exception):
     """A stage did not pass; the text says why, in one line.
 
     Attributes:
@@ -24,7 +24,7 @@ class Refusal(Exception):
         self.errors = errors
 
 
-class Record:
+class StageLog:
     """What a run of the gate has found so far.
 
     Args:
@@ -45,13 +45,13 @@ class Record:
         """Run a stage; the texts appended to the list it yields are its detail.
 
         Raises:
-            Refusal: the stage did not pass; it is kept all the same.
+            StageRefused: the stage did not pass; it is kept all the same.
         """
         started = time.perf_counter()
         details: list[str] = []
         try:
             yield details
-        except Refusal as refusal:
+        except StageRefused as refusal:
             if not self._reason:
                 self._reason = str(refusal)
                 self._errors = refusal.errors or self._errors

@@ -15,11 +15,11 @@ from tunebench.tuner.device import Device
 from tunebench.tuner.errors import DeviceLostError, LaunchError, UserError
 from tunebench.tuner.gate.battery import Depth, run_battery
 from tunebench.tuner.gate.contender import KernelContender
-from tunebench.tuner.gate.harness import Answers, Rig
+from tunebench.tuner.gate.harness import Answers, Harness
 from tunebench.tuner.gate.oracle import Oracle, consult_reference
-from tunebench.tuner.gate.quick import Licence, QuickGate, pinned
+from tunebench.tuner.gate.quick import Exemptions, QuickGate, pinned
 from tunebench.tuner.gate.sanitizer import sanitize
-from tunebench.tuner.gate.stage_log import Record
+from tunebench.tuner.gate.stage_log import StageLog
 from tunebench.tuner.kernel import Kernel, Mode, ModelFactory, Plan, TunableModel
 from tunebench.tuner.problem import Problem, Work
 from tunebench.tuner.reference import Reference
@@ -142,7 +142,7 @@ class LocalEvaluator:
         self._control = Control(subject.device, self._clocks[-1])
         self._inputs = subject.oracle.cases[0].inputs
         self._floor_ms: float | None = None
-        self._quick = QuickGate(cast(torch.nn.Module, subject.model), subject.oracle, Licence.of(subject.kernel))
+        self._quick = QuickGate(cast(torch.nn.Module, subject.model), subject.oracle, Exemptions.of(subject.kernel))
 
     def reference_seconds(self) -> float:
         """What one call of the reference takes, roughly: for deadlines."""
@@ -173,7 +173,7 @@ class LocalEvaluator:
             started = time.perf_counter()
             plan = self._plan(configuration, build)
             prepare = pinned(self._subject.model, plan)
-            verdict = self._quick.check(prepare, Record())
+            verdict = self._quick.check(prepare, StageLog())
             self._synchronise()
             seconds["check"] = time.perf_counter() - started
             if not verdict.passed:
@@ -247,13 +247,13 @@ class LocalEvaluator:
 
     def sanitize(self, finalists: Sequence[Finalist]) -> list[Stage]:
         """See `Evaluator.sanitize`."""
-        return sanitize([Rig(self._subject.answers, self._contender(*finalist)) for finalist in finalists])
+        return sanitize([Harness(self._subject.answers, self._contender(*finalist)) for finalist in finalists])
 
     def _prove(self, configuration: Configuration, build: Build, verdict: Verdict) -> Verdict:
         """The same verdict with the stages of the full battery."""
-        record = Record(stages=verdict.stages, errors=verdict.errors)
-        run_battery(self._subject.answers, self._contender(configuration, build), record, Depth.FINALIST)
-        return record.verdict(verdict.tolerance)
+        log = StageLog(stages=verdict.stages, errors=verdict.errors)
+        run_battery(self._subject.answers, self._contender(configuration, build), log, Depth.FINALIST)
+        return log.verdict(verdict.tolerance)
 
     def _contender(self, configuration: Configuration, build: Build) -> KernelContender:
         subject = self._subject

@@ -20,8 +20,8 @@ from tunebench.tuner.errors import LaunchError
 from tunebench.tuner.gate.battery import STEPS, Depth, run_battery
 from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.oracle import Oracle, consult_reference
-from tunebench.tuner.gate.quick import Licence, QuickGate, pinned
-from tunebench.tuner.gate.stage_log import Record
+from tunebench.tuner.gate.quick import Exemptions, QuickGate, pinned
+from tunebench.tuner.gate.stage_log import StageLog
 from tunebench.tuner.gate.stages.state import WEIGHT_CHANGES
 from tunebench.tuner.kernel import Mode, Plan
 from tunebench.tuner.result import Stage, TrialStatus, Verdict
@@ -77,16 +77,16 @@ def verdict_of(
     compiler = compiler_for(device)
     build = BuildCache().build(compiler, kernel.variant(configuration, subject.problem, device.architecture))
     plan = Plan(configuration, subject.problem, device, compiler.load(build, device.index))
-    record = Record()
+    log = StageLog()
     try:
-        gate = QuickGate(subject.model, subject.oracle, Licence.of(kernel))  # type: ignore[arg-type]
-        verdict = gate.check(pinned(subject.model, plan), record)
+        gate = QuickGate(subject.model, subject.oracle, Exemptions.of(kernel))  # type: ignore[arg-type]
+        verdict = gate.check(pinned(subject.model, plan), log)
     except LaunchError as error:
         return Verdict(False, (Stage("run", False, 0.0, str(error)),), 0.0, None, str(error))
     if verdict.passed:
         contender = KernelContender(kernel, factory, configuration, compiler, build, builds_more=builds_more)
-        run_battery(subject.answers, contender, record, depth)
-    return record.verdict(verdict.tolerance)
+        run_battery(subject.answers, contender, log, depth)
+    return log.verdict(verdict.tolerance)
 
 
 def require_refused(verdict: Verdict, broken: Broken) -> None:

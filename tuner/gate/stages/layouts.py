@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tunebench.tuner.gate.harness import Rig
+from tunebench.tuner.gate.harness import Harness
 
 Layout = Callable[[torch.Tensor], torch.Tensor | None]
 """The same values, shape and dtype in another layout; None where a tensor has no such layout."""
@@ -67,19 +67,19 @@ LAYOUTS: Mapping[str, Layout] = {
 }
 
 
-def layouts(rig: Rig) -> None:
+def layouts(harness: Harness) -> None:
     """Each layout for all inputs that have it; then parameters and buffers off their alignment."""
     for name, layout in LAYOUTS.items():
-        pair = rig.pair()
+        pair = harness.pair()
         inputs = pair.inputs(1)
         relaid = tuple(_relaid(value, layout) for value in inputs)
         if all(one is other for one, other in zip(inputs, relaid, strict=True)):
-            rig.pass_over("no input has such a layout")
+            harness.pass_over("no input has such a layout")
             continue
-        rig.agree(pair, relaid, name)
-    pair = rig.pair()
+        harness.agree(pair, relaid, name)
+    pair = harness.pair()
     _misalign(pair.candidate)
-    rig.agree(pair, pair.inputs(1), "parameters off alignment")
+    harness.agree(pair, pair.inputs(1), "parameters off alignment")
 
 
 def _relaid(value: Any, layout: Layout) -> Any:

@@ -7,21 +7,21 @@ from collections.abc import Iterator, Mapping
 import torch
 
 from tunebench.tuner.gate.faults import FAILURES, described
-from tunebench.tuner.gate.harness import Rig
-from tunebench.tuner.gate.stage_log import Refusal
+from tunebench.tuner.gate.harness import Harness
+from tunebench.tuner.gate.stage_log import StageRefused
 
 _TOGETHER = (1, 7, 31)
 _MOST_INT = 2**31
 _LARGE_COPIES = 12  # of the large tensor in float32: in and out, in float64 as well, and what comparing takes
 
 
-def sizes(rig: Rig) -> None:
+def sizes(harness: Harness) -> None:
     """Every size of the reference's file by itself: 0, 1, a prime, one more; then all of them together.
 
     Other constants of the file, such as a scale, take another value as well.
     """
-    for changes in _sweep(rig.base.sizes):
-        _ask(rig, changes)
+    for changes in _sweep(harness.base.sizes):
+        _ask(harness, changes)
 
 
 def _sweep(base: Mapping[str, int | float]) -> Iterator[dict[str, int | float]]:
@@ -37,57 +37,57 @@ def _sweep(base: Mapping[str, int | float]) -> Iterator[dict[str, int | float]]:
             yield {name: 1.5 * value + 0.375}
 
 
-def _ask(rig: Rig, changes: Mapping[str, int | float]) -> None:
+def _ask(harness: Harness, changes: Mapping[str, int | float]) -> None:
     label = ", ".join(f"{name}={value:g}" for name, value in changes.items())
-    source = rig.answers.at({**rig.base.sizes, **changes})
+    source = harness.answers.at({**harness.base.sizes, **changes})
     if source is None:
-        rig.pass_over("the reference's file refuses such sizes")
+        harness.pass_over("the reference's file refuses such sizes")
         return
     try:
-        pair = rig.pair(source)
-    except Refusal as refusal:
-        raise Refusal(f"{label}: {refusal}") from refusal
-    rig.agree(pair, pair.inputs(1), label)
+        pair = harness.pair(source)
+    except StageRefused as refusal:
+        raise StageRefused(f"{label}: {refusal}") from refusal
+    harness.agree(pair, pair.inputs(1), label)
 
 
 def _prime_below(size: int) -> int:
     return next((n for n in range(size - 1, 1, -1) if all(n % d for d in range(2, int(n**0.5) + 1))), 1)
 
 
-def large(rig: Rig) -> None:
+def large(harness: Harness) -> None:
     """An output of more than 2^31 elements, where one size of the file makes it so and the device has room for it."""
-    if rig.device.type != "cuda":
-        rig.pass_over("asked on CUDA devices only")
+    if harness.device.type != "cuda":
+        harness.pass_over("asked on CUDA devices only")
         return
-    source = rig.answers.source
-    model, inputs = source.make_model(0, rig.device), source.make_inputs(0, rig.device)
+    source = harness.answers.source
+    model, inputs = source.make_model(0, harness.device), source.make_inputs(0, harness.device)
     with torch.no_grad():
         elements = model(*inputs).numel()
     del model, inputs
     needed = _LARGE_COPIES * 4 * (_MOST_INT + elements)
     torch.cuda.empty_cache()
-    if elements == 0 or needed > torch.cuda.mem_get_info(rig.device)[0]:
-        rig.pass_over(f"needs {needed / 1e9:.0f} GB of free memory")
+    if elements == 0 or needed > torch.cuda.mem_get_info(harness.device)[0]:
+        harness.pass_over(f"needs {needed / 1e9:.0f} GB of free memory")
         return
     for name, size in source.sizes.items():
         if not isinstance(size, int):
             continue
         changes = {name: -(-size * _MOST_INT // elements) + 1}
-        if _reaches(rig, changes):
-            _ask(rig, {**source.sizes, **changes})
+        if _reaches(harness, changes):
+            _ask(harness, {**source.sizes, **changes})
             torch.cuda.empty_cache()
             return
-    rig.pass_over("no size of the file makes the output that large")
+    harness.pass_over("no size of the file makes the output that large")
 
 
-def _reaches(rig: Rig, changes: Mapping[str, int | float]) -> bool:
+def _reaches(harness: Harness, changes: Mapping[str, int | float]) -> bool:
     """Whether the output then has so many elements, told without memory for them."""
     meta = torch.device("meta")
     try:
-        source = rig.answers.source.resized(changes)
+        source = harness.answers.source.resized(changes)
         weights = sum(parameter.numel() for parameter in source.make_model(0, meta).parameters())
         output = source.make_model(0, meta)(*source.make_inputs(0, meta))
         return bool(output.numel() > _MOST_INT and weights < _MOST_INT // 8)
     except FAILURES as error:
-        rig.pass_over(f"not told without memory: {described(error)}")
+        harness.pass_over(f"not told without memory: {described(error)}")
         return False

@@ -8,11 +8,30 @@ import torch
 from torch import nn
 
 from tunebench.tuner.gate.faults import FAILURES
-from tunebench.tuner.gate.harness import Pair, Rig
+from tunebench.tuner.gate.harness import Harness, ModelPair
+from tunebench.tuner.gate.stage_log import StageRefused
 from tunebench.tuner.kernel import Mode
 
-Change = Callable[[nn.Module], object]
+StateChange = Callable[[nn.Module], object]
 """A change of a module's state, the same one for any two modules with equal state."""
+
+
+def construction(harness: Harness) -> None:
+    """Made after the same seed, both have the same state, name by name and bit by bit: nobody has to copy it."""
+    source = harness.base
+    reference = source.make_model(0, harness.device)
+    with harness.refusing("making the model"):
+        candidate = source.make_model(0, harness.device, harness.contender.factory)
+    expected, got = reference.state_dict(), candidate.state_dict()
+    if list(expected) != list(got):
+        raise StageRefused(f"its state is ({', '.join(got) or 'empty'}) in place of ({', '.join(expected) or 'empty'})")
+    for name, tensor in expected.items():
+        if tensor.shape != got[name].shape or tensor.dtype != got[name].dtype:
+            raise StageRefused(
+                f"'{name}' is {tuple(got[name].shape)} {got[name].dtype} in place of {tuple(tensor.shape)}"
+            )
+        if not torch.equal(tensor, got[name]):
+            raise StageRefused(f"'{name}' has other values than the reference's after the same seed")
 
 
 def _in_place(module: nn.Module) -> None:
@@ -72,7 +91,7 @@ def _there_and_back(module: nn.Module) -> None:
             buffer.copy_(buffers[name])
 
 
-WEIGHT_CHANGES: Mapping[str, Change] = {
+WEIGHT_CHANGES: Mapping[str, StateChange] = {
     "an in-place edit": _in_place,
     "an edit through .data": _through_data,
     "an optimiser step": _optimiser_step,
@@ -85,18 +104,18 @@ WEIGHT_CHANGES: Mapping[str, Change] = {
 """By name, in the order in which one pair goes through them."""
 
 
-def weights(rig: Rig) -> None:
+def weights(harness: Harness) -> None:
     """Each way to change parameters changes the next output as the reference's."""
-    pair = rig.pair()
+    pair = harness.pair()
     if not any(True for _ in pair.reference.parameters()):
-        rig.pass_over("the reference has no parameters")
+        harness.pass_over("the reference has no parameters")
         return
     inputs = pair.inputs(1)
-    rig.agree(pair, inputs, "as made")
+    harness.agree(pair, inputs, "as made")
     for name, change in WEIGHT_CHANGES.items():
         pair.change(change)
-        _own_up(rig, pair, change)
-        rig.agree(pair, inputs, f"after {name}")
+        _freeze_again(harness, pair, change)
+        harness.agree(pair, inputs, f"after {name}")
 
 
 def _buffers_in_place(module: nn.Module) -> None:
@@ -141,7 +160,7 @@ def _statistics_reset(module: nn.Module) -> None:
         part.reset_running_stats()
 
 
-def _rebuilt(*, affine: bool, track: bool) -> Change:
+def _rebuilt(*, affine: bool, track: bool) -> StateChange:
     """Batch normalisations in place of those there, without weights or without running statistics."""
 
     def change(module: nn.Module) -> None:
@@ -160,7 +179,7 @@ def _norms(module: nn.Module) -> dict[str, nn.modules.batchnorm._BatchNorm]:
     return {name: part for name, part in module.named_modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)}
 
 
-STATISTICS_CHANGES: Mapping[str, Change] = {
+STATISTICS_CHANGES: Mapping[str, StateChange] = {
     "an in-place edit of buffers": _buffers_in_place,
     "an edit of buffers through .data": _buffers_through_data,
     "replaced buffers": _replace_buffers,
@@ -174,36 +193,36 @@ STATISTICS_CHANGES: Mapping[str, Change] = {
 """By name, in the order in which one pair goes through them."""
 
 
-def statistics(rig: Rig) -> None:
+def statistics(harness: Harness) -> None:
     """Buffers and the settings of normalisations: each change shows in the next output as in the reference's."""
-    pair = rig.pair()
+    pair = harness.pair()
     if not any(True for _ in pair.reference.buffers()) and not _norms(pair.reference):
-        rig.pass_over("the reference has no buffers")
+        harness.pass_over("the reference has no buffers")
         return
     inputs = pair.inputs(1)
-    rig.agree(pair, inputs, "as made")
+    harness.agree(pair, inputs, "as made")
     for name, change in STATISTICS_CHANGES.items():
         try:
             change(pair.reference)
             change(pair.candidate)
         except FAILURES:
-            rig.pass_over("the modules have other parts")
+            harness.pass_over("the modules have other parts")
             continue
-        _own_up(rig, pair, change)
-        rig.agree(pair, inputs, f"after {name}")
+        _freeze_again(harness, pair, change)
+        harness.agree(pair, inputs, f"after {name}")
 
 
-def _own_up(rig: Rig, pair: Pair, change: Change) -> None:
-    """What a frozen module asks of whoever edits its tensors where PyTorch does not count it: to freeze it again."""
+def _freeze_again(harness: Harness, pair: ModelPair, change: StateChange) -> None:
+    """Freeze the candidate again after an edit that PyTorch does not count, as `freeze` requires of its callers."""
     if change in (_through_data, _buffers_through_data):
-        rig.answers.mode.put(pair.candidate)
+        harness.answers.mode.put(pair.candidate)
 
 
-def mode(rig: Rig) -> None:
+def mode(harness: Harness) -> None:
     """Calls in train mode, in eval mode, and in train mode again: outputs and buffers move as the reference's."""
-    pair = rig.pair()
+    pair = harness.pair()
     inputs = pair.inputs(1)
-    still = Mode.FROZEN if rig.answers.mode is Mode.FROZEN else Mode.EVAL
+    still = Mode.FROZEN if harness.answers.mode is Mode.FROZEN else Mode.EVAL
     for number, now in enumerate((Mode.TRAIN, still, Mode.TRAIN, still)):
         pair.change(now.put)
-        rig.agree(pair, inputs, f"call {number + 1}, in {now} mode")
+        harness.agree(pair, inputs, f"call {number + 1}, in {now} mode")

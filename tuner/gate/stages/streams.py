@@ -9,36 +9,39 @@ import torch
 from tunebench.tuner.errors import CaptureError
 from tunebench.tuner.gate.distributions import DISTRIBUTIONS, changed
 from tunebench.tuner.gate.faults import FAILURES, described
-from tunebench.tuner.gate.harness import Rig
+from tunebench.tuner.gate.harness import Harness
 from tunebench.tuner.gate.judge import judge_structure, judge_values
-from tunebench.tuner.gate.stage_log import Refusal
+from tunebench.tuner.gate.stage_log import StageRefused
 from tunebench.tuner.timing.capture import capture
 
 _WAIT_CYCLES = 6_000_000  # some 3 ms, many times what the host needs to queue a call
 _CUDA_ONLY = "asked on CUDA devices only"
 
 
-def streams(rig: Rig) -> None:
+def streams(harness: Harness) -> None:
     """Work belongs to the caller's stream: it waits for what is queued before it, and is done when that stream is.
 
     The inputs are written on the stream after a wait, so that work which does not wait reads what was there before; the
     output is read by another stream as soon as an event behind the call has come, so that work which is not yet done
     shows.
     """
-    if rig.device.type != "cuda":
-        rig.pass_over(_CUDA_ONLY)
+    if harness.device.type != "cuda":
+        harness.pass_over(_CUDA_ONLY)
         return
-    pair = rig.pair()
+    pair = harness.pair()
     first, second = pair.inputs(1), pair.inputs(2)
-    if rig.agree(pair, first, "before") is None:
+    if harness.agree(pair, first, "before") is None:
         return
-    for name, stream in (("the default stream", torch.cuda.default_stream(rig.device)), ("a stream", _stream(rig))):
-        case = rig.answers.case(pair, f"streams: {name}", lambda: second, torch.no_grad)
+    for name, stream in (
+        ("the default stream", torch.cuda.default_stream(harness.device)),
+        ("a stream", _stream(harness)),
+    ):
+        case = harness.answers.case(pair, f"streams: {name}", lambda: second, torch.no_grad)
         if case is None:
             continue
-        read, done = _stream(rig), torch.cuda.Event()  # type: ignore[no-untyped-call]
-        torch.cuda.synchronize(rig.device)
-        with rig.refusing(name), torch.cuda.stream(stream):
+        read, done = _stream(harness), torch.cuda.Event()  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize(harness.device)
+        with harness.refusing(name), torch.cuda.stream(stream):
             inputs = tuple(value.clone() if isinstance(value, torch.Tensor) else value for value in first)
             torch.cuda._sleep(_WAIT_CYCLES)  # type: ignore[no-untyped-call]
             for value, new in zip(inputs, second, strict=True):
@@ -49,66 +52,70 @@ def streams(rig: Rig) -> None:
         with torch.cuda.stream(read):
             read.wait_event(done)
             seen = judge_structure(case, output).clone()
-        torch.cuda.synchronize(rig.device)
-        rig.count()
+        torch.cuda.synchronize(harness.device)
+        harness.count()
         try:
-            judge_values(case, seen, kinds_may_differ=rig.contender.licence.rewrites_algebra)
-        except Refusal as refusal:
-            raise Refusal(f"{name}: work is on another stream, or not done when its stream is: {refusal}") from refusal
+            judge_values(case, seen, kinds_may_differ=harness.contender.exemptions.rewrites_algebra)
+        except StageRefused as refusal:
+            raise StageRefused(
+                f"{name}: work is on another stream, or not done when its stream is: {refusal}"
+            ) from refusal
 
 
-def _stream(rig: Rig) -> torch.cuda.Stream:
-    return torch.cuda.Stream(rig.device)  # type: ignore[no-untyped-call]
+def _stream(harness: Harness) -> torch.cuda.Stream:
+    return torch.cuda.Stream(harness.device)  # type: ignore[no-untyped-call]
 
 
-def graphs(rig: Rig) -> None:
+def graphs(harness: Harness) -> None:
     """Captured into a CUDA graph and replayed on new content, where the reference can be."""
-    if rig.device.type != "cuda":
-        rig.pass_over(_CUDA_ONLY)
+    if harness.device.type != "cuda":
+        harness.pass_over(_CUDA_ONLY)
         return
-    pair = rig.pair()
+    pair = harness.pair()
     inputs = tuple(value.clone() if isinstance(value, torch.Tensor) else value for value in pair.inputs(1))
-    if rig.agree(pair, inputs, "before") is None:
+    if harness.agree(pair, inputs, "before") is None:
         return
     try:
         _capture(pair.reference, inputs)
     except FAILURES:
-        rig.pass_over("the reference cannot be captured")
+        harness.pass_over("the reference cannot be captured")
         return
     try:
         graph, output = _capture(pair.candidate, inputs)
     except CaptureError as error:
-        raise Refusal(str(error).splitlines()[0]) from error
+        raise StageRefused(str(error).splitlines()[0]) from error
     except FAILURES as error:
-        raise Refusal(f"while it is captured in a CUDA graph: {described(error)}") from error
+        raise StageRefused(f"while it is captured in a CUDA graph: {described(error)}") from error
     new = tuple(changed(value, DISTRIBUTIONS["normal"], 5) for value in inputs)
-    fresh = rig.pair()
-    case = rig.answers.case(fresh, "graphs: replay", lambda: new, torch.no_grad)
+    fresh = harness.pair()
+    case = harness.answers.case(fresh, "graphs: replay", lambda: new, torch.no_grad)
     if case is None:
         return
     for value, other in zip(inputs, new, strict=True):
         if isinstance(value, torch.Tensor):
             value.copy_(other)
     graph.replay()
-    torch.cuda.synchronize(rig.device)
-    rig.count()
+    torch.cuda.synchronize(harness.device)
+    harness.count()
     try:
-        judge_values(case, judge_structure(case, output), kinds_may_differ=rig.contender.licence.rewrites_algebra)
-    except Refusal as refusal:
-        raise Refusal(f"replayed on new content: {refusal}") from refusal
+        judge_values(
+            case, judge_structure(case, output), kinds_may_differ=harness.contender.exemptions.rewrites_algebra
+        )
+    except StageRefused as refusal:
+        raise StageRefused(f"replayed on new content: {refusal}") from refusal
 
 
 def _capture(module: torch.nn.Module, inputs: tuple[Any, ...]) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
     return capture(lambda: module(*inputs), warming=lambda: module(*inputs))
 
 
-def devices(rig: Rig) -> None:
+def devices(harness: Harness) -> None:
     """On another device of the machine than the current one."""
-    if rig.device.type != "cuda" or torch.cuda.device_count() < 2:
-        rig.pass_over("asked where there are two CUDA devices")
+    if harness.device.type != "cuda" or torch.cuda.device_count() < 2:
+        harness.pass_over("asked where there are two CUDA devices")
         return
-    other = torch.device("cuda", (rig.device.index or 0) + 1 if (rig.device.index or 0) == 0 else 0)
-    pair = rig.pair()
+    other = torch.device("cuda", (harness.device.index or 0) + 1 if (harness.device.index or 0) == 0 else 0)
+    pair = harness.pair()
     pair.change(lambda module: module.to(other))
     inputs = tuple(value.to(other) if isinstance(value, torch.Tensor) else value for value in pair.inputs(1))
-    rig.agree(pair, inputs, f"on {other}")
+    harness.agree(pair, inputs, f"on {other}")

@@ -7,27 +7,27 @@ from typing import Any
 import torch
 
 from tunebench.tuner.gate.distributions import DISTRIBUTIONS, changed
-from tunebench.tuner.gate.harness import Pair, Rig, synchronise
+from tunebench.tuner.gate.harness import Harness, ModelPair, synchronise
 from tunebench.tuner.gate.memory import all_equal, checksum, shares_memory
-from tunebench.tuner.gate.stage_log import Refusal
+from tunebench.tuner.gate.stage_log import StageRefused
 
 _CALLS = 64
 _HELD = 3
 
 
-def same_memory(rig: Rig) -> None:
+def same_memory(harness: Harness) -> None:
     """The same tensors with new content, and other tensors on the same memory: an answer kept for either is stale."""
-    pair = rig.pair()
+    pair = harness.pair()
     inputs = pair.inputs(1)
-    rig.agree(pair, inputs, "the first call", guarded=False)
+    harness.agree(pair, inputs, "the first call", guarded=False)
     _rewrite(inputs, 2, counted=True)
-    rig.agree(pair, inputs, "new content in the same tensors", guarded=False)
+    harness.agree(pair, inputs, "new content in the same tensors", guarded=False)
     _rewrite(inputs, 3, counted=False)
-    rig.agree(pair, inputs, "new content through .data", guarded=False)
+    harness.agree(pair, inputs, "new content through .data", guarded=False)
     others = tuple(value.detach() if isinstance(value, torch.Tensor) else value for value in inputs)
-    rig.agree(pair, others, "other tensors on the same memory", guarded=False)
+    harness.agree(pair, others, "other tensors on the same memory", guarded=False)
     _rewrite(others, 4, counted=False)
-    rig.agree(pair, others, "other tensors on the same memory, new content", guarded=False)
+    harness.agree(pair, others, "other tensors on the same memory, new content", guarded=False)
 
 
 def _rewrite(inputs: tuple[Any, ...], seed: int, *, counted: bool) -> None:
@@ -38,38 +38,38 @@ def _rewrite(inputs: tuple[Any, ...], seed: int, *, counted: bool) -> None:
             target.copy_(changed(value, DISTRIBUTIONS["normal"], 100 * seed + position))
 
 
-def later_calls(rig: Rig) -> None:
+def later_calls(harness: Harness) -> None:
     """The last of many calls on inputs that take turns is as right as the first."""
-    pair = rig.pair()
+    pair = harness.pair()
     turns = [pair.inputs(21), pair.inputs(22)]
-    if rig.agree(pair, turns[0], "the first call") is None:
+    if harness.agree(pair, turns[0], "the first call") is None:
         return
     has_buffers = any(True for _ in pair.reference.buffers())
     for number in range(_CALLS):
         if has_buffers:  # they move as the candidate's do
             pair.reference(*turns[number % 2])
-        rig.contender.ready(pair.candidate, turns[number % 2])
+        harness.contender.ready(pair.candidate, turns[number % 2])
         pair.candidate(*turns[number % 2])
     last = tuple(changed(value, DISTRIBUTIONS["normal"], 23) for value in turns[0])
-    rig.agree(pair, last, f"the call after {_CALLS} others")
+    harness.agree(pair, last, f"the call after {_CALLS} others")
 
 
-def held_results(rig: Rig) -> None:
+def held_results(harness: Harness) -> None:
     """Results that a caller holds are the caller's: later calls leave them alone, and no module keeps their memory."""
-    pair = rig.pair()
+    pair = harness.pair()
     held: list[torch.Tensor] = []
     sums: list[torch.Tensor] = []
     for seed in range(_HELD):
-        output = rig.agree(pair, pair.inputs(seed), f"result {seed + 1}", poisoned=False)
+        output = harness.agree(pair, pair.inputs(seed), f"result {seed + 1}", poisoned=False)
         if output is None:
             return
         held.append(output)
         sums.append(checksum(output))
-    synchronise(rig.device)
+    synchronise(harness.device)
     if not all(all_equal(sums, [checksum(output) for output in held])):
-        raise Refusal("a result that a caller holds was overwritten by a later call")
+        raise StageRefused("a result that a caller holds was overwritten by a later call")
     if not _returns_own_memory(pair) and any(shares_memory(output, _kept_by(pair.candidate)) for output in held):
-        raise Refusal("the output is memory that the module keeps")
+        raise StageRefused("the output is memory that the module keeps")
 
 
 def _kept_by(module: torch.nn.Module) -> list[Any]:
@@ -82,22 +82,6 @@ def _kept_by(module: torch.nn.Module) -> list[Any]:
     return tensors
 
 
-def _returns_own_memory(pair: Pair) -> bool:
+def _returns_own_memory(pair: ModelPair) -> bool:
     """Whether the reference itself returns one of its parameters or buffers."""
     return shares_memory(pair.reference(*pair.inputs(0)), _kept_by(pair.reference))
-
-
-def from_scratch(rig: Rig) -> None:
-    """Made after the same seed, both have the same state, name by name and bit by bit: nobody has to copy it."""
-    source = rig.base
-    reference = source.make_model(0, rig.device)
-    with rig.refusing("making the model"):
-        candidate = source.make_model(0, rig.device, rig.contender.factory)
-    wanted, got = reference.state_dict(), candidate.state_dict()
-    if list(wanted) != list(got):
-        raise Refusal(f"its state is ({', '.join(got) or 'empty'}) in place of ({', '.join(wanted) or 'empty'})")
-    for name, tensor in wanted.items():
-        if tensor.shape != got[name].shape or tensor.dtype != got[name].dtype:
-            raise Refusal(f"'{name}' is {tuple(got[name].shape)} {got[name].dtype} in place of {tuple(tensor.shape)}")
-        if not torch.equal(tensor, got[name]):
-            raise Refusal(f"'{name}' has other values than the reference's after the same seed")

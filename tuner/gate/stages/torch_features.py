@@ -1,4 +1,4 @@
-"""Stages about who calls and how: other types, gradients, autocast, torch.compile."""
+"""Stages about features of torch that a caller combines a model with: dtypes, gradients, autocast, torch.compile."""
 
 from __future__ import annotations
 
@@ -11,52 +11,52 @@ import torch
 from torch import nn
 
 from tunebench.tuner.gate.comparison import REFERENCE_MULTIPLE, compare, scale_of, tolerance_of
-from tunebench.tuner.gate.harness import Rig
+from tunebench.tuner.gate.harness import Harness
 from tunebench.tuner.gate.oracle import widened
-from tunebench.tuner.gate.stage_log import Refusal
+from tunebench.tuner.gate.stage_log import StageRefused
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float64)
 
 
-def dtypes(rig: Rig) -> None:
+def dtypes(harness: Harness) -> None:
     """Module and inputs in float16, bfloat16 and float64."""
     for dtype in _DTYPES:
-        pair = rig.pair()
+        pair = harness.pair()
         pair.change(lambda module, dtype=dtype: module.to(dtype))  # type: ignore[misc]
         inputs = tuple(
             value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
             for value in pair.inputs(1)
         )
-        rig.agree(pair, inputs, str(dtype).removeprefix("torch."))
+        harness.agree(pair, inputs, str(dtype).removeprefix("torch."))
 
 
-def autocast(rig: Rig) -> None:
+def autocast(harness: Harness) -> None:
     """Under autocast: the reference's dtype, and its values as near as the reference's own."""
-    device = rig.device.type
+    device = harness.device.type
     for dtype in (torch.bfloat16,) if device == "cpu" else (torch.float16, torch.bfloat16):
-        pair = rig.pair()
+        pair = harness.pair()
         name = f"autocast to {str(dtype).removeprefix('torch.')}"
-        rig.agree(pair, pair.inputs(1), name, context=lambda dtype=dtype: torch.autocast(device, dtype))  # type: ignore[misc]
+        harness.agree(pair, pair.inputs(1), name, context=lambda dtype=dtype: torch.autocast(device, dtype))  # type: ignore[misc]
 
 
-def gradients(rig: Rig) -> None:
+def gradients(harness: Harness) -> None:
     """Gradients of inputs and parameters equal the reference's; a result is never silently detached."""
-    pair = rig.pair()
+    pair = harness.pair()
     drawn = pair.inputs(1)
     for label, inputs_too in (("of inputs and parameters", True), ("of parameters", False)):
-        wanted = _gradients(pair.reference, drawn, inputs_too)
-        if not wanted:
-            rig.pass_over("the reference has no such gradients")
+        expected = _gradients(pair.reference, drawn, inputs_too)
+        if not expected:
+            harness.pass_over("the reference has no such gradients")
             continue
-        with rig.refusing(f"gradients {label}"), torch.no_grad():
-            if (reason := rig.contender.ready(pair.candidate, drawn)) is not None:
-                rig.pass_over(reason)
+        with harness.refusing(f"gradients {label}"), torch.no_grad():
+            if (reason := harness.contender.ready(pair.candidate, drawn)) is not None:
+                harness.pass_over(reason)
                 continue
-        with rig.refusing(f"gradients {label}"):
+        with harness.refusing(f"gradients {label}"):
             got = _gradients(pair.candidate, drawn, inputs_too)
         exact = _gradients(copy.deepcopy(pair.reference).double(), [widened(value) for value in drawn], inputs_too)
-        rig.count()
-        _judge_gradients(wanted, got, exact)
+        harness.count()
+        _judge_gradients(expected, got, exact)
 
 
 def _gradients(module: nn.Module, drawn: Sequence[Any], inputs_too: bool) -> dict[str, torch.Tensor]:
@@ -83,31 +83,31 @@ def _gradients(module: nn.Module, drawn: Sequence[Any], inputs_too: bool) -> dic
 
 
 def _judge_gradients(
-    wanted: Mapping[str, torch.Tensor], got: Mapping[str, torch.Tensor], exact: Mapping[str, torch.Tensor]
+    expected: Mapping[str, torch.Tensor], got: Mapping[str, torch.Tensor], exact: Mapping[str, torch.Tensor]
 ) -> None:
     if not got:
-        raise Refusal("the output is detached: no gradient reaches inputs or parameters")
-    if set(got) != set(wanted):
-        missing = ", ".join(sorted(set(wanted) ^ set(got)))
-        raise Refusal(f"gradients are there for other tensors than the reference's: {missing}")
-    for name, gradient in wanted.items():
+        raise StageRefused("the output is detached: no gradient reaches inputs or parameters")
+    if set(got) != set(expected):
+        missing = ", ".join(sorted(set(expected) ^ set(got)))
+        raise StageRefused(f"gradients are there for other tensors than the reference's: {missing}")
+    for name, gradient in expected.items():
         scale = scale_of(exact[name])
         own = compare(gradient, exact[name], scale, math.inf).max_relative
         bound = max(tolerance_of(gradient.dtype), REFERENCE_MULTIPLE * own)
         error = compare(got[name], exact[name], scale, bound).max_relative
         if not error <= bound:
-            raise Refusal(f"the gradient of {name} is off by {error:.2e} of its size, allowed {bound:.2e}")
+            raise StageRefused(f"the gradient of {name} is off by {error:.2e} of its size, allowed {bound:.2e}")
 
 
-def compiled(rig: Rig) -> None:
+def compiled(harness: Harness) -> None:
     """Traced by torch.compile; the graph runs eagerly, since it is the tracing that a model can break."""
     import torch._dynamo  # seconds, so that only whoever asks pays for it
 
-    pair = rig.pair()
+    pair = harness.pair()
     torch._dynamo.reset()
     try:
         call = torch.compile(pair.candidate, backend="eager")
         for seed in (1, 2):
-            rig.agree(pair, pair.inputs(seed), f"call {seed} under torch.compile", call=call, poisoned=False)
+            harness.agree(pair, pair.inputs(seed), f"call {seed} under torch.compile", call=call, poisoned=False)
     finally:
         torch._dynamo.reset()
