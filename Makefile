@@ -1,13 +1,12 @@
 # Two commands set everything up on a machine with Python 3.11 or later and g++:
-#   make tune    tune every shipped kernel at a small size, print the table, load a tuned model
+#   make tune    tune every shipped kernel at a small size, print the table, load the tuned models
 #   make test    the test suite
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-DATABASE ?= tunebench.db
 STUDIES := $(sort $(wildcard studies/files/small/*.toml))
 
-.PHONY: tune test lint clean
+.PHONY: help tune test lint clean
 .DEFAULT_GOAL := help
 
 help:
@@ -24,10 +23,19 @@ $(VENV)/installed: pyproject.toml
 	fi
 	@touch $@
 
+# The results go where every command looks for them: $TUNEBENCH_DB, or the user's data folder. The final rounds are short,
+# since intervals on a CPU stay wide for as long as one waits.
+tune: export TUNEBENCH_CONFIRM_SECONDS ?= 3
 tune: $(VENV)/installed
-	$(BIN)/tunebench doctor --db $(DATABASE)
-	$(BIN)/tunebench tune $(STUDIES) --db $(DATABASE)
-	$(BIN)/python -m tunebench.studies.load_tuned $(STUDIES) --db $(DATABASE)
+	$(BIN)/tunebench doctor
+	$(BIN)/tunebench tune $(STUDIES)
+	$(BIN)/python -m tunebench.studies.load_tuned $(STUDIES)
+	@echo
+	@echo 'All of it is recorded. Ask for it:'
+	@echo '  $(BIN)/tunebench best'
+	@echo '  $(BIN)/tunebench trials --kernel scalar_mul --fastest --limit 10'
+	@echo '  $(BIN)/tunebench report -o report.html'
+	@echo 'After "source $(BIN)/activate" the command is just "tunebench".'
 
 # A test worker for every core, so one thread in each.
 test: $(VENV)/installed

@@ -16,6 +16,11 @@ from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import Baseline, Comparison, Ratio, TrialStatus
 from tunebench.tuner.study.study import Ending
 
+_ON_A_CPU = (
+    "These times are a CPU's. The kernels are written for NVIDIA GPUs and built by g++ here, while the reference has "
+    "the CPU's own libraries, which often win: 'slower' says so. What is searched, checked and recorded is as on a GPU."
+)
+
 
 def print_table(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
     """A table whose columns fold rather than lose what does not fit."""
@@ -44,6 +49,8 @@ def print_reports(console: Console, reports: Sequence[StudyReport]) -> None:
     )
     rows = [_summary_row(report) for report in reports]
     print_table(console, columns, rows, "Medians of interleaved rounds; speed-ups with 99 % intervals")
+    if any(report.device.kind is DeviceKind.CPU for report in reports):
+        console.print(_ON_A_CPU + "\n", highlight=False)
     for report in reports:
         _print_notes(console, report)
 
