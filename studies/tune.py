@@ -25,9 +25,10 @@ from tunebench.tuner.isolation import start_forkserver
 from tunebench.tuner.kernel import Kernel, Mode
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.reference import Reference
-from tunebench.tuner.search.sampler import SAMPLERS, make_sampler
+from tunebench.tuner.search.sampler import PoolSampler
+from tunebench.tuner.search.strategies import find_sampler
 from tunebench.tuner.search.warm_start import carry_over
-from tunebench.tuner.space import SearchSpace, ValidSpace
+from tunebench.tuner.space import SearchSpace
 from tunebench.tuner.study.evaluate import LocalEvaluator, Subject
 from tunebench.tuner.study.history import Carried, StudyDescription
 from tunebench.tuner.study.study import Budget, Ending, Outcome, Progress, StudyRun
@@ -115,8 +116,7 @@ def resolve(request: StudyRequest) -> Resolved:
     """
     model = load_model(request.kernel)
     kernel = model.kernel
-    if request.sampler not in SAMPLERS:
-        raise UnknownNameError("sampler", request.sampler, SAMPLERS)
+    find_sampler(request.sampler)
     device = find_device(request.device)
     return Resolved(
         request=request,
@@ -175,10 +175,10 @@ def _tune_mode(resolved: Resolved, mode: Mode, database: Database, announce: Rep
             sampler=request.sampler,
             seed=request.seed,
         )
-        carried = _carried(resolved, description, space, database)
+        sampler = find_sampler(request.sampler)(space, request.seed)
+        carried = _carried(resolved, description, sampler, database)
         environment = current_environment(device, compiler.version())
         log = database.study(description, environment, carried)
-        sampler = make_sampler(request.sampler, space, request.seed)
         run = StudyRun(kernel, evaluator, space, compiler, sampler, log, carried=carried)
         progress = announce(Announcement(kernel.name, evaluator.problem, device, len(space), carried, len(log.past())))
         outcome = run.run(Budget(request.trials, request.seconds, stop_early=request.stop_early), progress)
@@ -189,7 +189,7 @@ def _tune_mode(resolved: Resolved, mode: Mode, database: Database, announce: Rep
 
 
 def _carried(
-    resolved: Resolved, description: StudyDescription, space: ValidSpace, database: Database
+    resolved: Resolved, description: StudyDescription, sampler: PoolSampler, database: Database
 ) -> tuple[Carried, ...]:
     """What a study begins with, or began with: that is on record, so that it is the same however often it is resumed.
 
@@ -205,11 +205,11 @@ def _carried(
                 "--fresh to go on with it, or begin another one with --seed"
             )
         return begun.carried
-    if request.fresh or not SAMPLERS[request.sampler].learns:
+    if request.fresh or not sampler.learns:
         return ()
     shipped = shipped_studies(resolved.kernel, description.problem, description.device)
     earlier = [*earlier_studies(database, description), *shipped]
-    return tuple(carry_over(space, sorted(earlier, key=lambda study: study.distance)))
+    return tuple(carry_over(sampler.space, sorted(earlier, key=lambda study: study.distance)))
 
 
 def _modes(kernel: Kernel, request: StudyRequest) -> Sequence[Mode]:

@@ -383,13 +383,18 @@ class ValidSpace(Sequence[Configuration]):
             raise UserError(f"not a valid configuration: {shown}; name members of the space only")
         return number
 
-    def nearest(self, values: Mapping[str, Value]) -> int:
-        """The number of the configuration that differs from the given values in the fewest tunables (then by index).
+    def nearest(self, values: Mapping[str, Value], among: npt.NDArray[np.bool_] | None = None) -> int:
+        """The number of the configuration that differs from the given values in the fewest tunables.
 
-        Tunables that are inactive in a configuration are not counted as different.
+        Of several the one whose values are the fewest steps away counts, then the first. Tunables that are inactive in
+        a configuration are not counted as different.
+
+        Args:
+            among: True for each configuration to choose from, at least one; None for all.
         """
         differing, steps = self._away_from(values)
-        return int(np.lexsort((steps, differing))[0])
+        away = differing * (int(steps.max()) + 1) + steps
+        return int(np.argmin(away if among is None else np.where(among, away, np.iinfo(np.int64).max)))
 
     def simplest_first(self, configurations: Iterable[Configuration]) -> list[Configuration]:
         """Configurations of this space, those closer to the default first.

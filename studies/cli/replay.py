@@ -21,7 +21,7 @@ def replay(
             help="T4 results, Kernel Tuner cache files (.json), results databases (.db), their exports (.jsonl).",
         ),
     ],
-    sampler: Annotated[list[str] | None, typer.Option(help="A strategy; repeatable. Default: gp.")] = None,
+    sampler: Annotated[list[str] | None, typer.Option(help="A strategy, as in tune; repeatable. Default: gp.")] = None,
     budget: Annotated[int, typer.Option(min=1, help="Evaluations of each search.")] = 200,
     seeds: Annotated[int, typer.Option(min=1, help="Searches of each space and strategy.")] = 20,
     first_seed: Annotated[int, typer.Option(min=0, help="Seed of the first search; the others follow it.")] = 0,
@@ -48,15 +48,13 @@ def replay(
     evaluations of (E[random] - best so far) / (E[random] - optimum), with E[random] exact.
     """
     from tunebench.studies.recordings import load_spaces
-    from tunebench.tuner.errors import UnknownNameError
     from tunebench.tuner.search.replay import describe
     from tunebench.tuner.search.replay import replay as search
-    from tunebench.tuner.search.sampler import SAMPLERS
+    from tunebench.tuner.search.strategies import find_sampler
 
     strategies = sampler or ["gp"]
     for name in strategies:
-        if name not in SAMPLERS:
-            raise UnknownNameError("sampler", name, SAMPLERS)
+        find_sampler(name)
     spaces = [space for file in files for space in load_spaces(file, kernel, study)]
     elsewhere = [space for file in earlier or [] for space in load_spaces(file, kernel)]
     reports = []

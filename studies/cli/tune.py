@@ -20,7 +20,10 @@ def tune(
         int | None, typer.Option(help="Trials of each study, earlier runs included. Default: 100.")
     ] = None,
     seconds: Annotated[float | None, typer.Option(help="Time limit of each study in this run.")] = None,
-    sampler: Annotated[str | None, typer.Option(help="gp, tpe, random or exhaustive. Default: gp.")] = None,
+    sampler: Annotated[
+        str | None,
+        typer.Option(help="gp, tpe, random, exhaustive, or Optuna's, such as optuna:GPSampler. Default: gp."),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the search. Default: 0.")] = None,
     compiler: Annotated[str | None, typer.Option(help="nvrtc, inline or cpu. Default: by device.")] = None,
     mode: Annotated[

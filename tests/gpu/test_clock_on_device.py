@@ -13,7 +13,7 @@ from tunebench.tuner.errors import CaptureError
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Work
 from tunebench.tuner.result import Decision
-from tunebench.tuner.search.sampler import make_sampler
+from tunebench.tuner.search.strategies import make_sampler
 from tunebench.tuner.study.evaluate import LocalEvaluator, Subject
 from tunebench.tuner.study.history import MemoryLog
 from tunebench.tuner.study.study import Budget, StudyRun

@@ -14,7 +14,7 @@ from tunebench.tuner.errors import LaunchError
 from tunebench.tuner.kernel import Mode, Plan
 from tunebench.tuner.problem import Work
 from tunebench.tuner.result import CacheRegime
-from tunebench.tuner.search.sampler import make_sampler
+from tunebench.tuner.search.strategies import make_sampler
 from tunebench.tuner.study.evaluate import LocalEvaluator, Subject
 from tunebench.tuner.study.history import MemoryLog
 from tunebench.tuner.study.study import Budget, StudyRun

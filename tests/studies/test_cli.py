@@ -180,6 +180,16 @@ def test_a_kernel_folder_of_ones_own(write_kernel: WriteKernel, tmp_path: Path) 
     assert all("not built" in row["message"] for row in failed)
 
 
+def test_a_sampler_of_optunas_tunes_and_goes_on(write_kernel: WriteKernel, tmp_path: Path) -> None:
+    options = ("--device", "cpu", "--sampler", "optuna:NSGAIISampler", "--db", str(tmp_path / "a.db"), "--json")
+    for trials in (4, 9):
+        result = tunebench("tune", folder_of(write_kernel()), "--trials", str(trials), *options)
+        assert result.returncode == 0, result.stderr
+    rows = json.loads(tunebench("trials", "--db", str(tmp_path / "a.db"), "--json").stdout)
+    assert {row["number"] for row in rows} == set(range(9))
+    assert len({json.dumps(row["configuration"], sort_keys=True) for row in rows}) == 9
+
+
 def test_a_study_where_nothing_is_correct_exits_1(write_kernel: WriteKernel, tmp_path: Path) -> None:
     factory = write_kernel(source={"* weight[0]": "+ weight[0]"})
     result = tunebench("tune", folder_of(factory), "--device", "cpu", "--trials", "2", "--db", str(tmp_path / "a.db"))
@@ -229,6 +239,7 @@ def count_trials(database: Path) -> int:
         (("tune", "scalar_mul", "--size", "Q=3"), "unknown size of scalar_mul 'Q'"),
         (("tune", "scalar_mul", "--size", "M"), "'M' is not of the form NAME=NUMBER"),
         (("tune", "scalar_mul", "--sampler", "gq"), "unknown sampler 'gq'; did you mean gp?"),
+        (("tune", "scalar_mul", "--sampler", "optuna:GPsampler"), "did you mean optuna:GPSampler or optuna:"),
         (("tune", "scalar_mul", "--mode", "train"), "unknown mode of kernel 'scalar_mul' 'train'"),
         (("tune", "scalar_mul", "--trials", "0"), "'trials' is not legal"),
         (("tune", "scalar_mul", "--device", "tpu"), "'tpu' is no device: use cuda, cuda:INDEX or cpu"),

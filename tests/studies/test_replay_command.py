@@ -60,8 +60,19 @@ def test_text_and_plot(run: CommandLine, space: Path, tmp_path: Path) -> None:
     assert "Best so far over the optimum" in plot.read_text(encoding="utf-8")
 
 
+def test_samplers_of_optuna_are_strategies(run: CommandLine, space: Path) -> None:
+    names = ("optuna:CmaEsSampler", "optuna:GPSampler")
+    options = [option for name in names for option in ("--sampler", name)]
+    ran = run("replay", space, *options, "--seeds", 2, "--budget", 12, "--json")
+    reports = ran.json
+    assert [report["strategy"] for report in reports] == list(names)
+    assert {search["best_ms"][-1] for report in reports for search in report["runs"]} == {reports[0]["optimum_ms"]}
+
+
 def test_bad_input_gets_one_line(run: CommandLine, space: Path, tmp_path: Path) -> None:
     assert "unknown sampler 'gq'; did you mean gp?" in run("replay", space, "--sampler", "gq").error
+    message = "unknown sampler 'optuna:TPEsampler'; did you mean optuna:TPESampler"
+    assert message in run("replay", space, "--sampler", "optuna:TPEsampler").error
     assert "cannot read" in run("replay", tmp_path / "absent.json").error
     space.write_text("[1, 2]", encoding="utf-8")
     assert "is not a JSON object" in run("replay", space).error
@@ -143,6 +154,8 @@ def test_databases_that_are_not_there_or_empty_get_one_line(run: CommandLine, sp
     assert "there is no results database" in run("replay", tmp_path / "absent.db").error
     assert "has no study of kernel 'three'" in run("replay", database, "--kernel", "three").error
     assert "--study counts the studies of one" in run("replay", space, "--study", 1).error
+    message = "unknown sampler 'optuna:TPEsampler'; did you mean optuna:TPESampler"
+    assert message in run("replay", space, "--sampler", "optuna:TPEsampler").error
     assert "cannot read" in run("replay", tmp_path / "absent.jsonl").error
     broken = tmp_path / "broken.jsonl"
     broken.write_text("{}\n", encoding="utf-8")

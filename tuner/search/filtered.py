@@ -2,83 +2,138 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
+import inspect
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import numpy as np
 import optuna
 from optuna import Study, Trial
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
-from optuna.samplers import BaseSampler
+from optuna.exceptions import ExperimentalWarning
+from optuna.samplers import BaseSampler, BruteForceSampler, CmaEsSampler
 from optuna.trial import TrialState, create_trial
 
+from tunebench.tuner.errors import UserError
 from tunebench.tuner.search.sampler import Observation, PoolSampler
-from tunebench.tuner.space import INACTIVE, ValidSpace
+from tunebench.tuner.space import ValidSpace
+
+_ORDERED_ONLY: tuple[type[BaseSampler], ...] = (CmaEsSampler,)
+"""Samplers of numbers only: they take an unordered tunable for the positions of its values, too."""
+
+_PACKAGES: Mapping[str, tuple[str, ...]] = {"CmaEsSampler": ("cmaes",)}
+"""What a sampler needs beside what tunebench itself does."""
 
 
 class FilteredSampler(PoolSampler):
     """Any Optuna sampler, its proposals mapped to the nearest valid configuration that was not tried yet.
 
-    The inner sampler runs in a private in-memory study in which a numeric tunable is an integer, the position of its
-    value, so that samplers of numbers (`CmaEsSampler`, `GPSampler`, `QMCSampler`) see an order; any other tunable is a
-    categorical parameter. What the mapped configuration scored is told for the inner sampler's own proposal. Nearest
-    is: in the fewest tunables, then by index; a tunable that is inactive in a configuration is not counted.
+    The sampler works in a private in-memory study in which a numeric tunable is an integer, the position of its value,
+    so that samplers of numbers see an order; any other tunable is a categorical parameter. A tunable that is inactive
+    has its first value there. The study has what was evaluated, not what was proposed. Nearest is as
+    `ValidSpace.nearest` has it.
 
-    Resuming replays the records into the inner study, but not the inner sampler's random state: a resumed study goes on
-    soundly, not identically.
+    Every proposal is made by a new sampler, seeded by the seed and the number of configurations tried, so that a
+    sampler that learns from the trials alone (`TPESampler`) goes on from the records as if never interrupted. One that
+    keeps more beside them (a generation, a covariance) begins that anew when a study is resumed.
 
     Args:
-        inner: a sampler made for this one study, such as `optuna.samplers.CmaEsSampler(seed=0)`.
+        make: makes a sampler of a seed, such as `optuna_sampler("TPESampler")`.
         space: the valid configurations.
     """
 
     name = "filtered"
 
-    def __init__(self, inner: BaseSampler, space: ValidSpace) -> None:
-        self._inner = inner
-        super().__init__(space, seed=0)
+    def __init__(self, make: Callable[[int], BaseSampler], space: ValidSpace, seed: int | None = None) -> None:
+        self._make = make
+        ordered_only = isinstance(make(0), _ORDERED_ONLY)
+        self._positions: dict[str, BaseDistribution] = {
+            tunable.name: IntDistribution(0, len(tunable.values) - 1)
+            if ordered_only or type(tunable.values[0]) in (int, float)
+            else CategoricalDistribution(range(len(tunable.values)))
+            for tunable in space.space.tunables
+        }
+        super().__init__(space, seed)
 
     def __str__(self) -> str:
-        return f"FilteredSampler({self._inner})"
+        return f"FilteredSampler({self._make(0)})"
 
     def _forget(self) -> None:
         super()._forget()
-        self._shadow = _quiet_study(self._inner)
-        self._shadow_distributions: dict[str, BaseDistribution] = {
-            t.name: IntDistribution(0, len(t.values) - 1)
-            if isinstance(t.values[0], int | float) and not isinstance(t.values[0], bool)
-            else CategoricalDistribution(tuple(range(len(t.values))))
-            for t in self.space.space.tunables
-        }
+        self._inner = _quiet_study()
         self._proposals: dict[int, Trial] = {}
 
     def _propose(self) -> int:
-        proposal = self._shadow.ask(self._shadow_distributions)
-        wanted = np.array([proposal.params[name] for name in self.space.space.names])
-        unseen = np.flatnonzero(~self._seen)
-        indices = self.space.indices[unseen]
-        away = np.where(indices == INACTIVE, 0, np.abs(indices - wanted))
-        number = int(unseen[np.lexsort((away.sum(axis=1), (away > 0).sum(axis=1)))[0]])
+        seed = np.random.SeedSequence([self.seed, len(self.space) - self._unseen]).generate_state(1)[0]
+        self._inner.sampler = self._make(int(seed))
+        proposal = self._inner.ask(self._positions)
+        values = {tunable.name: tunable.values[proposal.params[tunable.name]] for tunable in self.space.space.tunables}
+        number = self.space.nearest(values, ~self._seen)
         self._proposals[number] = proposal
         return number
 
     def _observe(self, observation: Observation) -> None:
-        state = TrialState.PRUNED if observation.time_ms is None else TrialState.COMPLETE
         proposal = self._proposals.pop(observation.number, None)
-        if proposal is not None:
-            self._shadow.tell(proposal, observation.time_ms, state)
-            return
-        row = np.maximum(self.space.indices[observation.number], 0).tolist()
-        params = dict(zip(self.space.space.names, row, strict=True))
-        self._shadow.add_trial(
+        # Optuna's samplers pass over it: what was evaluated is added instead, with what they noted.
+        notes = self._inner.tell(proposal, state=TrialState.FAIL).system_attrs if proposal else {}
+        positions = np.maximum(self.space.indices[observation.number], 0).tolist()
+        failed = observation.time_ms is None
+        self._inner.add_trial(
             create_trial(
-                state=state, value=observation.time_ms, params=params, distributions=self._shadow_distributions
+                state=TrialState.PRUNED if failed else TrialState.COMPLETE,
+                value=observation.time_ms,
+                params=dict(zip(self.space.space.names, positions, strict=True)),
+                distributions=self._positions,
+                system_attrs=notes,
+                constraints={"valid": 1.0} if failed else None,
             )
         )
 
 
-def _quiet_study(sampler: BaseSampler) -> Study:
+def optuna_sampler_names() -> tuple[str, ...]:
+    """Optuna's samplers that a seed is enough for; its `BruteForceSampler` is our `exhaustive`."""
+    kinds = {name: getattr(optuna.samplers, name) for name in optuna.samplers.__all__}
+    return tuple(
+        name
+        for name, kind in kinds.items()
+        if inspect.isclass(kind)
+        and not inspect.isabstract(kind)
+        and kind is not BruteForceSampler
+        and all(one.default is not one.empty for one in inspect.signature(kind).parameters.values())
+    )
+
+
+def optuna_sampler(name: str) -> Callable[[int], BaseSampler]:
+    """What makes Optuna's sampler of that name, one of `optuna_sampler_names`, of a seed.
+
+    Raises:
+        UserError: it needs a package that is not installed; the message says how to get it.
+    """
+    missing = [package for package in _PACKAGES.get(name, ()) if importlib.util.find_spec(package) is None]
+    if missing:
+        raise UserError(f"Optuna's {name} needs what is not installed: pip install {' '.join(missing)}")
+    return functools.partial(_make_sampler, getattr(optuna.samplers, name))
+
+
+def _make_sampler(kind: type[BaseSampler], seed: int) -> BaseSampler:
+    parameters = inspect.signature(kind).parameters
+    options: dict[str, Any] = {"seed": seed} if "seed" in parameters else {}
+    # The first trials are sampled independently, and so is a space of one tunable: nothing to be told every time.
+    if "warn_independent_sampling" in parameters and parameters["warn_independent_sampling"].default is True:
+        options["warn_independent_sampling"] = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        return kind(**options)
+
+
+def _quiet_study() -> Study:
     """An in-memory study whose creation is not announced."""
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
-        return optuna.create_study(sampler=sampler)
+        return optuna.create_study()
     finally:
         optuna.logging.set_verbosity(verbosity)

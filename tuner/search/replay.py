@@ -19,7 +19,8 @@ import optuna
 from optuna.trial import TrialState
 
 from tunebench.tuner.search.recorded import RecordedSpace, RecordedSpaceError, load_recorded
-from tunebench.tuner.search.sampler import PoolSampler, make_sampler
+from tunebench.tuner.search.sampler import PoolSampler
+from tunebench.tuner.search.strategies import make_sampler
 from tunebench.tuner.search.warm_start import EarlierStudy, EarlierTrial, carry_over
 from tunebench.tuner.space import ValidSpace
 

@@ -6,7 +6,8 @@ parameter of the trial, and an inactive one is absent, so that `study.trials_dat
 dashboard show what was tried, and `ValidSpace.find(trial.params)` gives back the configuration's number. Optuna's own
 samplers serve through `tunebench.tuner.search.filtered.FilteredSampler`.
 
-    study = optuna.create_study(sampler=make_sampler("gp", space, seed=0))
+    sampler = tunebench.tuner.search.strategies.make_sampler("gp", space, seed=0)
+    study = optuna.create_study(sampler=sampler)
     trial, number = sampler.ask(study)         # or: trial = study.ask(); number = sampler.number(trial)
     study.tell(trial, time_ms)                 # or, for a variant that failed: study.tell(trial, state=PRUNED)
 
@@ -24,7 +25,7 @@ from __future__ import annotations
 import math
 import threading
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -37,7 +38,6 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from tunebench.tuner.errors import TunebenchError, UnknownNameError, UserError
-from tunebench.tuner.search.parzen import choose_by_density_ratio
 from tunebench.tuner.search.pool_model import PoolModel, PoolSettings
 from tunebench.tuner.space import Configuration, ValidSpace
 
@@ -299,52 +299,6 @@ class RandomSampler(ExhaustiveSampler):
         return np.random.default_rng(self.seed).permutation(len(self.space))
 
 
-class PoolTpeSampler(PoolSampler):
-    """Optuna's tree-structured Parzen estimator, its candidates limited to valid configurations not tried yet.
-
-    As in Optuna's `TPESampler` (Bergstra et al., "Algorithms for hyper-parameter optimization", 2011): ten random
-    trials; then the best tenth (at most 25) of those finished give a density of good configurations and the rest one of
-    bad ones, 24 candidates are drawn by the first, and the one with the largest ratio of the two is proposed. Failed
-    variants are among the bad; pending ones too, as Optuna's constant liar has it.
-    """
-
-    name = "tpe"
-    startup_trials: ClassVar[int] = 10
-
-    def _forget(self) -> None:
-        super()._forget()
-        self._numbers: list[int] = []
-        self._times: list[float] = []
-
-    def _observe(self, observation: Observation) -> None:
-        self._numbers.append(observation.number)
-        self._times.append(math.inf if observation.time_ms is None else observation.time_ms)
-
-    def _propose(self) -> int:
-        rng = np.random.default_rng([self.seed, len(self.space) - self._unseen])
-        candidates = draw_unseen(self._seen, self._unseen, rng)
-        if len(self._times) < self.startup_trials:
-            return int(rng.choice(candidates))
-        order = np.argsort(self._times, kind="stable")
-        split = min(math.ceil(0.1 * len(order)), 25)
-        tried = np.array(self._numbers)
-        good, bad = tried[order[:split]], np.concatenate([tried[order[split:]], self._pending()]).astype(np.intp)
-        indices = self.space.indices
-        counts = [len(tunable.values) for tunable in self.space.space.tunables]
-        return int(candidates[choose_by_density_ratio(indices[candidates], indices[good], indices[bad], counts, rng)])
-
-
-def draw_unseen(
-    seen: npt.NDArray[np.bool_], unseen: int, rng: np.random.Generator, most: int = 1 << 14
-) -> npt.NDArray[np.intp]:
-    """The numbers of the configurations not seen yet; a random sample of `most` of them where there are more."""
-    if unseen <= most:
-        return np.flatnonzero(~seen)
-    drawn = np.unique(rng.integers(len(seen), size=most))
-    drawn = drawn[~seen[drawn]]
-    return drawn if len(drawn) else np.flatnonzero(~seen)
-
-
 class PoolGpSampler(PoolSampler):
     """A Gaussian process over the pool of valid configurations, proposing what it expects to gain most from.
 
@@ -370,22 +324,3 @@ class PoolGpSampler(PoolSampler):
 
     def _propose(self) -> int:
         return self._model.propose(self._seen, self._pending())
-
-
-SAMPLERS: Mapping[str, type[PoolSampler]] = {
-    kind.name: kind for kind in (PoolGpSampler, PoolTpeSampler, RandomSampler, ExhaustiveSampler)
-}
-"""Every strategy by its name; the first is the default."""
-
-SAMPLER_NAMES: Sequence[str] = tuple(SAMPLERS)
-
-
-def make_sampler(name: str, space: ValidSpace, seed: int | None = None) -> PoolSampler:
-    """The strategy of that name over a space.
-
-    Raises:
-        UnknownNameError: there is no such strategy; the message has the nearest names.
-    """
-    if name not in SAMPLERS:
-        raise UnknownNameError("sampler", name, SAMPLER_NAMES)
-    return SAMPLERS[name](space, seed)

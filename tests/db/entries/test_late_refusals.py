@@ -36,7 +36,7 @@ from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import find_device
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import Stage, TrialStatus
-from tunebench.tuner.search.sampler import make_sampler
+from tunebench.tuner.search.strategies import make_sampler
 from tunebench.tuner.space import Configuration
 from tunebench.tuner.study.evaluate import Finalist, LocalEvaluator, Subject
 from tunebench.tuner.study.history import StudyDescription

@@ -25,7 +25,7 @@ from tunebench.tuner.gate.stage_log import StageLog
 from tunebench.tuner.gate.stages.state import WEIGHT_CHANGES
 from tunebench.tuner.kernel import Mode, Plan
 from tunebench.tuner.result import Stage, TrialStatus, Verdict
-from tunebench.tuner.search.sampler import make_sampler
+from tunebench.tuner.search.strategies import make_sampler
 from tunebench.tuner.study.evaluate import LocalEvaluator, Subject
 from tunebench.tuner.study.history import MemoryLog
 from tunebench.tuner.study.study import Budget, StudyRun

@@ -186,7 +186,9 @@ def test_random_scores_nothing_on_average(tmp_path: Path) -> None:
 
 def test_takes_any_sampler_and_batches(tmp_path: Path) -> None:
     recorded = load_recorded(written(tmp_path, "small.json", t4_text()))
-    report = replay(recorded, lambda space, seed: FilteredSampler(TPESampler(seed=seed), space), 12, [0], batch=5)
+    report = replay(
+        recorded, lambda space, seed: FilteredSampler(lambda one: TPESampler(seed=one), space, seed), 12, [0], batch=5
+    )
     assert report.runs[0].best_ms[-1] == 1.0
 
 

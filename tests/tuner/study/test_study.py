@@ -13,7 +13,7 @@ from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import CONTROL, Baseline, Comparison, TrialResult, TrialStatus
-from tunebench.tuner.search.sampler import make_sampler
+from tunebench.tuner.search.strategies import make_sampler
 from tunebench.tuner.space import Configuration
 from tunebench.tuner.study.evaluate import Finalist, LocalEvaluator, Subject
 from tunebench.tuner.study.history import Carried, MemoryLog, PastTrial
