@@ -5,12 +5,11 @@ Every case runs in a process of its own: one that fails, crashes or hangs costs 
 
 from __future__ import annotations
 
-import math
 import os
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 import torch
@@ -24,10 +23,10 @@ from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import Device, DeviceKind, find_device
 from tunebench.tuner.environment import Environment, current_environment
 from tunebench.tuner.errors import CompileError, TunebenchError, UnknownNameError, UserError
-from tunebench.tuner.gate.comparison import REFERENCE_MULTIPLE, compare
 from tunebench.tuner.gate.oracle import Oracle
+from tunebench.tuner.gate.tolerance import allowed_error
 from tunebench.tuner.isolation import context, start_forkserver
-from tunebench.tuner.kernel import Kernel, Mode, Plan
+from tunebench.tuner.kernel import Kernel, Mode, Plan, prepare_model
 from tunebench.tuner.problem import Problem, Work
 from tunebench.tuner.reference import Reference
 from tunebench.tuner.result import CONTROL, Baseline, CacheRegime, ErrorFigures, Ratio
@@ -370,7 +369,7 @@ def measure_case(case: BenchCase, ceilings: Ceilings | None) -> Result:
         timings={name: Timing(*median_interval(values)) for name, values in samples.items() if name != CONTROL},
         speedups={one: speedup(samples[TUNED], samples[one]) for one in Baseline if one in samples},
         errors=errors,
-        right=own.max_relative <= max(subject.oracle.tolerance, REFERENCE_MULTIPLE * own.reference_max_relative),
+        right=own.max_relative <= allowed_error(subject.oracle.dtype, own.reference_max_relative),
         tier=choice[0],
         configuration=choice[1],
         reason=choice[2],
@@ -398,8 +397,8 @@ def _call(model: Callable[..., Any], inputs: tuple[Any, ...]) -> Call:
 
 def _default_model(subject: Subject, factory: type[TunedModule], reference: Reference, mode: Mode) -> TunedModule:
     """Another model with the same weights, pinned to the hand-picked default."""
-    model = mode.put(cast(TunedModule, reference.make_model(0, subject.device.torch_device, factory)))
-    model.load_state_dict(subject.oracle.state)
+    made = prepare_model(reference, mode, subject.device.torch_device, factory, subject.oracle.state)
+    model = cast(TunedModule, made)
     space = subject.kernel.space.enumerate(subject.problem, subject.device)
     model.pin(_plan(subject, space[space.default]))
     return model
@@ -420,15 +419,5 @@ def _choice_of(
 
 def _errors(model: Callable[..., Any], oracle: Oracle) -> ErrorFigures:
     """The figures of the case with the largest multiple of the reference's own error."""
-    return max(_case_errors(model, oracle), key=lambda figures: figures.multiple_of_reference)
-
-
-def _case_errors(model: Callable[..., Any], oracle: Oracle) -> Iterator[ErrorFigures]:
-    for case in oracle.cases:
-        figures = compare(model(*case.inputs), case.expected, case.scale, math.inf, case.norm)
-        reference = case.reference_errors
-        yield replace(
-            figures,
-            reference_max_relative=reference.max_relative,
-            reference_relative_norm=reference.relative_norm,
-        )
+    figures = [case.errors_of(model(*case.inputs)) for case in oracle.cases]
+    return max(figures, key=lambda one: one.multiple_of_reference)

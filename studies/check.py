@@ -28,7 +28,7 @@ from tunebench.tuner.gate.oracle import consult_reference
 from tunebench.tuner.gate.quick import QuickGate
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.isolation import context, start_forkserver
-from tunebench.tuner.kernel import Kernel, Mode, ModelFactory, TunableModel
+from tunebench.tuner.kernel import Kernel, Mode, ModelFactory, TunableModel, prepare_model
 from tunebench.tuner.reference import Reference, load_candidate, load_reference
 from tunebench.tuner.result import Stage, Verdict
 from tunebench.tuner.space import Value
@@ -194,7 +194,7 @@ def _verdict(subject: _Subject, request: CheckRequest, mode: Mode, connection: C
     where = subject.device.torch_device
     log = StageLog(connection.send)
     try:
-        original = mode.put(subject.reference.make_model(0, where))
+        original = prepare_model(subject.reference, mode, where)
         oracle = consult_reference(subject.reference, original, where, SEEDS)
     except FAILURES as error:
         raise KernelFolderError(f"{subject.reference.path}: the reference does not run: {described(error)}") from error
@@ -220,11 +220,9 @@ def _verdict(subject: _Subject, request: CheckRequest, mode: Mode, connection: C
 def _made(subject: _Subject, original: nn.Module, mode: Mode) -> nn.Module:
     where = subject.device.torch_device
     try:
-        model = mode.put(subject.reference.make_model(0, where, subject.factory))
-        model.load_state_dict(original.state_dict())
+        return prepare_model(subject.reference, mode, where, subject.factory, original.state_dict())
     except FAILURES as error:
         raise StageRefused(f"it cannot be made like the reference: {described(error)}") from error
-    return model
 
 
 def _contender(

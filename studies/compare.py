@@ -21,8 +21,9 @@ from tunebench.studies.tune import make_evaluator, resolve
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import CompileError, TunebenchError, UserError, WorkerError
+from tunebench.tuner.gate.tolerance import AGREEMENT, AGREEMENT_OTHERWISE
 from tunebench.tuner.isolation import start_forkserver
-from tunebench.tuner.kernel import Mode
+from tunebench.tuner.kernel import Mode, prepare_model
 from tunebench.tuner.problem import Problem, Work
 from tunebench.tuner.reference import Reference, run_file
 from tunebench.tuner.result import Decision, Ratio
@@ -39,10 +40,6 @@ DEFAULT = "default"
 SECONDS = 600.0
 """The longest that a comparison may take."""
 
-AGREEMENT = {torch.float16: 1e-2, torch.bfloat16: 5e-2}
-"""How far the outputs of two files may lie apart: the norm of their difference over the norm of the second's."""
-
-_AGREEMENT_OTHERWISE = 1e-3  # a TF32 convolution and a strict fp32 one are 3e-4 apart
 _UNKNOWN_OPERATIONS = 1 << 60
 
 
@@ -200,10 +197,10 @@ def _compare_files(question: FileQuestion) -> Duel:
     labels = f"{question.first}: {names[0]}", f"{question.second or question.first}: {names[1]}"
     try:
         factories = [getattr(module, name) for module, name in zip((first, second), names, strict=True)]
-        models = [source.make_model(0, device.torch_device, factory) for factory in factories]
+        models = [prepare_model(source, question.mode, device.torch_device, factory) for factory in factories]
         _share_weights(models)
         inputs = source.make_inputs(1, device.torch_device)
-        calls = [_call(question.mode.put(model), inputs) for model in models]
+        calls = [_call(model, inputs) for model in models]
         duel = Duel(*labels, ", ".join(_shape(value) for value in inputs), device.name, None)
         with torch.no_grad():
             outputs = [_tensors(call()) for call in calls]
@@ -261,8 +258,8 @@ def _tensors(value: object) -> list[torch.Tensor]:
 def _apart(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> tuple[float, float]:
     """How far outputs lie apart, and how far they may."""
     if [(one.shape, one.dtype) for one in first] != [(one.shape, one.dtype) for one in second]:
-        return float("inf"), _AGREEMENT_OTHERWISE
-    worst, allowed = 0.0, _AGREEMENT_OTHERWISE
+        return float("inf"), AGREEMENT_OTHERWISE
+    worst, allowed = 0.0, AGREEMENT_OTHERWISE
     for one, other in zip(first, second, strict=True):
         apart = float((one.double() - other.double()).norm())
         worst = max(worst, apart / (float(other.double().norm()) or 1.0)) if apart == apart else apart  # noqa: PLR0124

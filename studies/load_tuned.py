@@ -16,7 +16,8 @@ from tunebench.kernels.runtime.registry import load_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.tune import request_of
 from tunebench.tuner.device import find_device
-from tunebench.tuner.gate.comparison import REFERENCE_MULTIPLE, TOLERANCE, compare, scale_of
+from tunebench.tuner.gate.oracle import consult
+from tunebench.tuner.kernel import prepare_model
 
 
 def main() -> int:
@@ -38,21 +39,12 @@ def _agrees(study: str) -> bool:
     where = find_device(request.device).torch_device
     good = True
     for mode in request.modes or factory.kernel.modes:
-        original = mode.put(reference.make_model(0, where))
-        tuned = mode.put(cast(TunedModule, reference.make_model(0, where, factory)))
-        tuned.load_state_dict(original.state_dict())
-        exact = mode.put(reference.make_model(0, where))
-        exact.load_state_dict(original.state_dict())
-        inputs = reference.make_inputs(seed=12345, device=where)
+        original = prepare_model(reference, mode, where)
+        tuned = cast(TunedModule, prepare_model(reference, mode, where, factory, original.state_dict()))
         with torch.no_grad():
-            wide = [x.double() if isinstance(x, torch.Tensor) else x for x in inputs]
-            exact.double()
-            expected = exact(*wide)
-            output, eager = tuned(*inputs), original(*inputs)
-        scale = scale_of(expected)
-        own = compare(eager, expected, scale, bound=float("inf")).max_relative
-        bound = max(TOLERANCE[output.dtype], REFERENCE_MULTIPLE * own)
-        error = compare(output, expected, scale, bound).max_relative
+            case = consult(original, "fresh inputs", reference.make_inputs(seed=12345, device=where))
+            errors = case.errors_of(tuned(*case.inputs))
+        error, bound = errors.max_relative, case.bound
         agrees = error <= bound
         good &= agrees
         (choice,) = tuned.choices.values()

@@ -42,6 +42,28 @@ class Mode(enum.StrEnum):
         return module
 
 
+def prepare_model(
+    reference: Reference,
+    mode: Mode,
+    device: torch.device,
+    factory: Callable[..., nn.Module] | None = None,
+    state: Mapping[str, Any] | None = None,
+) -> nn.Module:
+    """A model ready to be called: made on the device from one seed, with these weights, in this mode.
+
+    Args:
+        factory: takes the place of the reference's `Model`.
+        state: the state dict of the model beside which this one stands; None keeps what the seed drew.
+
+    Raises:
+        Exception: whatever the model's file raises.
+    """
+    model = reference.make_model(0, device, factory)
+    if state is not None:
+        model.load_state_dict(state)
+    return mode.put(model)
+
+
 @runtime_checkable
 class Freezable(Protocol):
     """A module that can keep what depends on its weights alone."""

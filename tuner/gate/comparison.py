@@ -1,38 +1,15 @@
-"""How far an output is from the float64 reference, and how far it may be.
-
-A variant passes when its error against float64 is within the tolerance, relative to the size of the output, or within
-twice the error that the reference itself makes at its own precision. Both figures are kept.
-"""
+"""How far an output is from the float64 reference; how far it may be is in `tolerance.py`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import torch
 
 from tunebench.tuner.result import ErrorFigures
 
-TOLERANCE: Mapping[torch.dtype, float] = {
-    torch.float64: 1e-10,
-    torch.float32: 1e-4,
-    torch.float16: 1e-2,
-    torch.bfloat16: 1e-2,
-}
-"""The largest error relative to the size of the output, by dtype of the output."""
-
-REFERENCE_MULTIPLE = 2.0
-"""A variant may also be this many times as wrong as the reference itself."""
-
 _CHUNK_ELEMENTS = 1 << 26  # comparing piece by piece bounds the float64 temporaries to 512 MB each
 _ROW_ELEMENTS = 32  # a row of fewer elements says too little about its own size
-
-
-def tolerance_of(dtype: torch.dtype) -> float:
-    """The tolerance for outputs of a dtype; integers and the like must be met exactly."""
-    if not (dtype.is_floating_point or dtype.is_complex):
-        return 0.0
-    return TOLERANCE.get(dtype, 1e-4)
 
 
 def scale_of(expected: torch.Tensor) -> torch.Tensor:

@@ -17,21 +17,17 @@ import torch
 from torch import nn
 
 from tunebench.tuner.errors import KernelFolderError
-from tunebench.tuner.gate.comparison import REFERENCE_MULTIPLE, TOLERANCE
 from tunebench.tuner.gate.contender import Contender
 from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal, described
 from tunebench.tuner.gate.judge import judge_buffers, judge_structure, judge_values
 from tunebench.tuner.gate.memory import SENTINELS, Bands, PoisonedMemory, all_equal, checksums
 from tunebench.tuner.gate.oracle import Case, Context, Oracle, consult
 from tunebench.tuner.gate.stage_log import StageRefused
-from tunebench.tuner.kernel import Mode
+from tunebench.tuner.gate.tolerance import FEW_SAMPLES_MULTIPLE, allowed_error, tolerance_of
+from tunebench.tuner.kernel import Mode, prepare_model
 from tunebench.tuner.reference import Reference
 
 Call = Callable[..., Any]
-
-FEW_SAMPLES_MULTIPLE = 4.0
-"""A contender may be this many times as wrong as the reference in the battery. Its questions are about logic: the
-outputs are small, and the largest of few errors of rounding is now and then twice another such."""
 
 _MOST_ELEMENTS = 1 << 16  # of all inputs of the reduced problem, and of its parameters
 _MOST_KEPT_ELEMENTS = 1 << 20  # an answer with more is computed anew for every variant
@@ -80,7 +76,7 @@ class Answers:
 
     def __init__(self, source: Reference, oracle: Oracle, device: torch.device, mode: Mode) -> None:
         self.source = source
-        self._dtype = oracle.cases[0].output_like.dtype
+        self._dtype = oracle.dtype
         self._allowance = max(case.bound for case in oracle.cases)
         self._own_error = max(case.reference_errors.max_relative for case in oracle.cases)
         self._alike: dict[str, bool] = {}
@@ -129,11 +125,11 @@ class Answers:
     def is_alike(self, source: Reference) -> bool:
         """Whether the reference is about as imprecise at these sizes as at its own, where that shows at all: a library
         that may use less than full precision does so for some sizes only."""
-        if self._own_error <= TOLERANCE.get(self._dtype, 0.0) / REFERENCE_MULTIPLE:
+        if allowed_error(self._dtype, self._own_error) == tolerance_of(self._dtype):
             return True
         key = str(dict(source.sizes))
         if key not in self._alike:
-            model = self.mode.put(source.make_model(0, self.device))
+            model = prepare_model(source, self.mode, self.device)
             case = consult(model, "precision", source.make_inputs(0, self.device))
             self._alike[key] = case.reference_errors.max_relative >= self._own_error / _ALIKE
         return self._alike[key]
@@ -253,10 +249,9 @@ class Harness:
         """
         source = source or self.base
         mode = self.answers.mode
-        reference = mode.put(source.make_model(0, self.device))
+        reference = prepare_model(source, mode, self.device)
         try:
-            candidate = mode.put(source.make_model(0, self.device, self.contender.factory))
-            candidate.load_state_dict(reference.state_dict())
+            candidate = prepare_model(source, mode, self.device, self.contender.factory, reference.state_dict())
         except FAILURES as error:
             raise StageRefused(f"the model cannot be made like the reference: {described(error)}") from error
         bands = Bands()

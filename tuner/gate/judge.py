@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import torch
 
-from tunebench.tuner.gate.comparison import REFERENCE_MULTIPLE, compare, relative_norm, tolerance_of
+from tunebench.tuner.gate.comparison import relative_norm
 from tunebench.tuner.gate.memory import shares_memory
 from tunebench.tuner.gate.oracle import Case
 from tunebench.tuner.gate.stage_log import StageRefused
+from tunebench.tuner.gate.tolerance import allowed_error
 from tunebench.tuner.result import ErrorFigures
 
 
@@ -42,13 +42,7 @@ def judge_values(case: Case, output: torch.Tensor, *, kinds_may_differ: bool = F
     Raises:
         StageRefused: its error is beyond the case's bound.
     """
-    reference = case.reference_errors
-    compared = compare(output, case.expected, case.scale, case.bound, case.norm, kinds_may_differ=kinds_may_differ)
-    errors = replace(
-        compared,
-        reference_max_relative=reference.max_relative,
-        reference_relative_norm=reference.relative_norm,
-    )
+    errors = case.errors_of(output, kinds_may_differ=kinds_may_differ)
     if not errors.max_relative <= case.bound:
         raise StageRefused(
             f"{case.name}: error {errors.max_relative:.2e} of the output's size, allowed {case.bound:.2e}; "
@@ -67,7 +61,7 @@ def judge_buffers(case: Case, buffers: Mapping[str, torch.Tensor]) -> None:
     for name, expected in case.expected_buffers.items():
         if name not in buffers:
             raise StageRefused(f"{case.name}: there is no buffer '{name}'")
-        allowed = max(tolerance_of(buffers[name].dtype), REFERENCE_MULTIPLE * case.reference_buffer_error)
+        allowed = allowed_error(buffers[name].dtype, case.reference_buffer_error)
         error = relative_norm(buffers[name], expected)
         if not error <= allowed:
             raise StageRefused(f"{case.name}: buffer '{name}' is off by {error:.2e} of its size, allowed {allowed:.2e}")

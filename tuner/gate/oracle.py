@@ -13,17 +13,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from tunebench.tuner.gate.comparison import (
-    REFERENCE_MULTIPLE,
-    compare,
-    norm_of,
-    relative_norm,
-    scale_of,
-    tolerance_of,
-)
+from tunebench.tuner.gate.comparison import compare, norm_of, relative_norm, scale_of
 from tunebench.tuner.gate.distributions import mixed_signs
 from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal, described
 from tunebench.tuner.gate.memory import Bands, checksums, shares_memory
+from tunebench.tuner.gate.tolerance import allowed_error, tolerance_of
 from tunebench.tuner.reference import Reference
 from tunebench.tuner.result import ErrorFigures
 
@@ -58,14 +52,15 @@ class Case:
     allowance: float = 0.0
 
     @property
-    def tolerance(self) -> float:
-        """The bound on the relative error that the output's dtype sets."""
-        return tolerance_of(self.output_like.dtype)
-
-    @property
     def bound(self) -> float:
         """The error that passes: the tolerance, or twice the reference's own."""
-        return max(self.tolerance, REFERENCE_MULTIPLE * self.reference_errors.max_relative, self.allowance)
+        return max(allowed_error(self.output_like.dtype, self.reference_errors.max_relative), self.allowance)
+
+    def errors_of(self, output: torch.Tensor, *, kinds_may_differ: bool = False) -> ErrorFigures:
+        """The error figures of an output of this shape, beside the reference's own (see `comparison.compare`)."""
+        own = self.reference_errors
+        errors = compare(output, self.expected, self.scale, self.bound, self.norm, kinds_may_differ=kinds_may_differ)
+        return replace(errors, reference_max_relative=own.max_relative, reference_relative_norm=own.relative_norm)
 
 
 @dataclass(frozen=True)
@@ -80,11 +75,20 @@ class Oracle:
     """
 
     cases: tuple[Case, ...]
-    tolerance: float
     state: Mapping[str, torch.Tensor]
     bands: Bands
     degenerate: tuple[str, ...]
     steady: bool
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the reference's output."""
+        return self.cases[0].output_like.dtype
+
+    @property
+    def tolerance(self) -> float:
+        """The bound on the relative error that the output's dtype sets."""
+        return tolerance_of(self.dtype)
 
 
 Context = Callable[[], AbstractContextManager[object]]
@@ -108,10 +112,9 @@ def consult_reference(reference: Reference, model: nn.Module, device: torch.devi
         first = cases[0]
         model.load_state_dict(state)
         model(*first.inputs)
-        again = compare(model(*first.inputs), first.expected, first.scale, first.bound, first.norm)
+        steady = first.errors_of(model(*first.inputs)).max_relative <= first.bound
         model.load_state_dict(state)
-        steady = again.max_relative <= first.bound
-        return Oracle(tuple(cases), first.tolerance, state, bands, degenerate_answers(cases), steady)
+        return Oracle(tuple(cases), state, bands, degenerate_answers(cases), steady)
 
 
 def consult(model: nn.Module, name: str, inputs: tuple[Any, ...], context: Context = contextlib.nullcontext) -> Case:
@@ -171,9 +174,7 @@ def degenerate_answers(cases: Sequence[Case]) -> tuple[str, ...]:
     def passes(answer: Callable[[Case], torch.Tensor | None]) -> bool:
         for case in cases:
             value = answer(case)
-            if value is None or not compare(value, case.expected, case.scale, case.bound, case.norm).max_relative <= (
-                case.bound
-            ):
+            if value is None or not case.errors_of(value).max_relative <= case.bound:
                 return False
         return bool(first.expected.numel())
 

@@ -20,7 +20,7 @@ from tunebench.tuner.gate.oracle import Oracle, consult_reference
 from tunebench.tuner.gate.quick import Exemptions, QuickGate, pinned
 from tunebench.tuner.gate.sanitizer import sanitize
 from tunebench.tuner.gate.stage_log import StageLog
-from tunebench.tuner.kernel import Kernel, Mode, ModelFactory, Plan, TunableModel
+from tunebench.tuner.kernel import Kernel, Mode, ModelFactory, Plan, TunableModel, prepare_model
 from tunebench.tuner.problem import Problem, Work
 from tunebench.tuner.reference import Reference
 from tunebench.tuner.result import CONTROL, Baseline, Comparison, Measurement, Stage, TrialResult, TrialStatus, Verdict
@@ -68,10 +68,9 @@ class Subject:
             UserError: the model cannot serve the reference's own inputs with a kernel, or takes them for another mode.
         """
         where = device.torch_device
-        original = mode.put(reference.make_model(0, where))
-        module = mode.put(reference.make_model(0, where, cast(Callable[..., torch.nn.Module], factory)))
-        module.load_state_dict(original.state_dict())
-        model = cast(TunableModel, module)
+        original = prepare_model(reference, mode, where)
+        make = cast(Callable[..., torch.nn.Module], factory)
+        model = cast(TunableModel, prepare_model(reference, mode, where, make, original.state_dict()))
         oracle = consult_reference(reference, original, where, SEEDS)
         problem = model.problem(*oracle.cases[0].inputs)
         if problem is None:

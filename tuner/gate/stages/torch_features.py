@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from tunebench.tuner.gate.comparison import REFERENCE_MULTIPLE, compare, scale_of, tolerance_of
+from tunebench.tuner.gate.comparison import compare, scale_of
 from tunebench.tuner.gate.harness import Harness
 from tunebench.tuner.gate.oracle import widened
 from tunebench.tuner.gate.stage_log import StageRefused
+from tunebench.tuner.gate.tolerance import allowed_error
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float64)
 
@@ -93,7 +94,7 @@ def _judge_gradients(
     for name, gradient in expected.items():
         scale = scale_of(exact[name])
         own = compare(gradient, exact[name], scale, math.inf).max_relative
-        bound = max(tolerance_of(gradient.dtype), REFERENCE_MULTIPLE * own)
+        bound = allowed_error(gradient.dtype, own)
         error = compare(got[name], exact[name], scale, bound).max_relative
         if not error <= bound:
             raise StageRefused(f"the gradient of {name} is off by {error:.2e} of its size, allowed {bound:.2e}")
