@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 
-from rich.console import Console
-
 from tunebench.db.queries.one_trial import BuildDetails, TrialDetails, WonComparison
 from tunebench.kernels.runtime.registry import kernel_names, load_model
-from tunebench.studies.tables import print_table, printable, row_values
+from tunebench.studies.tables import row_values
+from tunebench.studies.terminal import print_facts, print_table, printable
 from tunebench.tuner.result import Conditions, Measurement, Verdict
 
 
@@ -93,9 +92,7 @@ def _finite(value: object) -> object:
     return value
 
 
-def print_details(
-    console: Console, details: TrialDetails, *, log: bool = False, source: CurrentSource | None = None
-) -> None:
+def print_details(details: TrialDetails, *, log: bool = False, source: CurrentSource | None = None) -> None:
     """A trial for people, section by section.
 
     Args:
@@ -104,22 +101,20 @@ def print_details(
     """
     row = details.row
     title = f"trial {row.trial_id}: {row.kernel} ({row.problem}), trial {row.number} of study {row.study_id}"
-    _section(console, title, _facts(details))
-    _section(console, "configuration", [(name, str(value)) for name, value in row.configuration.items()])
-    _section(
-        console, "device", [(name, str(value)) for name, value in asdict(details.device).items() if name != "index"]
-    )
-    _section(console, "environment", [(name, str(value)) for name, value in asdict(details.environment).items()])
+    print_facts(title, _facts(details))
+    print_facts("configuration", [(name, str(value)) for name, value in row.configuration.items()])
+    print_facts("device", [(name, str(value)) for name, value in asdict(details.device).items() if name != "index"])
+    print_facts("environment", [(name, str(value)) for name, value in asdict(details.environment).items()])
     if details.build is not None:
-        _print_build(console, details.build, log=log)
+        _print_build(details.build, log=log)
     if details.verdict is not None:
-        _print_verdict(console, details.verdict)
+        _print_verdict(details.verdict)
     if details.measurement is not None:
-        _print_measurement(console, details.measurement)
+        _print_measurement(details.measurement)
     for won in details.comparisons:
-        _print_comparison(console, won)
+        _print_comparison(won)
     if source is not None:
-        _text(console, source.reason, source.text or "")
+        _text(source.reason, source.text or "")
 
 
 def _facts(details: TrialDetails) -> list[tuple[str, str]]:
@@ -139,7 +134,7 @@ def _facts(details: TrialDetails) -> list[tuple[str, str]]:
     return [(name, value) for name, value in facts if value]
 
 
-def _print_build(console: Console, build: BuildDetails, *, log: bool) -> None:
+def _print_build(build: BuildDetails, *, log: bool) -> None:
     facts = [
         ("compiler", f"{build.compiler}, {build.compiler_version}"),
         ("binary", f"{build.code_bytes:,} bytes, SHA-256 {build.code_sha256}"),
@@ -147,36 +142,36 @@ def _print_build(console: Console, build: BuildDetails, *, log: bool) -> None:
         ("compiling took", f"{build.seconds:.3g} s" + (", here from the cache" if build.cached else "")),
         ("log", f"{len(build.log.splitlines())} lines" + ("" if log else ": see --log")),
     ]
-    _section(console, "build", facts)
+    print_facts("build", facts)
     if build.figures:
         rows = [
             (entry_point, *("" if value is None else str(value) for value in asdict(figures).values()))
             for entry_point, figures in build.figures.items()
         ]
         units = ("registers", "spill stores, B", "spill loads, B", "stack, B", "shared, B")
-        print_table(console, ("entry point", *units), rows)
+        print_table(("entry point", *units), rows)
     if log:
-        _text(console, "compiler's log", build.log)
+        _text("compiler's log", build.log)
 
 
-def _print_verdict(console: Console, verdict: Verdict) -> None:
+def _print_verdict(verdict: Verdict) -> None:
     outcome = "passed" if verdict.passed else f"refused: {verdict.reason}"
-    _section(console, "verdict", [("outcome", outcome), ("tolerance", f"{verdict.tolerance:.3g}")])
+    print_facts("verdict", [("outcome", outcome), ("tolerance", f"{verdict.tolerance:.3g}")])
     rows = [
         (stage.name, "yes" if stage.passed else "NO", f"{stage.seconds:.3g} s", stage.detail)
         for stage in verdict.stages
     ]
-    print_table(console, ("stage", "passed", "took", "found"), rows)
+    print_table(("stage", "passed", "took", "found"), rows)
     if verdict.errors is not None:
         figures = asdict(verdict.errors).items()
-        _section(console, "error figures", [(name.replace("_", " "), _figure(value)) for name, value in figures])
+        print_facts("error figures", [(name.replace("_", " "), _figure(value)) for name, value in figures])
 
 
 def _figure(value: float | None) -> str:
     return "none" if value is None else f"{value:.6g}" if isinstance(value, float) else f"{value:,}"
 
 
-def _print_measurement(console: Console, measurement: Measurement) -> None:
+def _print_measurement(measurement: Measurement) -> None:
     samples = measurement.samples_ms
     facts = [
         ("median", f"{measurement.median_ms:.6g} ms [{measurement.low_ms:.6g}, {measurement.high_ms:.6g}]"),
@@ -185,7 +180,7 @@ def _print_measurement(console: Console, measurement: Measurement) -> None:
         (f"{len(samples)} samples, ms", " ".join(f"{sample:.5g}" for sample in samples)),
         *_conditions(measurement.conditions),
     ]
-    _section(console, "measurement", facts)
+    print_facts("measurement", facts)
 
 
 def _conditions(conditions: Conditions) -> list[tuple[str, str]]:
@@ -200,7 +195,7 @@ def _conditions(conditions: Conditions) -> list[tuple[str, str]]:
     return [(name, f"{value:.5g} {unit}".strip() if unit else str(value)) for name, unit, value in values]
 
 
-def _print_comparison(console: Console, won: WonComparison) -> None:
+def _print_comparison(won: WonComparison) -> None:
     comparison, environment = won.comparison, won.environment
     speedups = {
         baseline.value: (str(ratio), str(comparison.decision(baseline)))
@@ -213,21 +208,17 @@ def _print_comparison(console: Console, won: WonComparison) -> None:
     rows += [(baseline.value, "", "", f"missing: {reason}", "") for baseline, reason in comparison.missing.items()]
     title = f"won a comparison at {won.concluded_at.isoformat(timespec='seconds')}, torch {environment.torch}"
     title += f", driver {environment.driver}" if environment.driver else ""
-    print_table(console, ("contender", "median", "rounds", "times slower than the best", "the best is"), rows, title)
+    print_table(("contender", "median", "rounds", "times slower than the best", "the best is"), rows, title)
     if comparison.control is not None:
         said = (
             "a tie, as it must" if comparison.trusted else f"{comparison.control.decision}: these rounds decide nothing"
         )
         control = [("second copy of a baseline over the first", f"{comparison.control}, {said}")]
-        _section(console, "control", control + _conditions(comparison.conditions))
+        print_facts("control", control + _conditions(comparison.conditions))
 
 
-def _section(console: Console, title: str, facts: list[tuple[str, str]]) -> None:
-    print_table(console, (title, ""), facts)
-
-
-def _text(console: Console, title: str, text: str) -> None:
+def _text(title: str, text: str) -> None:
     """Text as it is: folded nowhere, nothing in it taken for markup."""
-    console.print(f"{title}:", highlight=False, markup=False, soft_wrap=True)
+    print(printable(f"{title}:"))
     if text:
-        console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
+        print(printable(text))

@@ -15,6 +15,7 @@ from tunebench.studies.cli.dashboard import dashboard
 from tunebench.studies.cli.db import database_app
 from tunebench.studies.cli.diff import diff
 from tunebench.studies.cli.doctor import doctor
+from tunebench.studies.cli.options import help_without_command
 from tunebench.studies.cli.prune import prune
 from tunebench.studies.cli.query import query
 from tunebench.studies.cli.replay import replay
@@ -27,8 +28,7 @@ from tunebench.studies.cli.tune import tune
 app = typer.Typer(
     name="tunebench",
     help="An autotuning workbench for CUDA kernels in PyTorch.",
-    no_args_is_help=True,
-    add_completion=False,
+    invoke_without_command=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -42,11 +42,13 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     del version
+    help_without_command(context)
 
 
 for command in (

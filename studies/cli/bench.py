@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tunebench.studies.cli.options import CsvOption, DatabaseOption, JsonOption, parse_sizes, parse_values
-from tunebench.studies.cli.output import output_width, print_csv, print_json, require_one_form
+from tunebench.studies.cli.output import print_csv, print_json, require_one_form
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from tunebench.studies.bench import Bench, Result
     from tunebench.tuner.result import Baseline, Ratio
 
@@ -76,18 +74,18 @@ def bench(
         columns = list(dict.fromkeys(name for row in rows for name in row))
         print_csv(columns, [[row.get(name, "") for name in columns] for row in rows])
     else:
-        _print(Console(width=output_width()), outcome)
+        _print(outcome)
     if outcome.failures or not all(result.right for result in outcome.results):
         raise typer.Exit(1)
 
 
-def _print(console: Console, outcome: Bench) -> None:
+def _print(outcome: Bench) -> None:
     """What explains the table, then the table."""
-    from tunebench.studies.tables import print_table
+    from tunebench.studies.terminal import print_table, printable
     from tunebench.tuner.result import Baseline
 
     def say(text: str) -> None:
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
+        print(printable(text))
 
     for result in outcome.results:
         name = f"{result.kernel} ({result.problem})"
@@ -122,7 +120,7 @@ def _print(console: Console, outcome: Bench) -> None:
         for result in outcome.results
     ]
     title = "Speed-ups: medians of per-round ratios, 99 % intervals; error: against float64, multiple of eager's own"
-    print_table(console, columns, rows, title)
+    print_table(columns, rows, title)
 
 
 def _milliseconds(result: Result, name: str) -> str:

@@ -44,7 +44,7 @@ def check(
 
     from tunebench.studies.check import CheckRequest
     from tunebench.studies.check import check as run_check
-    from tunebench.studies.tables import printable
+    from tunebench.studies.terminal import printable
     from tunebench.tuner.build import CompilerName
     from tunebench.tuner.errors import UnknownNameError
     from tunebench.tuner.result import Stage

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tunebench.studies.cli.options import DatabaseOption, JsonOption, parse_sizes, parse_tunables
-from tunebench.studies.cli.output import output_width, print_json
+from tunebench.studies.cli.output import print_json
 
 if TYPE_CHECKING:
     from tunebench.studies.compare import Duel, FileQuestion, KernelQuestion, KernelSide
@@ -131,9 +131,7 @@ def _values(duel: Duel) -> dict[str, object]:
 
 
 def _print(duel: Duel) -> None:
-    from rich.console import Console
-
-    from tunebench.studies.tables import print_table, printable
+    from tunebench.studies.terminal import print_table, printable
     from tunebench.tuner.result import Decision
 
     if duel.ratio is None or duel.control is None:
@@ -145,7 +143,7 @@ def _print(duel: Duel) -> None:
         ("B", duel.second, f"{medians['second']:.4g} ms"),
         ("B again", "", f"{medians['control']:.4g} ms"),
     ]
-    print_table(Console(width=output_width()), ("", "", "median"), rows, f"{duel.problem} on {duel.device}")
+    print_table(("", "", "median"), rows, f"{duel.problem} on {duel.device}")
     words = {Decision.FASTER: "A is faster than B", Decision.SLOWER: "A is slower than B", Decision.TIE: "a tie"}
     assert duel.decision is not None
     interval = f"{100 * duel.ratio.confidence:g} % interval of {duel.ratio.rounds} rounds"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tunebench.studies.cli.options import DatabaseOption, JsonOption
-from tunebench.studies.cli.output import output_width, print_json
+from tunebench.studies.cli.output import print_json
 
 if TYPE_CHECKING:
     from tunebench.db.queries.differences import Difference, Pair
@@ -82,9 +82,7 @@ def _values(found: Difference, threshold: float) -> dict[str, Any]:
 
 
 def _print(found: Difference, threshold: float) -> None:
-    from rich.console import Console
-
-    from tunebench.studies.tables import print_table
+    from tunebench.studies.terminal import print_table
 
     columns = ("kernel", "problem", "caches", "A", "B", "B over A", "", "configuration in B that differs from A's")
     rows = [
@@ -100,7 +98,7 @@ def _print(found: Difference, threshold: float) -> None:
         )
         for pair in found.pairs
     ]
-    print_table(Console(width=output_width()), columns, rows, "Time of the best; medians from different runs")
+    print_table(columns, rows, "Time of the best; medians from different runs")
     for side, alone in (("A", found.only_before), ("B", found.only_after)):
         for row in alone:
             print(f"only in {side}: {row.kernel} ({row.problem}) on {row.device_name}", file=sys.stderr)

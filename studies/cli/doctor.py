@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from tunebench.studies.cli.options import DatabaseOption, JsonOption
-from tunebench.studies.cli.output import output_width, print_json
+from tunebench.studies.cli.output import print_json
 
 
 def doctor(db: DatabaseOption = None, as_json: JsonOption = False) -> None:
     """What is on this machine: GPU, driver, compilers, database, and what will run where. Changes nothing."""
     from dataclasses import asdict
 
-    from rich.console import Console
-
     from tunebench.studies.doctor import examine
-    from tunebench.studies.tables import print_table
+    from tunebench.studies.terminal import print_table
 
     findings = examine(db)
     if as_json:
@@ -23,4 +21,4 @@ def doctor(db: DatabaseOption = None, as_json: JsonOption = False) -> None:
         ("yes" if finding.works else "no", finding.subject, "\n".join(filter(None, (finding.detail, finding.remedy))))
         for finding in findings
     ]
-    print_table(Console(width=output_width()), ("works", "what", "detail"), rows)
+    print_table(("works", "what", "detail"), rows)

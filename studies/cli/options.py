@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +23,17 @@ DeviceOption = Annotated[str | None, typer.Option(help="Only the device of this 
 DtypeOption = Annotated[str | None, typer.Option(help="Only problems of this dtype, such as float32.")]
 ArchitectureOption = Annotated[str | None, typer.Option(help="Only devices of this architecture, such as sm_90.")]
 CompilerOption = Annotated[str | None, typer.Option(help="Only results of this compiler: nvrtc, inline or cpu.")]
+
+
+def help_without_command(context: typer.Context) -> None:
+    """Print the help of a group whose command is missing, on standard error: nothing was done.
+
+    Raises:
+        typer.Exit: with 2.
+    """
+    if context.invoked_subcommand is None:
+        print(context.get_help(), file=sys.stderr)
+        raise typer.Exit(2)
 
 
 def _pairs(options: list[str], form: str) -> dict[str, str]:

@@ -6,12 +6,9 @@ import csv
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 def print_json(values: object) -> None:
@@ -38,17 +35,10 @@ def require_one_form(*, as_json: bool, as_csv: bool) -> None:
         raise UserError("--json and --csv are two forms of the same output: give one of them")
 
 
-def output_width() -> int | None:
-    """The terminal's width; wide where the output is no terminal, so that rows stay on one line."""
-    return None if sys.stdout.isatty() else 240
-
-
 def print_rows(
-    rows: Sequence[Any], print_table: Callable[[Console, Any], None], nothing: str, *, as_json: bool, as_csv: bool
+    rows: Sequence[Any], print_table: Callable[[Any], None], nothing: str, *, as_json: bool, as_csv: bool
 ) -> None:
     """Print rows in the form asked for; exit code 1 where there are none."""
-    from rich.console import Console
-
     from tunebench.db.queries.data_frames import FLAT_COLUMNS, csv_text, flat_values
     from tunebench.studies.tables import row_values
 
@@ -57,7 +47,7 @@ def print_rows(
     elif as_csv:
         print_csv(FLAT_COLUMNS, ([csv_text(value) for value in flat_values(row).values()] for row in rows))
     elif rows:
-        print_table(Console(width=output_width()), rows)
+        print_table(rows)
     else:
         print(nothing, file=sys.stderr)
     if not rows:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tunebench.studies.cli.options import CsvOption, DatabaseOption, JsonOption
-from tunebench.studies.cli.output import output_width, print_csv, print_json, require_one_form
+from tunebench.studies.cli.output import print_csv, print_json, require_one_form
 
 
 def query(
@@ -20,12 +20,10 @@ def query(
     as_csv: CsvOption = False,
 ) -> None:
     """Ask in SQL. It can only read; the views `best`, `trials_flat` and `leaderboard` join all tables."""
-    from rich.console import Console
-
     from tunebench.db.connection.database import open_database
     from tunebench.db.queries.data_frames import csv_text
     from tunebench.db.queries.sql import ask
-    from tunebench.studies.tables import print_table
+    from tunebench.studies.terminal import print_table
 
     require_one_form(as_json=as_json, as_csv=as_csv)
     with open_database(db, read_only=True) as database:
@@ -36,6 +34,6 @@ def query(
         print_csv(answer.columns, ([csv_text(cell) for cell in row] for row in answer.rows))
     else:
         rows = [[csv_text(cell) for cell in row] for row in answer.rows]
-        print_table(Console(width=output_width()), answer.columns, rows)
+        print_table(answer.columns, rows)
     if not answer.complete:
         print(f"only the first {limit} rows: ask for less, or for more with --limit", file=sys.stderr)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tunebench.studies.cli.options import DatabaseOption, JsonOption
-from tunebench.studies.cli.output import output_width, print_json
+from tunebench.studies.cli.output import print_json
 
 
 def ship(
@@ -31,7 +31,7 @@ def ship(
     from tunebench.db.connection.database import open_database
     from tunebench.kernels.runtime.registry import kernel_names, load_model
     from tunebench.studies.ship import ship as write
-    from tunebench.studies.tables import print_table
+    from tunebench.studies.terminal import print_table
 
     kernels = [load_model(target).kernel for target in targets or kernel_names()]
     with open_database(db, read_only=True) as database:
@@ -42,7 +42,7 @@ def ship(
         )
     else:
         rows = [(s.kernel, s.device, str(s.results), str(s.path)) for s in shipments]
-        print_table(Console(width=output_width()), ("kernel", "device", "results", "file"), rows)
+        print_table(("kernel", "device", "results", "file"), rows)
     without = [kernel.name for kernel in kernels if kernel.name not in {s.kernel for s in shipments}]
     if without:
         Console(stderr=True).print(

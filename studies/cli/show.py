@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tunebench.studies.cli.options import DatabaseOption, JsonOption
-from tunebench.studies.cli.output import output_width, print_json
+from tunebench.studies.cli.output import print_json
 
 
 def show(
@@ -22,8 +22,6 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Everything about one trial: what ran where, its build, verdict, samples, and the comparisons it won."""
-    from rich.console import Console
-
     from tunebench.db.connection.database import open_database
     from tunebench.db.queries.one_trial import trial_details
     from tunebench.studies.trial_page import current_source, detail_values, print_details
@@ -34,4 +32,4 @@ def show(
     if as_json:
         print_json(detail_values(details, source=text))
     else:
-        print_details(Console(width=output_width()), details, log=log, source=text)
+        print_details(details, log=log, source=text)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tunebench.studies.cli.options import DatabaseOption, JsonOption, parse_sizes, parse_tunables
-from tunebench.studies.cli.output import output_width, print_json
+from tunebench.studies.cli.output import print_json
 
 
 def tune(
@@ -64,7 +64,7 @@ def tune(
 
     from tunebench.db.connection.database import open_database
     from tunebench.studies.progress import StudyDisplay
-    from tunebench.studies.tables import print_reports, report_values
+    from tunebench.studies.summary import print_reports, report_values
     from tunebench.studies.tune import request_of, resolve
     from tunebench.studies.tune import tune as run_studies
     from tunebench.tuner.study.study import Ending
@@ -94,7 +94,7 @@ def tune(
     if as_json:
         print_json([report_values(report) for report in reports])
     else:
-        print_reports(Console(width=output_width()), reports)
+        print_reports(reports)
     if any(report.outcome.ending is Ending.INTERRUPTED for report in reports):
         raise typer.Exit(130)
     if any(report.outcome.best is None for report in reports):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 from dataclasses import replace
@@ -17,7 +18,7 @@ from tunebench.db.connection.database import StudyLog, open_database
 from tunebench.db.queries.trials import trials
 from tunebench.kernels.runtime.shipped import ShippedResult, shipped_studies, write_file
 from tunebench.studies.progress import StudyDisplay
-from tunebench.studies.tables import print_reports, report_values
+from tunebench.studies.summary import print_reports, report_values
 from tunebench.studies.tune import StudyReport, request_of, resolve, tune
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import UserError
@@ -73,9 +74,9 @@ def test_a_study_begins_with_what_is_known_and_goes_on_with_it(
     assert page["carried_from"].startswith("trial ") and "n=2112" in page["carried_from"]
     assert "carried over from" in run("show", tried.trial_id, "--db", file).out
 
-    said = io.StringIO()
-    print_reports(Console(file=said, width=240), [again])
-    assert f"carried over from earlier studies: {len(again.carried)}\n" in said.getvalue()
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        print_reports([again])
+    assert f"carried over from earlier studies: {len(again.carried)}\n" in printed.getvalue()
     assert report_values(again)["carried"] == [
         {"configuration": dict(one.configuration), "origin": one.origin} for one in again.carried
     ]
@@ -123,8 +124,8 @@ def test_a_study_that_may_stop_early_says_so_and_stays_stopped(write_kernel: Wri
             log.record(number, replace(correct(number, 1000.0), configuration=tried))
     report = tuned(folder, file, trials=600, **options)
     assert (report.outcome.trials, report.outcome.ending) == (80, Ending.SETTLED)
-    said = io.StringIO()
-    print_reports(Console(file=said, width=240), [report])
-    assert "stopped early after 80 trials" in said.getvalue()
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        print_reports([report])
+    assert "stopped early after 80 trials" in printed.getvalue()
     again = tuned(folder, file, trials=600, **options)
     assert (again.outcome.trials, again.outcome.ending) == (80, Ending.SETTLED)

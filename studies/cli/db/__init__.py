@@ -10,11 +10,13 @@ from tunebench.studies.cli.db.import_ import import_
 from tunebench.studies.cli.db.merge import merge
 from tunebench.studies.cli.db.stats import stats
 from tunebench.studies.cli.db.upgrade import upgrade
+from tunebench.studies.cli.options import help_without_command
 
 database_app = typer.Typer(
     name="db",
     help="The results database itself: upgrade it, check it, count what is in it.",
-    no_args_is_help=True,
+    invoke_without_command=True,
+    callback=help_without_command,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )

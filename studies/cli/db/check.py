@@ -5,16 +5,14 @@ from __future__ import annotations
 import typer
 
 from tunebench.studies.cli.options import DatabaseOption, JsonOption
-from tunebench.studies.cli.output import output_width, print_json
+from tunebench.studies.cli.output import print_json
 
 
 def check(db: DatabaseOption = None, as_json: JsonOption = False) -> None:
     """Look at every row for damage and for what tunebench does not write. Exit code 1 where something is wrong."""
-    from rich.console import Console
-
     from tunebench.db.connection.database import open_database
     from tunebench.db.upkeep.check import inspect_database
-    from tunebench.studies.tables import print_table
+    from tunebench.studies.terminal import print_table
 
     with open_database(db, read_only=True) as database:
         findings = inspect_database(database)
@@ -30,6 +28,6 @@ def check(db: DatabaseOption = None, as_json: JsonOption = False) -> None:
             ("yes" if one.sound else "NO", one.subject, f"{one.looked_at:,}", "\n".join(one.problems))
             for one in findings
         ]
-        print_table(Console(width=output_width()), ("sound", "what", "looked at", "problems"), rows)
+        print_table(("sound", "what", "looked at", "problems"), rows)
     if not all(one.sound for one in findings):
         raise typer.Exit(1)

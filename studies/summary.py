@@ -1,0 +1,116 @@
+"""What `tune` prints when it ends: a table for people, plain values for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tunebench.studies.tables import milliseconds, problem_values, ratio_values, share
+from tunebench.studies.terminal import print_paragraph, print_table, printable
+from tunebench.studies.tune import StudyReport
+from tunebench.tuner.device import DeviceKind
+from tunebench.tuner.result import Baseline, Comparison, TrialStatus
+from tunebench.tuner.study.study import Ending
+
+_ON_A_CPU = (
+    "These times are a CPU's. The kernels are written for NVIDIA GPUs and built by g++ here, while the reference has "
+    "the CPU's own libraries, which often win: 'slower' says so. What is searched, checked and recorded is as on a GPU."
+)
+
+
+def print_reports(reports: Sequence[StudyReport]) -> None:
+    """The summary of a `tune`: times, speed-ups with intervals, what was verified and what was refused."""
+    columns = (
+        *("kernel", "problem", "reference", "default", "best"),
+        *("over reference", "over default", "of copy rate", "verified"),
+    )
+    rows = [_summary_row(report) for report in reports]
+    print_table(columns, rows, "Medians of interleaved rounds; speed-ups with 99 % intervals")
+    if any(report.device.kind is DeviceKind.CPU for report in reports):
+        print_paragraph(_ON_A_CPU)
+    for report in reports:
+        _print_notes(report)
+
+
+def _summary_row(report: StudyReport) -> tuple[str, ...]:
+    outcome = report.outcome
+    comparison = outcome.comparison
+    verified = sum(count for status, count in outcome.counts.items() if status.timed)
+    counted = f"{verified} of {outcome.trials}"
+    name = (report.kernel, str(report.problem))
+    if comparison is None:
+        return (*name, "", "", "", "", "", "", counted)
+    times = [milliseconds(comparison.medians_ms.get(key)) for key in (Baseline.REFERENCE, Baseline.DEFAULT, "best")]
+    ratios = [_decided(comparison, baseline) for baseline in (Baseline.REFERENCE, Baseline.DEFAULT)]
+    return (*name, *times, *ratios, share(comparison.speedups.get(Baseline.COPY)), counted)
+
+
+def _print_notes(report: StudyReport) -> None:
+    outcome = report.outcome
+    lines = []
+    if outcome.comparison is not None:
+        lines.append(f"best: {outcome.comparison.best}")
+        lines += [f"baseline {name} is missing: {reason}" for name, reason in outcome.comparison.missing.items()]
+        if (ratio := outcome.comparison.speedups.get(Baseline.COMPILED)) is not None:
+            lines.append(f"over torch.compile: {ratio}")
+        if not outcome.comparison.trusted:
+            lines.append(
+                f"the rounds told two copies of one model apart ({outcome.comparison.control}): they decide nothing"
+            )
+    refused = {status: count for status, count in outcome.counts.items() if not status.timed}
+    by_status = ", ".join(f"{status} {count}" for status, count in refused.items())
+    lines.append(f"refused: {sum(refused.values())}" + (f" ({by_status})" if refused else ""))
+    lines += [f"  {count}× {reason}" for reason, count in outcome.refusals.items()]
+    if outcome.counts.get(TrialStatus.PRUNED):
+        lines.append(f"given up early: {outcome.counts[TrialStatus.PRUNED]}, hopelessly slower than the best")
+    if outcome.sanitizer and report.device.kind is DeviceKind.CUDA:
+        lines.append(f"compute-sanitizer on the finalists: {outcome.sanitizer}")
+    if report.carried:
+        lines.append(f"carried over from earlier studies: {len(report.carried)}")
+        lines += [f"  {one.origin}: {one.configuration}" for one in report.carried]
+    if outcome.ending is Ending.SETTLED:
+        lines.append(
+            f"stopped early after {outcome.trials} trials: another one is expected to gain less than timing can tell"
+        )
+    if outcome.proven:
+        lines.append(f"all {outcome.space_size} valid configurations were measured: the best is the best there is")
+    if outcome.ending is Ending.INTERRUPTED:
+        lines.append("interrupted: everything done is recorded, the same command goes on")
+    print(printable(f"{report.kernel} ({report.problem}), study {report.study}:"))
+    for line in lines:
+        print(printable(f"  {line}"))
+
+
+def _decided(comparison: Comparison, baseline: Baseline) -> str:
+    """A speed-up and what it says."""
+    decision = comparison.decision(baseline)
+    return "" if decision is None else f"{comparison.speedups[baseline]} {decision}"
+
+
+def report_values(report: StudyReport) -> dict[str, object]:
+    """A study's report as plain values for `--json`."""
+    outcome, comparison = report.outcome, report.outcome.comparison
+    return {
+        "kernel": report.kernel,
+        "study": report.study,
+        "problem": problem_values(report.problem),
+        "device": report.device.name,
+        "architecture": report.device.architecture,
+        "trials": outcome.trials,
+        "valid_configurations": outcome.space_size,
+        "counts": {status.value: count for status, count in outcome.counts.items()},
+        "refusals": dict(outcome.refusals),
+        "ending": outcome.ending.value,
+        "proven": outcome.proven,
+        "carried": [{"configuration": dict(one.configuration), "origin": one.origin} for one in report.carried],
+        "seconds": outcome.seconds,
+        "best": dict(comparison.best) if comparison else None,
+        "medians_ms": dict(comparison.medians_ms) if comparison else None,
+        "speedups": {
+            baseline.value: {**(ratio_values(ratio) or {}), "decision": comparison.decision(baseline)}
+            for baseline, ratio in comparison.speedups.items()
+        }
+        if comparison
+        else {},
+        "missing": {baseline.value: reason for baseline, reason in (comparison.missing if comparison else {}).items()},
+        "trusted": comparison.trusted if comparison else None,
+    }

@@ -1,0 +1,148 @@
+"""What a terminal shows: text that cannot command it, and tables that fit it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from rich.cells import cell_len
+
+_GAP = "  "
+_LINES_OF_A_CELL = 3
+"""A column is not made so narrow that a cell of it takes more lines than this."""
+
+
+def printable(text: str) -> str:
+    """The text without what a terminal would obey: a database is anyone's, and ESC in it could rewrite the screen."""
+    return "".join(
+        character if character in "\n\t" or character.isprintable() else f"\\x{ord(character):02x}"
+        for character in text
+    )
+
+
+def one_line(text: str) -> str:
+    """The printable text with its line breaks and tabs written as `\\n` and `\\t`."""
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def output_width() -> int | None:
+    """The columns of the terminal, or `$COLUMNS`; None where the output is neither, so that a row stays one line."""
+    if os.environ.get("COLUMNS", "").isdecimal() or sys.stdout.isatty():
+        return max(20, shutil.get_terminal_size().columns)
+    return None
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
+    """Print a table, the most important columns first.
+
+    Where the table is wider than the terminal, cells are wrapped between words; columns that do not fit even so are
+    printed below their row, each with its name, from the last column on.
+    """
+    for line in _table(columns, rows, title, output_width()):
+        print(line)
+
+
+def print_paragraph(text: str) -> None:
+    """Print a paragraph, wrapped between words, and an empty line."""
+    print("\n".join(_wrapped(one_line(text), output_width())) + "\n")
+
+
+def print_facts(title: str, facts: Sequence[tuple[str, str]]) -> None:
+    """Print names and values below a title; a value that is too wide is wrapped beside its name."""
+    width = output_width()
+    print("\n".join(_wrapped(one_line(title), width)))
+    indent = min(max((cell_len(name) for name, _ in facts), default=0), 24)
+    for name, value in facts:
+        shown = one_line(name)
+        room = None if width is None else max(10, width - indent - 4)
+        lines = [part for line in printable(value).splitlines() or [""] for part in _wrapped(line, room)]
+        first = f"  {_padded(shown, indent)}{_GAP}{lines[0]}".rstrip()
+        print("\n".join((first, *(" " * (indent + 4) + line for line in lines[1:]))))
+    print()
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str, width: int | None) -> Iterator[str]:
+    header = [one_line(column) for column in columns]
+    cells = [[printable(cell) for cell in row] for row in rows]
+    widths = _widths(header, cells, width)
+    if title:
+        yield from _wrapped(one_line(title), width)
+    yield from _beside(header, widths)
+    yield _GAP.join("-" * one for one in widths)
+    for row in cells:
+        yield from _beside(row, widths)
+        below = [f"{name}: {cell}" if name else cell for name, cell in zip(header, row, strict=True)][len(widths) :]
+        yield from _flowing([text for text, cell in zip(below, row[len(widths) :], strict=True) if cell], width)
+
+
+def _widths(header: Sequence[str], cells: Sequence[Sequence[str]], width: int | None) -> list[int]:
+    """The widths of the columns that fit, from the first on; at least of the first one."""
+    by_column = [[name, *(row[place] for row in cells)] for place, name in enumerate(header)]
+    natural = [max(cell_len(line) for text in texts for line in text.split("\n")) for texts in by_column]
+    if width is None:
+        return natural
+    least = [
+        min(
+            whole,
+            max(-(-whole // _LINES_OF_A_CELL), *(cell_len(word) for text in texts for word in text.split() or [""])),
+        )
+        for whole, texts in zip(natural, by_column, strict=True)
+    ]
+    for count in range(len(header), 0, -1):
+        room = width - len(_GAP) * (count - 1)
+        if sum(least[:count]) <= room:
+            return _grown(least[:count], natural[:count], room)
+    return [width]
+
+
+def _grown(least: Sequence[int], natural: Sequence[int], room: int) -> list[int]:
+    """What is left of the room goes to the columns that need it, the narrowest first."""
+    widths = list(least)
+    wanting = [place for place, whole in enumerate(natural) if widths[place] < whole]
+    left = room - sum(widths)
+    while left > 0 and wanting:
+        place = min(wanting, key=widths.__getitem__)
+        widths[place] += 1
+        left -= 1
+        wanting = [place for place in wanting if widths[place] < natural[place]]
+    return widths
+
+
+def _beside(row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
+    """The lines of a row's cells beside each other."""
+    columns = [
+        [part for line in cell.split("\n") for part in _wrapped(line, width)]
+        for cell, width in zip(row, widths, strict=False)
+    ]
+    for number in range(max(map(len, columns))):
+        parts = (column[number] if number < len(column) else "" for column in columns)
+        yield _GAP.join(_padded(part, width) for part, width in zip(parts, widths, strict=True)).rstrip()
+
+
+def _flowing(texts: Sequence[str], width: int | None) -> Iterator[str]:
+    """Indented lines with as many of the texts as fit; one that is longer than a line is wrapped."""
+    line = ""
+    for text in texts:
+        for part in _wrapped(text.replace("\n", " "), None if width is None else width - len(_GAP)):
+            if line and (width is None or cell_len(line) + 2 * len(_GAP) + cell_len(part) <= width):
+                line += _GAP + part
+            else:
+                if line:
+                    yield line
+                line = _GAP + part
+    if line:
+        yield line
+
+
+def _padded(text: str, width: int) -> str:
+    return text + " " * (width - cell_len(text))
+
+
+def _wrapped(text: str, width: int | None) -> list[str]:
+    """Lines of at most that width, broken between words; only a word that is longer than a line is broken itself."""
+    if width is None or cell_len(text) <= width:
+        return [text]
+    return textwrap.wrap(text, width, break_on_hyphens=False, replace_whitespace=False) or [""]
