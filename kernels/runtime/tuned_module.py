@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import abc
 import ctypes
+import inspect
 import threading
 import warnings
 from collections.abc import Callable, Hashable, Sequence
+from functools import cache, partial
 from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import nn
 
+from tunebench.kernels.runtime.gradients import DifferentiableCall
 from tunebench.kernels.runtime.kept import KeptForms, Source
+from tunebench.kernels.runtime.ordinary import autocasts, inputs_among, saves_differently, tensors_of, why_not_ordinary
 from tunebench.kernels.runtime.selection import Choice, Tier, choices
 from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.compilers import compiler_for
@@ -35,8 +39,13 @@ class TunedModule(nn.Module, abc.ABC):
     """A model whose forward runs a tuned kernel, and the reference's own operations where no kernel can serve.
 
     Constructing one touches no database and compiles nothing. The first forward of a problem on a device looks its
-    configuration up, builds it, and keeps both; `choices` says what was chosen and where it came from. A call that
-    needs a gradient, runs under autocast or is being traced by torch.compile takes the reference's operations.
+    configuration up, builds it, and keeps both; `choices` says what was chosen and where it came from. A call under
+    autocast, a functorch transform, forward-mode differentiation or a tracer takes the reference's operations, and so
+    does one with tensors that are not plain memory (fake tensors, subclasses).
+
+    A call that needs a gradient runs the kernel too, as one node of the autograd graph (see `gradients.py`). Once a
+    gradient has been taken the module is being trained, and calls that need one take the reference's operations, whose
+    training step is the cheaper one; `eval()` ends that.
 
     Nothing that depends on the values of parameters or buffers is kept from one call to the next, so that any change to
     them changes the next output, unless the module is frozen: see `freeze`.
@@ -48,7 +57,8 @@ class TunedModule(nn.Module, abc.ABC):
         super().__init__()
         self._pinned: Plan | None = None
         self._plans: dict[tuple[Problem, Device], Plan | None] = {}
-        self._choices: dict[tuple[Problem, Device], Choice] = {}
+        self._choices: dict[tuple[Problem | None, Device | None], Choice] = {}
+        self._trains = False
         self._kept: KeptForms | None = None  # there while the module is frozen
 
     @abc.abstractmethod
@@ -71,20 +81,61 @@ class TunedModule(nn.Module, abc.ABC):
     def reference_forward(self, *inputs: Any) -> torch.Tensor:
         """The model by the reference's operations."""
 
-    def forward(self, *inputs: Any) -> torch.Tensor:
-        """The model, by its kernel wherever that can serve."""
-        if torch.compiler.is_compiling() or self._needs_gradient(inputs) or _autocasts(inputs):
-            return self.reference_forward(*inputs)
-        problem = self.problem(*inputs)
+    def forward(self, *inputs: Any, **named: Any) -> torch.Tensor:
+        """The model, by its kernel wherever that can serve; the inputs are the reference's, by position or by name."""
+        if torch.compiler.is_compiling():
+            return self.reference_forward(*self._in_order(inputs, named))
+        inputs = self._in_order(inputs, named)
+        given = inputs_among(inputs)
+        involved = [*given, *tensors_of(self)]
+        reason = why_not_ordinary(involved)
+        if reason is None and autocasts(given):
+            reason = "autocast is on"
+        needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in involved)
+        if reason is None and needs_gradient and (saves_differently() or (self._trains and self._pinned is None)):
+            reason = "gradients of this model are taken, and with the reference they cost less"
+        problem = self.problem(*inputs) if reason is None else None
         if problem is None:
-            return self.reference_forward(*inputs)
-        device = device_of(next(value.device for value in inputs if isinstance(value, torch.Tensor)))
+            return self._by_reference(reason or "no kernel serves such inputs or such a module", inputs)
+        device = device_of(next(tensor.device for tensor in given))
         plan = self._pinned if self._pinned is not None else self._plan(problem, device)
-        return self.reference_forward(*inputs) if plan is None else self.tuned_forward(plan, *inputs)
+        if plan is None:
+            return self.reference_forward(*inputs)
+        if needs_gradient:
+            tuned = partial(self.tuned_forward, plan)
+            return DifferentiableCall(self, tuned, type(self).reference_forward, inputs, self._note_backward)()
+        return self.tuned_forward(plan, *inputs)
+
+    def _in_order(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+        """The inputs in the order of the reference's own signature; TypeError where they do not fit it."""
+        signature = self._signature()
+        if not named and len(inputs) == len(signature.parameters) - 1:
+            return inputs
+        bound = signature.bind(self, *inputs, **named)
+        bound.apply_defaults()
+        return bound.args[1:]
+
+    @classmethod
+    @cache
+    def _signature(cls) -> inspect.Signature:
+        """Of the reference's forward, `self` included."""
+        model: Any = cls.kernel.reference().model
+        return inspect.signature(model.forward)
+
+    def _by_reference(self, reason: str, inputs: tuple[Any, ...]) -> torch.Tensor:
+        self._choices[None, None] = Choice(None, Tier.REFERENCE, reason)
+        return self.reference_forward(*inputs)
+
+    def _note_backward(self) -> None:
+        """Somebody trains: a backward through the kernel runs the reference's forward too, so let it run alone."""
+        self._trains = True
 
     @property
-    def choices(self) -> dict[tuple[Problem, Device], Choice]:
-        """What was chosen for each problem and device met so far, and the tier it came from."""
+    def choices(self) -> dict[tuple[Problem | None, Device | None], Choice]:
+        """What was chosen for each problem and device met so far, and the tier it came from.
+
+        Under `(None, None)` stands why the reference ran in the latest call that no kernel could serve at all.
+        """
         return dict(self._choices)
 
     def pin(self, plan: Plan | None) -> None:
@@ -108,8 +159,7 @@ class TunedModule(nn.Module, abc.ABC):
         the forms of its capture. Parameters made in inference mode have no version counter: nothing is kept of them.
 
         `train()` unfreezes; `eval()` does not. A copied or unpickled model is frozen if its original was, and makes its
-        forms itself. The state dict is the same either way. A call that needs a gradient takes the reference's
-        operations, as ever: frozen models want `torch.no_grad()` or `torch.inference_mode()`.
+        forms itself. The state dict is the same either way.
         """
         self.eval()
         self._kept = KeptForms()
@@ -148,9 +198,11 @@ class TunedModule(nn.Module, abc.ABC):
         return make() if self._kept is None else self._kept.get(name, make, sources, settings)
 
     def train(self, mode: bool = True) -> Self:
-        """As in `nn.Module`; training mode unfreezes."""
+        """As in `nn.Module`; training mode unfreezes, and without it gradients are not expected until one is taken."""
         if mode:
             self.unfreeze()
+        else:
+            self._trains = False
         return super().train(mode)
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
@@ -167,12 +219,6 @@ class TunedModule(nn.Module, abc.ABC):
             self._choices[key] = choice
             self._plans[key] = plan
         return self._plans[key]
-
-    def _needs_gradient(self, inputs: tuple[Any, ...]) -> bool:
-        if not torch.is_grad_enabled():
-            return False
-        tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
-        return any(tensor.requires_grad for tensor in (*tensors, *self.parameters()))
 
     def __getstate__(self) -> dict[str, Any]:
         """Binaries and kept forms belong to this object: a copied or pickled model gets its own."""
@@ -227,8 +273,3 @@ def forget_plans() -> None:
 def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
     """Whether a submodule is exactly that kind with nothing hooked into its forward."""
     return type(module) is kind and not module._forward_hooks and not module._forward_pre_hooks
-
-
-def _autocasts(inputs: tuple[Any, ...]) -> bool:
-    kinds = {value.device.type for value in inputs if isinstance(value, torch.Tensor)}
-    return any(torch.is_autocast_enabled(kind) for kind in kinds)

@@ -174,8 +174,8 @@ def test_a_change_between_two_calls_changes_the_next_output(change: str) -> None
 
 
 def test_gradients_are_the_reference_gradients() -> None:
-    reference, tuned = pair()
-    x = torch.randn(9, 7, requires_grad=True)
+    reference, tuned = (model.double() for model in pair())
+    x = torch.randn(9, 7, dtype=torch.float64, requires_grad=True)
     y = x.detach().clone().requires_grad_()
     reference(x).square().sum().backward()
     tuned(y).square().sum().backward()
