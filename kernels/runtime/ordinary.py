@@ -59,9 +59,10 @@ def _why_not_run() -> str | None:
 
 
 def _intercepts() -> bool:
-    """Whether any function mode does more than say where new tensors go, as `with torch.device(...)` does."""
+    """Whether any function mode does more than say where new tensors go, as `with torch.device(...)` does, or what is
+    in new memory, as the correctness gate does."""
     modes = torch.overrides._get_current_function_mode_stack()  # type: ignore[no-untyped-call]
-    return not all(isinstance(mode, DeviceContext) for mode in modes)
+    return not all(isinstance(mode, DeviceContext) or getattr(mode, "only_allocates", False) for mode in modes)
 
 
 def saves_differently() -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -74,7 +74,10 @@ class PoisonedMemory(TorchFunctionMode):
 
     Attributes:
         bands: around everything that was allocated.
+        only_allocates: tensors are real under it, so that kernels run as they do without.
     """
+
+    only_allocates: ClassVar = True
 
     # Not a TorchDispatchMode: entering the first one imports torch's compiler, which takes seconds.
     _ALLOCATORS = (

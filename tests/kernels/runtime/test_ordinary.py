@@ -15,6 +15,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from tunebench.tuner.gate.memory import PoisonedMemory
+
 Call = Callable[[nn.Module, tuple[Any, ...]], Any]
 
 
@@ -159,3 +161,11 @@ def test_choices_say_why_the_reference_ran() -> None:
         with torch.autocast("cpu", torch.bfloat16):
             tuned(*inputs)
     assert "autocast" in tuned.choices[None, None].reason
+
+
+def test_the_gates_memory_does_not_keep_a_kernel_from_running() -> None:
+    """Else the gate would judge the reference in its place, and find nothing wrong."""
+    _, tuned, inputs = pair("scalar_mul")
+    with torch.no_grad(), PoisonedMemory(0xFF):
+        tuned(*inputs)
+    assert ran_a_kernel(tuned)
