@@ -404,7 +404,9 @@ BROKEN: Mapping[str, Broken] = {
         CALLERS,
         "gradients",
         "detached",
-        model(FORWARD, f"    def _needs_gradient(self, inputs):\n        return False\n\n{FORWARD}"),
+        model(
+            FORWARD, f"    def forward(self, *inputs):\n        return super().forward(*inputs).detach()\n\n{FORWARD}"
+        ),
     ),
     "loses the input's gradient": Broken(
         CALLERS, "gradients", "input 1", model("return x * self.weight", "return x.detach() * self.weight")
@@ -422,7 +424,7 @@ BROKEN: Mapping[str, Broken] = {
         model(
             "    def problem(self",
             "    def forward(self, x):\n"
-            "        if self.problem(x) is None or self._pinned is None or self._needs_gradient((x,)):\n"
+            "        if self.problem(x) is None or self._pinned is None or torch.is_grad_enabled():\n"
             "            return self.reference_forward(x)\n"
             "        return self.tuned_forward(self._pinned, x)\n\n    def problem(self",
         ),
