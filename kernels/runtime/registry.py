@@ -6,9 +6,12 @@ import importlib
 import importlib.util
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.tuner.errors import KernelFolderError, UnknownNameError
+
+if TYPE_CHECKING:
+    from tunebench.kernels.runtime.tuned_module import TunedModule
 
 _SHIPPED = Path(__file__).parent.parent
 
@@ -51,6 +54,8 @@ def load_model(target: str) -> type[TunedModule]:
 
 
 def _model_of(module: object, target: str) -> type[TunedModule]:
+    from tunebench.kernels.runtime.tuned_module import TunedModule
+
     model = getattr(module, "ModelNew", None)
     if not (isinstance(model, type) and issubclass(model, TunedModule) and hasattr(model, "kernel")):
         raise KernelFolderError(f"{target}: model.py has no ModelNew(TunedModule) with a `kernel`")
