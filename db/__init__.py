@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tunebench.db.queries.data_frames import FLAT_COLUMNS, flat_values, to_dataframe
     from tunebench.db.queries.one_trial import TrialDetails, trial_details
     from tunebench.db.queries.sql import Answer, ask
-    from tunebench.db.queries.trials import BestRow, Order, TrialRow, best, best_for, trials
+    from tunebench.db.queries.trials import BestRow, Order, TrialRow, best, trials
     from tunebench.tuner.errors import DatabaseError, DatabaseMissingError, UserError
     from tunebench.tuner.result import CacheRegime, Ratio, TrialStatus
 
@@ -31,7 +31,7 @@ _HOMES = {
     "tunebench.db.queries.one_trial": ("TrialDetails", "trial_details"),
     "tunebench.db.queries.data_frames": ("FLAT_COLUMNS", "flat_values", "to_dataframe"),
     "tunebench.db.queries.sql": ("Answer", "ask"),
-    "tunebench.db.queries.trials": ("BestRow", "Order", "TrialRow", "best", "best_for", "trials"),
+    "tunebench.db.queries.trials": ("BestRow", "Order", "TrialRow", "best", "trials"),
     "tunebench.db.connection.database": ("Database",),
     "tunebench.tuner.errors": ("DatabaseError", "DatabaseMissingError", "UserError"),
     "tunebench.tuner.result": ("CacheRegime", "Ratio", "TrialStatus"),
@@ -54,7 +54,6 @@ __all__ = [
     "UserError",
     "ask",
     "best",
-    "best_for",
     "connect",
     "flat_values",
     "to_dataframe",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -52,3 +53,22 @@ class Work:
 
     bytes: int
     operations: int
+
+
+def size_distance(one: Problem, other: Problem) -> float:
+    """How far apart the sizes of two problems are: the sum of |log(size ratio)| over the axes that both have."""
+    # An empty axis is one step below size 1.
+    pairs = ((max(one.axes[name], 0.5), max(other.axes[name], 0.5)) for name in one.axes if name in other.axes)
+    return sum(abs(math.log(mine / theirs)) for mine, theirs in pairs)
+
+
+def problem_distance(one: Problem, other: Problem) -> float:
+    """How far apart two problems are that differ in their sizes alone; zero for equal problems only.
+
+    Infinite where the axes' names, the dtype or the options differ.
+    """
+    if one == other:
+        return 0.0
+    if one.axes.keys() != other.axes.keys() or one.dtype != other.dtype or one.options != other.options:
+        return math.inf
+    return size_distance(one, other)

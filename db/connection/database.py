@@ -13,7 +13,6 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import IntegrityError
 
 from tunebench.db.connection.engine import (
-    default_file,
     file_of,
     first_line,
     for_writing,
@@ -23,13 +22,14 @@ from tunebench.db.connection.engine import (
     translated,
 )
 from tunebench.db.connection.files import FileState, look_at, require_folder, use_wal
+from tunebench.db.connection.location import default_file, missing
 from tunebench.db.connection.upgrade import HEAD, Upgrade, require_known, revision_of, upgrade
 from tunebench.db.entries.decode import configuration_of, status_of
 from tunebench.db.entries.rows import comparison_row, environment_row, late_refusal_row, study_row, trial_row
 from tunebench.db.queries.one_trial import trial_details
 from tunebench.db.schema.tables import ConfigurationRecord, LateRefusalRecord, MeasurementRecord, TrialRecord
 from tunebench.tuner.environment import Environment
-from tunebench.tuner.errors import DatabaseError, DatabaseMissingError
+from tunebench.tuner.errors import DatabaseError
 from tunebench.tuner.result import Comparison, Stage, TrialResult
 from tunebench.tuner.study.history import Carried, PastTrial, StudyDescription
 
@@ -256,9 +256,7 @@ def _look(engine: Engine, file: Path | None) -> FileState:
 
 def _not_to_be_read(where: str, revision: str | None) -> DatabaseError:
     if revision is None:
-        return DatabaseMissingError(
-            f"there is no results database at {where}: run a study first, or say where with --db"
-        )
+        return missing(where)
     return DatabaseError(
         f"{where} has the older revision '{revision}': run 'tunebench db upgrade' on it, which keeps a copy"
     )

@@ -9,16 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from platformdirs import user_data_dir
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
+from tunebench.db.connection.location import default_location
 from tunebench.tuner.disk import has_room
 from tunebench.tuner.errors import DatabaseError
-
-LOCATION_VARIABLE = "TUNEBENCH_DB"
 
 BUSY_SECONDS = 60.0
 """How long a writer waits for another one; a transaction of ours takes milliseconds."""
@@ -38,7 +36,7 @@ def locate(url_or_path: str | Path | None) -> URL:
         DatabaseError: not a URL, or of a database that tunebench does not work with.
     """
     if url_or_path is None:
-        url_or_path = os.environ.get(LOCATION_VARIABLE) or default_file()
+        url_or_path = default_location()
     if isinstance(url_or_path, Path) or "://" not in url_or_path:
         return URL.create("sqlite", database=str(Path(url_or_path).expanduser().absolute()))
     try:
@@ -55,11 +53,6 @@ def locate(url_or_path: str | Path | None) -> URL:
             raise DatabaseError(f"'{url}' is not the URL of a file: use sqlite:///PATH without options, or the path")
         url = URL.create("sqlite", database=str(Path(url.database).absolute()))
     return url
-
-
-def default_file() -> Path:
-    """The database in the user's data folder."""
-    return Path(user_data_dir("tunebench"), "tunebench.db")
 
 
 def file_of(url: URL) -> Path | None:

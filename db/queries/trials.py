@@ -11,7 +11,6 @@ from sqlalchemy import ColumnElement, and_, func, select
 
 from tunebench.db.connection.database import Database
 from tunebench.db.queries.rows import BestRow, TrialRow
-from tunebench.db.queries.selection import Selection, Tier, choose
 from tunebench.db.queries.statements import (
     CORRECT,
     everything_about,
@@ -25,7 +24,6 @@ from tunebench.db.queries.statements import (
 )
 from tunebench.db.schema.tables import DeviceRecord, ProblemRecord, StudyRecord, TrialRecord
 from tunebench.tuner.build import CompilerName
-from tunebench.tuner.device import Device
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import TrialStatus
 from tunebench.tuner.space import Value
@@ -33,11 +31,8 @@ from tunebench.tuner.space import Value
 __all__ = [
     "BestRow",
     "Order",
-    "Selection",
-    "Tier",
     "TrialRow",
     "best",
-    "best_for",
     "count_rows",
     "kernels_with_results",
     "trials",
@@ -83,31 +78,6 @@ def best(
     problems: dict[str, Problem] = {}
     with database.reading() as connection:
         return [BestRow(**fields_of(row, problems)) for row in connection.execute(query)]
-
-
-def best_for(
-    database: Database,
-    *,
-    kernel: str,
-    source_digest: str,
-    problem: Problem,
-    device: Device,
-    compiler: CompilerName | None = None,
-) -> Selection | None:
-    """The configuration to run a problem with on a device, as far as the database knows; None where it does not.
-
-    Raises:
-        DatabaseError: the database cannot be read, or holds what tunebench does not write.
-    """
-    rows = best(
-        database,
-        kernel=kernel,
-        source_digest=source_digest,
-        dtype=problem.dtype,
-        architecture=device.architecture,
-        compiler=compiler,
-    )
-    return choose(rows, problem, device)
 
 
 def trials(

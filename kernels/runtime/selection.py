@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import enum
+import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from tunebench.db.connection.database import open_database
-from tunebench.db.queries.trials import best_for
-from tunebench.kernels.runtime.shipped import find_shipped
+from tunebench.db.connection.location import require_default
+from tunebench.kernels.runtime.shipped import ShippedFile, ShippedFileError, files_of, is_stale, read_file
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import DatabaseError, DatabaseMissingError, EmptySpaceError
 from tunebench.tuner.kernel import Kernel
-from tunebench.tuner.problem import Problem
-from tunebench.tuner.space import Configuration
+from tunebench.tuner.problem import Problem, problem_distance
+from tunebench.tuner.result import CacheRegime
+from tunebench.tuner.space import Configuration, SearchSpace, Value
+
+if TYPE_CHECKING:
+    from tunebench.db.connection.database import Database
 
 
 class Tier(enum.StrEnum):
@@ -48,38 +53,152 @@ class Choice:
     reason: str
 
 
+@dataclass(frozen=True)
+class Offer:
+    """A configuration that was measured, and what it was measured for.
+
+    Attributes:
+        source: for people: where it is recorded, such as `trial 12`.
+        preference: among offers that fit a call equally well, the lowest is taken.
+    """
+
+    configuration: Mapping[str, Value]
+    problem: Problem
+    device: str
+    architecture: str
+    source: str
+    preference: tuple[float, ...] = ()
+
+    def choice(self, tier: Tier) -> Choice:
+        """To run under this configuration."""
+        reason = f"{self.source}, measured for {self.problem} on {self.device}"
+        return Choice(Configuration(self.configuration), tier, reason)
+
+
 def choices(kernel: Kernel, problem: Problem, device: Device) -> Iterator[Choice]:
     """What is known for a problem on a device, best first: one choice of each source that has any.
 
     A configuration from the database or a shipped file is used only where the kernel's space admits it for this
     problem: results say which configuration, never what to compile. What cannot be read is warned of and passed over.
     """
-    recorded = _recorded(kernel, problem, device)
-    if isinstance(recorded, Choice):
+    reason = "no result that fits is in the database"
+    offers: Sequence[Offer] = ()
+    try:
+        # Looked for before SQLAlchemy is imported, which takes longer than all the rest of a look-up.
+        require_default()
+        offers = _from_database(kernel, problem, device)
+    except DatabaseMissingError as missing:
+        reason = str(missing)
+    except DatabaseError as error:
+        reason = str(error)
+        warnings.warn(f"{kernel.name} runs without recorded results: {error}", RuntimeWarning, stacklevel=6)
+    recorded = choose_recorded(offers, kernel.space, problem, device)
+    if recorded is not None:
         yield recorded
-    if (shipped := find_shipped(kernel, problem, device)) is not None:
-        reason = f"shipped, measured for {shipped.result.problem} on {shipped.device}"
-        yield Choice(shipped.configuration, Tier.SHIPPED, reason)
-    reason = f"{recorded.reason}, cannot run here" if isinstance(recorded, Choice) else recorded
+        reason = f"{recorded.reason}, cannot run here"
+    shipped = choose_shipped(_from_files(kernel), kernel.space, problem, device)
+    if shipped is not None:
+        yield shipped
     try:
         yield Choice(kernel.space.default_for(problem, device), Tier.DEFAULT, reason)
     except EmptySpaceError as error:
         yield Choice(None, Tier.REFERENCE, str(error))
 
 
-def _recorded(kernel: Kernel, problem: Problem, device: Device) -> Choice | str:
-    """The database's best, or why there is none."""
-    try:
-        with open_database(read_only=True) as database:
-            found = best_for(database, kernel=kernel.name, source_digest=kernel.digest, problem=problem, device=device)
-    except DatabaseMissingError as missing:
-        return str(missing)
-    except DatabaseError as error:
-        warnings.warn(f"{kernel.name} runs without recorded results: {error}", RuntimeWarning, stacklevel=7)
-        return str(error)
-    if found is None:
-        return "no result that fits is in the database"
-    if not kernel.space.admits(found.configuration, problem, device):
-        return f"trial {found.row.trial_id} is not valid for this problem"
-    reason = f"trial {found.row.trial_id}, measured for {found.row.problem} on {found.row.device_name}"
-    return Choice(found.configuration, Tier(found.tier.value), reason)
+def choose_recorded(offers: Iterable[Offer], space: SearchSpace, problem: Problem, device: Device) -> Choice | None:
+    """The choice among what a database offers: this kind of device and there the nearest problem, else this very
+    problem on another device. The card's own uuid does not matter, only its name and architecture."""
+
+    def rank(offer: Offer) -> tuple[object, ...]:
+        return offer.device != device.name, problem_distance(offer.problem, problem), offer.preference
+
+    serving = [offer for offer in offers if offer.device == device.name or offer.problem == problem]
+    if (best := _best(serving, space, problem, device, rank)) is None:
+        return None
+    tier = Tier.ARCHITECTURE
+    if best.device == device.name:
+        tier = Tier.EXACT if best.problem == problem else Tier.NEAREST
+    return best.choice(tier)
+
+
+def choose_shipped(offers: Iterable[Offer], space: SearchSpace, problem: Problem, device: Device) -> Choice | None:
+    """The choice among what ships: the nearest problem, and for it this kind of device before another."""
+
+    def rank(offer: Offer) -> tuple[object, ...]:
+        return problem_distance(offer.problem, problem), offer.device != device.name, offer.device
+
+    best = _best(offers, space, problem, device, rank)
+    return None if best is None else best.choice(Tier.SHIPPED)
+
+
+def _best(
+    offers: Iterable[Offer],
+    space: SearchSpace,
+    problem: Problem,
+    device: Device,
+    rank: Callable[[Offer], tuple[Any, ...]],
+) -> Offer | None:
+    """The first offer by rank that the space admits, of those that differ from the call in the sizes alone."""
+    fitting = (
+        offer
+        for offer in offers
+        if offer.architecture == device.architecture and not math.isinf(problem_distance(offer.problem, problem))
+    )
+    return next((one for one in sorted(fitting, key=rank) if space.admits(one.configuration, problem, device)), None)
+
+
+def recorded_offers(
+    database: Database, kernel: str, source_digest: str, problem: Problem, device: Device
+) -> list[Offer]:
+    """What a database has for a call: the best of each problem and device.
+
+    Raises:
+        DatabaseError: the database cannot be read, or holds what tunebench does not write.
+    """
+    from tunebench.db.queries.trials import best
+
+    rows = best(
+        database,
+        kernel=kernel,
+        source_digest=source_digest,
+        dtype=problem.dtype,
+        architecture=device.architecture,
+    )
+    return [
+        Offer(
+            row.configuration,
+            row.problem,
+            row.device_name,
+            row.architecture,
+            f"trial {row.trial_id}",
+            # A confirmed one first, then cold caches (which is what a call in a larger program meets), then the newest.
+            (not row.confirmed, row.regime is not CacheRegime.COLD, -(row.confirmed_at or row.recorded_at).timestamp()),
+        )
+        for row in rows
+    ]
+
+
+def shipped_offers(files: Iterable[ShippedFile]) -> list[Offer]:
+    """What files of shipped results have, none of which is stale."""
+    return [
+        Offer(result.configuration, result.problem, file.device, file.architecture, "shipped")
+        for file in files
+        for result in file.results
+    ]
+
+
+def _from_database(kernel: Kernel, problem: Problem, device: Device) -> list[Offer]:
+    from tunebench.db.connection.database import open_database
+
+    with open_database(read_only=True) as database:
+        return recorded_offers(database, kernel.name, kernel.digest, problem, device)
+
+
+def _from_files(kernel: Kernel) -> list[Offer]:
+    files = []
+    for path in files_of(kernel):
+        try:
+            files.append(read_file(path))
+        except ShippedFileError as error:
+            warnings.warn(str(error), RuntimeWarning, stacklevel=7)
+    return shipped_offers(file for file in files if not is_stale(kernel, file))

@@ -7,38 +7,29 @@ which configuration, never what to compile.
 from __future__ import annotations
 
 import json
-import math
 import re
-import warnings
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
-from pydantic.dataclasses import dataclass as checked
-
-from tunebench.db.queries.selection import problem_distance
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import TunebenchError, UserError
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.search.warm_start import EarlierStudy, EarlierTrial, distance
-from tunebench.tuner.space import Configuration, SearchSpace
 
 FOLDER = "tuned"
 
 _GPU = "sm_"
-
-_STRICT = ConfigDict(extra="forbid", strict=True)
 
 
 class ShippedFileError(TunebenchError):
     """A file of shipped results that is not one."""
 
 
-@checked(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class ShippedResult:
     """The configuration that won for one problem, and how it was measured.
 
@@ -65,7 +56,7 @@ class ShippedResult:
         return Problem(self.axes, self.dtype, self.options)
 
 
-@checked(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class ShippedFile:
     """One kernel's results on one kind of device.
 
@@ -78,15 +69,6 @@ class ShippedFile:
     device: str
     architecture: str
     results: list[ShippedResult]
-
-
-@dataclass(frozen=True)
-class Shipped:
-    """A shipped result that serves a problem, and why this one."""
-
-    configuration: Configuration
-    result: ShippedResult
-    device: str
 
 
 def file_for(kernel: Kernel, device_name: str) -> Path:
@@ -102,18 +84,46 @@ def read_file(path: Path) -> ShippedFile:
         ShippedFileError: it cannot be read, or is not such a file.
     """
     try:
-        return _adapter().validate_json(path.read_bytes())
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ShippedFileError(f"{path}: not shipped results: {where}: {first['msg']}") from error
+        found: ShippedFile = _checked(ShippedFile, json.loads(path.read_bytes()), "")
+    except (ValueError, RecursionError) as error:
+        raise ShippedFileError(f"{path}: not shipped results: {error}") from error
     except OSError as error:
         raise ShippedFileError(f"{path}: cannot be read: {error.strerror}") from error
+    return found
 
 
-@cache
-def _adapter() -> TypeAdapter[ShippedFile]:
-    return TypeAdapter(ShippedFile)
+def _checked(kind: Any, value: Any, where: str) -> Any:
+    """A value from JSON as that type, which is checked all the way down.
+
+    By hand: the library that would do it takes longer to import than a look-up may take.
+
+    Raises:
+        ValueError: it is of another type; the message says where.
+    """
+    origin, arguments = get_origin(kind), get_args(kind)
+    expected: tuple[type, ...] = (origin or kind,)
+    if is_dataclass(kind):
+        expected = (dict,)
+    elif origin is UnionType:
+        expected = arguments
+    if type(value) not in expected and not (float in expected and type(value) is int):
+        names = " or ".join(one.__name__ for one in expected)
+        raise ValueError(f"{where.lstrip('.') or 'the file'}: {type(value).__name__} instead of {names}")
+    if type(value) is int and abs(value) >= 2**63:
+        raise ValueError(f"{where.lstrip('.')}: more than 64 bits")
+    if is_dataclass(kind):
+        hints = get_type_hints(kind)
+        if wrong := value.keys() ^ hints.keys():
+            name = min(wrong)
+            what = "is missing" if name in hints else "is not a field"
+            raise ValueError(f"{where}.{name}".lstrip(".") + f": {what}")
+        make: Any = kind
+        return make(**{name: _checked(hint, value[name], f"{where}.{name}") for name, hint in hints.items()})
+    if origin is list:
+        return [_checked(arguments[0], one, f"{where}.{number}") for number, one in enumerate(value)]
+    if origin is dict:
+        return {name: _checked(arguments[1], one, f"{where}.{name}") for name, one in value.items()}
+    return value
 
 
 def files_of(kernel: Kernel) -> list[Path]:
@@ -124,23 +134,6 @@ def files_of(kernel: Kernel) -> list[Path]:
 def is_stale(kernel: Kernel, file: ShippedFile) -> bool:
     """Whether a file belongs to another version of the kernel, so that it is not served."""
     return (file.kernel, file.digest) != (kernel.name, kernel.digest)
-
-
-def find_shipped(kernel: Kernel, problem: Problem, device: Device) -> Shipped | None:
-    """The shipped result that serves a problem best; None where none does.
-
-    On the same architecture: the problem itself before the nearest one (log-distance per axis, same dtype and options),
-    and this kind of device before another. Only members of the problem's valid space are served; a file that cannot be
-    read is warned of and passed over.
-    """
-    files = []
-    for path in files_of(kernel):
-        try:
-            files.append(read_file(path))
-        except ShippedFileError as error:
-            warnings.warn(str(error), RuntimeWarning, stacklevel=7)
-    fresh = [file for file in files if not is_stale(kernel, file)]
-    return choose_shipped(fresh, problem, device, kernel.space)
 
 
 def shipped_studies(kernel: Kernel, problem: Problem, device: Device) -> list[EarlierStudy]:
@@ -169,23 +162,6 @@ def shipped_studies(kernel: Kernel, problem: Problem, device: Device) -> list[Ea
     return studies
 
 
-def choose_shipped(
-    files: Iterable[ShippedFile], problem: Problem, device: Device, space: SearchSpace
-) -> Shipped | None:
-    """The pure decision behind `find_shipped`, over files that are not stale."""
-    offers = [
-        (distance, file.device != device.name, file.device, result)
-        for file in files
-        if file.architecture == device.architecture
-        for result in file.results
-        if not math.isinf(distance := problem_distance(result.problem, problem))
-    ]
-    for _, _, name, result in sorted(offers, key=lambda offer: offer[:3]):
-        if space.admits(result.configuration, problem, device):
-            return Shipped(Configuration(result.configuration), result, name)
-    return None
-
-
 def write_file(kernel: Kernel, device: str, architecture: str, results: Sequence[ShippedResult]) -> Path:
     """Write a kernel's results on a kind of device: sorted, so that a change shows as one.
 
@@ -198,10 +174,9 @@ def write_file(kernel: Kernel, device: str, architecture: str, results: Sequence
     kept = {result.problem.key: result for result in _still_good(kernel, path)}
     kept |= {result.problem.key: result for result in results}
     file = ShippedFile(kernel.name, kernel.digest, device, architecture, [kept[key] for key in sorted(kept)])
-    values: Any = _adapter().dump_python(file, mode="json")
     try:
         path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(values, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(asdict(file), indent=1, sort_keys=True) + "\n", encoding="utf-8")
     except OSError as error:
         raise UserError(f"{path}: cannot be written ({error.strerror}): ship from a checkout") from error
     return path

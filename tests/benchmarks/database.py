@@ -23,7 +23,8 @@ import typer
 from tunebench.db.connection.database import Database, open_database, upgrade_database
 from tunebench.db.connection.engine import for_writing, locate, make_engine
 from tunebench.db.entries.rows import device_row, environment_row, problem_row
-from tunebench.db.queries.trials import Order, best, best_for, trials
+from tunebench.db.queries.trials import Order, best, trials
+from tunebench.kernels.runtime.selection import recorded_offers
 from tunebench.tuner.device import Device, DeviceKind
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.problem import Problem
@@ -169,9 +170,7 @@ def questions(database: Database) -> Iterator[tuple[str, Callable[[], list[Any]]
     yield "best on a device", lambda: best(database, device="GPU 1")
     yield (
         "best for a call",
-        lambda: [
-            best_for(database, kernel="kernel_1", source_digest="source-1", problem=_problem(3), device=_device(2))
-        ],
+        lambda: [recorded_offers(database, "kernel_1", "source-1", _problem(3), _device(2))],
     )
     yield "newest trials", lambda: trials(database)
     yield "trials of a kernel", lambda: trials(database, kernel="kernel_1")

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tunebench.tuner.problem import Problem
+from tunebench.tuner.problem import Problem, size_distance
 from tunebench.tuner.space import ValidSpace, Value
 from tunebench.tuner.study.history import Carried
 
@@ -65,11 +65,15 @@ def distance(
 ) -> float:
     """How far an earlier study is from a new one: 1 for each factor of four in a size, and for everything else that is
     different (the dtype, the options, the kind of device, its architecture, the kernel's source)."""
-    both = problem.axes.keys() & other.axes.keys()
-    sizes = sum(abs(math.log(max(problem.axes[name], 0.5) / max(other.axes[name], 0.5), 4)) for name in both)
     others = len(problem.axes.keys() ^ other.axes.keys())
     others += (problem.dtype != other.dtype) + (problem.options != other.options)
-    return sizes + others + (not same_device) + (not same_architecture) + (not same_source)
+    return (
+        size_distance(problem, other) / math.log(4)
+        + others
+        + (not same_device)
+        + (not same_architecture)
+        + (not same_source)
+    )
 
 
 def carry_over(space: ValidSpace, studies: Sequence[EarlierStudy], most: int = MOST_CARRIED) -> list[Carried]:

@@ -29,9 +29,9 @@ from tunebench.db.queries.data_frames import flat_values
 from tunebench.db.queries.one_trial import trial_details
 from tunebench.db.queries.selectors import parse_selector, select_best
 from tunebench.db.queries.sql import ask
-from tunebench.db.queries.trials import Order, best, best_for, count_rows, kernels_with_results, trials
+from tunebench.db.queries.trials import Order, best, count_rows, kernels_with_results, trials
 from tunebench.db.upkeep.check import inspect_database, statistics
-from tunebench.kernels.runtime.selection import Tier, choices
+from tunebench.kernels.runtime.selection import Tier, choices, recorded_offers
 from tunebench.kernels.scalar_mul.model import ModelNew
 from tunebench.tuner.build import CompilerName
 from tunebench.tuner.device import find_device
@@ -44,9 +44,7 @@ READERS: tuple[Callable[[Database], object], ...] = (
     lambda database: [flat_values(row) for row in trials(database, limit=None)],
     lambda database: trials(database, tunables={"block": 64}, order=Order.FASTEST),
     best,
-    lambda database: best_for(
-        database, kernel=STUDY.kernel, source_digest=STUDY.source_digest, problem=PROBLEM, device=H200
-    ),
+    lambda database: recorded_offers(database, STUDY.kernel, STUDY.source_digest, PROBLEM, H200),
     lambda database: [trial_details(database, number) for number in (1, 2, 3)],
     count_rows,
     kernels_with_results,

@@ -23,11 +23,12 @@ from tunebench.db.exchange.merge import merge_databases
 from tunebench.db.queries.one_trial import trial_details
 from tunebench.db.queries.selectors import parse_selector, select_best
 from tunebench.db.queries.studies import newest_comparison
-from tunebench.db.queries.trials import Order, best, best_for, trials
+from tunebench.db.queries.trials import Order, best, trials
 from tunebench.db.queries.warm_start import earlier_studies
 from tunebench.db.upkeep.check import TrialCount, inspect_database, statistics
 from tunebench.db.upkeep.optuna_mirror import TRIAL_ATTRIBUTE, publish
 from tunebench.db.upkeep.prune import Pruning, prune
+from tunebench.kernels.runtime.selection import recorded_offers
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.recordings import load_spaces
 from tunebench.studies.report.gather import gather
@@ -66,10 +67,8 @@ def test_the_next_best_wins_and_in_the_end_nothing(database: Database, log: Stud
         for number in refused:
             log.refuse(number, FOUND)
         assert best_numbers(database) == left
-        chosen = best_for(
-            database, kernel=STUDY.kernel, source_digest=STUDY.source_digest, problem=PROBLEM, device=H200
-        )
-        assert (chosen and chosen.row.number) == (left[0] if left else None)
+        offers = recorded_offers(database, STUDY.kernel, STUDY.source_digest, PROBLEM, H200)
+        assert [offer.configuration for offer in offers] == [configuration(number) for number in left]
         with database.reading() as connection:
             assert list(connection.scalars(text("SELECT number FROM best"))) == left
             board = connection.scalars(text("SELECT number FROM leaderboard ORDER BY place"))

@@ -1,6 +1,7 @@
 """Results that ship with a kernel: which of them is served, and that those in the repository are served at all."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,14 +10,13 @@ from sample_kernel import WriteKernel
 from sample_results import A100, H100, H200
 
 from tunebench.kernels.runtime.registry import kernel_names, load_model
-from tunebench.kernels.runtime.selection import Tier, choices
+from tunebench.kernels.runtime.selection import Tier, choices, choose_shipped, shipped_offers
 from tunebench.kernels.runtime.shipped import (
     ShippedFile,
     ShippedFileError,
     ShippedResult,
     file_for,
     files_of,
-    find_shipped,
     is_stale,
     read_file,
     write_file,
@@ -27,6 +27,7 @@ from tunebench.tuner.device import Device
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Problem
+from tunebench.tuner.space import Configuration
 
 STUDIES = Path(__file__).parents[3] / "studies" / "files" / "shipped"
 
@@ -100,10 +101,11 @@ def test_only_members_of_the_valid_space_are_served(kernel: Kernel) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "Invalid JSON"),
-        ("[]", "Input should be"),
-        ('{"kernel": "weigh"}', "digest: Field required"),
-        ("\x00", "Invalid JSON"),
+        ("{", "Expecting property name"),
+        ("[]", "the file: list instead of dict"),
+        ('{"kernel": "weigh"}', "architecture: is missing"),
+        ("\x00", "Expecting value"),
+        ("[" * 100_000, "maximum recursion depth exceeded"),
     ],
 )
 def test_a_file_that_is_none_is_warned_of_and_passed_over(kernel: Kernel, text: str, message: str) -> None:
@@ -114,6 +116,28 @@ def test_a_file_that_is_none_is_warned_of_and_passed_over(kernel: Kernel, text: 
         read_file(bad)
     with pytest.warns(RuntimeWarning, match="bad.json: not shipped results"):
         assert block_size_for(kernel, 1000, H200) == 32
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("axes", {"n": 10**400}, "results.0.axes.n: more than 64 bits"),
+        ("axes", {"n": 1.0}, "results.0.axes.n: float instead of int"),
+        ("axes", {"n": True}, "results.0.axes.n: bool instead of int"),
+        ("axes", [1], "results.0.axes: list instead of dict"),
+        ("speedups", {"reference": ["2"]}, "results.0.speedups.reference.0: str instead of float"),
+        ("error_multiple", "1", "results.0.error_multiple: str instead of float or NoneType"),
+        ("configuration", {"block_size": None}, "block_size: NoneType instead of bool or int or float or str"),
+        ("another", 1, "results.0.another: is not a field"),
+    ],
+)
+def test_a_field_that_is_wrong_is_named(kernel: Kernel, field: str, value: object, message: str) -> None:
+    path = write_file(kernel, H200.name, H200.architecture, [result(1000, 32)])
+    values = json.loads(path.read_text(encoding="utf-8"))
+    values["results"][0][field] = value
+    path.write_text(json.dumps(values), encoding="utf-8")
+    with pytest.raises(ShippedFileError, match=re.escape(message)):
+        read_file(path)
 
 
 def test_writing_keeps_other_problems_of_the_same_kernel_and_is_the_same_text_again(kernel: Kernel) -> None:
@@ -148,8 +172,8 @@ def test_what_the_repository_ships_is_of_its_kernels_as_they_are(name: str) -> N
         assert path == file_for(kernel, file.device)
         device = replace(H200, name=file.device, architecture=file.architecture, max_shared_bytes=232_448)
         for one in file.results:
-            served = find_shipped(kernel, one.problem, device)
-            assert served is not None and served.result == one
+            served = choose_shipped(shipped_offers([file]), kernel.space, one.problem, device)
+            assert served is not None and served.configuration == Configuration(one.configuration)
 
 
 @pytest.mark.parametrize("name", kernel_names())

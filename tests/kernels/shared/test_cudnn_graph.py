@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tunebench.kernels.conv_min_add_mul.model import SPACE, ModelNew
-from tunebench.kernels.runtime.shipped import ShippedFile, ShippedResult, choose_shipped
+from tunebench.kernels.runtime.selection import choose_shipped, shipped_offers
+from tunebench.kernels.runtime.shipped import ShippedFile, ShippedResult
 from tunebench.kernels.shared import cudnn_graph
 from tunebench.kernels.shared.cudnn_graph import Convolution
 from tunebench.studies.doctor import examine
@@ -116,8 +117,8 @@ def served() -> object:
     kernel = ModelNew.kernel
     results = [shipped("graph_fp16", AXES["batch"]), shipped("tf32", 64)]
     file = ShippedFile(kernel.name, kernel.digest, HOPPER.name, HOPPER.architecture, results)
-    found = choose_shipped([file], problem, HOPPER, SPACE)
-    return found and found.configuration["convolution"]
+    found = choose_shipped(shipped_offers([file]), SPACE, problem, HOPPER)
+    return found and found.configuration and found.configuration["convolution"]
 
 
 @pytest.mark.usefixtures("installed")
