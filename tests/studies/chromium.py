@@ -59,6 +59,10 @@ class Page:
             states = self._driver.execute_script(_STATES)
         return states
 
+    def screenshot(self, file: Path) -> None:
+        """Write what the window shows as a PNG."""
+        self._driver.save_screenshot(str(file))
+
     def complaints(self) -> list[str]:
         """What the browser's console has had to say since it was asked the last time."""
         return [entry["message"] for entry in self._driver.get_log("browser")]  # type: ignore[no-untyped-call]
