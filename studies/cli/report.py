@@ -35,7 +35,7 @@ def report(
     if not data.studies:
         print("no trials of that are recorded, so there is nothing to show", file=sys.stderr)
         if as_json:
-            print_json({"file": None, "bytes": 0, "studies": []})
+            print_json({"file": None, "bytes": 0, "studies": [], "sections": []})
         raise typer.Exit(1)
 
     from tunebench.studies.report.page import render, write
@@ -43,8 +43,10 @@ def report(
     html = render(data)
     write(html, output)
     size = len(html.encode())
-    numbers = [entry.row.study_id for entry in data.studies]
+    numbers = [summary.row.study_id for summary in data.overview]
+    sections = [study.row.study_id for study in data.studies]
     if as_json:
-        print_json({"file": str(output), "bytes": size, "studies": numbers})
+        print_json({"file": str(output), "bytes": size, "studies": numbers, "sections": sections})
     else:
-        print(f"{output}: {counted(len(numbers))}, {size / 1e6:.1f} MB, opens in any browser without a network")
+        some = f" ({len(sections)} of them in full)" if len(sections) < len(numbers) else ""
+        print(f"{output}: {counted(len(numbers))}{some}, {size / 1e6:.1f} MB, opens in any browser without a network")

@@ -29,7 +29,7 @@ _LONGEST_REASON = 160
 
 
 @dataclass(frozen=True)
-class Refusal:
+class RefusalCount:
     """Trials that failed alike.
 
     Attributes:
@@ -160,7 +160,7 @@ def importances(trials: Sequence[TrialRow]) -> dict[str, float]:
     return {name: value / total for name, value in ranked} if total > 0 else {}
 
 
-def refusals(trials: Iterable[TrialRow]) -> list[Refusal]:
+def refusals(trials: Iterable[TrialRow]) -> list[RefusalCount]:
     """Trials that were not timed, by status and reason, the most frequent first.
 
     Reasons that differ in their numbers only (an error figure, an index, a line of the source) are one.
@@ -170,7 +170,7 @@ def refusals(trials: Iterable[TrialRow]) -> list[Refusal]:
         if not trial.status.timed:
             groups.setdefault((trial.status, _NUMBERS.sub("0", _first_line(trial.message))), []).append(trial)
     found = [
-        Refusal(status, _first_line(group[0].message), len(group), group[0].number)
+        RefusalCount(status, _first_line(group[0].message), len(group), group[0].number)
         for (status, _), group in groups.items()
     ]
     return sorted(found, key=lambda refusal: (-refusal.count, refusal.trial))

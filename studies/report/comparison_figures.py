@@ -10,6 +10,7 @@ from plotly.subplots import make_subplots
 
 from tunebench.db.queries.studies import ComparisonRow, ContenderRow
 from tunebench.studies.report.figures import Figure
+from tunebench.studies.report.gather import StudySummary
 from tunebench.studies.report.style import (
     COLOURS,
     DASHES,
@@ -33,9 +34,10 @@ _FAR_OUT = 8.0
 """A sample so many interquartile ranges above the third quartile is drawn at the edge."""
 
 
-def speed_ups(comparison: ComparisonRow) -> Figure | None:
-    """How many times faster the best is than each baseline, with intervals."""
-    ratios = {name: ratio for name, ratio in comparison.speed_ups.items() if name != Baseline.COPY}
+def speed_ups(summary: StudySummary) -> Figure | None:
+    """How many times faster the best is than each baseline, with intervals; None where nothing was compared."""
+    found = summary.comparison.speed_ups if summary.comparison else {}
+    ratios = {name: ratio for name, ratio in found.items() if name != Baseline.COPY}
     ratios = dict(sorted(ratios.items(), key=lambda item: _place(item[0])))
     if not ratios:
         return None
@@ -61,7 +63,10 @@ def speed_ups(comparison: ComparisonRow) -> Figure | None:
     end = min(max(ratio.high for ratio in ratios.values()), 2 * max(1.0, *(ratio.value for ratio in ratios.values())))
     plot.update_xaxes(title_text="times as fast", range=[0, 1.05 * max(end, 1.0)])
     plot.update_yaxes(autorange="reversed", type="category")
-    words = "; ".join(f"{ratio_text(ratio)} over the {name}, {verdict_text(ratio)}" for name, ratio in ratios.items())
+    words = "; ".join(
+        f"{ratio_text(ratio)} over the {name}, {verdict_text(summary.decision(name) or ratio.decision)}"
+        for name, ratio in ratios.items()
+    )
     one = next(iter(ratios.values()))
     return Figure(
         "speed-ups",

@@ -20,7 +20,8 @@ from tunebench.kernels.runtime.registry import kernel_names, load_model
 from tunebench.tuner.errors import DatabaseError, UnknownNameError, UserError
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Work
-from tunebench.tuner.result import TrialStatus
+from tunebench.tuner.result import CONTROL, Baseline, Decision, TrialStatus
+from tunebench.tuner.timing.statistics import control_ratio
 
 _SMALLEST, _LARGEST = 1e-9, 1e12
 """No time in milliseconds and no speed-up is beyond these: a femtosecond, and thirty years."""
@@ -28,25 +29,71 @@ _SMALLEST, _LARGEST = 1e-9, 1e12
 _LARGEST_WORK = 10**24
 
 
+_MOST_ROWS = 500
+"""A table of more studies than this is no overview."""
+
+_MOST_SECTIONS = 40
+"""A page with more sections than this takes a browser seconds to open."""
+
+_MOST_TRIALS = 50_000
+"""So many trials are read for all sections together, which takes some 250 MB of memory while the page is made."""
+
+
+@dataclass(frozen=True)
+class StudySummary:
+    """What the overview says of a study.
+
+    Attributes:
+        comparison: the newest; None where the study was never concluded.
+        best_ms: the winner's median in the comparison; the fastest as screened where there was none, and None where no
+            variant was correct.
+    """
+
+    row: StudyRow
+    comparison: ComparisonRow | None
+    best_ms: float | None
+
+    def decision(self, baseline: str) -> Decision | None:
+        """What the comparison with a baseline says; None where there was none.
+
+        Rounds that told two copies of one model apart decide nothing.
+        """
+        if self.comparison is None or baseline not in self.comparison.speed_ups:
+            return None
+        samples = {contender.name: contender.samples_ms for contender in self.comparison.contenders}
+        pivot = next((name for name in (Baseline.DEFAULT, Baseline.REFERENCE) if samples.get(name)), None)
+        if pivot and samples.get(CONTROL) and control_ratio(samples, pivot).decision is not Decision.TIE:
+            return Decision.TIE
+        return self.comparison.speed_ups[baseline].decision
+
+
 @dataclass(frozen=True)
 class StudyData:
     """One study with everything that its section shows.
 
     Attributes:
-        trials: by number.
-        comparison: the newest; None where the study was never concluded.
+        trials: by number; the newest ones where there are too many to read.
         work: what the problem must move and compute; None where that is not known.
         work_missing: why not; empty where it is known.
         kernel: the kernel as it is now, where its source is the study's; None otherwise.
     """
 
-    row: StudyRow
+    summary: StudySummary
     trials: tuple[TrialRow, ...]
-    comparison: ComparisonRow | None
     environments: tuple[EnvironmentRow, ...]
     work: Work | None
     work_missing: str
     kernel: Kernel | None
+
+    @property
+    def row(self) -> StudyRow:
+        """The study's own facts."""
+        return self.summary.row
+
+    @property
+    def comparison(self) -> ComparisonRow | None:
+        """The newest; None where the study was never concluded."""
+        return self.summary.comparison
 
     @property
     def timed(self) -> list[TrialRow]:
@@ -78,16 +125,23 @@ class ReportData:
 
     Attributes:
         database: as messages call it.
+        overview: every study of the report; the most recent ones where there are too many for a table.
+        studies: those of them that have a section.
+        unlisted: how many studies would be in the overview too, were there room.
         older: studies of the same things with less recent trials, which are left out.
     """
 
     database: str
+    overview: tuple[StudySummary, ...]
     studies: tuple[StudyData, ...]
+    unlisted: int
     older: tuple[StudyRow, ...]
 
 
 def gather(database: Database, targets: Sequence[str] = (), study_ids: Sequence[int] = ()) -> ReportData:
     """Everything a report shows.
+
+    The most recent studies have a section each, as many as a page and the memory have room for.
 
     Args:
         targets: names or folders of kernels; none for every kernel with results.
@@ -102,10 +156,31 @@ def gather(database: Database, targets: Sequence[str] = (), study_ids: Sequence[
     kernels = _kernels(database, targets)
     found = studies(database, kernels=list(kernels) if targets else None, study_ids=study_ids or None)
     _require_found(found, study_ids)
-    newest = list(found) if study_ids else _newest(found)
-    older = [row for row in found if row not in newest]
-    sections = tuple(_study_data(database, row, kernels.get(row.kernel)) for row in newest)
-    return ReportData(database.name, sections, tuple(older))
+    newest = found if study_ids else _newest(found)
+    chosen = {row.study_id for row in newest}
+    older = [row for row in found if row.study_id not in chosen]
+    recent = sorted(newest, key=lambda row: row.last_at, reverse=True)[:_MOST_ROWS]
+    listed = {row.study_id for row in recent}
+    in_full = _with_room(recent)
+    overview = tuple(_summary(database, row) for row in newest if row.study_id in listed)
+    sections = tuple(
+        _study_data(database, summary, kernels.get(summary.row.kernel))
+        for summary in overview
+        if summary.row.study_id in in_full
+    )
+    return ReportData(database.name, overview, sections, len(newest) - len(overview), tuple(older))
+
+
+def _with_room(recent: Sequence[StudyRow]) -> set[int]:
+    """The studies that have a section: the most recent ones, until the page or the memory is full."""
+    chosen: set[int] = set()
+    trials_read = 0
+    for row in recent[:_MOST_SECTIONS]:
+        trials_read += row.trials
+        if chosen and trials_read > _MOST_TRIALS:
+            break
+        chosen.add(row.study_id)
+    return chosen
 
 
 def _kernels(database: Database, targets: Sequence[str]) -> dict[str, Kernel | None]:
@@ -145,19 +220,26 @@ def _newest(found: Sequence[StudyRow]) -> list[StudyRow]:
     return list(kept.values())
 
 
-def _study_data(database: Database, row: StudyRow, kernel: Kernel | None) -> StudyData:
-    work, missing = _work(row, kernel)
-    newest_first = trials(database, study_id=row.study_id, order=Order.NEWEST, limit=None)
+def _summary(database: Database, row: StudyRow) -> StudySummary:
     comparison = newest_comparison(database, row.study_id)
-    times = [trial.median_ms for trial in newest_first if trial.median_ms is not None]
     if comparison is not None:
-        times += [time for contender in comparison.contenders for time in (contender.median_ms, *contender.samples_ms)]
-        times += [part for ratio in comparison.speed_ups.values() for part in (ratio.value, ratio.low, ratio.high)]
-    _require_plausible(times, row)
+        times = [time for contender in comparison.contenders for time in (contender.median_ms, *contender.samples_ms)]
+        ratios = comparison.speed_ups.values()
+        _require_plausible([*times, *(part for ratio in ratios for part in (ratio.value, ratio.low, ratio.high))], row)
+        if best := comparison.contender("best"):
+            return StudySummary(row, comparison, best.median_ms)
+    fastest = trials(database, study_id=row.study_id, order=Order.FASTEST, limit=1)
+    return StudySummary(row, comparison, fastest[0].median_ms if fastest else None)
+
+
+def _study_data(database: Database, summary: StudySummary, kernel: Kernel | None) -> StudyData:
+    row = summary.row
+    work, missing = _work(row, kernel)
+    newest_first = trials(database, study_id=row.study_id, order=Order.NEWEST, limit=_MOST_TRIALS)
+    _require_plausible([trial.median_ms for trial in newest_first if trial.median_ms is not None], row)
     return StudyData(
-        row=row,
+        summary=summary,
         trials=tuple(reversed(newest_first)),
-        comparison=comparison,
         environments=tuple(environments(database, row.study_id)),
         work=work,
         work_missing=missing,

@@ -1,5 +1,6 @@
 "use strict";
-// Draws each plot when it comes near the window; a report of many studies opens as fast as one of few.
+// Opens a study when a link leads to it, and draws each plot when it comes near the window: a report of many studies opens
+// as fast as one of few. For printing, everything is opened and drawn.
 (() => {
   const config = {
     responsive: true,
@@ -52,5 +53,27 @@
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
     for (const element of plots) if (element.dataset.state === "drawn") Plotly.relayout(element, themed());
   });
-  window.addEventListener("beforeprint", () => plots.forEach(draw));
+  const studies = Array.from(document.querySelectorAll("details.study"));
+  const follow = () => {
+    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const study = target && target.closest("details.study");
+    if (!study) return;
+    study.open = true;
+    target.scrollIntoView();
+  };
+  window.addEventListener("hashchange", follow);
+  document.addEventListener("click", (event) => {
+    // The address does not change when the same link is followed again.
+    if (event.target.closest('a[href^="#"]')) setTimeout(follow);
+  });
+  follow();
+  let folded = [];
+  window.addEventListener("beforeprint", () => {
+    folded = studies.filter((study) => !study.open);
+    for (const study of folded) study.open = true;
+    plots.forEach(draw);
+  });
+  window.addEventListener("afterprint", () => {
+    for (const study of folded) study.open = false;
+  });
 })();

@@ -31,14 +31,15 @@ def render(report: ReportData) -> str:
     environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined)
     environment.filters["plot_json"] = plot_json
     script, plotly = (_HERE / "page.js").read_text(encoding="utf-8"), get_plotlyjs()
-    kernels = sorted({study.row.kernel for study in report.studies})
+    kernels = sorted({summary.row.kernel for summary in report.overview})
+    in_full = {study.row.study_id for study in report.studies}
     return environment.get_template("page.html.jinja").render(
         title="tunebench report: " + (", ".join(kernels) if len(kernels) <= 4 else f"{len(kernels)} kernels"),
-        introduction=f"{len(report.studies)} {'study' if len(report.studies) == 1 else 'studies'} from "
+        introduction=f"{len(report.overview)} {'study' if len(report.overview) == 1 else 'studies'} from "
         f"{Path(report.database).name}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, tunebench {__version__}.",
         version=__version__,
         columns=OVERVIEW_COLUMNS,
-        rows=[overview_row(study) for study in report.studies],
+        rows=[overview_row(summary, has_section=summary.row.study_id in in_full) for summary in report.overview],
         left_out=_left_out(report),
         views=[study_view(study) for study in report.studies],
         style=(_HERE / "page.css").read_text(encoding="utf-8"),
@@ -79,9 +80,18 @@ def _digest(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _left_out(report: ReportData) -> str:
-    if not report.older:
-        return ""
-    numbers = ", ".join(str(row.study_id) for row in report.older[:12])
-    more = ", …" if len(report.older) > 12 else ""
-    return f"Older studies of the same problems are left out ({numbers}{more}); --study NUMBER shows one."
+def _left_out(report: ReportData) -> list[str]:
+    """What the report does not show, and how to see it."""
+    texts = []
+    if without := len(report.overview) - len(report.studies):
+        texts.append(
+            f"The {len(report.studies)} most recent studies have a section below; {without:,} others are in this table "
+            "only."
+        )
+    if report.unlisted:
+        texts.append(f"{report.unlisted:,} studies that are less recent are not in this table.")
+    if report.older:
+        numbers = ", ".join(str(row.study_id) for row in report.older[:12])
+        more = ", …" if len(report.older) > 12 else ""
+        texts.append(f"Older studies of the same problems are left out ({numbers}{more}).")
+    return [*texts, "tunebench report --study NUMBER shows one."] if texts else []

@@ -131,9 +131,9 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f} %" if share >= 0.001 or share == 0 else "< 0.1 %"
 
 
-def verdict_text(ratio: Ratio) -> str:
+def verdict_text(decision: Decision) -> str:
     """What a speed-up says once its interval is taken seriously."""
-    return "a tie" if ratio.decision is Decision.TIE else ratio.decision.value
+    return "a tie" if decision is Decision.TIE else decision.value
 
 
 def log_ticks(low: float, high: float) -> list[float]:

@@ -7,18 +7,19 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from itertools import combinations
 
+from tunebench.db.queries.studies import StudyRow
 from tunebench.db.queries.trials import TrialRow
 from tunebench.studies.report import comparison_figures, figures
 from tunebench.studies.report.analysis import (
     ENOUGH_FOR_IMPORTANCE,
-    Refusal,
+    RefusalCount,
     grid,
     importances,
     marginals,
     refusals,
 )
 from tunebench.studies.report.figures import Figure
-from tunebench.studies.report.gather import StudyData
+from tunebench.studies.report.gather import StudyData, StudySummary
 from tunebench.studies.report.style import bytes_text, fixed, ratio_text, share_text, time_unit, verdict_text
 from tunebench.tuner.result import Baseline, TrialStatus
 
@@ -83,36 +84,39 @@ class Part:
 
 @dataclass(frozen=True)
 class StudyView:
-    """A study's section."""
+    """A study's section.
+
+    Attributes:
+        gist: what is seen of it while it is folded, beside its title.
+    """
 
     anchor: str
     title: str
+    gist: str
     subtitle: str
     notes: tuple[str, ...]
     tiles: tuple[Tile, ...]
     parts: tuple[Part, ...]
 
 
-OVERVIEW_COLUMNS = (
-    *("kernel", "problem", "device", "best", "over reference", "over default", "of copy rate", "verified", "refused"),
-)
+OVERVIEW_COLUMNS = ("kernel", "problem", "device", "best", "over reference", "verdict", "over default", "trials")
 
 
-def overview_row(study: StudyData) -> tuple[Cell, ...]:
+def overview_row(summary: StudySummary, *, has_section: bool) -> tuple[Cell, ...]:
     """The study's row in the table at the top."""
-    row, ratios = study.row, study.comparison.speed_ups if study.comparison else {}
-    best_ms = _best_ms(study)
-    speed_ups = [ratios.get(name) for name in (Baseline.REFERENCE, Baseline.DEFAULT)]
-    copy = ratios.get(Baseline.COPY)
+    row, ratios = summary.row, summary.comparison.speed_ups if summary.comparison else {}
+    reference, default = (ratios.get(name) for name in (Baseline.REFERENCE, Baseline.DEFAULT))
+    decision = summary.decision(Baseline.REFERENCE)
+    best = "none" if summary.best_ms is None else time_unit(summary.best_ms).text(summary.best_ms)
     return (
-        Cell(row.kernel, link=_anchor(study)),
+        Cell(row.kernel, link=_anchor(row) if has_section else ""),
         Cell(str(row.problem)),
         Cell(row.device.name),
-        Cell(time_unit(best_ms).text(best_ms) if best_ms else "none", "number"),
-        *(Cell(ratio_text(ratio) if ratio else "", "number") for ratio in speed_ups),
-        Cell(share_text(copy) if copy else "", "number"),
-        Cell(f"{len(study.timed):,} of {len(study.trials):,}", "number"),
-        Cell(str(_refused(study)), "number"),
+        Cell(best, "number"),
+        Cell(ratio_text(reference) if reference else "", "number"),
+        Cell("not concluded" if decision is None else verdict_text(decision)),
+        Cell(ratio_text(default) if default else "", "number"),
+        Cell(f"{row.trials:,}", "number"),
     )
 
 
@@ -138,8 +142,9 @@ def study_view(study: StudyData) -> StudyView:
         _environment_part(study),
     )
     return StudyView(
-        anchor=_anchor(study),
+        anchor=_anchor(row),
         title=f"{row.kernel}: {row.problem}",
+        gist=_gist(study.summary),
         subtitle=f"Study {row.study_id} on {row.device.name}, built by {row.compiler}, searched by {row.sampler} with "
         f"seed {row.seed}, {_moment(row.begun_at)} to {_moment(row.last_at)}.",
         notes=_notes(study),
@@ -148,8 +153,16 @@ def study_view(study: StudyData) -> StudyView:
     )
 
 
-def _anchor(study: StudyData) -> str:
-    return f"study-{study.row.study_id}"
+def _anchor(row: StudyRow) -> str:
+    return f"study-{row.study_id}"
+
+
+def _gist(summary: StudySummary) -> str:
+    decision = summary.decision(Baseline.REFERENCE)
+    if summary.comparison is None or decision is None:
+        return f"{summary.row.device.name}: not concluded"
+    ratio = summary.comparison.speed_ups[Baseline.REFERENCE]
+    return f"{summary.row.device.name}: {ratio_text(ratio)} over the reference, {verdict_text(decision)}"
 
 
 def _moment(moment: datetime) -> str:
@@ -160,14 +173,10 @@ def _refused(study: StudyData) -> int:
     return len(study.trials) - len(study.timed)
 
 
-def _best_ms(study: StudyData) -> float | None:
-    """The winner's median in the comparison; the fastest as screened where there was none."""
-    best = study.comparison.contender("best") if study.comparison else None
-    return best.median_ms if best else study.best.median_ms if study.best else None
-
-
 def _notes(study: StudyData) -> tuple[str, ...]:
     notes = []
+    if len(study.trials) < study.row.trials:
+        notes.append(f"Only the newest {len(study.trials):,} of {study.row.trials:,} trials are shown here.")
     if not study.correct:
         notes.append("No variant of this study was correct.")
     elif study.comparison is None:
@@ -183,7 +192,7 @@ def _tiles(study: StudyData) -> list[Tile]:
     tiles = []
     if study.best is not None:
         tiles.append(Tile("best configuration", str(study.best.configuration), f"trial {study.best.number}", wide=True))
-    if best_ms := _best_ms(study):
+    if best_ms := study.summary.best_ms:
         note = "median of the final comparison" if study.comparison else "as screened, not confirmed"
         tiles.append(Tile("best time", time_unit(best_ms).text(best_ms), note))
     ratios = study.comparison.speed_ups if study.comparison else {}
@@ -194,7 +203,7 @@ def _tiles(study: StudyData) -> list[Tile]:
                 Tile(
                     "over torch.compile" if baseline is Baseline.COMPILED else f"over the {baseline}",
                     value,
-                    f"{interval}, {verdict_text(ratio)}",
+                    f"{interval}, {verdict_text(study.summary.decision(baseline) or ratio.decision)}",
                 )
             )
     if copy := ratios.get(Baseline.COPY):
@@ -222,7 +231,7 @@ def _comparison_part(study: StudyData) -> Part:
     comparison = study.comparison
     if comparison is None:
         return Part("comparison", "Speed-ups and roofline", ("Nothing to show: this study was not concluded.",))
-    bars = comparison_figures.speed_ups(comparison)
+    bars = comparison_figures.speed_ups(study.summary)
     roof = comparison_figures.roofline(comparison, study.work) if study.work else None
     texts: tuple[str, ...] = ()
     if study.work is None:
@@ -264,7 +273,7 @@ def _outcome_part(study: StudyData) -> Part:
     return Part("refusals", "Refused variants", texts, (figures.outcomes(study),), tables=tables)
 
 
-def _reasons_table(reasons: Sequence[Refusal]) -> Table:
+def _reasons_table(reasons: Sequence[RefusalCount]) -> Table:
     rows = [
         (
             Cell(str(refusal.count), "number"),

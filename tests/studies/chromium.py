@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import shutil
 import time
 from collections.abc import Iterator
@@ -38,6 +39,14 @@ class Page:
         answer: object = self._driver.execute_script(f"return {expression}")
         return answer
 
+    def wait_for(self, expression: str) -> bool:
+        """Wait until a JavaScript expression is true."""
+        deadline = time.monotonic() + _DRAW_SECONDS
+        while not self.ask(expression):
+            assert time.monotonic() < deadline, f"{expression} stays {self.ask(expression)}"
+            time.sleep(0.05)
+        return True
+
     def resize(self, width: int, height: int) -> None:
         """Give the page a window of that size in CSS pixels, below the browser's own minimum too."""
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
@@ -49,7 +58,12 @@ class Page:
         self._driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
     def draw_all(self, width: int) -> list[str]:
-        """Make the window as high as the page, which brings every plot into view; their states in the end."""
+        """Open every study, and make the window as high as the page, which brings every plot into view.
+
+        Returns:
+            the plots' states in the end.
+        """
+        self._driver.execute_script("document.querySelectorAll('details').forEach(study => { study.open = true; })")
         self.resize(width, 900)
         self.resize(width, int(str(self.ask("document.documentElement.scrollHeight"))))
         deadline = time.monotonic() + _DRAW_SECONDS
@@ -58,6 +72,15 @@ class Page:
             time.sleep(0.1)
             states = self._driver.execute_script(_STATES)
         return states
+
+    def follow(self, place: str) -> None:
+        """Click on the first link to a place on the page."""
+        self._driver.find_element("css selector", f'a[href="#{place}"]').click()
+
+    def print(self) -> bytes:
+        """The page as a PDF, as the browser prints it."""
+        printed: dict[str, str] = self._driver.execute_cdp_cmd("Page.printToPDF", {})
+        return base64.b64decode(printed["data"])
 
     def screenshot(self, file: Path) -> None:
         """Write what the window shows as a PNG."""
@@ -74,12 +97,13 @@ class Chromium:
     def __init__(self, driver: webdriver.Chrome) -> None:
         self._driver = driver
 
-    def open(self, file: Path) -> Page:
-        """Open a file in a window of 1280 by 700 that prefers a light scheme."""
+    def open(self, file: Path, place: str = "") -> Page:
+        """Open a file, at a place of the page, in a window of 1280 by 700 that prefers a light scheme."""
         page = Page(self._driver)
         page.resize(1280, 700)
         page.prefer("light")
-        self._driver.get(file.as_uri())
+        self._driver.get("about:blank")  # else the same page at another place is not opened again
+        self._driver.get(file.as_uri() + (f"#{place}" if place else ""))
         return page
 
 

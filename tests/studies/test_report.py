@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,12 @@ from html_outline import Outline
 from sample_kernel import MODEL, REFERENCE, SOURCE
 
 from tunebench.db.connection.database import open_database
-from tunebench.db.queries.studies import newest_comparison, studies
+from tunebench.db.queries.studies import ContenderRow, newest_comparison, studies
+from tunebench.studies.report import gather as gathering
 from tunebench.studies.report.gather import StudyData, gather
 from tunebench.studies.report.page import render, write
 from tunebench.studies.report.style import ratio_text, share_text, time_unit
+from tunebench.studies.report.view import overview_row
 from tunebench.studies.tune import request_of, resolve, tune
 from tunebench.tuner.build import CompilerName
 from tunebench.tuner.device import find_device
@@ -30,6 +33,8 @@ from tunebench.tuner.errors import UnknownNameError, UserError
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import (
     Baseline,
+    Decision,
+    Ratio,
     TrialResult,
     TrialStatus,
 )
@@ -169,7 +174,7 @@ def test_the_summary_has_the_recorded_numbers(outline: Outline, data: dict[str, 
             text = ratio_text(study.comparison.speed_ups[baseline])
             assert text in cells and text.split(" ")[0] in tiles
             assert any(note.startswith(text.split(" ", 1)[1]) for note in notes)
-        assert share_text(study.comparison.speed_ups[Baseline.COPY]) in cells
+        assert share_text(study.comparison.speed_ups[Baseline.COPY]).split(" [")[0] in tiles
     assert "11 of 33" in tiles and "22" in tiles
     assert "12 of 12" in tiles and "0" in tiles
 
@@ -248,10 +253,80 @@ def test_a_browser_draws_every_plot(chromium: Chromium, page_file: Path, width: 
 
 def test_plots_far_below_are_drawn_when_they_are_reached(chromium: Chromium, page_file: Path) -> None:
     opened = chromium.open(page_file)
-    waiting = "document.querySelectorAll('.plot:not([data-state])').length"
-    assert opened.ask(waiting) != 0
-    opened.ask("window.dispatchEvent(new Event('beforeprint'))")
-    assert opened.ask(waiting) == 0
+    opened.follow("study-2")
+    opened.wait_for("document.querySelectorAll('#study-2 .plot[data-state]').length > 0")
+    assert opened.ask("document.querySelectorAll('#study-2 .plot:not([data-state])').length") != 0
+
+
+def test_studies_are_folded_until_a_link_leads_into_them(chromium: Chromium, page_file: Path) -> None:
+    opened = chromium.open(page_file)
+    studies = "[...document.querySelectorAll('details.study')].map(study => study.open)"
+    assert opened.ask(studies) == [False, False]
+    assert int(str(opened.ask("document.querySelector('main').offsetHeight"))) < 700
+    assert "over the reference" in str(opened.ask("document.querySelector('summary').innerText"))
+    for _ in range(2):
+        opened.follow("study-2")
+        opened.wait_for(f"String({studies}) === 'true,false'")
+        assert opened.wait_for("document.querySelectorAll('#study-2 .plot[data-state=drawn]').length > 0")
+        opened.ask("document.getElementById('study-2').open = false")
+    assert opened.ask("document.querySelectorAll('#study-1 .plot[data-state]').length") == 0
+    part = chromium.open(page_file, "study-1-rounds-part")
+    part.wait_for(f"String({studies}) === 'false,true'")
+    part.wait_for("Math.abs(document.getElementById('study-1-rounds-part').getBoundingClientRect().top) < 700")
+    assert opened.complaints() == []
+
+
+def test_a_single_study_is_open(command: CommandLine, results: Path, tmp_path: Path, chromium: Chromium) -> None:
+    command("report", "scalar_mul", "-o", tmp_path / "one.html", "--db", results)
+    assert chromium.open(tmp_path / "one.html").ask("document.querySelector('details.study').open") is True
+
+
+def test_all_of_it_is_printed(chromium: Chromium, page_file: Path) -> None:
+    opened = chromium.open(page_file)
+    # Registered after the page's own listeners: what it sees is what goes to paper.
+    opened.ask(
+        "window.addEventListener('beforeprint', () => { window.printed = ["
+        "document.querySelectorAll('details:not([open])').length, document.querySelectorAll('.plot').length,"
+        "document.querySelectorAll('.plot svg.main-svg:first-of-type').length]; })"
+    )
+    paper = opened.print()
+    closed, plots_there, plots_drawn = opened.ask("window.printed")  # type: ignore[misc]
+    assert closed == 0 and plots_there > 20 and plots_drawn >= plots_there
+    assert len(re.findall(rb"/Type /Page\b", paper)) > 4
+    assert opened.ask("document.querySelectorAll('details[open]').length") == 0
+
+
+def test_what_there_is_no_room_for_is_named(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_database(results, read_only=True) as database:
+        for limit in ("_MOST_SECTIONS", "_MOST_TRIALS"):
+            with monkeypatch.context() as patched:
+                patched.setattr(gathering, limit, 1)
+                report = gather(database)
+                assert [summary.row.kernel for summary in report.overview] == ["scalar_mul", "weigh"]
+                assert [study.row.kernel for study in report.studies] == ["scalar_mul"], "the most recent one"
+                html = render(report)
+            assert "The 1 most recent studies have a section below; 1 others are in this table only." in html
+            assert 'href="#study-2"' in html and 'href="#study-1"' not in html
+        assert "Only the newest 1 of 12 trials are shown here." in html
+        monkeypatch.setattr(gathering, "_MOST_ROWS", 1)
+        report = gather(database)
+        assert ([summary.row.kernel for summary in report.overview], report.unlisted) == (["scalar_mul"], 1)
+        assert "1 studies that are less recent are not in this table." in render(report)
+
+
+def test_rounds_that_tell_equals_apart_decide_nothing(data: dict[str, StudyData]) -> None:
+    summary = data["scalar_mul"].summary
+    assert summary.comparison is not None
+    equal, faster = (1.0, 1.01, 0.99) * 10, (0.5, 0.51, 0.49) * 10
+    ratio = Ratio(2.0, 1.9, 2.1, 30, 0.99)
+    for control, decision in ((equal, Decision.FASTER), (faster, Decision.TIE)):
+        samples = {"best": faster, "reference": equal, "default": equal, "control": control}
+        contenders = tuple(ContenderRow(name, times[0], times) for name, times in samples.items())
+        rounds = replace(summary.comparison, contenders=contenders, speed_ups={"reference": ratio})
+        told = replace(summary, comparison=rounds)
+        assert told.decision("reference") is decision
+        assert told.decision("compiled") is None
+        assert overview_row(told, has_section=True)[5].text == ("faster" if decision is Decision.FASTER else "a tie")
 
 
 def test_without_the_source_the_roofline_is_left_out(results: Path, folder: Path, tmp_path: Path) -> None:
@@ -291,7 +366,7 @@ def test_only_the_newest_study_of_a_problem_is_shown(tmp_path: Path) -> None:
             log.record(0, TrialResult(Configuration({"a": 1}), TrialStatus.RUNTIME, message="it crashed"))
         report = gather(database)
         assert [study.row.study_id for study in report.studies] == [3]
-        assert "left out (2, 1); --study NUMBER shows one." in render(report)
+        assert "left out (2, 1). tunebench report --study NUMBER shows one." in render(report)
         assert [study.row.study_id for study in gather(database, study_ids=[1, 2]).studies] == [2, 1]
         with pytest.raises(UserError, match="no study 7, 8"):
             gather(database, study_ids=[1, 7, 8])
@@ -314,7 +389,7 @@ def test_the_command_writes_one_file(command: CommandLine, results: Path, tmp_pa
     assert ran.code == 0 and ran.out.startswith(f"{file}: 1 study, ")
     assert file.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     ran = command("report", "--study", 1, "-o", file, "--db", results, "--json")
-    assert ran.json == {"file": str(file), "bytes": file.stat().st_size, "studies": [1]}
+    assert ran.json == {"file": str(file), "bytes": file.stat().st_size, "studies": [1], "sections": [1]}
     assert list(tmp_path.glob(".out*")) == []
 
 

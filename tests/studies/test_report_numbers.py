@@ -161,9 +161,9 @@ def test_units() -> None:
 
 
 def test_a_verdict_takes_the_interval_seriously() -> None:
-    assert verdict_text(Ratio(1.1, 1.05, 1.2, 40, 0.95)) == "faster"
-    assert verdict_text(Ratio(1.1, 0.99, 1.2, 40, 0.95)) == "a tie"
-    assert verdict_text(Ratio(0.5, 0.4, 0.6, 40, 0.95)) == "slower"
+    assert verdict_text(Ratio(1.1, 1.05, 1.2, 40, 0.95).decision) == "faster"
+    assert verdict_text(Ratio(1.1, 0.99, 1.2, 40, 0.95).decision) == "a tie"
+    assert verdict_text(Ratio(0.5, 0.4, 0.6, 40, 0.95).decision) == "slower"
 
 
 @pytest.mark.parametrize(("low", "high"), [(1.0, 4.0), (0.3, 30.0), (1e-3, 1e4), (2.1, 8.7), (1.0, 1e30)])
