@@ -1,28 +1,27 @@
-"""Recorded spaces from wherever they are: files of other tuners, our own databases and their exports."""
+"""Recorded spaces from wherever results are: our own databases and their exports, files of other tuners."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from tunebench.db.connection.database import open_database
 from tunebench.db.entries.entry import Entry
 from tunebench.db.entries.reader import StudyFilter, matching_studies, scan
-from tunebench.db.exchange.files import read_entries
-from tunebench.db.exchange.formats import format_named
+from tunebench.db.exchange.reading import format_of, read_entries, stem
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.search.recorded import Record, RecordedSpace, RecordedSpaceError, load_recorded, recorded_space
+from tunebench.tuner.search.recorded import Record, RecordedSpace, RecordedSpaceError, recorded_space
 
 _DATABASES = (".db", ".sqlite", ".sqlite3")
-_LINES = (".jsonl", ".jsonl.gz")
 
 
-def load_spaces(source: str, kernel: str | None = None, study: int | None = None) -> list[RecordedSpace]:
-    """The recorded spaces of a file or database.
+def load_spaces(source: str | Path, kernel: str | None = None, study: int | None = None) -> list[RecordedSpace]:
+    """The recorded spaces of a file or database; the time of a configuration is the median of its samples.
 
-    T4 results and Kernel Tuner's cache files hold one. A database, or its export as JSON Lines, has one for each
+    A file of another tuner holds one, which is called as the file. A database, or an export of it, has one for each
     kernel, source, problem and device: the study of it with the most configurations. What a study has not tried is not
     in its space.
 
@@ -32,21 +31,24 @@ def load_spaces(source: str, kernel: str | None = None, study: int | None = None
             database only.
 
     Raises:
-        RecordedSpaceError: it has no such space, or is none of these files.
-        UserError: it cannot be read, or the database has no such study.
+        RecordedSpaceError: it has no such space.
+        FormatError: the file is of no known format, or has something wrong in it.
+        UserError: the database has no such study.
         DatabaseError: the database cannot be read.
     """
     path = Path(source)
-    if "://" in source or path.suffix in _DATABASES:
+    if "://" in str(source) or path.suffix in _DATABASES:
         with open_database(source, read_only=True) as database:
             numbers = matching_studies(database, StudyFilter(kernel, study))
-            return _largest(scan(database, numbers), source)
+            return _largest(scan(database, numbers), str(source))
     if study is not None:
         raise UserError(f"{source} is no database: --study counts the studies of one")
-    if path.name.endswith(_LINES):
-        entries = read_entries(path, format_named("jsonl"))
-        return _largest((one for one in entries if kernel in (None, one.study.kernel)), source)
-    return [load_recorded(path)]
+    form = format_of(path)
+    form.require()
+    entries = read_entries(path, form)
+    if form.foreign:
+        return [replace(one, name=stem(path), kernel="") for one in _largest(entries, str(source))]
+    return _largest((one for one in entries if kernel in (None, one.study.kernel)), str(source))
 
 
 def _largest(entries: Iterable[Entry], source: str) -> list[RecordedSpace]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import os
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,15 +12,13 @@ from typing import BinaryIO, cast
 
 from tunebench.db.connection.database import Database
 from tunebench.db.connection.engine import file_of
-from tunebench.db.connection.files import require_closed
 from tunebench.db.entries.bulk import Added, add_entries
 from tunebench.db.entries.entry import Entry
 from tunebench.db.entries.reader import StudyFilter, matching_studies, scan
-from tunebench.db.entries.strict_json import EntryError
 from tunebench.db.exchange.formats.base import Format, FormatError, ImportOptions
+from tunebench.db.exchange.reading import read_entries, stem
 from tunebench.tuner.errors import UserError
 
-_GZIP_MAGIC = b"\x1f\x8b"
 _EVERY = 1000
 
 Progress = Callable[[int], None]
@@ -74,7 +71,7 @@ def export_file(
             beside = form.write(counter, plain)
         files = [file]
         for suffix, content in beside.items():
-            companion = file.with_name(_stem(file) + suffix)
+            companion = file.with_name(stem(file) + suffix)
             _require_free(database, companion, replace=replace)
             companion.write_bytes(content)
             files.append(companion)
@@ -108,19 +105,6 @@ def import_file(
     return add_entries(database, read_entries(file, form, options), progress)
 
 
-def read_entries(file: Path, form: Format, options: ImportOptions | None = None) -> Iterator[Entry]:
-    """What a file holds, in its order.
-
-    Raises:
-        FormatError: the file cannot be read or is not of that format; the message is one line.
-    """
-    try:
-        with _readable(file) as stream:
-            yield from form.read(stream, _stem(file), options or ImportOptions())
-    except EntryError as error:
-        raise FormatError(f"{file}: {error}") from None
-
-
 class _Counter:
     """Entries on their way, counted."""
 
@@ -135,12 +119,6 @@ class _Counter:
             self.trials += entry.trial is not None
             if self._progress is not None and number % _EVERY == 0:
                 self._progress(self.trials)
-
-
-def _stem(file: Path) -> str:
-    """The name without `.json`, `.gz` and their like, which the folders and the rest of it may not be taken for."""
-    name = file.name.removesuffix(".gz")
-    return name.rpartition(".")[0] or name
 
 
 def _require_free(database: Database, file: Path, *, replace: bool) -> None:
@@ -176,18 +154,3 @@ def _compressed(stream: BinaryIO, file: Path) -> Iterator[BinaryIO]:
     with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=stream, mtime=0) as packed:
         yield cast(BinaryIO, packed)
     stream.flush()
-
-
-@contextmanager
-def _readable(file: Path) -> Iterator[BinaryIO]:
-    """The file's content, decompressed where it is compressed, whatever its name says."""
-    require_closed(file)
-    try:
-        with file.open("rb") as stream:
-            packed = stream.read(2) == _GZIP_MAGIC
-            stream.seek(0)
-            yield cast(BinaryIO, gzip.GzipFile(fileobj=stream)) if packed else stream
-    except (EOFError, zlib.error) as error:
-        raise FormatError(f"{file}: the compressed data are damaged or cut off ({error})") from error
-    except OSError as error:
-        raise FormatError(f"cannot read {file}: {error.strerror or error}") from error

@@ -48,6 +48,7 @@ def replay(
     evaluations of (E[random] - best so far) / (E[random] - optimum), with E[random] exact.
     """
     from tunebench.studies.recordings import load_spaces
+    from tunebench.studies.terminal import printable
     from tunebench.tuner.search.replay import describe
     from tunebench.tuner.search.replay import replay as search
     from tunebench.tuner.search.strategies import find_sampler
@@ -64,7 +65,7 @@ def replay(
             numbers = range(first_seed, first_seed + seeds)
             reports.append(search(space, name, budget, numbers, batch, known, stop_early=stop_early))
             if not as_json:
-                print(describe(reports[-1]))
+                print(printable(describe(reports[-1])))
     if plot is not None:
         _draw(reports, plot)
     if as_json:

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tunebench.tuner.search.recorded import RecordedSpace, load_recorded
+from tunebench.studies.recordings import load_spaces
+from tunebench.tuner.search.recorded import RecordedSpace
 from tunebench.tuner.search.replay import ReplayReport, replay
 
 STRENGTHS = (0.4, 1.0, 3.0)
@@ -54,7 +55,7 @@ def main() -> None:
     parser.add_argument("--budget", type=int, default=100, help="evaluations of each search")
     options = parser.parse_args()
     for file in options.files:
-        here = load_recorded(file)
+        (here,) = load_spaces(file)
         seeds = range(options.devices)
         fresh = [replay(here, "gp", options.budget, [seed]) for seed in seeds]
         print(_line(f"{here.name}, fresh", fresh), flush=True)

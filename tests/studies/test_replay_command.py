@@ -75,7 +75,18 @@ def test_bad_input_gets_one_line(run: CommandLine, space: Path, tmp_path: Path) 
     assert message in run("replay", space, "--sampler", "optuna:TPEsampler").error
     assert "cannot read" in run("replay", tmp_path / "absent.json").error
     space.write_text("[1, 2]", encoding="utf-8")
-    assert "is not a JSON object" in run("replay", space).error
+    assert "the file is not an object" in run("replay", space).error
+
+
+def test_nothing_in_a_file_reaches_the_terminal(run: CommandLine, tmp_path: Path) -> None:
+    cache = {"kernel_name": "a\x1b[2Jb", "cache": {"1": {"a\x1b": 1, "time": 2.0}}, "tune_params_keys": ["a\x1b"]}
+    file, lines = tmp_path / "one.json", tmp_path / "one.jsonl"
+    file.write_text(json.dumps(cache), encoding="utf-8")
+    assert run("db", "import", file, "--db", tmp_path / "one.db").code == 0
+    assert run("db", "export", "--db", tmp_path / "one.db", "-o", lines).code == 0
+    for source in (file, lines, tmp_path / "one.db"):
+        ran = run("replay", source, "--seeds", 1)
+        assert ran.code == 0 and "\x1b" not in ran.out + ran.err
 
 
 def test_other_files_are_searched_first(run: CommandLine, space: Path, tmp_path: Path) -> None:

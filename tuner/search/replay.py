@@ -18,7 +18,7 @@ import numpy.typing as npt
 import optuna
 from optuna.trial import TrialState
 
-from tunebench.tuner.search.recorded import RecordedSpace, RecordedSpaceError, load_recorded
+from tunebench.tuner.search.recorded import RecordedSpace, RecordedSpaceError
 from tunebench.tuner.search.sampler import PoolSampler
 from tunebench.tuner.search.strategies import make_sampler
 from tunebench.tuner.search.warm_start import EarlierStudy, EarlierTrial, carry_over
@@ -32,7 +32,6 @@ __all__ = [
     "Strategy",
     "describe",
     "expected_random_best",
-    "load_recorded",
     "replay",
 ]
 

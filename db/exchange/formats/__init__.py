@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from tunebench.db.exchange.formats.base import Format, FormatName, ImportOptions
 from tunebench.db.exchange.formats.csv_table import CsvFormat
 from tunebench.db.exchange.formats.json_lines import JsonLinesFormat
@@ -15,6 +17,14 @@ from tunebench.tuner.errors import UnknownNameError
 
 FORMATS: dict[FormatName, Format] = {
     one.name: one for one in (JsonLinesFormat(), T4Format(), KernelTunerFormat(), CsvFormat(), ParquetFormat())
+}
+
+
+_ENDINGS = {
+    ".jsonl": FormatName.JSON_LINES,
+    ".csv": FormatName.CSV,
+    ".parquet": FormatName.PARQUET,
+    "t4.json": FormatName.T4,
 }
 
 
@@ -29,4 +39,10 @@ def format_named(name: str) -> Format:
     return FORMATS[FormatName(name)]
 
 
-__all__ = ["FORMATS", "Format", "FormatName", "ImportOptions", "format_named"]
+def format_by_name(file: Path) -> Format | None:
+    """The format that a file's name says, compressed or not; None where it says none."""
+    plain = file.name.lower().removesuffix(".gz")
+    return next((FORMATS[form] for ending, form in _ENDINGS.items() if plain.endswith(ending)), None)
+
+
+__all__ = ["FORMATS", "Format", "FormatName", "ImportOptions", "format_by_name", "format_named"]

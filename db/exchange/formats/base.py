@@ -6,14 +6,21 @@ import abc
 import enum
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from tunebench.db.entries.entry import Entry
-from tunebench.db.entries.strict_json import EntryError
+from tunebench.db.entries.strict_json import EntryError, parse_json
 from tunebench.tuner.errors import UserError
 
-LARGEST_FILE = 1 << 30
-"""Bytes, decompressed, of a file that has to be read whole."""
+LARGEST_FILE = 256 << 20
+"""Bytes, unpacked, of a file that has to be read whole."""
+
+LARGEST_ROW = 64 << 20
+"""Bytes or characters of one line or row of a file that is read in pieces: twice the longest text of a trial."""
+
+
+_MOST_VALUES = 10_000_000
+"""Values in a file that is read whole, which take one to two GB of memory while it is read."""
 
 
 class FormatError(UserError):
@@ -93,5 +100,14 @@ def read_whole(stream: BinaryIO) -> bytes:
     """
     content = stream.read(LARGEST_FILE + 1)
     if len(content) > LARGEST_FILE:
-        raise EntryError(f"larger than {LARGEST_FILE >> 20} MiB")
+        raise EntryError(f"larger than {LARGEST_FILE >> 20} MiB, which is the limit of a file that is read whole")
     return content
+
+
+def parse_whole(data: bytes) -> Any:
+    """What a file that is one piece of JSON holds.
+
+    Raises:
+        EntryError: it is not JSON, or too much of it.
+    """
+    return parse_json(data, _MOST_VALUES)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from typing import BinaryIO
 
 from tunebench.db.entries.entry import Entry
 from tunebench.db.entries.strict_json import EntryError
-from tunebench.db.exchange.formats.base import Format, FormatName, ImportOptions
+from tunebench.db.exchange.formats.base import LARGEST_ROW, Format, FormatName, ImportOptions
 from tunebench.db.exchange.formats.flat import Cell, Column, Kind, cells_of, columns, entry_from
-
-_LONGEST_CELL = 64 << 20
+from tunebench.db.queries.data_frames import csv_text
 
 
 class CsvFormat(Format):
@@ -28,7 +25,7 @@ class CsvFormat(Format):
             writer = csv.writer(text)
             writer.writerow(column.name for column in columns())
             for entry in entries:
-                writer.writerow(_written(cell) for cell in cells_of(entry))
+                writer.writerow(csv_text(cell) for cell in cells_of(entry))
         return {}
 
     def read(self, stream: BinaryIO, name: str, options: ImportOptions) -> Iterator[Entry]:  # noqa: ARG002
@@ -37,12 +34,14 @@ class CsvFormat(Format):
         Raises:
             EntryError: a row is not an entry; the message has the number of its last line.
         """
-        csv.field_size_limit(_LONGEST_CELL)
+        csv.field_size_limit(LARGEST_ROW)
         with _Text(stream) as text:
-            reader = csv.reader(text, strict=True)
+            lines = _Lines(text)
+            reader = csv.reader(lines, strict=True)
             try:
                 header = _header(next(reader, []))
                 for cells in reader:
+                    lines.row_ended()
                     if cells:
                         yield entry_from(_row(header, cells))
             except UnicodeDecodeError:
@@ -62,6 +61,25 @@ class _Text(io.TextIOWrapper):
         self.detach()
 
 
+class _Lines:
+    """The lines of a text; a row, which takes several where a cell has line ends in it, is held to `LARGEST_ROW`."""
+
+    def __init__(self, text: io.TextIOWrapper) -> None:
+        self._text = text
+        self._left = LARGEST_ROW
+
+    def row_ended(self) -> None:
+        """The next line begins another row."""
+        self._left = LARGEST_ROW
+
+    def __iter__(self) -> Iterator[str]:
+        while line := self._text.readline(self._left + 1):
+            self._left -= len(line)
+            if self._left < 0:
+                raise EntryError(f"longer than {LARGEST_ROW >> 20} MiB, which is the limit of a row")
+            yield line
+
+
 def _header(names: Sequence[str]) -> list[Column]:
     known = {column.name: column for column in columns()}
     for name in names:
@@ -78,14 +96,6 @@ def _row(header: Sequence[Column], cells: Sequence[str]) -> dict[str, Cell]:
     if len(cells) != len(header):
         raise EntryError(f"{len(cells)} cells under {len(header)} columns")
     return {column.name: _read(column, cell) for column, cell in zip(header, cells, strict=True) if cell}
-
-
-def _written(cell: Cell) -> str:
-    if cell is None:
-        return ""
-    if isinstance(cell, bool):
-        return json.dumps(cell)
-    return cell.isoformat() if isinstance(cell, datetime) else cell if isinstance(cell, str) else repr(cell)
 
 
 def _read(column: Column, cell: str) -> Cell:

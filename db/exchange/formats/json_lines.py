@@ -7,9 +7,7 @@ from typing import BinaryIO
 
 from tunebench.db.entries.entry import Entry, entry_of_json, json_of
 from tunebench.db.entries.strict_json import EntryError
-from tunebench.db.exchange.formats.base import Format, FormatName, ImportOptions
-
-_LONGEST_LINE = 256 << 20
+from tunebench.db.exchange.formats.base import LARGEST_ROW, Format, FormatName, ImportOptions
 
 
 class JsonLinesFormat(Format):
@@ -30,11 +28,11 @@ class JsonLinesFormat(Format):
             EntryError: a line is not an entry; the message has its number.
         """
         number = 0
-        while line := stream.readline(_LONGEST_LINE + 1):
+        while line := stream.readline(LARGEST_ROW + 1):
             number += 1
             try:
-                if len(line) > _LONGEST_LINE:
-                    raise EntryError(f"longer than {_LONGEST_LINE >> 20} MiB")
+                if len(line) > LARGEST_ROW:
+                    raise EntryError(f"longer than {LARGEST_ROW >> 20} MiB, which is the limit of a line")
                 if line.strip():
                     yield entry_of_json(line)
             except EntryError as error:

@@ -11,8 +11,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any, BinaryIO
 
 from tunebench.db.entries.entry import Entry, StudyFacts, TrialFacts
-from tunebench.db.entries.strict_json import EntryError, parse_json
-from tunebench.db.exchange.formats.base import Format, FormatError, FormatName, ImportOptions, read_whole
+from tunebench.db.entries.strict_json import EntryError
+from tunebench.db.exchange.formats.base import (
+    Format,
+    FormatError,
+    FormatName,
+    ImportOptions,
+    parse_whole,
+    read_whole,
+)
 from tunebench.db.exchange.formats.foreign import (
     FAILURE_MARK_MS,
     UNKNOWN,
@@ -26,7 +33,6 @@ from tunebench.db.exchange.formats.foreign import (
     seconds_of,
 )
 from tunebench.tuner.result import TrialStatus
-from tunebench.tuner.search.recorded import completions
 
 _FAILURES = {
     "InvalidConfig": TrialStatus.CONSTRAINTS,
@@ -80,7 +86,7 @@ class KernelTunerFormat(Format):
         Raises:
             EntryError: not a cache file; the message says which configuration is wrong.
         """
-        content = _parse(read_whole(stream))
+        content = parse_cache(read_whole(stream))
         if "cache" not in content:
             raise EntryError("there is no 'cache' in it, as there is in Kernel Tuner's cache files")
         names = _tunables(content)
@@ -137,12 +143,18 @@ def _ordered(values: Sequence[Any]) -> list[Any]:
     return sorted(values) if all(isinstance(value, int | float) for value in values) else list(values)
 
 
-def _parse(data: bytes) -> dict[str, Any]:
-    """The file's object; one that is being appended to lacks its last braces, or ends inside a configuration."""
+def parse_cache(data: bytes) -> dict[str, Any]:
+    """The file's object; one that is being appended to lacks its last braces, or ends inside a configuration.
+
+    Raises:
+        EntryError: it is not JSON, however it is completed.
+    """
     first: EntryError | None = None
-    for candidate in completions(data):
+    begun = data.rstrip().removesuffix(b",")
+    whole = begun[: begun.rfind(b"}") + 1]
+    for text, end in ((begun, b""), (whole, b"}"), (whole, b"}}")):
         try:
-            return mapping(parse_json(candidate), "the file")
+            return mapping(parse_whole(text + end), "the file")
         except EntryError as error:
             first = first or error
     raise first or EntryError("empty")

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 from tunebench.db.entries.entry import BuildFacts, Entry, StudyFacts, TrialFacts
-from tunebench.db.entries.strict_json import EntryError, parse_json
-from tunebench.db.exchange.formats.base import Format, FormatName, ImportOptions, read_whole
+from tunebench.db.entries.strict_json import EntryError
+from tunebench.db.exchange.formats.base import Format, FormatName, ImportOptions, parse_whole, read_whole
 from tunebench.db.exchange.formats.foreign import (
     FAILURE_MARK_MS,
     UNKNOWN,
@@ -29,10 +29,13 @@ from tunebench.db.exchange.formats.foreign import (
     seconds_of,
 )
 from tunebench.tuner.result import TrialStatus
-from tunebench.tuner.search.recorded import MILLISECONDS
 
 SCHEMA_VERSION = "1.0.0"
 METADATA_SUFFIX = "-metadata.json"
+
+_MILLISECONDS = {"": 1.0, "ms": 1.0, "milliseconds": 1.0, "miliseconds": 1.0, "s": 1e3, "seconds": 1e3}
+_MILLISECONDS |= {"us": 1e-3, "µs": 1e-3, "microseconds": 1e-3, "ns": 1e-6, "nanoseconds": 1e-6}
+"""Milliseconds in a unit of time, by the names that it has in files."""
 
 _WORDS = {status: status.value for status in TrialStatus} | {TrialStatus.PRUNED: TrialStatus.CORRECT.value}
 _PHASES = {"compilation_time": "compile", "compilation": "compile", "validation": "check"}
@@ -64,7 +67,7 @@ class T4Format(Format):
         Raises:
             EntryError: not T4 results; the message says which result is wrong, counted from 0.
         """
-        content = mapping(parse_json(read_whole(stream)), "the file")
+        content = mapping(parse_whole(read_whole(stream)), "the file")
         if "results" not in content:
             raise EntryError("there are no 'results' in it, as there are in T4 results")
         results = listed(content["results"], "results")
@@ -156,9 +159,9 @@ def _unit(content: Mapping[str, Any]) -> float:
 
 
 def _milliseconds_in(name: object) -> float:
-    if not isinstance(name, str) or name.lower() not in MILLISECONDS:
-        raise EntryError(f"unit of time {name!r:.60} is not known (known: {', '.join(filter(None, MILLISECONDS))})")
-    return MILLISECONDS[name.lower()]
+    if not isinstance(name, str) or name.lower() not in _MILLISECONDS:
+        raise EntryError(f"unit of time {name!r:.60} is not known (known: {', '.join(filter(None, _MILLISECONDS))})")
+    return _MILLISECONDS[name.lower()]
 
 
 def _trial(result: Mapping[str, Any], unit: float) -> ForeignTrial:

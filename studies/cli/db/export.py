@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tunebench.studies.cli.db.transfer import FormatOption, format_of, progress_of
+from tunebench.studies.cli.db.transfer import FormatOption, progress_of
 from tunebench.studies.cli.options import DatabaseOption, JsonOption
 from tunebench.studies.cli.output import print_json
+
+if TYPE_CHECKING:
+    from tunebench.db.exchange.formats import Format
 
 
 def export(
@@ -29,7 +32,7 @@ def export(
     from tunebench.db.exchange.files import export_file
 
     which = StudyFilter(kernel, study)
-    chosen = format_of(form, output)
+    chosen = _format(form, output)
     with open_database(db, read_only=True) as database:
         meant = matching_studies(database, which)
         total = count_trials(database, None if which == StudyFilter() else meant)
@@ -40,3 +43,18 @@ def export(
         print_json({"files": files, "format": chosen.name, "studies": done.studies, "trials": done.trials})
     else:
         print(f"{done.trials} trials of {done.studies} studies written to {' and '.join(files)}")
+
+
+def _format(name: str | None, file: Path) -> Format:
+    """The format that was asked for, or the one that a file's name says.
+
+    Raises:
+        UserError: neither says one.
+    """
+    from tunebench.db.exchange.formats import FormatName, format_by_name, format_named
+    from tunebench.tuner.errors import UserError
+
+    found = format_by_name(file) if name is None else format_named(name)
+    if found is None:
+        raise UserError(f"the name {file.name} does not say what format it is: add --format ({', '.join(FormatName)})")
+    return found

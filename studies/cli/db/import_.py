@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tunebench.studies.cli.db.transfer import FormatOption, format_of, print_added, progress_of
+from tunebench.studies.cli.db.transfer import FormatOption, print_added, progress_of
 from tunebench.studies.cli.options import DatabaseOption, JsonOption, parse_sizes
 
 if TYPE_CHECKING:
@@ -38,10 +38,11 @@ def import_(
     """
     from tunebench.db.connection.database import open_database
     from tunebench.db.exchange.files import import_file
-    from tunebench.db.exchange.formats import ImportOptions
+    from tunebench.db.exchange.formats import ImportOptions, format_named
+    from tunebench.db.exchange.reading import format_of
 
     options = ImportOptions(kernel, device, architecture, dtype, _axes(size or []))
-    chosen = [format_of(form, file) for file in files]
+    chosen = [format_of(file) if form is None else format_named(form) for file in files]
     for file, one in zip(files, chosen, strict=True):
         _require_readable(file, one, options)
     results = []

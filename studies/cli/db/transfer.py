@@ -1,11 +1,10 @@
-"""What `db export`, `db import` and `db merge` share: the format of a file, and how far they are."""
+"""What `db export`, `db import` and `db merge` share: the option for a format, how far they are, what was added."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,37 +13,13 @@ from tunebench.studies.cli.output import print_json
 
 if TYPE_CHECKING:
     from tunebench.db.entries.bulk import Added
-    from tunebench.db.exchange.formats import Format
 
 _LINE_EVERY = 100_000
 
 FormatOption = Annotated[
     str | None,
-    typer.Option("--format", help="jsonl, t4, kernel-tuner, csv or parquet. Default: by the file's name."),
+    typer.Option("--format", help="jsonl, t4, kernel-tuner, csv or parquet. Default: what the file is."),
 ]
-
-
-def format_of(name: str | None, file: Path) -> Format:
-    """The format that was asked for, or the one that a file's name says.
-
-    Raises:
-        UserError: neither says one.
-    """
-    from tunebench.db.exchange.formats import FORMATS, FormatName, format_named
-    from tunebench.tuner.errors import UserError
-
-    if name is not None:
-        return format_named(name)
-    plain = file.name.lower().removesuffix(".gz")
-    for ending, found in (
-        (".jsonl", FormatName.JSON_LINES),
-        (".csv", FormatName.CSV),
-        (".parquet", FormatName.PARQUET),
-        ("t4.json", FormatName.T4),
-    ):
-        if plain.endswith(ending):
-            return FORMATS[found]
-    raise UserError(f"the name {file.name} does not say what format it is: add --format ({', '.join(FormatName)})")
 
 
 def print_added(results: list[tuple[str, Added]], as_json: bool) -> None:

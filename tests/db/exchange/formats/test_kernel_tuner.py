@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from tunebench.db.exchange.formats import FORMATS, FormatName
 from tunebench.db.exchange.formats.base import FormatError
 from tunebench.db.queries.trials import trials
 from tunebench.tuner.result import TrialResult, TrialStatus
-from tunebench.tuner.search.replay import load_recorded
 from tunebench.tuner.space import Configuration
 
 KERNEL_TUNER = FORMATS[FormatName.KERNEL_TUNER]
@@ -197,14 +195,6 @@ def test_an_export_is_a_cache_file(database: Database, tmp_path: Path) -> None:
         else:
             assert one["time"] == pytest.approx(sum(one["times"]) / len(one["times"]))
     assert failures == {"InvalidConfig", "CompilationFailedConfig", "RuntimeFailedConfig"}
-
-
-def test_an_export_can_be_replayed(database: Database, tmp_path: Path) -> None:
-    fill(database)
-    export_file(database, tmp_path / "out.json", KERNEL_TUNER, which=StudyFilter(study_id=1))
-    recorded = load_recorded(tmp_path / "out.json")
-    assert sum(not math.isnan(t) for t in recorded.times_ms) == 2
-    assert len(recorded.times_ms) == len(TrialStatus)
 
 
 def test_every_status_survives_export_and_import(database: Database, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from tunebench.db.exchange.formats.base import FormatError
 from tunebench.db.queries.trials import best, trials
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.result import TrialStatus
-from tunebench.tuner.search.replay import load_recorded
 
 T4 = FORMATS[FormatName.T4]
 SHARED = Path(__file__).parents[5] / "shared"
@@ -108,12 +106,6 @@ def test_foreign_results_are_never_chosen_at_run_time(database: Database, export
     assert not set(foreign) <= set("0123456789abcdef")
     for digest in ("0123456789abcdef" * 4, "source-1"):
         assert not any(row.sampler == "imported" for row in best(database, kernel="scalar_mul", source_digest=digest))
-
-
-def test_an_export_can_be_replayed(exported: Path) -> None:
-    recorded = load_recorded(exported)
-    assert sorted(t for t in recorded.times_ms if not math.isnan(t)) == [1.0, 9.0]
-    assert len(recorded.times_ms) == len(TrialStatus)
 
 
 def result(**changes: Any) -> dict[str, Any]:
