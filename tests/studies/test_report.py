@@ -276,6 +276,16 @@ def test_studies_are_folded_until_a_link_leads_into_them(chromium: Chromium, pag
     assert opened.complaints() == []
 
 
+def test_the_overview_fits_a_phone(chromium: Chromium, page_file: Path) -> None:
+    opened = chromium.open(page_file)
+    opened.resize(390, 700)
+    assert opened.ask("document.querySelector('nav.overview .scroll').scrollWidth") == opened.ask(
+        "document.querySelector('nav.overview .scroll').clientWidth"
+    )
+    label = opened.ask("getComputedStyle(document.querySelectorAll('nav.overview td')[5], '::before').content")
+    assert str(label).startswith('"verdict')
+
+
 def test_a_single_study_is_open(command: CommandLine, results: Path, tmp_path: Path, chromium: Chromium) -> None:
     command("report", "scalar_mul", "-o", tmp_path / "one.html", "--db", results)
     assert chromium.open(tmp_path / "one.html").ask("document.querySelector('details.study').open") is True
