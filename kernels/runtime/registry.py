@@ -1,19 +1,25 @@
-"""Finds kernels: the shipped ones by name, anyone's by folder."""
+"""Finds kernels: the shipped ones by name, anyone's by folder; and knows what version of a shipped one this is."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import importlib
 import importlib.util
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tunebench.tuner.compile.cache import default_cache_folder
 from tunebench.tuner.errors import KernelFolderError, UnknownNameError
 
 if TYPE_CHECKING:
     from tunebench.kernels.runtime.tuned_module import TunedModule
 
 _SHIPPED = Path(__file__).parent.parent
+_WHAT_MAKES_A_DIGEST = ("kernel.py", "variant.py", "running_text.py")
+_SOURCES = (".py", ".cu", ".cuh", ".h", ".hpp")
 
 
 def kernel_names() -> list[str]:
@@ -29,7 +35,9 @@ def load_model(target: str) -> type[TunedModule]:
         KernelFolderError: the folder is not a kernel's.
     """
     if target in kernel_names():
-        return _model_of(importlib.import_module(f"tunebench.kernels.{target}.model"), target)
+        model = _model_of(importlib.import_module(f"tunebench.kernels.{target}.model"), target)
+        _remember(target, model)
+        return model
     folder = Path(target)
     try:
         is_folder = folder.is_dir()
@@ -51,6 +59,40 @@ def load_model(target: str) -> type[TunedModule]:
     except (ImportError, SyntaxError, NameError, AttributeError) as error:
         raise KernelFolderError(f"{path}: does not import: {error}") from error
     return _model_of(module, target)
+
+
+def digest_of(name: str) -> str:
+    """The digest of a shipped kernel as it is now (`Kernel.digest`).
+
+    Asking the kernel itself imports torch, which takes seconds: where this was done before for the same files, the
+    answer is read from the cache folder.
+    """
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return _digest_file(name).read_text(encoding="ascii")
+    return load_model(name).kernel.digest
+
+
+def _remember(name: str, model: type[TunedModule]) -> None:
+    """Keep a kernel's digest for `digest_of`; a folder that cannot be written costs time alone."""
+    file = _digest_file(name)
+    with contextlib.suppress(OSError):
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile("w", encoding="ascii", dir=file.parent, delete=False) as partial:
+                partial.write(model.kernel.digest)
+            Path(partial.name).replace(file)
+
+
+def _digest_file(name: str) -> Path:
+    """Where the digest is kept that a kernel has with these very files; every file that it could depend on counts."""
+    files = [_SHIPPED.parent / "tuner" / file for file in _WHAT_MAKES_A_DIGEST]
+    for folder in (_SHIPPED / name, _SHIPPED / "shared"):
+        files += sorted(path for path in folder.rglob("*") if path.suffix in _SOURCES)
+    state = hashlib.sha256()
+    for file in files:
+        content = file.read_bytes()
+        state.update(f"{file.relative_to(_SHIPPED.parent)} {len(content)}\n".encode() + content)
+    return default_cache_folder() / "digests" / state.hexdigest()
 
 
 def _model_of(module: object, target: str) -> type[TunedModule]:

@@ -36,11 +36,11 @@ def best(
     """The best configuration of each kernel, problem and device. Exit code 1 where there is none."""
     from tunebench.db.connection.database import open_database
     from tunebench.db.queries.trials import best as best_rows
+    from tunebench.kernels.runtime.registry import digest_of, kernel_names
     from tunebench.studies.tables import print_best
 
     require_one_form(as_json=as_json, as_csv=as_csv)
     with open_database(db, read_only=True) as database:
-        digests = _current_digests()
         found = best_rows(
             database,
             kernel=known_kernel(kernel, database),
@@ -49,12 +49,7 @@ def best(
             architecture=architecture,
             compiler=known_compiler(compiler),
         )
-    rows = [row for row in found if any_source or digests.get(row.kernel, row.source_digest) == row.source_digest]
+    shipped = {row.kernel for row in found} & set(kernel_names())
+    digests = {} if any_source else {name: digest_of(name) for name in shipped}
+    rows = [row for row in found if digests.get(row.kernel, row.source_digest) == row.source_digest]
     print_rows(rows, print_best, "no result that meets these conditions", as_json=as_json, as_csv=as_csv)
-
-
-def _current_digests() -> dict[str, str]:
-    """The source digests of the shipped kernels as they are now."""
-    from tunebench.kernels.runtime.registry import kernel_names, load_model
-
-    return {name: load_model(name).kernel.digest for name in kernel_names()}

@@ -1,0 +1,109 @@
+"""What a command or a kernel's look-up brings into the process: nothing that takes longer than what was asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sample_results import ENVIRONMENT, STUDY, correct
+
+from tunebench.db.connection.database import open_database
+from tunebench.kernels.runtime.registry import kernel_names, load_model
+
+SLOW = {"torch", "scipy", "optuna", "plotly", "alembic", "pebble", "pandas", "pyarrow"}
+"""What reading results never needs."""
+
+DATABASE = {"sqlalchemy", "alembic"}
+INTERFACE = {"typer", "click", "rich", "plotly", "jinja2", "pydantic", "optuna", "scipy", "pandas", "pebble"}
+
+RUN = """
+import atexit, json, sys
+atexit.register(lambda: print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})), file=sys.stderr))
+"""
+
+
+def modules_after(code: str, environment: Mapping[str, str] | None = None) -> set[str]:
+    """The top-level modules that a new process has imported when it ends."""
+    done = subprocess.run(
+        [sys.executable, "-c", RUN + code],
+        env={**os.environ, **(environment or {})},
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stderr.splitlines()[-1]))
+
+
+def after_command(*arguments: str) -> set[str]:
+    return modules_after(f"sys.argv = {['tunebench', *arguments]!r}\nfrom tunebench.__main__ import main\nmain()\n")
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> str:
+    """A database with a trial of a shipped kernel as it is now, whose digest this machine knows."""
+    file = tmp_path / "results.db"
+    digest = load_model("scalar_mul").kernel.digest
+    with open_database(file) as database:
+        for study in (STUDY, replace(STUDY, source_digest=digest)):
+            database.study(study, ENVIRONMENT).record(0, correct(0, 1.0))
+    return str(file)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--help",),
+        ("best",),
+        ("best", "--json"),
+        ("trials",),
+        ("trials", "--csv"),
+        ("show", "1"),
+        ("query", "select 1"),
+        ("db", "stats"),
+        ("db", "check"),
+        ("doctor", "--help"),
+    ],
+    ids=" ".join,
+)
+def test_reading_results_needs_no_torch(results: str, arguments: tuple[str, ...]) -> None:
+    where = () if "--help" in arguments else ("--db", results)
+    slow = SLOW - {"alembic"} if arguments == ("db", "check") else SLOW  # it compares the tables with the migrations
+    assert not after_command(*arguments, *where) & slow
+
+
+@pytest.mark.parametrize("name", kernel_names())
+def test_a_kernels_model_brings_neither_the_database_nor_the_interface(name: str) -> None:
+    assert not modules_after(f"import torch\nbefore = set(sys.modules)\nimport tunebench.kernels.{name}.model\n") & (
+        DATABASE | INTERFACE
+    )
+
+
+FORWARD = """
+import torch
+from tunebench.kernels.scalar_mul.model import ModelNew
+model = ModelNew()
+x = torch.rand(64, 64)
+assert torch.equal(model(x, 2.0), x * 2.0)
+(choice,) = model.choices.values()
+assert choice.tier == TIER, choice
+"""
+
+
+def test_a_forward_brings_them_only_where_there_is_a_database(results: str, tmp_path: Path) -> None:
+    nowhere = {"TUNEBENCH_DB": str(tmp_path / "nowhere.db")}
+    assert not modules_after(FORWARD.replace("TIER", "'default'"), nowhere) & (DATABASE | INTERFACE)
+    brought = modules_after(FORWARD.replace("TIER", "'default'"), {"TUNEBENCH_DB": results})
+    assert "sqlalchemy" in brought
+    assert not brought & (INTERFACE | {"alembic"})
+
+
+def test_the_package_itself_brings_nothing() -> None:
+    assert not modules_after("import tunebench\n") & (SLOW | DATABASE | INTERFACE | {"numpy"})
