@@ -9,14 +9,15 @@ from sqlalchemy import Connection, Engine, inspect, text
 
 from tunebench.db.connection.files import back_up
 from tunebench.db.schema.tables import VERSION_TABLE
+from tunebench.db.schema.views import make_views
 from tunebench.tuner.errors import DatabaseError
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008")
-"""Every revision in order, so that opening a database needs no Alembic; a test compares it with the migrations."""
+MIGRATIONS = Path(__file__).parent.parent / "migrations"
+
+REVISIONS = tuple(sorted(file.name.partition("_")[0] for file in (MIGRATIONS / "versions").glob("[0-9]*.py")))
+"""Every revision in order, from the names of the files, so that opening a database needs no Alembic."""
 
 HEAD = REVISIONS[-1]
-
-MIGRATIONS = Path(__file__).parent.parent / "migrations"
 
 # Drawn at random, so that no other program of the same PostgreSQL database locks by it.
 _ADVISORY_LOCK = 7_305_188_402_617
@@ -64,7 +65,7 @@ class Upgrade:
 
 
 def upgrade(engine: Engine, where: str, file: Path | None) -> Upgrade:
-    """Create the tables or bring them to `HEAD`, in one transaction.
+    """Create the tables and views or bring them to `HEAD`, in one transaction.
 
     Processes that come at the same moment wait for the first and then find nothing left to do.
 
@@ -87,6 +88,7 @@ def upgrade(engine: Engine, where: str, file: Path | None) -> Upgrade:
             if file is not None:
                 backup = back_up(file, f"revision-{revision}")
         migrate(connection, HEAD)
+        make_views(connection, anew=revision is not None)
         if connection.dialect.name == "sqlite" and connection.exec_driver_sql("PRAGMA foreign_key_check").first():
             raise DatabaseError(f"{where} has rows that refer to rows that are not there: restore a backup")
     return Upgrade(revision, HEAD, backup)

@@ -9,18 +9,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import cache
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, get_type_hints
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainSerializer, TypeAdapter
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    PlainSerializer,
+    TypeAdapter,
+)
 from pydantic import ValidationError as PydanticError
 from pydantic.types import Strict, StringConstraints
+from pydantic_core import CoreSchema, core_schema
 
 from tunebench.db.entries.strict_json import EntryError, parse_json
 from tunebench.tuner.build import CompilerName
 from tunebench.tuner.device import DeviceKind
+from tunebench.tuner.environment import Environment
 from tunebench.tuner.result import CacheRegime, TrialStatus, late_message
 
 _LARGEST = 2**63 - 1
@@ -121,23 +131,22 @@ class DeviceFacts(_Part):
     warp_size: Positive
 
 
-@dataclass(frozen=True)
-class EnvironmentFacts(_Part):
-    """Software and machine, in the words of `tunebench.tuner.environment.Environment`."""
+class _CheckedValue:
+    """Has a dataclass of the engine checked like the parts here: attributes of its own only, texts and counts."""
 
-    tunebench: Name
-    python: Name
-    torch: Name
-    cuda: Name | None
-    driver: Name | None
-    compiler: Name
-    platform: Name
-    host: Name
-    # Files of earlier tunebenches do not have these.
-    sm_clock_mhz: Count | None = None
-    memory_clock_mhz: Count | None = None
-    power_limit_w: Count | None = None
-    throttle: Name | None = None
+    def __get_pydantic_core_schema__(self, kind: type[Any], handler: GetCoreSchemaHandler) -> CoreSchema:
+        legal = {str: Name, str | None: Name | None, int: Count, int | None: Count | None}
+        hints, checked = get_type_hints(kind), []
+        for one in fields(kind):
+            schema = handler.generate_schema(legal[hints[one.name]])
+            if one.default is not MISSING:
+                schema = core_schema.with_default_schema(schema, default=one.default)
+            checked.append(core_schema.dataclass_field(one.name, schema))
+        arguments = core_schema.dataclass_args_schema(kind.__name__, checked, extra_behavior="forbid")
+        return core_schema.dataclass_schema(kind, arguments, list(hints))
+
+
+EnvironmentFacts = Annotated[Environment, _CheckedValue()]
 
 
 @dataclass(frozen=True)

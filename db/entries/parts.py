@@ -11,7 +11,6 @@ from tunebench.db.entries.entry import (
     BuildFacts,
     ComparisonFacts,
     DeviceFacts,
-    EnvironmentFacts,
     LateRefusalFacts,
     MeasurementFacts,
     Origin,
@@ -38,6 +37,7 @@ from tunebench.db.schema.tables import (
     VerdictRecord,
     VerdictStageRecord,
 )
+from tunebench.tuner.environment import Environment
 from tunebench.tuner.problem import Problem
 
 Values: TypeAlias = dict[str, Any]
@@ -70,7 +70,7 @@ class PartWriter:
         self.studies_added += created
         return number
 
-    def environment(self, environment: EnvironmentFacts) -> int:
+    def environment(self, environment: Environment) -> int:
         """The number of an environment."""
         return self._digested(EnvironmentRecord, environment)
 
@@ -171,7 +171,7 @@ class PartWriter:
         key = Problem(problem.axes, problem.dtype, problem.options).key
         return self._find_or_add(ProblemRecord, {"key": key}, dict(vars(problem)))[0]
 
-    def _digested(self, table: type[DeviceRecord | EnvironmentRecord], facts: DeviceFacts | EnvironmentFacts) -> int:
+    def _digested(self, table: type[DeviceRecord | EnvironmentRecord], facts: DeviceFacts | Environment) -> int:
         """Digests are made here from the facts: one from outside could give a device another one's results."""
         parts = {name: getattr(facts, name) for name in digested_columns(table)}
         known = self._known.get((table.__tablename__, tuple(parts.values())))

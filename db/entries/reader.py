@@ -18,7 +18,6 @@ from tunebench.db.entries.entry import (
     DeviceFacts,
     Entry,
     EntryPointFacts,
-    EnvironmentFacts,
     LateRefusalFacts,
     MeasurementFacts,
     Origin,
@@ -50,6 +49,7 @@ from tunebench.db.schema.tables import (
     VerdictRecord,
     VerdictStageRecord,
 )
+from tunebench.tuner.environment import Environment
 from tunebench.tuner.errors import DatabaseError, UserError
 
 _PAGE = 500
@@ -208,7 +208,7 @@ class _Reader:
     def _environment(self, environment_id: int) -> Values:
         if environment_id not in self._environments:
             row = self._by_id(EnvironmentRecord, [environment_id])[environment_id]
-            self._environments[environment_id] = _only(row, _names(EnvironmentFacts))
+            self._environments[environment_id] = _only(row, _names(Environment))
         return self._environments[environment_id]
 
     def _builds(self, numbers: Collection[int]) -> _Rows:

@@ -260,14 +260,13 @@ def digested_columns(table: type[DeviceRecord | EnvironmentRecord]) -> list[str]
     return [column.name for column in table.__table__.columns if column.name not in ("id", "digest")]
 
 
-_LATER = frozenset({"sm_clock_mhz", "memory_clock_mhz", "power_limit_w", "throttle"})
-"""Columns that came after the first revision; NULL in the rows that were there before them."""
-
-
 def digest_of(parts: Mapping[str, Any]) -> str:
-    """The digest of a device's or an environment's row, from its other columns by name."""
-    said = {name: value for name, value in parts.items() if value is not None or name not in _LATER}
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    """The digest of a device's or an environment's row, from its other columns by name.
+
+    What is NULL is left out, so that a row keeps its digest when its table gets another column.
+    """
+    known = {name: value for name, value in parts.items() if value is not None}
+    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
 
 def _add(connection: Connection, table: type[Base], values: Mapping[str, Any]) -> int:

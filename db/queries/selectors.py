@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sqlalchemy import Connection, and_, func, select
-from sqlalchemy.orm import aliased
+from sqlalchemy import Connection, select
 
 from tunebench.db.connection.database import Database
-from tunebench.db.queries.statements import CORRECT, everything_about, fields_of, study_conditions
+from tunebench.db.queries.statements import everything_about, fields_of, study_conditions
 from tunebench.db.queries.trials import BestRow, best
 from tunebench.db.schema.tables import (
-    ComparisonRecord,
+    ENVIRONMENT_COLUMNS,
     DeviceRecord,
     EnvironmentRecord,
     ProblemRecord,
     StudyRecord,
     TrialRecord,
 )
+from tunebench.db.schema.views import winners
 from tunebench.tuner.errors import UnknownNameError, UserError
 
 STUDY_NAMES = ("device", "architecture", "compiler", "source")
-ENVIRONMENT_NAMES = {
-    "driver": EnvironmentRecord.driver,
-    "cuda": EnvironmentRecord.cuda,
-    "torch": EnvironmentRecord.torch,
-    "compiler_version": EnvironmentRecord.compiler,
-    "tunebench": EnvironmentRecord.tunebench,
-    "python": EnvironmentRecord.python,
-    "host": EnvironmentRecord.host,
-    "throttle": EnvironmentRecord.throttle,
-}
-"""Conditions on the environment that a trial ran in, and their columns."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +33,8 @@ class Selector:
     Attributes:
         text: as it was given.
         database: a file or URL; None for the database that is asked anyway.
-        conditions: wanted value by name. Versions and sources may be shortened: `2.11` means `2.11.0+cu130` too.
+        conditions: wanted value by name. Versions, commits and sources may be shortened: `2.11` means `2.11.0+cu130`
+            too.
     """
 
     text: str
@@ -64,8 +55,8 @@ def parse_selector(text: str) -> Selector:
     conditions = {}
     for part in text.split(","):
         name, _, value = (piece.strip() for piece in part.partition("="))
-        if name not in (*STUDY_NAMES, *ENVIRONMENT_NAMES):
-            raise UnknownNameError("condition", name, (*STUDY_NAMES, *ENVIRONMENT_NAMES))
+        if name not in (*STUDY_NAMES, *ENVIRONMENT_COLUMNS):
+            raise UnknownNameError("condition", name, (*STUDY_NAMES, *ENVIRONMENT_COLUMNS))
         if not value or name in conditions:
             raise UserError(f"'{part}' says nothing, or the same twice: write NAME=VALUE once for each name")
         conditions[name] = value
@@ -118,21 +109,27 @@ def _sources(connection: Connection, start: str) -> list[str]:
 
 def _environments(connection: Connection, wanted: Mapping[str, str]) -> list[int] | None:
     """The environments that meet the conditions on them; None where there are no such conditions."""
-    names = [name for name in wanted if name in ENVIRONMENT_NAMES]
+    names = [name for name in wanted if name in ENVIRONMENT_COLUMNS]
     if not names:
         return None
-    rows = connection.execute(select(EnvironmentRecord.id, *(ENVIRONMENT_NAMES[name] for name in names))).all()
+    rows = connection.execute(select(EnvironmentRecord.id, *(ENVIRONMENT_COLUMNS[name] for name in names))).all()
     for place, name in enumerate(names, 1):
         if not any(_is_version(row[place], wanted[name]) for row in rows):
             raise UnknownNameError(name, wanted[name], {str(row[place]) for row in rows})
     return [row[0] for row in rows if all(_is_version(row[place], wanted[name]) for place, name in enumerate(names, 1))]
 
 
-def _is_version(full: object, wanted: str) -> bool:
-    """Whether a version is the one wanted, or begins with it where its number ends: 2.1 does not mean 2.11."""
-    if not isinstance(full, str) or not full.startswith(wanted):
+def _is_version(value: object, wanted: str) -> bool:
+    """Whether a version is the one wanted, or begins with it where its number ends: 2.1 does not mean 2.11.
+
+    A commit is meant by any beginning of it.
+    """
+    full = "" if value is None else str(value)
+    if not full.startswith(wanted):
         return False
-    return len(full) == len(wanted) or not (full[len(wanted)].isalnum() and full[len(wanted) - 1].isalnum())
+    if len(full) == len(wanted) or re.match("[0-9a-f]{40}", full):
+        return True
+    return not (full[len(wanted)].isalnum() and full[len(wanted) - 1].isalnum())
 
 
 def _best_within(
@@ -150,35 +147,6 @@ def _best_within(
     )
     if sources is not None:
         conditions.append(StudyRecord.source_digest.in_(sources))
-    won = aliased(ComparisonRecord, name="won")
-    confirmed_at = (
-        select(func.max(won.concluded_at))
-        .where(
-            won.study_id == TrialRecord.study_id,
-            won.configuration_id == TrialRecord.configuration_id,
-            won.environment_id.in_(environments),
-        )
-        .correlate(TrialRecord)
-        .scalar_subquery()
-    )
-    timed = (
-        select(
-            TrialRecord.id.label("trial_id"),
-            func.row_number()
-            .over(
-                partition_by=(
-                    *(StudyRecord.kernel, StudyRecord.source_digest, StudyRecord.problem_id),
-                    *(DeviceRecord.name, DeviceRecord.architecture, StudyRecord.compiler, TrialRecord.regime),
-                ),
-                order_by=(confirmed_at.is_(None), confirmed_at.desc(), TrialRecord.median_ms, TrialRecord.id),
-            )
-            .label("place"),
-        )
-        .join(StudyRecord, StudyRecord.id == TrialRecord.study_id)
-        .join(DeviceRecord, DeviceRecord.id == StudyRecord.device_id)
-        .where(and_(CORRECT, TrialRecord.environment_id.in_(environments), *conditions))
-        .cte("timed")
-    )
-    picked = select(timed.c.trial_id).where(timed.c.place == 1).cte("picked")
-    query = everything_about(picked).order_by(StudyRecord.kernel, ProblemRecord.key, TrialRecord.id)
+    ordering = (StudyRecord.kernel, ProblemRecord.key, TrialRecord.id)
+    query = everything_about(winners(conditions, environments)).order_by(*ordering)
     return [BestRow(**fields_of(row, {})) for row in connection.execute(query)]

@@ -7,35 +7,23 @@ in the order wanted, which lets a limit end the search early however many trials
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any
 
 from sqlalchemy import (
     CTE,
     ColumnElement,
     Connection,
-    Label,
     Row,
-    Select,
-    SQLColumnExpression,
-    Subquery,
     and_,
-    case,
-    cast,
-    exists,
     func,
     literal,
-    literal_column,
-    null,
     or_,
     select,
-    union_all,
 )
-from sqlalchemy.orm import aliased
 
 from tunebench.db.entries.decode import configuration_of, problem_of, regime_of, status_of
-from tunebench.db.schema.columns import Moment
 from tunebench.db.schema.tables import (
     ComparisonRecord,
     ConfigurationRecord,
@@ -43,34 +31,26 @@ from tunebench.db.schema.tables import (
     LateRefusalRecord,
     MeasurementRecord,
     ProblemRecord,
-    SpeedUpRecord,
     StudyRecord,
     TrialRecord,
 )
+from tunebench.db.schema.views import (
+    MESSAGE,
+    RECORDED_CORRECT,
+    SPEED_UPS,
+    STANDS,
+    STATUS,
+    AnySelect,
+    Condition,
+    with_parts,
+)
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.result import Baseline, CacheRegime, Ratio, TrialStatus, late_message
+from tunebench.tuner.result import Baseline, Ratio, TrialStatus
 from tunebench.tuner.space import Configuration, Value
-
-AnySelect: TypeAlias = Select[*tuple[Any, ...]]
-Condition: TypeAlias = ColumnElement[bool]
 
 _FEW = 50_000
 """So many trials are found through an index and sorted in some ten milliseconds."""
 
-_STANDS: Condition = ~exists().where(LateRefusalRecord.trial_id == TrialRecord.id)
-
-_RECORDED_CORRECT: Condition = TrialRecord.status == literal_column(f"'{TrialStatus.CORRECT.value}'")
-"""Spelt out because a partial index serves a constant only, not a bound parameter."""
-
-CORRECT: Condition = and_(_RECORDED_CORRECT, _STANDS)
-
-STATUS: ColumnElement[str] = case(
-    (LateRefusalRecord.trial_id.is_not(None), literal_column(f"'{TrialStatus.CORRECTNESS.value}'")),
-    else_=TrialRecord.status,
-)
-"""A trial's status as it stands, where its late refusal is joined."""
-
-_SPEED_UPS = {baseline: aliased(SpeedUpRecord, name=f"over_{baseline.value}") for baseline in Baseline}
 _RATIO = ("ratio", "low", "high", "rounds", "confidence")
 _RATIO_OF = {baseline: attrgetter(*(f"{baseline.value}_{part}" for part in _RATIO)) for baseline in Baseline}
 """The values of a ratio in a row of `everything_about`."""
@@ -113,7 +93,7 @@ def with_status(connection: Connection, statuses: Collection[TrialStatus]) -> Co
         return recorded
     if TrialStatus.CORRECTNESS in changed:
         return or_(recorded, TrialRecord.id.in_(late))
-    return and_(recorded, _STANDS)
+    return and_(recorded, STANDS)
 
 
 def unless_many(connection: Connection, condition: Condition) -> Condition:
@@ -134,7 +114,7 @@ def of_many(connection: Connection, studies: AnySelect) -> Condition:
     Few are found by study and sorted; of many, a walk through all in that order soon meets enough.
     """
     condition = TrialRecord.study_id.in_(studies)
-    some = select(literal(1)).select_from(TrialRecord).where(condition, _RECORDED_CORRECT).limit(_FEW + 1)
+    some = select(literal(1)).select_from(TrialRecord).where(condition, RECORDED_CORRECT).limit(_FEW + 1)
     if (connection.scalar(select(func.count()).select_from(some.subquery())) or 0) > _FEW:
         # An expression that the index by study does not serve.
         return (TrialRecord.study_id + 0).in_(studies)
@@ -154,117 +134,8 @@ def with_values(connection: Connection, values: Mapping[str, Value]) -> Conditio
     return TrialRecord.configuration_id.in_(select(ConfigurationRecord.id).where(*found))
 
 
-def winners(conditions: Sequence[Condition]) -> CTE:
-    """The best trials among studies that meet the conditions: a table `picked` of `trial_id`.
-
-    Studies whose results are ranked against each other share a board. A board's newest comparison decides for its
-    regime, whatever else there is; only for the regimes that are left open are trials looked at: the fastest of every
-    study (one step into an index, however many it has), and where there is one, the older comparisons.
-    """
-    group = (
-        *(StudyRecord.kernel, StudyRecord.source_digest, StudyRecord.problem_id),
-        *(DeviceRecord.name, DeviceRecord.architecture, StudyRecord.compiler),
-    )
-    boards = (
-        select(StudyRecord.id.label("study_id"), func.min(StudyRecord.id).over(partition_by=group).label("board"))
-        .join(DeviceRecord, DeviceRecord.id == StudyRecord.device_id)
-        .where(*conditions)
-        .cte("boards")
-    )
-    age = func.rank().over(partition_by=boards.c.board, order_by=ComparisonRecord.concluded_at.desc())
-    aged = (
-        select(boards.c.board, ComparisonRecord.study_id, ComparisonRecord.configuration_id, age.label("age"))
-        .join(ComparisonRecord, ComparisonRecord.study_id == boards.c.study_id)
-        .subquery("aged")
-    )
-    newest = (
-        select(aged.c.board, _winner(aged.c.study_id, aged.c.configuration_id), _never())
-        .where(aged.c.age == 1)
-        .subquery("newest")
-    )
-    confirmed = _first_of(newest, TrialRecord.regime).cte("confirmed")
-    regimes = union_all(*(select(literal(regime.value).label("regime")) for regime in CacheRegime)).cte("regimes")
-    decided = select(literal(1)).where(confirmed.c.board == boards.c.board, confirmed.c.regime == regimes.c.regime)
-    fastest = (
-        select(TrialRecord.id)
-        .where(TrialRecord.study_id == boards.c.study_id, TrialRecord.regime == regimes.c.regime, CORRECT)
-        .order_by(TrialRecord.median_ms, TrialRecord.id)
-        .limit(1)
-        .correlate(boards, regimes)
-        .scalar_subquery()
-    )
-    undecided = (
-        select(boards.c.study_id, boards.c.board, regimes.c.regime, fastest.label("trial_id"))
-        .select_from(boards)
-        .join(regimes, literal(True))
-        .where(~decided.correlate(boards, regimes).exists())
-        .cte("undecided")
-    )
-    screened = select(undecided.c.board, undecided.c.trial_id, _never(), undecided.c.regime)
-    older = (
-        select(
-            undecided.c.board,
-            _winner(ComparisonRecord.study_id, ComparisonRecord.configuration_id),
-            ComparisonRecord.concluded_at,
-            undecided.c.regime,
-        )
-        .select_from(undecided)
-        .join(ComparisonRecord, ComparisonRecord.study_id == undecided.c.study_id)
-    )
-    found = undecided.c.trial_id.is_not(None)
-    offers = union_all(screened.where(found), older.where(found)).subquery("offers")
-    rest = _first_of(offers, offers.c.regime).cte("rest")
-    return union_all(select(confirmed.c.trial_id), select(rest.c.trial_id)).cte("picked")
-
-
-def _never() -> Label[Any]:
-    return cast(null(), Moment()).label("confirmed_at")
-
-
-def _winner(study_id: SQLColumnExpression[int], configuration_id: SQLColumnExpression[int]) -> Label[int]:
-    """The correct trial of a comparison's configuration; a sub-select, or else SQLite begins with the trials."""
-    return (
-        select(TrialRecord.id)
-        .where(TrialRecord.study_id == study_id, TrialRecord.configuration_id == configuration_id, CORRECT)
-        .scalar_subquery()
-        .label("trial_id")
-    )
-
-
-def _first_of(offers: Subquery, regime: SQLColumnExpression[Any]) -> AnySelect:
-    """The best offer of each board in each regime: confirmed before screened, then newer, then faster.
-
-    Args:
-        offers: `board`, `trial_id` and `confirmed_at`.
-        regime: of the trial; an offer for another one does not count.
-    """
-    moment = offers.c.confirmed_at
-    place = func.row_number().over(
-        partition_by=(offers.c.board, TrialRecord.regime),
-        order_by=(moment.is_(None), moment.desc(), TrialRecord.median_ms, TrialRecord.id),
-    )
-    placed = (
-        select(offers.c.board, TrialRecord.regime, offers.c.trial_id, place.label("place"))
-        .select_from(offers)
-        .join(TrialRecord, TrialRecord.id == offers.c.trial_id)
-        .where(TrialRecord.regime == regime)
-        .subquery()
-    )
-    return select(placed.c.board, placed.c.regime, placed.c.trial_id).where(placed.c.place == 1)
-
-
 def everything_about(picked: CTE) -> AnySelect:
     """All that a `TrialRow` says of the trials in `picked.trial_id`."""
-    newer = aliased(ComparisonRecord, name="newer")
-    newest = (
-        select(newer.id)
-        .where(newer.study_id == TrialRecord.study_id, newer.configuration_id == TrialRecord.configuration_id)
-        .order_by(newer.concluded_at.desc(), newer.id.desc())
-        .limit(1)
-        .correlate(TrialRecord)
-        .scalar_subquery()
-    )
-    standing = LateRefusalRecord.trial_id.is_(None)
     query = (
         select(
             TrialRecord.id,
@@ -289,31 +160,18 @@ def everything_about(picked: CTE) -> AnySelect:
             MeasurementRecord.high_ms,
             MeasurementRecord.regime,
             TrialRecord.recorded_at,
-            TrialRecord.message,
-            LateRefusalRecord.stage.label("refusing_stage"),
-            LateRefusalRecord.detail.label("refusing_detail"),
+            MESSAGE.label("message"),
             ComparisonRecord.concluded_at,
             *(column for baseline in Baseline for column in _ratio_columns(baseline)),
         )
         .select_from(picked)
         .join(TrialRecord, TrialRecord.id == picked.c.trial_id)
-        .join(StudyRecord, StudyRecord.id == TrialRecord.study_id)
-        .join(ProblemRecord, ProblemRecord.id == StudyRecord.problem_id)
-        .join(DeviceRecord, DeviceRecord.id == StudyRecord.device_id)
-        .join(ConfigurationRecord, ConfigurationRecord.id == TrialRecord.configuration_id)
-        .outerjoin(LateRefusalRecord, LateRefusalRecord.trial_id == TrialRecord.id)
-        # One that was refused late has no time and has won nothing.
-        .outerjoin(MeasurementRecord, and_(MeasurementRecord.id == TrialRecord.measurement_id, standing))
-        .outerjoin(ComparisonRecord, and_(ComparisonRecord.id == newest, standing))
     )
-    for baseline, table in _SPEED_UPS.items():
-        over = and_(table.comparison_id == ComparisonRecord.id, table.baseline == baseline.value)
-        query = query.outerjoin(table, over)
-    return query
+    return with_parts(query)
 
 
 def _ratio_columns(baseline: Baseline) -> list[ColumnElement[Any]]:
-    return [getattr(_SPEED_UPS[baseline], part).label(f"{baseline.value}_{part}") for part in _RATIO]
+    return [getattr(SPEED_UPS[baseline], part).label(f"{baseline.value}_{part}") for part in _RATIO]
 
 
 def fields_of(row: Row[*tuple[Any, ...]], problems: dict[str, Problem]) -> dict[str, Any]:
@@ -325,7 +183,7 @@ def fields_of(row: Row[*tuple[Any, ...]], problems: dict[str, Problem]) -> dict[
     Raises:
         DatabaseError: the row holds what tunebench does not write.
     """
-    key, stage = row.problem_key, row.refusing_stage
+    key = row.problem_key
     if key not in problems:
         problems[key] = problem_of(key, row.dtype, row.axes, row.options)
     return {
@@ -348,7 +206,7 @@ def fields_of(row: Row[*tuple[Any, ...]], problems: dict[str, Problem]) -> dict[
         "high_ms": row.high_ms,
         "regime": None if row.regime is None else regime_of(row.regime),
         "recorded_at": row.recorded_at,
-        "message": row.message if stage is None else late_message(stage, row.refusing_detail),
+        "message": row.message,
         "confirmed_at": row.concluded_at,
         **{f"over_{baseline.value}": _ratio(row, baseline) for baseline in Baseline},
     }

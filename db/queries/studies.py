@@ -12,7 +12,6 @@ from sqlalchemy import and_, func, select
 
 from tunebench.db.connection.database import Database
 from tunebench.db.entries.decode import configuration_of, problem_of, reasons_of
-from tunebench.db.queries.statements import CORRECT
 from tunebench.db.schema.tables import (
     ComparisonRecord,
     ConfigurationRecord,
@@ -24,6 +23,7 @@ from tunebench.db.schema.tables import (
     StudyRecord,
     TrialRecord,
 )
+from tunebench.db.schema.views import CORRECT
 from tunebench.tuner.device import Device, DeviceKind
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.errors import DatabaseError

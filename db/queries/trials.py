@@ -12,17 +12,16 @@ from sqlalchemy import ColumnElement, and_, func, select
 from tunebench.db.connection.database import Database
 from tunebench.db.queries.rows import BestRow, TrialRow
 from tunebench.db.queries.statements import (
-    CORRECT,
     everything_about,
     fields_of,
     of_many,
     study_conditions,
     unless_many,
-    winners,
     with_status,
     with_values,
 )
 from tunebench.db.schema.tables import DeviceRecord, ProblemRecord, StudyRecord, TrialRecord
+from tunebench.db.schema.views import CORRECT, winners
 from tunebench.tuner.build import CompilerName
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import TrialStatus

@@ -10,7 +10,6 @@ from sqlalchemy import Connection, Row, and_, select
 from tunebench.db.connection.database import Database
 from tunebench.db.entries.decode import carried_of, configuration_of, problem_of
 from tunebench.db.entries.rows import find_study
-from tunebench.db.queries.statements import CORRECT
 from tunebench.db.schema.tables import (
     ConfigurationRecord,
     DeviceRecord,
@@ -18,6 +17,7 @@ from tunebench.db.schema.tables import (
     StudyRecord,
     TrialRecord,
 )
+from tunebench.db.schema.views import CORRECT
 from tunebench.tuner.search.warm_start import WORTH_KNOWING, EarlierStudy, EarlierTrial, distance
 from tunebench.tuner.study.history import Carried, StudyDescription
 

@@ -15,14 +15,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar
+from types import NoneType
+from typing import Annotated, Any, ClassVar, get_args, get_type_hints
 
 from sqlalchemy import CheckConstraint, ForeignKey, ForeignKeyConstraint, Index, MetaData, UniqueConstraint, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.types import TypeEngine
 
 from tunebench.db.schema.columns import KEY, Json, JsonValue, Moment, Number, Truth, Whole, Words
 from tunebench.tuner.build import CompilerName
 from tunebench.tuner.device import DeviceKind
+from tunebench.tuner.environment import Environment
 from tunebench.tuner.result import CacheRegime, TrialStatus
 
 TABLE_PREFIX = "tunebench_"
@@ -45,6 +48,15 @@ def _one_of(column: str, names: Iterable[StrEnum]) -> str:
 _TIMED = _one_of("status", (status for status in TrialStatus if status.timed))
 
 
+_COLUMN_TYPES: dict[Any, TypeEngine[Any]] = {
+    str: Words(),
+    int: Whole(),
+    float: Number(),
+    bool: Truth(),
+    datetime: Moment(),
+}
+
+
 class Base(DeclarativeBase):
     """Root of the tables."""
 
@@ -57,13 +69,7 @@ class Base(DeclarativeBase):
             "ix": "ix_%(table_name)s_%(column_0_N_name)s",
         }
     )
-    type_annotation_map: ClassVar[dict[Any, Any]] = {
-        str: Words(),
-        int: Whole(),
-        float: Number(),
-        bool: Truth(),
-        datetime: Moment(),
-    }
+    type_annotation_map: ClassVar[dict[Any, Any]] = _COLUMN_TYPES
 
 
 class OriginRecord(Base):
@@ -115,11 +121,10 @@ class DeviceRecord(Base):
 
 
 class EnvironmentRecord(Base):
-    """Software and machine, as `tunebench.tuner.environment.Environment` has them.
+    """Software and machine: a column for every attribute of `tunebench.tuner.environment.Environment`.
 
     Attributes:
-        digest: SHA-256 of all other columns but `id`; the row's identity in every database. Columns from `sm_clock_mhz`
-            on came later: they are in it where they are not NULL, so that older rows keep theirs.
+        digest: SHA-256 of all other columns but `id`; the row's identity in every database.
     """
 
     __tablename__ = "tunebench_environments"
@@ -127,18 +132,17 @@ class EnvironmentRecord(Base):
 
     id: Mapped[Identity]
     digest: Mapped[str]
-    tunebench: Mapped[str]
-    python: Mapped[str]
-    torch: Mapped[str]
-    cuda: Mapped[str | None]
-    driver: Mapped[str | None]
-    compiler: Mapped[str]
-    platform: Mapped[str]
-    host: Mapped[str]
-    sm_clock_mhz: Mapped[int | None]
-    memory_clock_mhz: Mapped[int | None]
-    power_limit_w: Mapped[int | None]
-    throttle: Mapped[str | None]
+
+
+for _name, _kind in get_type_hints(Environment).items():
+    _types = [one for one in get_args(_kind) or (_kind,) if one is not NoneType]
+    setattr(EnvironmentRecord, _name, mapped_column(_COLUMN_TYPES[_types[0]], nullable=NoneType in get_args(_kind)))
+
+ENVIRONMENT_COLUMNS = {
+    "compiler_version" if name == "compiler" else name: EnvironmentRecord.__table__.c[name]
+    for name in get_type_hints(Environment)
+}
+"""The columns of an environment as questions call them: a study's `compiler` is which one, this is its version."""
 
 
 class ProblemRecord(Base):

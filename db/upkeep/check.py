@@ -20,7 +20,6 @@ from tunebench.db.connection.database import Database, upgrade_database
 from tunebench.db.connection.engine import connect_file, file_of
 from tunebench.db.entries.decode import configuration_of, problem_of
 from tunebench.db.entries.rows import digest_of, digested_columns
-from tunebench.db.queries.statements import STATUS
 from tunebench.db.schema.tables import (
     TABLE_PREFIX,
     Base,
@@ -33,6 +32,7 @@ from tunebench.db.schema.tables import (
     StudyRecord,
     TrialRecord,
 )
+from tunebench.db.schema.views import STATUS
 from tunebench.tuner.errors import DatabaseError
 from tunebench.tuner.result import TrialStatus
 

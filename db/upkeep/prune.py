@@ -13,9 +13,9 @@ from sqlalchemy import Column, Connection, MetaData, Table, func, select, text, 
 from tunebench.db.connection.database import Database
 from tunebench.db.connection.engine import file_of
 from tunebench.db.connection.files import back_up
-from tunebench.db.queries.statements import CORRECT, AnySelect, Condition, winners
 from tunebench.db.schema.columns import KEY
 from tunebench.db.schema.tables import ComparisonRecord, StudyRecord, TrialRecord
+from tunebench.db.schema.views import CORRECT, AnySelect, Condition, winners
 from tunebench.tuner.errors import UserError
 
 _GOING = Table(

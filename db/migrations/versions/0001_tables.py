@@ -1,9 +1,10 @@
-"""The tables."""
+"""The tables, whose rows are added and never changed or removed, and the database's own origin."""
 
 from __future__ import annotations
 
 import uuid
 from datetime import UTC, datetime
+from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
@@ -21,9 +22,41 @@ _WORDS = sa.Text()
 _MOMENT = sa.DateTime(timezone=True).with_variant(sa.Text(), "sqlite")
 _JSON = sa.JSON().with_variant(sa.Text(), "sqlite")
 
+_TABLES = (
+    "origins",
+    "devices",
+    "environments",
+    "problems",
+    "configurations",
+    "studies",
+    "builds",
+    "build_figures",
+    "verdicts",
+    "verdict_stages",
+    "measurements",
+    "trials",
+    "late_refusals",
+    "comparisons",
+    "contenders",
+    "speed_ups",
+)
+_MESSAGE = "results are only ever added, never changed or removed"
+
+
+def _conditions() -> list[sa.Column[Any]]:
+    """The state of the device while a time was taken."""
+    return [
+        sa.Column("control_ms", _NUMBER, nullable=True),
+        sa.Column("sm_clock_mhz", _WHOLE, nullable=True),
+        sa.Column("memory_clock_mhz", _WHOLE, nullable=True),
+        sa.Column("temperature_c", _WHOLE, nullable=True),
+        sa.Column("throttle_reasons", _WORDS, nullable=True),
+        sa.Column("foreign_processes", _WHOLE, nullable=True),
+    ]
+
 
 def upgrade() -> None:
-    """Create the tables, and the database's own origin."""
+    """Create the tables and their triggers, and the row of the database's own origin."""
     op.create_table(
         "tunebench_builds",
         sa.Column("id", _WHOLE, nullable=False),
@@ -88,6 +121,10 @@ def upgrade() -> None:
         sa.Column("compiler", _WORDS, nullable=False),
         sa.Column("platform", _WORDS, nullable=False),
         sa.Column("host", _WORDS, nullable=False),
+        sa.Column("sm_clock_mhz", _WHOLE, nullable=True),
+        sa.Column("memory_clock_mhz", _WHOLE, nullable=True),
+        sa.Column("power_limit_w", _WHOLE, nullable=True),
+        sa.Column("throttle", _WORDS, nullable=True),
         sa.PrimaryKeyConstraint("id", name="pk_tunebench_environments"),
         sa.UniqueConstraint("digest", name="uq_tunebench_environments_digest"),
         sqlite_strict=True,
@@ -102,6 +139,7 @@ def upgrade() -> None:
         sa.Column("clock", _WORDS, nullable=False),
         sa.Column("sample_count", _WHOLE, nullable=False),
         sa.Column("samples_ms", _JSON, nullable=False),
+        *_conditions(),
         sa.CheckConstraint("regime IN ('cold', 'warm')", name=op.f("ck_tunebench_measurements_regime")),
         sa.CheckConstraint(
             "low_ms > 0 AND low_ms <= median_ms AND median_ms <= high_ms",
@@ -191,6 +229,7 @@ def upgrade() -> None:
         sa.Column("sampler", _WORDS, nullable=False),
         sa.Column("seed", _WHOLE, nullable=False),
         sa.Column("begun_at", _MOMENT, nullable=False),
+        sa.Column("carried", _JSON, nullable=True),
         sa.CheckConstraint("compiler IN ('nvrtc', 'cpu', 'inline')", name=op.f("ck_tunebench_studies_compiler")),
         sa.CheckConstraint("kernel <> ''", name=op.f("ck_tunebench_studies_kernel_named")),
         sa.ForeignKeyConstraint(["device_id"], ["tunebench_devices.id"], name="fk_tunebench_studies_device_id"),
@@ -312,6 +351,13 @@ def upgrade() -> None:
         sqlite_where=sa.text("status = 'correct'"),
         postgresql_where=sa.text("status = 'correct'"),
     )
+    op.create_index(
+        "ix_tunebench_trials_by_time",
+        "tunebench_trials",
+        ["median_ms", "id", "study_id"],
+        sqlite_where=sa.text("status = 'correct'"),
+        postgresql_where=sa.text("status = 'correct'"),
+    )
     op.create_index("ix_tunebench_trials_recorded_at", "tunebench_trials", ["recorded_at"])
     op.create_index("ix_tunebench_trials_study_id_status_number", "tunebench_trials", ["study_id", "status", "number"])
     op.create_table(
@@ -321,6 +367,8 @@ def upgrade() -> None:
         sa.Column("configuration_id", _WHOLE, nullable=False),
         sa.Column("environment_id", _WHOLE, nullable=False),
         sa.Column("concluded_at", _MOMENT, nullable=False),
+        sa.Column("missing_baselines", _JSON, nullable=True),
+        *_conditions(),
         sa.ForeignKeyConstraint(
             ["environment_id"], ["tunebench_environments.id"], name="fk_tunebench_comparisons_environment_id"
         ),
@@ -375,8 +423,55 @@ def upgrade() -> None:
         sqlite_strict=True,
         sqlite_with_rowid=False,
     )
+    op.create_table(
+        "tunebench_late_refusals",
+        sa.Column("trial_id", _WHOLE, nullable=False),
+        sa.Column("stage", _WORDS, nullable=False),
+        sa.Column("seconds", _NUMBER, nullable=False),
+        sa.Column("detail", _WORDS, nullable=False),
+        sa.Column("recorded_at", _MOMENT, nullable=False),
+        sa.CheckConstraint("stage <> '' AND detail <> ''", name=op.f("ck_tunebench_late_refusals_says_why")),
+        sa.ForeignKeyConstraint(["trial_id"], ["tunebench_trials.id"], name="fk_tunebench_late_refusals_trial_id"),
+        sa.PrimaryKeyConstraint("trial_id", name="pk_tunebench_late_refusals"),
+        sqlite_strict=True,
+    )
+    _add_own_origin(origins)
+    _refuse_changes()
+
+
+def _add_own_origin(origins: sa.Table) -> None:
     now = datetime.now(UTC)
     own = {"id": 1, "uid": uuid.uuid4().hex, "created_at": now}
     if op.get_bind().dialect.name == "sqlite":
         own["created_at"] = now.isoformat(timespec="microseconds")
     op.bulk_insert(origins, [own])
+    if op.get_bind().dialect.name == "postgresql":
+        # The row was written with its number, which the sequence does not know of.
+        op.execute("SELECT setval(pg_get_serial_sequence('tunebench_origins', 'id'), max(id)) FROM tunebench_origins")
+
+
+def _refuse_changes() -> None:
+    """Refuse UPDATE and DELETE on every table.
+
+    A program that removes results on purpose lifts this inside its own transaction: on SQLite it drops the table's
+    triggers and creates them again from their text in `sqlite_schema`, on PostgreSQL it disables and enables them. Both
+    roll back with the transaction. A migration that rebuilds a table on SQLite has to create its triggers again.
+    """
+    sqlite = op.get_bind().dialect.name == "sqlite"
+    if not sqlite:
+        op.execute(
+            "CREATE FUNCTION tunebench_refuse() RETURNS trigger LANGUAGE plpgsql AS "
+            f"$$ BEGIN RAISE EXCEPTION '{_MESSAGE}'; END $$"
+        )
+    for table in _TABLES:
+        if not sqlite:
+            op.execute(
+                f"CREATE TRIGGER tunebench_{table}_append_only BEFORE UPDATE OR DELETE OR TRUNCATE "
+                f"ON tunebench_{table} FOR EACH STATEMENT EXECUTE FUNCTION tunebench_refuse()"
+            )
+            continue
+        for deed in ("update", "delete"):
+            op.execute(
+                f"CREATE TRIGGER tunebench_{table}_no_{deed} BEFORE {deed.upper()} ON tunebench_{table} "
+                f"BEGIN SELECT RAISE(ABORT, '{_MESSAGE}'); END"
+            )

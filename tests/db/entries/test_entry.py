@@ -17,6 +17,7 @@ from tunebench.db.entries.entry import Entry, entry_of, entry_of_json, json_of, 
 from tunebench.db.entries.reader import scan
 from tunebench.db.entries.strict_json import EntryError
 from tunebench.db.schema import tables as models
+from tunebench.tuner.environment import Environment
 
 # Numbers of this database, what is derived from other columns, and what a part's place says.
 OWN = {"id", "digest", "key", "sample_count", "position", "entry_point", "baseline"}
@@ -28,7 +29,7 @@ OWN_OF_TRIALS = {"verdict_passed", "median_ms", "regime"}
     [
         (record.Origin, models.OriginRecord),
         (record.DeviceFacts, models.DeviceRecord),
-        (record.EnvironmentFacts, models.EnvironmentRecord),
+        (Environment, models.EnvironmentRecord),
         (record.ProblemFacts, models.ProblemRecord),
         (record.StudyFacts, models.StudyRecord),
         (record.BuildFacts, models.BuildRecord),

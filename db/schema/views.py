@@ -1,0 +1,363 @@
+"""The views for people who ask with SQL, and what they share with the questions in Python.
+
+Which trials stand, which of them are best, and what belongs to a trial are stated here once: `best` the view is
+`winners` the statement. Views hold nothing, so that no migration makes them: a database that reaches a revision gets
+them as they are now. A change here therefore needs a revision, if one that does nothing else; a test says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, TypeAlias
+
+from sqlalchemy import (
+    CTE,
+    ColumnElement,
+    Connection,
+    Dialect,
+    Label,
+    Select,
+    SQLColumnExpression,
+    Subquery,
+    and_,
+    case,
+    cast,
+    exists,
+    func,
+    literal,
+    literal_column,
+    null,
+    select,
+    table,
+    union_all,
+)
+from sqlalchemy.orm import aliased
+
+from tunebench.db.schema.columns import Moment
+from tunebench.db.schema.tables import (
+    ENVIRONMENT_COLUMNS,
+    BuildFiguresRecord,
+    BuildRecord,
+    ComparisonRecord,
+    ConfigurationRecord,
+    DeviceRecord,
+    EnvironmentRecord,
+    LateRefusalRecord,
+    MeasurementRecord,
+    OriginRecord,
+    ProblemRecord,
+    SpeedUpRecord,
+    StudyRecord,
+    TrialRecord,
+    VerdictRecord,
+)
+from tunebench.tuner.result import Baseline, CacheRegime, TrialStatus, late_message
+
+AnySelect: TypeAlias = Select[*tuple[Any, ...]]
+Condition: TypeAlias = ColumnElement[bool]
+
+STANDS: Condition = ~exists().where(LateRefusalRecord.trial_id == TrialRecord.id)
+"""A trial that was not refused late."""
+
+RECORDED_CORRECT: Condition = TrialRecord.status == literal_column(f"'{TrialStatus.CORRECT.value}'")
+"""Spelt out because a partial index serves a constant only, not a bound parameter."""
+
+CORRECT: Condition = and_(RECORDED_CORRECT, STANDS)
+
+STATUS: ColumnElement[str] = case(
+    (LateRefusalRecord.trial_id.is_not(None), literal_column(f"'{TrialStatus.CORRECTNESS.value}'")),
+    else_=TrialRecord.status,
+)
+"""A trial's status as it stands, in a query that is joined by `with_parts`."""
+
+MESSAGE: ColumnElement[str] = case(
+    (
+        LateRefusalRecord.trial_id.is_not(None),
+        literal(late_message("", "").removesuffix(": ")) + LateRefusalRecord.stage + ": " + LateRefusalRecord.detail,
+    ),
+    else_=TrialRecord.message,
+)
+"""What a trial says as it stands, in such a query."""
+
+SPEED_UPS = {baseline: aliased(SpeedUpRecord, name=f"over_{baseline.value}") for baseline in Baseline}
+"""A trial's speed-ups over each baseline, in such a query."""
+
+
+def with_parts(query: AnySelect) -> AnySelect:
+    """A query of trials, joined with what each is a trial of, its time and the newest comparison that it has won.
+
+    One that was refused late has no time and has won nothing.
+    """
+    newer = aliased(ComparisonRecord, name="newer")
+    newest = (
+        select(newer.id)
+        .where(newer.study_id == TrialRecord.study_id, newer.configuration_id == TrialRecord.configuration_id)
+        .order_by(newer.concluded_at.desc(), newer.id.desc())
+        .limit(1)
+        .correlate(TrialRecord)
+        .scalar_subquery()
+    )
+    standing = LateRefusalRecord.trial_id.is_(None)
+    query = (
+        query.join(StudyRecord, StudyRecord.id == TrialRecord.study_id)
+        .join(ProblemRecord, ProblemRecord.id == StudyRecord.problem_id)
+        .join(DeviceRecord, DeviceRecord.id == StudyRecord.device_id)
+        .join(ConfigurationRecord, ConfigurationRecord.id == TrialRecord.configuration_id)
+        .outerjoin(LateRefusalRecord, LateRefusalRecord.trial_id == TrialRecord.id)
+        .outerjoin(MeasurementRecord, and_(MeasurementRecord.id == TrialRecord.measurement_id, standing))
+        .outerjoin(ComparisonRecord, and_(ComparisonRecord.id == newest, standing))
+    )
+    for baseline, speed_up in SPEED_UPS.items():
+        over = and_(speed_up.comparison_id == ComparisonRecord.id, speed_up.baseline == baseline.value)
+        query = query.outerjoin(speed_up, over)
+    return query
+
+
+_GROUP = (
+    *(StudyRecord.kernel, StudyRecord.source_digest, StudyRecord.problem_id),
+    *(DeviceRecord.name, DeviceRecord.architecture, StudyRecord.compiler),
+)
+"""Studies that are equal in these are ranked against each other, in each cache regime: they share a board."""
+
+
+def _boards(conditions: Sequence[Condition]) -> AnySelect:
+    """The board of each study that meets the conditions."""
+    return (
+        select(StudyRecord.id.label("study_id"), func.min(StudyRecord.id).over(partition_by=_GROUP).label("board"))
+        .join(DeviceRecord, DeviceRecord.id == StudyRecord.device_id)
+        .where(*conditions)
+    )
+
+
+def winners(conditions: Sequence[Condition] = (), environments: Collection[int] | None = None) -> CTE:
+    """The best trials among studies that meet the conditions: a table `picked` of `trial_id`.
+
+    A board's newest comparison decides for its regime, whatever else there is; only for the regimes that are left open
+    are trials looked at: the fastest of every study (one step into an index, however many it has), and where there is
+    one, the older comparisons.
+
+    Args:
+        environments: only trials that ran in one of these count, and only comparisons made in one; None for all.
+    """
+    eligible = CORRECT
+    comparisons = select(ComparisonRecord.study_id, ComparisonRecord.configuration_id, ComparisonRecord.concluded_at)
+    if environments is not None:
+        eligible = and_(CORRECT, TrialRecord.environment_id.in_(environments))
+        comparisons = comparisons.where(ComparisonRecord.environment_id.in_(environments))
+    won = comparisons.subquery("won")
+    boards = _boards(conditions).cte("boards")
+    age = func.rank().over(partition_by=boards.c.board, order_by=won.c.concluded_at.desc())
+    aged = (
+        select(boards.c.board, won.c.study_id, won.c.configuration_id, age.label("age"))
+        .join(won, won.c.study_id == boards.c.study_id)
+        .subquery("aged")
+    )
+    newest = (
+        select(aged.c.board, _winner(aged.c.study_id, aged.c.configuration_id, eligible), _never())
+        .where(aged.c.age == 1)
+        .subquery("newest")
+    )
+    confirmed = _first_of(newest, TrialRecord.regime).cte("confirmed")
+    regimes = union_all(*(select(literal(regime.value).label("regime")) for regime in CacheRegime)).cte("regimes")
+    decided = select(literal(1)).where(confirmed.c.board == boards.c.board, confirmed.c.regime == regimes.c.regime)
+    fastest = (
+        select(TrialRecord.id)
+        .where(TrialRecord.study_id == boards.c.study_id, TrialRecord.regime == regimes.c.regime, eligible)
+        .order_by(TrialRecord.median_ms, TrialRecord.id)
+        .limit(1)
+        .correlate(boards, regimes)
+        .scalar_subquery()
+    )
+    undecided = (
+        select(boards.c.study_id, boards.c.board, regimes.c.regime, fastest.label("trial_id"))
+        .select_from(boards)
+        .join(regimes, literal(1) == literal(1))
+        .where(~decided.correlate(boards, regimes).exists())
+        .cte("undecided")
+    )
+    screened = select(undecided.c.board, undecided.c.trial_id, _never(), undecided.c.regime)
+    older = (
+        select(
+            undecided.c.board,
+            _winner(won.c.study_id, won.c.configuration_id, eligible),
+            won.c.concluded_at,
+            undecided.c.regime,
+        )
+        .select_from(undecided)
+        .join(won, won.c.study_id == undecided.c.study_id)
+    )
+    found = undecided.c.trial_id.is_not(None)
+    offers = union_all(screened.where(found), older.where(found)).subquery("offers")
+    rest = _first_of(offers, offers.c.regime).cte("rest")
+    return union_all(select(confirmed.c.trial_id), select(rest.c.trial_id)).cte("picked")
+
+
+def _never() -> Label[Any]:
+    return cast(null(), Moment()).label("confirmed_at")
+
+
+def _winner(
+    study_id: SQLColumnExpression[int], configuration_id: SQLColumnExpression[int], eligible: Condition
+) -> Label[int]:
+    """The trial of a comparison's configuration; a sub-select, or else SQLite begins with the trials."""
+    return (
+        select(TrialRecord.id)
+        .where(TrialRecord.study_id == study_id, TrialRecord.configuration_id == configuration_id, eligible)
+        .scalar_subquery()
+        .label("trial_id")
+    )
+
+
+def _first_of(offers: Subquery, regime: SQLColumnExpression[Any]) -> AnySelect:
+    """The best offer of each board in each regime: confirmed before screened, then newer, then faster.
+
+    Args:
+        offers: `board`, `trial_id` and `confirmed_at`.
+        regime: of the trial; an offer for another one does not count.
+    """
+    moment = offers.c.confirmed_at
+    place = func.row_number().over(
+        partition_by=(offers.c.board, TrialRecord.regime),
+        order_by=(moment.is_(None), moment.desc(), TrialRecord.median_ms, TrialRecord.id),
+    )
+    placed = (
+        select(offers.c.board, TrialRecord.regime, offers.c.trial_id, place.label("place"))
+        .select_from(offers)
+        .join(TrialRecord, TrialRecord.id == offers.c.trial_id)
+        .where(TrialRecord.regime == regime)
+        .subquery()
+    )
+    return select(placed.c.board, placed.c.regime, placed.c.trial_id).where(placed.c.place == 1)
+
+
+def _trials_flat() -> AnySelect:
+    """Everything about each trial, a column each, without functions that SQLite runs in trusted schemas only."""
+    columns: list[Any] = [
+        TrialRecord.id.label("trial"),
+        TrialRecord.study_id.label("study"),
+        TrialRecord.number,
+        StudyRecord.kernel,
+        ProblemRecord.key.label("problem"),
+        ProblemRecord.dtype,
+        DeviceRecord.name.label("device"),
+        DeviceRecord.architecture,
+        StudyRecord.compiler,
+        STATUS.label("status"),
+        ConfigurationRecord.key.label("configuration"),
+        MeasurementRecord.median_ms,
+        MeasurementRecord.low_ms,
+        MeasurementRecord.high_ms,
+        MeasurementRecord.regime,
+        MeasurementRecord.sample_count,
+        MeasurementRecord.clock,
+        *(
+            getattr(speed_up, column).label(f"over_{baseline.value}{ending}")
+            for baseline, speed_up in SPEED_UPS.items()
+            for column, ending in (("ratio", ""), ("low", "_low"), ("high", "_high"))
+        ),
+        ComparisonRecord.concluded_at.label("confirmed_at"),
+        _most(BuildFiguresRecord.registers).label("registers"),
+        _most(BuildFiguresRecord.spill_stores + BuildFiguresRecord.spill_loads).label("spill_bytes"),
+        _most(BuildFiguresRecord.shared).label("shared_bytes"),
+        BuildRecord.seconds.label("compile_seconds"),
+        VerdictRecord.max_relative.label("max_relative_error"),
+        VerdictRecord.tolerance,
+        StudyRecord.source_digest,
+        StudyRecord.sampler,
+        StudyRecord.seed,
+        *(column.label(name) for name, column in ENVIRONMENT_COLUMNS.items()),
+        DeviceRecord.uuid.label("device_uuid"),
+        OriginRecord.uid.label("origin"),
+        TrialRecord.recorded_at,
+        MESSAGE.label("message"),
+    ]
+    # SQLite promises the name of a view's column only where it is spelt out.
+    named = [column if isinstance(column, Label) else column.label(column.key) for column in columns]
+    return (
+        with_parts(select(*named).select_from(TrialRecord))
+        .join(OriginRecord, OriginRecord.id == StudyRecord.origin_id)
+        .join(EnvironmentRecord, EnvironmentRecord.id == TrialRecord.environment_id)
+        .outerjoin(BuildRecord, BuildRecord.id == TrialRecord.build_id)
+        .outerjoin(VerdictRecord, VerdictRecord.id == TrialRecord.verdict_id)
+    )
+
+
+def _most(figure: SQLColumnExpression[int | None]) -> SQLColumnExpression[Any]:
+    """The largest figure of a trial's entry points."""
+    return (
+        select(func.max(figure))
+        .where(BuildFiguresRecord.build_id == TrialRecord.build_id)
+        .correlate(TrialRecord)
+        .scalar_subquery()
+    )
+
+
+_FLAT = table("trials_flat")
+
+
+def _best() -> AnySelect:
+    picked = winners()
+    return select(literal_column("*")).select_from(_FLAT).where(literal_column("trial").in_(select(picked.c.trial_id)))
+
+
+def _leaderboard() -> AnySelect:
+    """Each configuration at its best, by place.
+
+    Studies are put on their boards first, by number, so that a million trials are sorted by numbers and not by text.
+    """
+    boards = _boards(()).subquery("boards")
+    attempts = (
+        select(
+            TrialRecord.id.label("trial_id"),
+            TrialRecord.median_ms,
+            TrialRecord.regime,
+            boards.c.board,
+            func.row_number()
+            .over(
+                partition_by=(boards.c.board, TrialRecord.regime, TrialRecord.configuration_id),
+                order_by=(TrialRecord.median_ms, TrialRecord.id),
+            )
+            .label("attempt"),
+        )
+        .select_from(boards)
+        .join(TrialRecord, TrialRecord.study_id == boards.c.study_id)
+        .where(CORRECT)
+        .subquery("attempts")
+    )
+    board = (attempts.c.board, attempts.c.regime)
+    fastest = func.min(attempts.c.median_ms).over(partition_by=board)
+    placed = (
+        select(
+            attempts.c.trial_id,
+            func.rank().over(partition_by=board, order_by=attempts.c.median_ms).label("place"),
+            (attempts.c.median_ms / fastest).label("times_fastest"),
+        )
+        .where(attempts.c.attempt == 1)
+        .subquery("placed")
+    )
+    return (
+        select(placed.c.place, placed.c.times_fastest, literal_column("trials_flat.*"))
+        .select_from(placed)
+        .join(_FLAT, literal_column("trials_flat.trial") == placed.c.trial_id)
+    )
+
+
+def views(dialect: Dialect) -> dict[str, str]:
+    """The text of each view by its name, in the order in which they can be made."""
+    statements = {"trials_flat": _trials_flat(), "best": _best(), "leaderboard": _leaderboard()}
+    constants = {"literal_binds": True}
+    return {name: str(one.compile(dialect=dialect, compile_kwargs=constants)) for name, one in statements.items()}
+
+
+def make_views(connection: Connection, *, anew: bool) -> None:
+    """Make the views.
+
+    Args:
+        anew: those of an earlier revision are there. Where they are not, a view of somebody else's is left alone.
+    """
+    texts = views(connection.dialect)
+    if anew:
+        for name in reversed(texts):
+            connection.exec_driver_sql(f"DROP VIEW IF EXISTS {name}")
+    for name, text in texts.items():
+        connection.exec_driver_sql(f"CREATE VIEW {name} AS {text}")
