@@ -177,7 +177,7 @@ def _tune_mode(resolved: Resolved, mode: Mode, database: Database, announce: Rep
         )
         sampler = find_sampler(request.sampler)(space, request.seed)
         carried = _carried(resolved, description, sampler, database)
-        environment = current_environment(device, compiler.version())
+        environment = current_environment(device, compiler.version(), kernel.folder)
         log = database.study(description, environment, carried)
         run = StudyRun(kernel, evaluator, space, compiler, sampler, log, carried=carried)
         progress = announce(Announcement(kernel.name, evaluator.problem, device, len(space), carried, len(log.past())))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import platform
 import socket
+import subprocess
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pynvml
@@ -12,6 +14,9 @@ import pynvml
 from tunebench import __version__
 from tunebench.tuner import nvml
 from tunebench.tuner.device import Device, DeviceKind
+
+_GIT_SECONDS = 5.0
+"""A repository on a file system that does not answer must not hold up a study."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,8 @@ class Environment:
         sm_clock_mhz, memory_clock_mhz: what the card is set to run at under load, not what it idles at.
         power_limit_w: the card's power limit in force.
         throttle: what held the card's clocks back when the run began (see `nvml.throttle_words`).
+        kernel_commit: the git commit that the kernel's folder is at, with `+dirty` behind it where files of the folder
+            differ from it or are not in it; None where git does not keep the folder.
     """
 
     tunebench: str
@@ -39,10 +46,15 @@ class Environment:
     memory_clock_mhz: int | None = None
     power_limit_w: int | None = None
     throttle: str | None = None
+    kernel_commit: str | None = None
 
 
-def current_environment(device: Device, compiler_version: str) -> Environment:
-    """The environment of this process, and the state of the device."""
+def current_environment(device: Device, compiler_version: str, kernel_folder: Path | None = None) -> Environment:
+    """The environment of this process, and the state of the device.
+
+    Args:
+        kernel_folder: of the kernel that the results are of; None where they are of several.
+    """
     import torch
 
     environment = Environment(
@@ -54,8 +66,25 @@ def current_environment(device: Device, compiler_version: str) -> Environment:
         compiler=compiler_version,
         platform=platform.platform(),
         host=socket.gethostname(),
+        kernel_commit=None if kernel_folder is None else commit_of(kernel_folder),
     )
     return _with_driver(environment, device.uuid) if device.kind is DeviceKind.CUDA else environment
+
+
+def commit_of(folder: Path) -> str | None:
+    """The git commit that a folder is at, see `Environment.kernel_commit`; None also where git fails or takes long."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
+        answer = subprocess.run(command, capture_output=True, check=True, timeout=_GIT_SECONDS, encoding="utf-8")
+        return answer.stdout.strip()
+
+    try:
+        if not git("ls-files", "--", "."):
+            return None  # such as an installed package in a folder that its repository ignores
+        return git("rev-parse", "HEAD") + ("+dirty" if git("status", "--porcelain", "--", ".") else "")
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        return None
 
 
 def _with_driver(environment: Environment, uuid: str) -> Environment:

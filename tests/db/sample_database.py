@@ -18,7 +18,14 @@ from tunebench.tuner.study.history import Carried
 ODD_TEXT = "'; DROP TABLE tunebench_trials; -- ,\"\n\r\t\\u0000 <b>µ</b> \U0001f600"
 
 
-ON_CARD = replace(ENVIRONMENT, sm_clock_mhz=1980, memory_clock_mhz=3201, power_limit_w=700, throttle="sw_power_cap")
+ON_CARD = replace(
+    ENVIRONMENT,
+    sm_clock_mhz=1980,
+    memory_clock_mhz=3201,
+    power_limit_w=700,
+    throttle="sw_power_cap",
+    kernel_commit="3f2a" * 10 + "+dirty",
+)
 
 
 FOUND_LATE = Stage("sanitizer", False, 2.5, f"memcheck: Invalid __global__ read {ODD_TEXT}")

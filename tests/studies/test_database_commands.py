@@ -64,6 +64,7 @@ def test_show_as_json_says_nan_as_null(ask: CommandLine) -> None:
     assert (values["measurement"], values["comparisons"]) == (None, [])
     won = ask("show", 2, "--json").json
     assert won["comparisons"][0]["speedups"]["copy"]["value"] == won["over_copy"]["value"] == 0.9
+    assert won["environment"]["kernel_commit"] is None
     assert won["environment"]["driver"] == "580.1" and won["device_facts"]["multiprocessors"] == 132
 
 

@@ -48,6 +48,15 @@ def test_two_versions_are_compared_on_the_same_device_and_source(filled: Databas
     assert compared(filled, "torch=2.9,device=NVIDIA H200", "torch=2.11,device=NVIDIA H200") == [expected[1]]
 
 
+def test_two_commits_are_named_by_their_beginnings(database: Database) -> None:
+    for number, commit in enumerate(("3f2a" * 10, "3f2b" * 10 + "+dirty")):
+        log = database.study(STUDY, replace(ENVIRONMENT, kernel_commit=commit))
+        log.record(number, correct(number, 1.0 + number))
+    assert compared(database, "kernel_commit=3f2a", "kernel_commit=3f2b") == [("NVIDIA H200", 2.0, True)]
+    with pytest.raises(UserError, match="kernel_commit"):
+        select_best(database, parse_selector("kernel_commit=4"))
+
+
 def test_two_sources(filled: Database) -> None:
     assert compared(filled, "source=source-1", "source=other") == [("NVIDIA H200", 0.5, True)]
 

@@ -1,0 +1,16 @@
+"""The git commit of the kernel's folder, in the environment of a trial."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0002"
+down_revision = "0001"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Add a column; of older rows nothing is known."""
+    op.add_column("tunebench_environments", sa.Column("kernel_commit", sa.Text(), nullable=True))
