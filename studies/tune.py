@@ -27,10 +27,10 @@ from tunebench.tuner.problem import Problem
 from tunebench.tuner.reference import Reference
 from tunebench.tuner.search.sampler import PoolSampler
 from tunebench.tuner.search.strategies import find_sampler
-from tunebench.tuner.search.warm_start import carry_over
+from tunebench.tuner.search.warm_start import Carried, carry_over
 from tunebench.tuner.space import SearchSpace
 from tunebench.tuner.study.evaluate import LocalEvaluator, Subject
-from tunebench.tuner.study.history import Carried, StudyDescription
+from tunebench.tuner.study.history import StudyDescription
 from tunebench.tuner.study.study import Budget, Ending, Outcome, Progress, StudyRun
 from tunebench.tuner.study.worker import WorkerEvaluator
 

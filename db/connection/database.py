@@ -31,7 +31,8 @@ from tunebench.db.schema.tables import ConfigurationRecord, LateRefusalRecord, M
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.errors import DatabaseError
 from tunebench.tuner.result import Comparison, Stage, TrialResult
-from tunebench.tuner.study.history import Carried, PastTrial, StudyDescription
+from tunebench.tuner.search.warm_start import Carried
+from tunebench.tuner.study.history import PastTrial, StudyDescription
 
 
 class Database:

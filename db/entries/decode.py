@@ -8,8 +8,8 @@ from functools import lru_cache
 from tunebench.tuner.errors import DatabaseError
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import CacheRegime, TrialStatus
+from tunebench.tuner.search.warm_start import Carried
 from tunebench.tuner.space import Configuration
-from tunebench.tuner.study.history import Carried
 
 
 def problem_of(key: str, dtype: str, axes: object, options: object) -> Problem:

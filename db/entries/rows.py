@@ -40,8 +40,9 @@ from tunebench.tuner.device import Device
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import Comparison, Conditions, Measurement, Stage, TrialResult, Verdict
+from tunebench.tuner.search.warm_start import Carried
 from tunebench.tuner.space import Configuration
-from tunebench.tuner.study.history import Carried, StudyDescription
+from tunebench.tuner.study.history import StudyDescription
 
 CONDITIONS = tuple(one.name for one in fields(Conditions))
 """The columns that say what state the device was in."""

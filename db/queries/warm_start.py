@@ -18,8 +18,8 @@ from tunebench.db.schema.tables import (
     TrialRecord,
 )
 from tunebench.db.schema.views import CORRECT
-from tunebench.tuner.search.warm_start import WORTH_KNOWING, EarlierStudy, EarlierTrial, distance
-from tunebench.tuner.study.history import Carried, StudyDescription
+from tunebench.tuner.search.warm_start import WORTH_KNOWING, Carried, EarlierStudy, EarlierTrial, distance
+from tunebench.tuner.study.history import StudyDescription
 
 _MOST_STUDIES = 8
 

@@ -13,7 +13,7 @@ from tunebench.db.entries.reader import scan
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import CacheRegime, Stage, TrialStatus
-from tunebench.tuner.study.history import Carried
+from tunebench.tuner.search.warm_start import Carried
 
 ODD_TEXT = "'; DROP TABLE tunebench_trials; -- ,\"\n\r\t\\u0000 <b>µ</b> \U0001f600"
 

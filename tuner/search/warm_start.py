@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tunebench.tuner.problem import Problem, size_distance
-from tunebench.tuner.space import ValidSpace, Value
-from tunebench.tuner.study.history import Carried
+from tunebench.tuner.space import Configuration, ValidSpace, Value
 
 MOST_CARRIED = 8
 """First trials that come from earlier studies."""
@@ -30,6 +29,18 @@ _MAPPED = 1 << 14
 
 WORTH_KNOWING = 4 * MOST_CARRIED
 """The fastest trials of an earlier study that are looked at: some are alike, or not valid here."""
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A configuration that a study begins with because of what it did in another one.
+
+    Attributes:
+        origin: for people: the trial that it comes from, and what that was a trial of.
+    """
+
+    configuration: Configuration
+    origin: str
 
 
 @dataclass(frozen=True)

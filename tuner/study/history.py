@@ -33,18 +33,6 @@ class StudyDescription:
 
 
 @dataclass(frozen=True)
-class Carried:
-    """A configuration that a study begins with because of what it did in another one.
-
-    Attributes:
-        origin: for people: the trial that it comes from, and what that was a trial of.
-    """
-
-    configuration: Configuration
-    origin: str
-
-
-@dataclass(frozen=True)
 class PastTrial:
     """What the search needs to know of a trial that is over.
 

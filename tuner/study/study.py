@@ -24,9 +24,10 @@ from tunebench.tuner.gate.battery import proven
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.result import Comparison, Stage, TrialResult, TrialStatus
 from tunebench.tuner.search.sampler import PoolSampler, SpaceExhausted
+from tunebench.tuner.search.warm_start import Carried
 from tunebench.tuner.space import Configuration, ValidSpace
 from tunebench.tuner.study.evaluate import Evaluator, Finalist
-from tunebench.tuner.study.history import Carried, PastTrial, TrialLog
+from tunebench.tuner.study.history import PastTrial, TrialLog
 
 FINALISTS = 5
 """So many of the best screened configurations are timed again, interleaved."""

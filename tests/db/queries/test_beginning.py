@@ -16,7 +16,8 @@ from tunebench.tuner.device import DeviceKind
 from tunebench.tuner.errors import DatabaseError
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import TrialStatus
-from tunebench.tuner.study.history import Carried, StudyDescription
+from tunebench.tuner.search.warm_start import Carried
+from tunebench.tuner.study.history import StudyDescription
 
 CARRIED = (Carried(configuration(1), "trial 7, elsewhere"), Carried(configuration(2), "shipped, elsewhere"))
 

@@ -14,9 +14,10 @@ from tunebench.tuner.errors import UserError
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import CONTROL, Baseline, Comparison, TrialResult, TrialStatus
 from tunebench.tuner.search.strategies import make_sampler
+from tunebench.tuner.search.warm_start import Carried
 from tunebench.tuner.space import Configuration
 from tunebench.tuner.study.evaluate import Finalist, LocalEvaluator, Subject
-from tunebench.tuner.study.history import Carried, MemoryLog, PastTrial
+from tunebench.tuner.study.history import MemoryLog, PastTrial
 from tunebench.tuner.study.study import Budget, Ending, Outcome, Progress, StudyRun
 
 CPU = find_device("cpu")
