@@ -65,15 +65,19 @@ def name_of(url: URL) -> str:
     return str(file_of(url) or url.render_as_string(hide_password=True))
 
 
-def connect_file(file: Path, *, read_only: bool) -> sqlite3.Connection:
-    """A plain connection to a SQLite file that leaves BEGIN to its user and waits `BUSY_SECONDS` for a lock."""
+def file_uri(file: Path, *, read_only: bool) -> str:
+    """The URI under which SQLite opens a file."""
     mode = "mode=ro" if read_only else "mode=rwc"
     if read_only and not os.access(file.parent, os.W_OK) and not Path(f"{file}-wal").exists():
         # On a read-only medium SQLite cannot create the shared memory that reading in WAL mode needs.
         mode += "&immutable=1"
-    return sqlite3.connect(
-        f"{file.as_uri()}?{mode}", uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
-    )
+    return f"{file.as_uri()}?{mode}"
+
+
+def connect_file(file: Path, *, read_only: bool) -> sqlite3.Connection:
+    """A plain connection to a SQLite file that leaves BEGIN to its user and waits `BUSY_SECONDS` for a lock."""
+    uri = file_uri(file, read_only=read_only)
+    return sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
 
 
 def make_engine(url: URL, *, read_only: bool = False, foreign_keys: bool = True) -> Engine:

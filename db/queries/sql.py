@@ -1,36 +1,41 @@
-"""SQL of anyone's, answered without any chance to write.
+"""SQL of anyone's, answered without any chance to write, within limits of time and memory.
 
-On SQLite the file is opened for reading, `query_only` is on, and an authorizer lets a statement read tables and call
-functions and nothing else (no ATTACH, which would create files; no PRAGMA). On PostgreSQL the statement is the query of
-a server-side cursor in a READ ONLY transaction, which makes it one statement, and one that reads. What a role may read
-on the server, and the server's own functions, are for the server's administrator to limit.
+On SQLite a process of its own asks: the file is opened for reading, `query_only` is on, and an authorizer lets a
+statement read tables and call functions and nothing else (no ATTACH, which would create files; no PRAGMA). On
+PostgreSQL the statement is the query of a server-side cursor in a READ ONLY transaction, which makes it one statement,
+and one that reads. What a role may read on the server, the server's own functions and its memory are for the server's
+administrator to limit.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import sqlite3
+import subprocess
+import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from tunebench.db.connection.database import Database
-from tunebench.db.connection.engine import connect_file, file_of, first_line, translated
+from tunebench.db.connection.engine import file_of, file_uri, first_line, translated
+from tunebench.db.queries import sql_process
+from tunebench.db.queries.sql_process import ANSWER_BYTES, TooLargeError
 from tunebench.tuner.errors import DatabaseError, UserError
 
 Cell: TypeAlias = str | int | float | bool | None
+_Found: TypeAlias = tuple[list[str], list[list[Cell]], bool]
+"""Columns, rows, and whether there are no more."""
 
-_LARGEST_BYTES = 64 << 20
-"""The longest text or SQL that SQLite may handle here: a compiler's log fits, `randomblob(1e9)` does not."""
+_FIRST_PIECE, _LARGEST_PIECE = 1, 1000
+"""Rows that are fetched at a time from a server: few until their size is known."""
 
-_STEPS_BETWEEN_LOOKS = 10_000
-"""Virtual-machine steps of SQLite between looks at the clock: well below a millisecond."""
-
-_ALLOWED = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE)
-_FORBIDDEN_FUNCTIONS = ("load_extension", "fts3_tokenizer", "readfile", "writefile", "edit")
+_GRACE_SECONDS = 1.0
+"""What the process that asks a file may take beyond its time, which it keeps itself but inside one long step."""
 
 
 @dataclass(frozen=True)
@@ -59,18 +64,16 @@ def ask(database: Database, sql: str, *, limit: int | None = None, seconds: floa
         UserError: the SQL is wrong, does more than read, or takes too long.
         DatabaseError: the database cannot be read.
     """
-    if "\0" in sql or not sql.strip():
-        raise UserError("the SQL is empty or holds a NUL: give one SELECT")
+    if "\0" in sql or not sql.strip() or sql.encode(errors="replace").decode() != sql:
+        raise UserError("the SQL is empty, or holds a NUL or what is not UTF-8: give one SELECT")
     if not 0 < seconds < 1e6:
         raise UserError(f"a time limit of {seconds} s is not legal: give more than 0 and less than a million")
+    if limit is not None and limit < 0:
+        raise UserError(f"a limit of {limit} rows is not legal: give 0 or more")
     file = file_of(database.url)
-    wanted = None if limit is None else limit + 1
-    if file is not None:
-        columns, rows = _ask_file(file, sql, wanted, seconds)
-    else:
-        columns, rows = _ask_server(database, sql, wanted, seconds)
-    shown = rows if limit is None else rows[:limit]
-    return Answer(_distinct(columns), tuple(tuple(map(_cell, row)) for row in shown), len(shown) == len(rows))
+    asked = _ask_server(database, sql, limit, seconds) if file is None else _ask_file(file, sql, limit, seconds)
+    columns, rows, complete = asked
+    return Answer(_distinct(columns), tuple(map(tuple, rows)), complete)
 
 
 def _cell(value: Any) -> Cell:
@@ -91,28 +94,46 @@ def _distinct(columns: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _ask_file(file: Path, sql: str, wanted: int | None, seconds: float) -> tuple[list[str], list[Any]]:
-    with translated(str(file)), closing(connect_file(file, read_only=True)) as connection:
-        connection.execute("PRAGMA query_only = 1")
-        connection.execute("PRAGMA trusted_schema = 0")
-        connection.text_factory = lambda raw: raw.decode("utf-8", "backslashreplace")
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST_BYTES)
-        connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
-        connection.set_authorizer(_authorize)
-        deadline = time.monotonic() + seconds
-        connection.set_progress_handler(lambda: int(time.monotonic() > deadline), _STEPS_BETWEEN_LOOKS)
-        with _explained(seconds):
-            cursor = connection.execute(sql)
-            if cursor.description is None:
-                raise _not_reading()
-            rows = cursor.fetchall() if wanted is None else cursor.fetchmany(wanted)
-            return [name for name, *_ in cursor.description], rows
+def _ask_file(file: Path, sql: str, limit: int | None, seconds: float) -> _Found:
+    """See `sql_process`, which is the process that does it."""
+    request = sql_process.Request(uri=file_uri(file, read_only=True), sql=sql, limit=limit, seconds=seconds)
+    child = [sys.executable, "-I", "-S", sql_process.__file__]
+    try:
+        ran = subprocess.run(
+            child,
+            input=json.dumps(request).encode(),
+            capture_output=True,
+            check=False,
+            timeout=seconds + _GRACE_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise _too_slow(seconds) from None
+    if ran.returncode < 0:
+        # Not every part of SQLite and Python survives that an allocation is refused.
+        raise _too_much_memory()
+    if ran.returncode > 0:
+        raise RuntimeError(f"the process that asks the file failed: {ran.stderr.decode(errors='replace')}")
+    lines = [json.loads(line) for line in ran.stdout.splitlines()]
+    last = lines[-1]
+    if isinstance(last, dict):
+        with translated(str(file)), _explained(seconds):
+            _raise(**last)
+    columns, *rows = lines[:-1]
+    return columns, rows, last
 
 
-def _authorize(action: int, _first: str | None, second: str | None, _database: str | None, _source: str | None) -> int:
-    if action in _ALLOWED or (action == sqlite3.SQLITE_FUNCTION and second not in _FORBIDDEN_FUNCTIONS):
-        return sqlite3.SQLITE_OK
-    return sqlite3.SQLITE_DENY
+def _raise(type: str, message: str, code: str) -> NoReturn:
+    """Raise what ended the process's question."""
+    if type == TooLargeError.__name__:
+        raise _too_large()
+    if type == MemoryError.__name__:
+        raise _too_much_memory()
+    if type == UnicodeDecodeError.__name__:
+        # Python cannot even decode SQLite's own message, which quotes the damaged schema.
+        type, code = sqlite3.DatabaseError.__name__, "SQLITE_CORRUPT"
+    error = getattr(sqlite3, type)(message)
+    error.sqlite_errorname = code
+    raise error
 
 
 def _not_reading() -> UserError:
@@ -139,15 +160,55 @@ def _explained(seconds: float) -> Iterator[None]:
         raise
 
 
+def _too_large() -> UserError:
+    return UserError(
+        f"the answer is larger than {ANSWER_BYTES >> 20} MiB: ask for fewer rows or columns, or export them"
+    )
+
+
+def _too_much_memory() -> UserError:
+    return UserError(f"the query needs more than {sql_process.HEAP_BYTES >> 20} MiB of memory: ask for less")
+
+
 def _too_slow(seconds: float) -> UserError:
     return UserError(f"the query was stopped after {seconds:g} s: ask for less, or allow more with --seconds")
 
 
-def _ask_server(database: Database, sql: str, wanted: int | None, seconds: float) -> tuple[list[str], list[Any]]:
+def _hold_to(deadline: float, server: Any) -> None:
+    """Give the server's next statement, of which every fetch is one, what is left of the time."""
+    left_ms = max(1, int((deadline - time.monotonic()) * 1e3))
+    server.execute(f"SET LOCAL statement_timeout = {left_ms}")
+
+
+def _fetched(cursor: Any, limit: int | None, hold: Callable[[], None]) -> tuple[list[list[Cell]], bool]:
+    """The rows, and whether they are all; in pieces that grow, so that large rows never come a thousand at once.
+
+    What one row of the server takes cannot be limited from here.
+    """
+    rows: list[list[Cell]] = []
+    size, piece = 0, _FIRST_PIECE
+    while True:
+        hold()
+        found = cursor.fetchmany(piece)
+        for row in found:
+            if len(rows) == limit:
+                return rows, False
+            rows.append([_cell(value) for value in row])
+            size += sum(sys.getsizeof(cell) for cell in rows[-1])
+        if size > ANSWER_BYTES:
+            raise _too_large()
+        if not found:
+            return rows, True
+        room = len(rows) * (ANSWER_BYTES - size) // max(size, 1)
+        piece = max(1, min(2 * piece, _LARGEST_PIECE, room))
+
+
+def _ask_server(database: Database, sql: str, limit: int | None, seconds: float) -> _Found:
     if database.url.get_driver_name() not in ("", "psycopg"):
         raise UserError(
             f"queries need the driver psycopg, not '{database.url.get_driver_name()}': use postgresql+psycopg"
         )
+    deadline = time.monotonic() + seconds
     with translated(database.name), database.engine.connect() as connection:
         import psycopg
 
@@ -155,11 +216,11 @@ def _ask_server(database: Database, sql: str, wanted: int | None, seconds: float
         try:
             with server.transaction(force_rollback=True):
                 server.execute("SET TRANSACTION READ ONLY")
-                server.execute(f"SET LOCAL statement_timeout = {max(1, int(seconds * 1e3))}")
                 with server.cursor(name="tunebench_query") as cursor:
+                    _hold_to(deadline, server)
                     cursor.execute(sql)
-                    names = [column.name for column in cursor.description or ()]
-                    return names, cursor.fetchall() if wanted is None else cursor.fetchmany(wanted)
+                    columns = [column.name for column in cursor.description or ()]
+                    return columns, *_fetched(cursor, limit, lambda: _hold_to(deadline, server))
         except psycopg.errors.QueryCanceled as error:
             raise _too_slow(seconds) from error
         except (psycopg.errors.ReadOnlySqlTransaction, psycopg.errors.FeatureNotSupported) as error:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -105,6 +109,83 @@ def test_a_query_without_end_is_stopped(filled: Database) -> None:
     with pytest.raises(UserError, match=r"stopped after 0\.2 s"):
         ask(filled, endless, seconds=0.2)
     assert ask(filled, "SELECT 1").rows == ((1,),)
+
+
+MANY = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {}) "
+GREEDY = [
+    MANY.format(10_000) + "SELECT zeroblob(60000000) FROM n",
+    MANY.format(10_000) + "SELECT hex(zeroblob(1000000)) FROM n",
+    MANY.format(10**9) + "SELECT i FROM n",
+    MANY.format(10**9) + "SELECT json_group_array(i) FROM n",
+    MANY.format(10**9) + "SELECT json_group_object(i, i) FROM n",
+    MANY.format(10**9) + "SELECT group_concat(hex(randomblob(1000))) FROM n",
+    MANY.format(10**9) + "SELECT count(DISTINCT hex(randomblob(100))) FROM n",
+    MANY.format(10**9) + "SELECT max(i) OVER (), i FROM n",
+    "SELECT " + ", ".join(["zeroblob(60000000)"] * 500),
+    "SELECT " + "replace(" * 20 + "hex(zeroblob(1000))" + ", '0', '0000000000')" * 20,
+    "SELECT " + ", ".join(f"(SELECT {number})" for number in range(25_000)),
+    "VALUES " + ", ".join(["(1)"] * 60_000),
+    "SELECT json('" + "[" * 100_000 + "]" * 100_000 + "')",
+    "SELECT a.value FROM " + ", ".join("json_each('[" + ",".join(["1"] * 9_000) + f"]') AS {name}" for name in "abc"),
+    "SELECT printf('%.*c', 60000000, 'x') FROM trials_flat, trials_flat AS b, trials_flat AS c",
+    "SELECT 'a' LIKE '" + "%a" * 20_000 + "%b'",
+]
+
+
+def test_no_query_takes_more_than_its_time_and_memory(tmp_path: Path) -> None:
+    """Asked by a fresh process, whose largest child since it began can be told."""
+    file, sql = tmp_path / "results.db", tmp_path / "queries.json"
+    with open_database(file) as database:
+        for number in range(3):
+            database.study(STUDY, ENVIRONMENT).record(number, correct(number))
+    sql.write_text(json.dumps(GREEDY), encoding="utf-8")
+    script = """
+import json, pathlib, resource, sys, time
+from tunebench.db.connection.database import open_database
+from tunebench.db.queries.sql import ask
+from tunebench.tuner.errors import UserError
+with open_database(sys.argv[1], read_only=True) as database:
+    for sql in json.loads(pathlib.Path(sys.argv[2]).read_text()):
+        began = time.monotonic()
+        try:
+            ending = f"{len(ask(database, sql, seconds=2).rows)} rows"
+        except UserError as error:
+            ending = str(error)
+        print(json.dumps([ending, time.monotonic() - began]))
+print(max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) >> 10)
+"""
+    asking = [sys.executable, "-c", script, str(file), str(sql)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(asking, capture_output=True, check=True, text=True, env=environment)
+    *endings, mebibytes = done.stdout.splitlines()
+    assert len(endings) == len(GREEDY)
+    for query, ending in zip(GREEDY, map(json.loads, endings), strict=True):
+        message, seconds = ending
+        assert "\n" not in message and len(message) < 300, query[:80]
+        # It is killed a second after its time, on a machine that has one for it.
+        assert seconds < 60, (query[:80], message)
+    assert int(mebibytes) < 1500
+
+
+def test_json_tables_can_be_asked(tmp_path: Path) -> None:
+    with open_database(tmp_path / "results.db") as database:
+        database.study(STUDY, ENVIRONMENT).record(0, correct(0))
+        asked = ask(database, "SELECT key, value FROM trials_flat, json_each(configuration) ORDER BY key")
+        assert asked.rows == tuple(sorted((key, value) for key, value in correct(0).configuration.items()))
+        assert ask(database, "SELECT fullkey FROM json_tree('[[1]]')").rows == (("$",), ("$[0]",), ("$[0][0]",))
+
+
+def test_an_answer_beyond_the_limit_is_one_line(filled: Database) -> None:
+    numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10000000) SELECT i FROM n"
+    with pytest.raises(UserError, match="the answer is larger than 64 MiB"):
+        ask(filled, numbers)
+    answer = ask(filled, numbers, limit=5000)
+    assert (len(answer.rows), answer.rows[-1], answer.complete) == (5000, (5000,), False)
+
+
+def test_what_is_no_text_is_no_question(filled: Database) -> None:
+    with pytest.raises(UserError, match="not UTF-8"):
+        ask(filled, "SELECT '\udcff'")
 
 
 def test_a_server_s_session_keeps_nothing(filled: Database) -> None:
