@@ -6,11 +6,9 @@ import contextlib
 import ctypes
 import io
 import re
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +16,7 @@ import torch
 from tunebench.tuner.build import Argument, Build, CompilerName, Dim3, KernelFigures, LoadedModule
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.errors import CompileError, CompilerMissingError, LaunchError
+from tunebench.tuner.scratch import scratch
 from tunebench.tuner.variant import Variant
 
 _FLAGS = ("--std=c++17", "--ptxas-options=-v")
@@ -248,7 +247,7 @@ def _header_folder(variant: Variant) -> Iterator[str | None]:
     if not variant.source.headers:
         yield None
         return
-    with tempfile.TemporaryDirectory(prefix="tunebench-") as folder:
+    with scratch() as folder:
         for name, text in variant.source.headers.items():
-            (Path(folder) / name).write_text(text, encoding="utf-8")
-        yield folder
+            (folder / name).write_text(text, encoding="utf-8")
+        yield str(folder)
