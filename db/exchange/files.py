@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import gzip
-import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +14,10 @@ from tunebench.db.connection.engine import file_of
 from tunebench.db.entries.bulk import Added, add_entries
 from tunebench.db.entries.entry import Entry
 from tunebench.db.entries.reader import StudyFilter, matching_studies, scan
-from tunebench.db.exchange.formats.base import Format, FormatError, ImportOptions
+from tunebench.db.exchange.formats.base import Format, ImportOptions
 from tunebench.db.exchange.reading import read_entries, stem
 from tunebench.tuner.errors import UserError
+from tunebench.tuner.files import whole_file
 
 _EVERY = 1000
 
@@ -55,28 +55,52 @@ def export_file(
         progress: called now and then with the number of entries written.
 
     Raises:
-        UserError: the format holds one study and several are meant, or a package is missing.
-        FormatError: the file exists, or cannot be written.
+        UserError: the format holds one study and several are meant, a package is missing, or the file exists, is no
+            regular file, or cannot be written.
+        FormatError: something in the studies cannot be written in this format.
         DatabaseError: the database cannot be read.
     """
+    require_other_file(database, file)
+    with whole_file(file, replace=replace) as stream, _compressed(stream, file) as plain:
+        written = export_stream(database, plain, form, which=which, progress=progress)
+        companions = {file.with_name(stem(file) + suffix): content for suffix, content in written.beside.items()}
+        for companion, content in companions.items():
+            with whole_file(companion, replace=replace) as beside:
+                beside.write(content)
+    return Exported((file, *companions), written.studies, written.trials)
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was written to a stream.
+
+    Attributes:
+        beside: what belongs in files beside it: contents by what their names add to its name's stem.
+        studies, trials: how many are in it.
+    """
+
+    beside: Mapping[str, bytes]
+    studies: int
+    trials: int
+
+
+def export_stream(
+    database: Database,
+    stream: BinaryIO,
+    form: Format,
+    *,
+    which: StudyFilter | None = None,
+    progress: Progress | None = None,
+) -> Written:
+    """Write studies to a stream; see `export_file`."""
     form.require()
     studies = matching_studies(database, which or StudyFilter())
     if form.foreign and len(studies) != 1:
         some = ", ".join(str(study) for study in studies[:10]) + (", …" if len(studies) > 10 else "")
         raise UserError(f"a {form.name} file holds one study, {len(studies)} are meant: say --study (here: {some})")
-    _require_free(database, file, replace=replace)
     counter = _Counter(scan(database, studies if which and which != StudyFilter() else None), progress)
-    with _appearing(file) as (stream, partial):
-        with _compressed(stream, file) as plain:
-            beside = form.write(counter, plain)
-        files = [file]
-        for suffix, content in beside.items():
-            companion = file.with_name(stem(file) + suffix)
-            _require_free(database, companion, replace=replace)
-            companion.write_bytes(content)
-            files.append(companion)
-        partial.replace(file)
-    return Exported(tuple(files), len(studies), counter.trials)
+    beside = form.write(counter, stream)
+    return Written(beside, len(studies), counter.trials)
 
 
 def import_file(
@@ -121,27 +145,15 @@ class _Counter:
                 self._progress(self.trials)
 
 
-def _require_free(database: Database, file: Path, *, replace: bool) -> None:
+def require_other_file(database: Database, file: Path) -> None:
+    """Refuse to write the database's own file, and the two beside it in which its newest results are.
+
+    Raises:
+        UserError: it is one of them.
+    """
     own = file_of(database.url)
-    if own is not None and file.exists() and own.exists() and file.samefile(own):
-        raise FormatError(f"{file} is the database itself: name another file with -o")
-    if file.exists() and not replace:
-        raise FormatError(f"{file} exists: name another file, or replace it with --force")
-    if not file.parent.is_dir():
-        raise FormatError(f"cannot write {file}: folder {file.parent} does not exist")
-
-
-@contextmanager
-def _appearing(file: Path) -> Iterator[tuple[BinaryIO, Path]]:
-    """A stream into a file beside the one meant, which is gone again unless it was renamed."""
-    partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as stream:
-            yield stream, partial
-    except OSError as error:
-        raise FormatError(f"cannot write {file}: {error.strerror or error}") from error
-    finally:
-        partial.unlink(missing_ok=True)
+    if own is not None and file.resolve() in {own.resolve().with_name(own.name + end) for end in ("", "-wal", "-shm")}:
+        raise UserError(f"{file} is the database itself: name another file with -o")
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import TunebenchError, UserError
+from tunebench.tuner.files import whole_file
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.search.warm_start import EarlierStudy, EarlierTrial, distance
@@ -176,9 +177,10 @@ def write_file(kernel: Kernel, device: str, architecture: str, results: Sequence
     file = ShippedFile(kernel.name, kernel.digest, device, architecture, [kept[key] for key in sorted(kept)])
     try:
         path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(asdict(file), indent=1, sort_keys=True) + "\n", encoding="utf-8")
     except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror}): ship from a checkout") from error
+        raise UserError(f"{path.parent}: cannot be written ({error.strerror}): ship from a checkout") from error
+    with whole_file(path) as stream:
+        stream.write(json.dumps(asdict(file), indent=1, sort_keys=True).encode() + b"\n")
     return path
 
 

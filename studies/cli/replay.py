@@ -99,7 +99,7 @@ def _draw(reports: list[ReplayReport], file: Path) -> None:
     import plotly.colors
     import plotly.graph_objects as go
 
-    from tunebench.tuner.errors import UserError
+    from tunebench.tuner.files import whole_file
 
     figure = go.Figure()
     palette = plotly.colors.qualitative.Safe
@@ -119,7 +119,5 @@ def _draw(reports: list[ReplayReport], file: Path) -> None:
         yaxis_type="log",
         legend={"x": 0.99, "y": 0.99, "xanchor": "right"},
     )
-    try:
-        figure.write_html(file, include_plotlyjs=True)
-    except OSError as error:
-        raise UserError(f"{file}: cannot write the plot: {error.strerror}") from error
+    with whole_file(file) as stream:
+        stream.write(figure.to_html(include_plotlyjs=True).encode())

@@ -9,8 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
-import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,7 +19,7 @@ from plotly.offline import get_plotlyjs
 from tunebench import __version__
 from tunebench.studies.report.gather import ReportData
 from tunebench.studies.report.view import OVERVIEW_COLUMNS, overview_row, study_view
-from tunebench.tuner.errors import UserError
+from tunebench.tuner.files import whole_file
 
 _HERE = Path(__file__).parent
 
@@ -55,18 +53,8 @@ def write(html: str, path: Path) -> None:
     Raises:
         UserError: it cannot be written.
     """
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-                file.write(html)
-            Path(temporary).chmod(0o644)
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}") from error
+    with whole_file(path) as file:
+        file.write(html.encode())
 
 
 def plot_json(plot: go.Figure) -> str:

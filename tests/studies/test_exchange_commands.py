@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +13,8 @@ from command_line import CommandLine
 from sample_database import content, fill
 
 from tunebench.db.connection.database import open_database
+from tunebench.db.exchange.files import import_file
+from tunebench.db.exchange.formats import format_named
 
 
 @pytest.fixture
@@ -98,6 +102,31 @@ def test_wrong_questions_are_one_line(run: CommandLine, filled: Path, tmp_path: 
     assert "into itself" in run("db", "merge", filled, filled).error
     (tmp_path / "there.csv").write_text("text", encoding="utf-8")
     assert "is not a database" in run("db", "merge", filled, tmp_path / "there.csv").error
+
+
+def test_an_export_goes_to_standard_output(filled: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tunebench", "db", "export", "--db", str(filled), "-o", "-"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    ran = subprocess.run([*command, "--format", "jsonl"], capture_output=True, check=True, env=environment)
+    (tmp_path / "piped.jsonl").write_bytes(ran.stdout)
+    with open_database(tmp_path / "other.db") as database:
+        import_file(database, tmp_path / "piped.jsonl", format_named("jsonl"))
+    assert contents(tmp_path / "other.db") == contents(filled)
+
+
+def test_a_database_is_never_written_over(run: CommandLine, filled: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link.csv"
+    link.symlink_to(filled)
+    before = contents(filled)
+    for file in (filled, link, tmp_path / "results.db-wal"):
+        assert (
+            "is the database itself"
+            in run("db", "export", "--db", filled, "-o", file, "--format", "csv", "--force").error
+        )
+        assert "is the database itself" in run("report", "--db", filled, "-o", file).error
+    os.mkfifo(tmp_path / "pipe.csv")
+    assert "name a regular file" in run("db", "export", "--db", filled, "-o", tmp_path / "pipe.csv", "--force").error
+    assert contents(filled) == before
 
 
 def test_a_bad_file_makes_no_database(run: CommandLine, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 def export(
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FILE", help="Where to; compressed if it ends in .gz.")
+        Path,
+        typer.Option("-o", "--output", metavar="FILE", help="Where to; compressed if it ends in .gz; - is the output."),
     ],
     form: FormatOption = None,
     kernel: Annotated[str | None, typer.Option(help="Only this kernel's studies.")] = None,
@@ -29,14 +31,20 @@ def export(
     """Write results to a file: everything (jsonl, csv, parquet), or one study for other tuners (t4, kernel-tuner)."""
     from tunebench.db.connection.database import open_database
     from tunebench.db.entries.reader import StudyFilter, count_trials, matching_studies
-    from tunebench.db.exchange.files import export_file
+    from tunebench.db.exchange.files import export_file, export_stream
+    from tunebench.tuner.errors import UserError
 
+    if str(output) == "-" and as_json:
+        raise UserError("with -o - the results are on standard output: leave out --json")
     which = StudyFilter(kernel, study)
     chosen = _format(form, output)
     with open_database(db, read_only=True) as database:
         meant = matching_studies(database, which)
         total = count_trials(database, None if which == StudyFilter() else meant)
         with progress_of("exporting", total) as progress:
+            if str(output) == "-":
+                export_stream(database, sys.stdout.buffer, chosen, which=which, progress=progress)
+                return
             done = export_file(database, output, chosen, which=which, replace=force, progress=progress)
     files = [str(file) for file in done.files]
     if as_json:

@@ -14,7 +14,6 @@ from tunebench.db.entries.bulk import Added
 from tunebench.db.entries.reader import StudyFilter, scan
 from tunebench.db.exchange.files import export_file, import_file
 from tunebench.db.exchange.formats import FORMATS, Format, FormatName, ImportOptions, format_named
-from tunebench.db.exchange.formats.base import FormatError
 from tunebench.tuner.errors import UnknownNameError, UserError
 
 LOSSLESS = [FormatName.JSON_LINES, FormatName.CSV, FormatName.PARQUET]
@@ -64,17 +63,17 @@ def test_an_empty_database_is_an_empty_file(database: Database, tmp_path: Path, 
 def test_a_file_that_exists_is_replaced_only_when_asked(database: Database, tmp_path: Path, form: Format) -> None:
     file = tmp_path / "there"
     file.write_text("precious", encoding="utf-8")
-    with pytest.raises(FormatError, match="--force"):
+    with pytest.raises(UserError, match="--force"):
         export_file(database, file, form)
     assert file.read_text(encoding="utf-8") == "precious"
     export_file(database, file, form, replace=True)
     assert file.read_bytes() != b"precious"
-    with pytest.raises(FormatError, match="does not exist"):
+    with pytest.raises(UserError, match="does not exist"):
         export_file(database, tmp_path / "no folder" / "file", form)
 
 
 def test_the_database_itself_is_never_overwritten(tmp_path: Path, form: Format) -> None:
-    with open_database(tmp_path / "results.db") as database, pytest.raises(FormatError, match="the database itself"):
+    with open_database(tmp_path / "results.db") as database, pytest.raises(UserError, match="the database itself"):
         export_file(database, tmp_path / "results.db", form, replace=True)
 
 

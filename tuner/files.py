@@ -1,0 +1,74 @@
+"""Files that a user names, written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import shutil
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from tunebench.tuner.errors import UserError
+
+_ABANDONED_SECONDS = 60.0
+"""How long nothing was written to a file of a process that is not there: it may be on another machine that is."""
+
+
+@contextmanager
+def whole_file(file: Path, *, replace: bool = True) -> Iterator[BinaryIO]:
+    """A stream whose content becomes that of a file when the block ends; where the block fails, nothing has changed.
+
+    It goes to `NAME.PID.partial` beside the file, which is renamed at the end. Of a symbolic link the target is
+    written, and the link stays. What processes left that were killed on the way to the same name is removed.
+
+    Raises:
+        UserError: the file is there and not to be replaced, is no regular file, or cannot be written.
+    """
+    if file.exists() and not replace:
+        raise UserError(f"{file} exists: name another file, or replace it with --force")
+    try:
+        target = file.resolve()
+        mode = target.stat().st_mode if target.exists() else None
+        if mode is not None and not stat.S_ISREG(mode):
+            kind = "a folder" if stat.S_ISDIR(mode) else "a device, a pipe or a socket"
+            raise UserError(f"cannot write {file}: it is {kind}; name a regular file")
+        if not target.parent.is_dir():
+            raise UserError(f"cannot write {file}: folder {target.parent} does not exist")
+        _remove_abandoned(target)
+        partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
+        with partial.open("xb") as stream:
+            try:
+                yield stream
+                stream.flush()
+                if mode is not None:
+                    shutil.copymode(target, partial)
+                partial.replace(target)
+            except BaseException:
+                partial.unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        raise UserError(f"cannot write {file}: {error.strerror or error}") from error
+
+
+def _remove_abandoned(target: Path) -> None:
+    for path in target.parent.glob(f"{glob.escape(target.name)}.*.partial"):
+        number = path.name.removesuffix(".partial").rpartition(".")[2]
+        with contextlib.suppress(OSError):
+            quiet = time.time() - path.stat().st_mtime > _ABANDONED_SECONDS
+            if number.isdecimal() and quiet and not _is_running(int(number)):
+                path.unlink()
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
