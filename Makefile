@@ -33,7 +33,7 @@ tune: $(VENV)/installed
 	@echo
 	@echo 'All of it is recorded. Ask for it:'
 	@echo '  $(BIN)/tunebench best'
-	@echo '  $(BIN)/tunebench trials --kernel scalar_mul --fastest --limit 10'
+	@echo '  $(BIN)/tunebench trials scalar_mul --fastest --limit 10'
 	@echo '  $(BIN)/tunebench report -o report.html'
 	@echo 'After "source $(BIN)/activate" the command is just "tunebench".'
 

@@ -1,78 +1,119 @@
-"""What the command line prints: tables for people, plain values for programs."""
+"""How recorded results are listed: tables for people, plain values for programs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
-from tunebench.db.queries.trials import BestRow, TrialRow
+from tunebench.db.queries.data_frames import FLAT_COLUMNS, csv_text, flat_values
+from tunebench.db.queries.rows import BestRow, TrialRow
+from tunebench.db.queries.studies import StudyRow
 from tunebench.studies.terminal import print_table
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import Ratio
 
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True)
+class Listing(Generic[Row]):
+    """How rows of one kind are shown.
+
+    Attributes:
+        table: prints all of them for people.
+        values: of one row, for JSON.
+        columns: of CSV.
+        cells: of one row, in that order.
+    """
+
+    table: Callable[[Sequence[Row]], None]
+    values: Callable[[Row], object]
+    columns: Sequence[str]
+    cells: Callable[[Row], Sequence[str]]
+
+
+@dataclass(frozen=True)
+class StudyWithBest:
+    """A study, and its best trial where one is correct."""
+
+    study: StudyRow
+    best: BestRow | None
+
 
 def milliseconds(value: float | None) -> str:
+    """A time, for people."""
     return "" if value is None else f"{value:.4g} ms"
 
 
-def ratio(value: Ratio | None) -> str:
-    return "" if value is None else str(value)
+def decided(ratio: Ratio | None) -> str:
+    """A speed-up with its interval and what it says: faster, slower or a tie."""
+    return "" if ratio is None else f"{ratio} {ratio.decision}"
 
 
-def share(value: Ratio | None) -> str:
+def share(ratio: Ratio | None) -> str:
     """A ratio as a percentage with its interval."""
-    return "" if value is None else f"{value.value:.1%} [{value.low:.1%}, {value.high:.1%}]"
+    return "" if ratio is None else f"{ratio.value:.1%} [{ratio.low:.1%}, {ratio.high:.1%}]"
 
 
-def ratio_values(ratio: Ratio | None) -> dict[str, float] | None:
-    if ratio is None:
-        return None
-    return {"value": ratio.value, "low": ratio.low, "high": ratio.high, "rounds": ratio.rounds}
+def _over_reference(row: TrialRow) -> str:
+    return decided(row.over_reference) or "not compared"
 
 
-def print_best(rows: Sequence[BestRow]) -> None:
-    """The best trial of each kernel, problem and device."""
-    columns = (
-        *("kernel", "problem", "device", "compiler", "median"),
-        *("over reference", "over default", "of copy rate", "configuration"),
-    )
-    print_table(
-        columns,
-        [
-            (
-                row.kernel,
-                str(row.problem),
-                row.device_name,
-                row.compiler,
-                milliseconds(row.median_ms),
-                ratio(row.over_reference),
-                ratio(row.over_default),
-                share(row.over_copy),
-                str(row.configuration),
-            )
-            for row in rows
-        ],
-    )
+def _print_best(rows: Sequence[BestRow]) -> None:
+    columns = ("kernel", "problem", "median", "over reference", "over default", "device", "of copy rate", "compiler")
+    cells = [
+        (
+            row.kernel,
+            str(row.problem),
+            milliseconds(row.time_ms),
+            _over_reference(row),
+            decided(row.over_default),
+            row.device_name,
+            share(row.over_copy),
+            row.compiler,
+            str(row.configuration),
+        )
+        for row in rows
+    ]
+    print_table((*columns, "configuration"), cells)
 
 
-def print_trials(rows: Sequence[TrialRow]) -> None:
-    """Trials, one a row, with the first line of what went wrong."""
-    columns = ("trial", "study", "kernel", "problem", "status", "median", "configuration", "message")
-    print_table(
-        columns,
-        [
-            (
-                str(row.trial_id),
-                f"{row.study_id}.{row.number}",
-                row.kernel,
-                str(row.problem),
-                row.status.value,
-                milliseconds(row.median_ms),
-                str(row.configuration),
-                row.message.splitlines()[0][:200] if row.message else "",
-            )
-            for row in rows
-        ],
-    )
+def _print_trials(rows: Sequence[TrialRow]) -> None:
+    columns = ("trial", "study", "status", "median", "kernel", "problem", "configuration", "message")
+    cells = [
+        (
+            str(row.trial_id),
+            f"{row.study_id}.{row.number}",
+            row.status.value,
+            milliseconds(row.median_ms),
+            row.kernel,
+            str(row.problem),
+            str(row.configuration),
+            row.message.splitlines()[0][:200] if row.message else "",
+        )
+        for row in rows
+    ]
+    print_table(columns, cells)
+
+
+def _print_studies(rows: Sequence[StudyWithBest]) -> None:
+    columns = ("study", "kernel", "problem", "best", "over reference", "trials", "sampler", "device", "last trial")
+    cells = [
+        (
+            str(row.study.study_id),
+            row.study.kernel,
+            str(row.study.problem),
+            milliseconds(row.best.time_ms) if row.best else "",
+            _over_reference(row.best) if row.best else "",
+            str(row.study.trials),
+            f"{row.study.sampler}, seed {row.study.seed}",
+            row.study.device.name,
+            row.study.last_at.isoformat(sep=" ", timespec="minutes").removesuffix("+00:00") + " UTC",
+        )
+        for row in rows
+    ]
+    print_table(columns, cells)
 
 
 def row_values(row: TrialRow) -> dict[str, object]:
@@ -99,6 +140,7 @@ def row_values(row: TrialRow) -> dict[str, object]:
         "recorded_at": row.recorded_at.isoformat(),
         "message": row.message,
         "confirmed": row.confirmed,
+        "confirmed_ms": row.confirmed_ms,
         "over_reference": ratio_values(row.over_reference),
         "over_default": ratio_values(row.over_default),
         "over_compiled": ratio_values(row.over_compiled),
@@ -106,5 +148,59 @@ def row_values(row: TrialRow) -> dict[str, object]:
     }
 
 
+def ratio_values(ratio: Ratio | None) -> dict[str, object] | None:
+    """A ratio as plain values for `--json`."""
+    if ratio is None:
+        return None
+    return {"value": ratio.value, "low": ratio.low, "high": ratio.high, "rounds": ratio.rounds}
+
+
 def problem_values(problem: Problem) -> dict[str, object]:
+    """A problem as plain values for `--json`."""
     return {"axes": dict(problem.axes), "dtype": problem.dtype, "options": dict(problem.options)}
+
+
+def _study_values(row: StudyWithBest) -> dict[str, object]:
+    study = row.study
+    return {
+        "study": study.study_id,
+        "kernel": study.kernel,
+        "source_digest": study.source_digest,
+        "problem": problem_values(study.problem),
+        "device": study.device.name,
+        "architecture": study.device.architecture,
+        "compiler": study.compiler,
+        "sampler": study.sampler,
+        "seed": study.seed,
+        "trials": study.trials,
+        "begun_at": study.begun_at.isoformat(),
+        "last_at": study.last_at.isoformat(),
+        "best": row_values(row.best) if row.best else None,
+    }
+
+
+_STUDY_COLUMNS = (
+    *("study", "kernel", "problem", "dtype", "device", "architecture", "compiler", "sampler", "seed", "trials"),
+    *("begun_at", "last_at", "best_trial", "best_ms", "over_reference", "over_reference_low", "over_reference_high"),
+)
+
+
+def _study_cells(row: StudyWithBest) -> list[str]:
+    study, best = row.study, row.best
+    ratio = best.over_reference if best else None
+    values = (
+        *(study.study_id, study.kernel, study.problem.key, study.problem.dtype, study.device.name),
+        *(study.device.architecture, study.compiler, study.sampler, study.seed, study.trials),
+        *(study.begun_at, study.last_at, best.trial_id if best else None, best.time_ms if best else None),
+        *((ratio.value, ratio.low, ratio.high) if ratio else (None, None, None)),
+    )
+    return [csv_text(value) for value in values]
+
+
+def _trial_cells(row: TrialRow) -> list[str]:
+    return [csv_text(value) for value in flat_values(row).values()]
+
+
+BEST = Listing(_print_best, row_values, FLAT_COLUMNS, _trial_cells)
+TRIALS = Listing(_print_trials, row_values, FLAT_COLUMNS, _trial_cells)
+STUDIES = Listing(_print_studies, _study_values, _STUDY_COLUMNS, _study_cells)

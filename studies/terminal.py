@@ -11,8 +11,11 @@ from collections.abc import Iterator, Sequence
 from rich.cells import cell_len
 
 _GAP = "  "
-_LINES_OF_A_CELL = 3
-"""A column is not made so narrow that a cell of it takes more lines than this."""
+_LINES_OF_A_CELL = 2
+"""A column is not made so narrow that its longest cell takes more lines than about this."""
+
+_SHORT = 12
+"""A column of so few characters is not wrapped at all: `1.25 ms` belongs together."""
 
 
 def printable(text: str) -> str:
@@ -84,12 +87,10 @@ def _widths(header: Sequence[str], cells: Sequence[Sequence[str]], width: int | 
     natural = [max(cell_len(line) for text in texts for line in text.split("\n")) for texts in by_column]
     if width is None:
         return natural
+    words = [max((cell_len(word) for text in texts for word in text.split()), default=0) for texts in by_column]
     least = [
-        min(
-            whole,
-            max(-(-whole // _LINES_OF_A_CELL), *(cell_len(word) for text in texts for word in text.split() or [""])),
-        )
-        for whole, texts in zip(natural, by_column, strict=True)
+        whole if whole <= _SHORT else max(word, -(-whole // _LINES_OF_A_CELL))
+        for word, whole in zip(words, natural, strict=True)
     ]
     for count in range(len(header), 0, -1):
         room = width - len(_GAP) * (count - 1)

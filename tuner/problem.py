@@ -34,8 +34,7 @@ class Problem:
         return cls(**json.loads(key))
 
     def __hash__(self) -> int:
-        # Of what nearly always differs; a look-up by problem stands in every forward of a tuned model.
-        return hash((self.dtype, frozenset(self.axes.items())))
+        return hash(self.key)
 
     def __str__(self) -> str:
         sizes = " ".join(f"{name}={size}" for name, size in self.axes.items())

@@ -20,7 +20,7 @@ FLAT_COLUMNS = (
     *("trial", "study", "number", "kernel", "problem", "dtype", "device", "architecture", "compiler", "status"),
     *("configuration", "median_ms", "low_ms", "high_ms", "regime"),
     *(f"over_{baseline.value}{end}" for baseline in Baseline for end in ("", "_low", "_high")),
-    *("confirmed_at", "source_digest", "sampler", "seed", "device_uuid", "recorded_at", "message"),
+    *("confirmed_at", "confirmed_ms", "source_digest", "sampler", "seed", "device_uuid", "recorded_at", "message"),
 )
 """The columns of `flat_values`, in order."""
 
@@ -54,6 +54,7 @@ def flat_values(row: TrialRow) -> dict[str, Flat]:
         values.update(_ratio_values(f"over_{baseline.value}", ratio))
     return values | {
         "confirmed_at": row.confirmed_at,
+        "confirmed_ms": row.confirmed_ms,
         "source_digest": row.source_digest,
         "sampler": row.sampler,
         "seed": row.seed,

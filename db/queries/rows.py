@@ -17,11 +17,12 @@ class TrialRow:
     Attributes:
         trial_id, study_id: numbers in this database; `number` counts within the study.
         device_uuid: of the very card.
-        median_ms, low_ms, high_ms, regime: None where the trial was not timed.
+        median_ms, low_ms, high_ms, regime: of the search's own samples; None where the trial was not timed.
         recorded_at: UTC.
         message: why it failed; empty for a correct trial.
         over_reference, over_default, over_compiled, over_copy: speed-ups of the newest comparison that this
             configuration won in its study; the last is the share of the memory's ceiling.
+        confirmed_ms: its median in that comparison, which the speed-ups belong to.
     """
 
     trial_id: int
@@ -49,11 +50,17 @@ class TrialRow:
     over_default: Ratio | None
     over_compiled: Ratio | None
     over_copy: Ratio | None
+    confirmed_ms: float | None = None
 
     @property
     def confirmed(self) -> bool:
         """Whether it won an interleaved comparison."""
         return self.confirmed_at is not None
+
+    @property
+    def time_ms(self) -> float | None:
+        """What it takes: the median of the comparison that it won, else that of the search."""
+        return self.median_ms if self.confirmed_ms is None else self.confirmed_ms
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from sqlalchemy import (
     Connection,
     Row,
     and_,
+    false,
     func,
     literal,
     or_,
@@ -40,6 +41,7 @@ from tunebench.db.schema.views import (
     SPEED_UPS,
     STANDS,
     STATUS,
+    WINNER,
     AnySelect,
     Condition,
     with_parts,
@@ -121,16 +123,21 @@ def of_many(connection: Connection, studies: AnySelect) -> Condition:
     return condition
 
 
-def with_values(connection: Connection, values: Mapping[str, Value]) -> Condition:
-    """Trials whose configuration has these values.
+def with_values(connection: Connection, values: Mapping[str, Value | Collection[Value]]) -> Condition:
+    """Trials whose configuration has these values; of several values of one tunable, any.
 
     A configuration's key is canonical JSON, so that a pair stands in it exactly as it is written here, followed by a
     comma or the closing brace; inside a text value its quotes would be escaped.
     """
     position = func.instr if connection.dialect.name == "sqlite" else func.strpos
     key = ConfigurationRecord.key
-    pairs = [Configuration({name: value}).key[1:-1] for name, value in values.items()]
-    found = [or_(*(position(key, pair + end) > 0 for end in (",", "}"))) for pair in pairs]
+    found = [
+        or_(
+            false(),
+            *(position(key, Configuration({name: value}).key[1:-1] + end) > 0 for value in legal for end in (",", "}")),
+        )
+        for name, legal in ((name, [one] if isinstance(one, Value) else one) for name, one in values.items())
+    ]
     return TrialRecord.configuration_id.in_(select(ConfigurationRecord.id).where(*found))
 
 
@@ -162,6 +169,7 @@ def everything_about(picked: CTE) -> AnySelect:
             TrialRecord.recorded_at,
             MESSAGE.label("message"),
             ComparisonRecord.concluded_at,
+            WINNER.median_ms.label("confirmed_ms"),
             *(column for baseline in Baseline for column in _ratio_columns(baseline)),
         )
         .select_from(picked)
@@ -208,6 +216,7 @@ def fields_of(row: Row[*tuple[Any, ...]], problems: dict[str, Problem]) -> dict[
         "recorded_at": row.recorded_at,
         "message": row.message,
         "confirmed_at": row.concluded_at,
+        "confirmed_ms": row.confirmed_ms,
         **{f"over_{baseline.value}": _ratio(row, baseline) for baseline in Baseline},
     }
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Generator, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
-from sqlalchemy import ColumnElement, and_, func, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, func, select
 
 from tunebench.db.connection.database import Database
 from tunebench.db.queries.rows import BestRow, TrialRow
@@ -20,22 +20,30 @@ from tunebench.db.queries.statements import (
     with_status,
     with_values,
 )
-from tunebench.db.schema.tables import DeviceRecord, ProblemRecord, StudyRecord, TrialRecord
+from tunebench.db.schema.tables import DeviceRecord, MeasurementRecord, ProblemRecord, StudyRecord, TrialRecord
 from tunebench.db.schema.views import CORRECT, winners
 from tunebench.tuner.build import CompilerName
+from tunebench.tuner.errors import DatabaseError
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import TrialStatus
 from tunebench.tuner.space import Value
 
 __all__ = [
     "BestRow",
+    "Conditions",
     "Order",
     "TrialRow",
     "best",
+    "best_of_studies",
     "count_rows",
+    "each_trial",
     "kernels_with_results",
     "trials",
 ]
+
+
+_PAGE = 500
+"""Trials at a time, with all that is known of them."""
 
 
 class Order(enum.StrEnum):
@@ -79,8 +87,99 @@ def best(
         return [BestRow(**fields_of(row, problems)) for row in connection.execute(query)]
 
 
+def best_of_studies(database: Database, study_ids: Collection[int] | None = None) -> dict[int, BestRow]:
+    """The best trial of each study that has a correct one, by the study's number; with cold caches where it has both.
+
+    Args:
+        study_ids: None for every study.
+
+    Raises:
+        DatabaseError: the database cannot be read, or holds what tunebench does not write.
+    """
+    conditions = [] if study_ids is None else [StudyRecord.id.in_(study_ids)]
+    query = everything_about(winners(conditions, group=(StudyRecord.id,))).order_by(MeasurementRecord.regime.desc())
+    problems: dict[str, Problem] = {}
+    with database.reading() as connection:
+        rows = (BestRow(**fields_of(row, problems)) for row in connection.execute(query))
+        return {row.study_id: row for row in rows}
+
+
+class Conditions(TypedDict, total=False):
+    """What trials can be asked for; each that is given must hold, and None is as good as leaving it out.
+
+    Attributes:
+        status: one, or any of several.
+        device: a device's name.
+        since, until: moments with a time zone; `until` is not included.
+        tunables: values that the configuration has; of several values of one tunable, any.
+    """
+
+    kernel: str | None
+    source_digest: str | None
+    status: TrialStatus | Collection[TrialStatus] | None
+    problem: Problem | None
+    dtype: str | None
+    device: str | None
+    architecture: str | None
+    compiler: CompilerName | None
+    sampler: str | None
+    study_id: int | None
+    trial_id: int | None
+    since: datetime | None
+    until: datetime | None
+    tunables: Mapping[str, Value | Collection[Value]] | None
+
+
 def trials(
     database: Database,
+    *,
+    order: Order = Order.NEWEST,
+    limit: int | None = 100,
+    offset: int = 0,
+    **conditions: Unpack[Conditions],
+) -> list[TrialRow]:
+    """Trials that meet every condition given, see `Conditions`.
+
+    Args:
+        limit: None for all of them; `each_trial` has them one after the other.
+
+    Raises:
+        DatabaseError: the database cannot be read, or holds what tunebench does not write.
+    """
+    return list(each_trial(database, order=order, limit=limit, offset=offset, **conditions))
+
+
+def each_trial(
+    database: Database,
+    *,
+    order: Order = Order.NEWEST,
+    limit: int | None = None,
+    offset: int = 0,
+    **conditions: Unpack[Conditions],
+) -> Generator[TrialRow, None, None]:
+    """The same trials one after the other, in memory that does not grow with their number.
+
+    They are all of one state of the database, which lasts until the iterator is exhausted or closed.
+
+    Raises:
+        DatabaseError: the database cannot be read, or holds what tunebench does not write.
+    """
+    problems: dict[str, Problem] = {}
+    with database.reading() as connection:
+        picked = _picked(connection, order, **conditions).limit(limit).offset(offset)
+        numbers = connection.execute(picked, execution_options={"stream_results": True}).scalars()
+        for page in numbers.partitions(_PAGE):
+            wanted = select(TrialRecord.id.label("trial_id")).where(TrialRecord.id.in_(page)).cte("picked")
+            rows = {row.id: row for row in connection.execute(everything_about(wanted))}
+            if len(rows) != len(page):
+                raise DatabaseError(f"{database.name}: rows that trials refer to are missing: see 'tunebench db check'")
+            for number in page:
+                yield TrialRow(**fields_of(rows[number], problems))
+
+
+def _picked(
+    connection: Connection,
+    order: Order,
     *,
     kernel: str | None = None,
     source_digest: str | None = None,
@@ -95,23 +194,9 @@ def trials(
     trial_id: int | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
-    tunables: Mapping[str, Value] | None = None,
-    order: Order = Order.NEWEST,
-    limit: int | None = 100,
-    offset: int = 0,
-) -> list[TrialRow]:
-    """Trials that meet every condition given.
-
-    Args:
-        status: one, or any of several.
-        device: a device's name.
-        since, until: moments with a time zone; `until` is not included.
-        tunables: values that the configuration has.
-        limit: None for all of them.
-
-    Raises:
-        DatabaseError: the database cannot be read, or holds what tunebench does not write.
-    """
+    tunables: Mapping[str, Value | Collection[Value]] | None = None,
+) -> Select[int]:
+    """The numbers of the trials that meet the conditions, in order."""
     of_studies = study_conditions(
         study_columns={
             "id": study_id,
@@ -124,34 +209,27 @@ def trials(
         device_columns={"name": device, "architecture": architecture},
     )
     ordering: tuple[ColumnElement[Any], ...] = (TrialRecord.study_id.desc(), TrialRecord.number.desc())
-    conditions: list[ColumnElement[bool]] = []
+    found: list[ColumnElement[bool]] = []
     if order is Order.FASTEST:
         ordering = (TrialRecord.median_ms.asc(), TrialRecord.id.asc())
-        conditions.append(CORRECT)
+        found.append(CORRECT)
     # The index by study and status serves where there is a condition on the study, if only that it exists.
     studies = select(StudyRecord.id).where(*of_studies)
     if (of_studies or status is not None) and order is not Order.FASTEST:
-        conditions.append(TrialRecord.study_id.in_(studies))
+        found.append(TrialRecord.study_id.in_(studies))
     if trial_id is not None:
-        conditions.append(TrialRecord.id == trial_id)
-    statuses = [status] if isinstance(status, TrialStatus) else status
-    if statuses is not None and not statuses:
-        return []
+        found.append(TrialRecord.id == trial_id)
+    if status is not None:
+        found.append(with_status(connection, [status] if isinstance(status, TrialStatus) else status))
+    if of_studies and order is Order.FASTEST:
+        found.append(of_many(connection, studies))
     times = [TrialRecord.recorded_at >= since] if since is not None else []
     times += [TrialRecord.recorded_at < until] if until is not None else []
-    problems: dict[str, Problem] = {}
-    with database.reading() as connection:
-        if statuses is not None:
-            conditions.append(with_status(connection, statuses))
-        if of_studies and order is Order.FASTEST:
-            conditions.append(of_many(connection, studies))
-        if times:
-            conditions.append(unless_many(connection, and_(*times)))
-        if tunables:
-            conditions.append(unless_many(connection, with_values(connection, tunables)))
-        picked = select(TrialRecord.id.label("trial_id")).where(*conditions).order_by(*ordering)
-        query = everything_about(picked.limit(limit).offset(offset).cte("picked")).order_by(*ordering)
-        return [TrialRow(**fields_of(row, problems)) for row in connection.execute(query)]
+    if times:
+        found.append(unless_many(connection, and_(*times)))
+    if tunables:
+        found.append(unless_many(connection, with_values(connection, tunables)))
+    return select(TrialRecord.id).where(*found).order_by(*ordering)
 
 
 def kernels_with_results(database: Database) -> list[str]:

@@ -40,6 +40,7 @@ from tunebench.db.schema.tables import (
     BuildRecord,
     ComparisonRecord,
     ConfigurationRecord,
+    ContenderRecord,
     DeviceRecord,
     EnvironmentRecord,
     LateRefusalRecord,
@@ -82,6 +83,9 @@ MESSAGE: ColumnElement[str] = case(
 SPEED_UPS = {baseline: aliased(SpeedUpRecord, name=f"over_{baseline.value}") for baseline in Baseline}
 """A trial's speed-ups over each baseline, in such a query."""
 
+WINNER = aliased(ContenderRecord, name="winner")
+"""A trial's own times in the newest comparison that it has won, in such a query."""
+
 
 def with_parts(query: AnySelect) -> AnySelect:
     """A query of trials, joined with what each is a trial of, its time and the newest comparison that it has won.
@@ -106,6 +110,7 @@ def with_parts(query: AnySelect) -> AnySelect:
         .outerjoin(LateRefusalRecord, LateRefusalRecord.trial_id == TrialRecord.id)
         .outerjoin(MeasurementRecord, and_(MeasurementRecord.id == TrialRecord.measurement_id, standing))
         .outerjoin(ComparisonRecord, and_(ComparisonRecord.id == newest, standing))
+        .outerjoin(WINNER, and_(WINNER.comparison_id == ComparisonRecord.id, WINNER.name == literal_column("'best'")))
     )
     for baseline, speed_up in SPEED_UPS.items():
         over = and_(speed_up.comparison_id == ComparisonRecord.id, speed_up.baseline == baseline.value)
@@ -113,23 +118,29 @@ def with_parts(query: AnySelect) -> AnySelect:
     return query
 
 
-_GROUP = (
+RANKED_TOGETHER = (
     *(StudyRecord.kernel, StudyRecord.source_digest, StudyRecord.problem_id),
     *(DeviceRecord.name, DeviceRecord.architecture, StudyRecord.compiler),
 )
 """Studies that are equal in these are ranked against each other, in each cache regime: they share a board."""
 
 
-def _boards(conditions: Sequence[Condition]) -> AnySelect:
+def _boards(conditions: Sequence[Condition], group: Sequence[SQLColumnExpression[Any]] = RANKED_TOGETHER) -> AnySelect:
     """The board of each study that meets the conditions."""
     return (
-        select(StudyRecord.id.label("study_id"), func.min(StudyRecord.id).over(partition_by=_GROUP).label("board"))
+        select(
+            StudyRecord.id.label("study_id"), func.min(StudyRecord.id).over(partition_by=tuple(group)).label("board")
+        )
         .join(DeviceRecord, DeviceRecord.id == StudyRecord.device_id)
         .where(*conditions)
     )
 
 
-def winners(conditions: Sequence[Condition] = (), environments: Collection[int] | None = None) -> CTE:
+def winners(
+    conditions: Sequence[Condition] = (),
+    environments: Collection[int] | None = None,
+    group: Sequence[SQLColumnExpression[Any]] = RANKED_TOGETHER,
+) -> CTE:
     """The best trials among studies that meet the conditions: a table `picked` of `trial_id`.
 
     A board's newest comparison decides for its regime, whatever else there is; only for the regimes that are left open
@@ -138,6 +149,7 @@ def winners(conditions: Sequence[Condition] = (), environments: Collection[int] 
 
     Args:
         environments: only trials that ran in one of these count, and only comparisons made in one; None for all.
+        group: what studies of one board have in common.
     """
     eligible = CORRECT
     comparisons = select(ComparisonRecord.study_id, ComparisonRecord.configuration_id, ComparisonRecord.concluded_at)
@@ -145,7 +157,7 @@ def winners(conditions: Sequence[Condition] = (), environments: Collection[int] 
         eligible = and_(CORRECT, TrialRecord.environment_id.in_(environments))
         comparisons = comparisons.where(ComparisonRecord.environment_id.in_(environments))
     won = comparisons.subquery("won")
-    boards = _boards(conditions).cte("boards")
+    boards = _boards(conditions, group).cte("boards")
     age = func.rank().over(partition_by=boards.c.board, order_by=won.c.concluded_at.desc())
     aged = (
         select(boards.c.board, won.c.study_id, won.c.configuration_id, age.label("age"))
@@ -256,6 +268,7 @@ def _trials_flat() -> AnySelect:
             for column, ending in (("ratio", ""), ("low", "_low"), ("high", "_high"))
         ),
         ComparisonRecord.concluded_at.label("confirmed_at"),
+        WINNER.median_ms.label("confirmed_ms"),
         _most(BuildFiguresRecord.registers).label("registers"),
         _most(BuildFiguresRecord.spill_stores + BuildFiguresRecord.spill_loads).label("spill_bytes"),
         _most(BuildFiguresRecord.shared).label("shared_bytes"),

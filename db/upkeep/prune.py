@@ -102,7 +102,7 @@ def prune(database: Database, pruning: Pruning, *, dry_run: bool = True, backup:
         DatabaseError: the database cannot be read, written or copied.
     """
     if pruning.kernel is None and pruning.source is None and pruning.before is None:
-        raise UserError("this would remove every result: say which with --kernel, --source or --before")
+        raise UserError("this would remove every result: name a kernel, or say which with --source or --before")
     if dry_run:
         with database.reading() as connection:
             return _count(connection, pruning)

@@ -39,6 +39,9 @@ def main() -> NoReturn:
         code = _say(str(error), 2)
     except TunebenchError as error:
         code = _say(str(error), 1)
+    except SystemExit as ending:
+        # Typer's own answer to a reader that has gone is the exit code 1, which here means "no".
+        code = _input_or_output(ending.__context__) if isinstance(ending.__context__, OSError) else 2
     except typer.TyperException as error:
         code = _say(_usage(error), error.exit_code)
     except (typer.Abort, KeyboardInterrupt):

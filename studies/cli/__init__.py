@@ -22,6 +22,7 @@ from tunebench.studies.cli.replay import replay
 from tunebench.studies.cli.report import report
 from tunebench.studies.cli.ship import ship
 from tunebench.studies.cli.show import show
+from tunebench.studies.cli.studies import studies
 from tunebench.studies.cli.trials import trials
 from tunebench.studies.cli.tune import tune
 
@@ -53,7 +54,7 @@ def _root(
 
 for command in (
     *(tune, check, bench, compare, replay, ship),
-    *(best, trials, show, query, diff, report, dashboard, prune, doctor),
+    *(best, studies, trials, show, query, diff, report, dashboard, prune, doctor),
 ):
     app.command()(command)
 app.add_typer(database_app)

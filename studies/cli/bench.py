@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tunebench.studies.cli.options import CsvOption, DatabaseOption, JsonOption, parse_sizes, parse_values
+from tunebench.studies.cli.options import (
+    LARGEST,
+    LONGEST,
+    CsvOption,
+    DatabaseOption,
+    JsonOption,
+    RunDeviceOption,
+    parse_sizes,
+    parse_values,
+)
 from tunebench.studies.cli.output import print_csv, print_json, require_one_form
 
 if TYPE_CHECKING:
@@ -19,20 +28,27 @@ def bench(
         list[str] | None,
         typer.Argument(metavar="[TARGET]...", help="Kernels' names, study files or kernel folders. Default: shipped."),
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cuda, cuda:INDEX or cpu. Default: a GPU if there is one.")] = None,
+    device: RunDeviceOption = None,
     mode: Annotated[list[str] | None, typer.Option(help="eval, train or frozen. Default: every mode.")] = None,
     size: Annotated[
         list[str] | None, typer.Option(metavar="NAME=NUMBER", help="Change a constant of reference.py; repeatable.")
     ] = None,
     batch: Annotated[
-        list[int] | None, typer.Option(help="A batch size (or first size, where there is no batch); repeatable.")
+        list[int] | None,
+        typer.Option(
+            min=1,
+            max=LARGEST,
+            help="A batch size, or first size where there is no batch; repeatable. Default: as it is.",
+        ),
     ] = None,
     config: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Time this configuration, not the model's own choice; repeatable."),
     ] = None,
-    compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="Time torch.compile's max-autotune.")] = True,
-    seconds: Annotated[float, typer.Option(min=0.1, help="Timing of each case, in seconds.")] = 5.0,
+    compiled: Annotated[
+        bool, typer.Option("--compile/--no-compile", help="Time torch.compile's max-autotune too, or not.")
+    ] = True,
+    seconds: Annotated[float, typer.Option(min=0.1, max=LONGEST, help="Seconds of timing of each case.")] = 5.0,
     db: DatabaseOption = None,
     as_json: JsonOption = False,
     as_csv: CsvOption = False,

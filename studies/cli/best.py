@@ -14,6 +14,7 @@ from tunebench.studies.cli.options import (
     DeviceOption,
     DtypeOption,
     JsonOption,
+    KernelArgument,
     known_compiler,
     known_kernel,
 )
@@ -21,23 +22,27 @@ from tunebench.studies.cli.output import print_rows, require_one_form
 
 
 def best(
-    kernel: Annotated[str | None, typer.Argument(help="Only this kernel.")] = None,
+    kernel: KernelArgument = None,
     device: DeviceOption = None,
     dtype: DtypeOption = None,
     architecture: ArchitectureOption = None,
     compiler: CompilerOption = None,
     any_source: Annotated[
-        bool, typer.Option("--any-source", help="Also results of other versions of the kernel's source.")
+        bool,
+        typer.Option("--any-source", help="Also results of earlier versions of a kernel's source. Default: not."),
     ] = False,
     db: DatabaseOption = None,
     as_json: JsonOption = False,
     as_csv: CsvOption = False,
 ) -> None:
-    """The best configuration of each kernel, problem and device. Exit code 1 where there is none."""
+    """List the best configuration of each kernel, problem and device.
+
+    Times and speed-ups are those of the final comparison, where there was one. Exit code 1 where nothing is found.
+    """
     from tunebench.db.connection.database import open_database
     from tunebench.db.queries.trials import best as best_rows
     from tunebench.kernels.runtime.registry import digest_of, kernel_names
-    from tunebench.studies.tables import print_best
+    from tunebench.studies.tables import BEST
 
     require_one_form(as_json=as_json, as_csv=as_csv)
     with open_database(db, read_only=True) as database:
@@ -52,4 +57,7 @@ def best(
     shipped = {row.kernel for row in found} & set(kernel_names())
     digests = {} if any_source else {name: digest_of(name) for name in shipped}
     rows = [row for row in found if digests.get(row.kernel, row.source_digest) == row.source_digest]
-    print_rows(rows, print_best, "no result that meets these conditions", as_json=as_json, as_csv=as_csv)
+    nothing = "no result meets these conditions"
+    if found and not rows:
+        nothing += ": there are results of earlier versions of the source, which --any-source shows"
+    print_rows(rows, BEST, nothing, as_json=as_json, as_csv=as_csv)

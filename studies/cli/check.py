@@ -6,7 +6,14 @@ from typing import Annotated, Any
 
 import typer
 
-from tunebench.studies.cli.options import JsonOption, parse_sizes, parse_values
+from tunebench.studies.cli.options import (
+    LONGEST,
+    JsonOption,
+    RunCompilerOption,
+    RunDeviceOption,
+    parse_sizes,
+    parse_values,
+)
 from tunebench.studies.cli.output import print_json
 
 
@@ -29,9 +36,11 @@ def check(
         list[str] | None,
         typer.Option(help="eval or train. Default: every mode of the kernel; for a file, train as in KernelBench."),
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cuda, cuda:INDEX or cpu. Default: a GPU if there is one.")] = None,
-    compiler: Annotated[str | None, typer.Option(help="nvrtc, inline or cpu. Default: by device.")] = None,
-    seconds: Annotated[float, typer.Option(min=1, help="A check of one mode that takes longer is refused.")] = 600.0,
+    device: RunDeviceOption = None,
+    compiler: RunCompilerOption = None,
+    seconds: Annotated[
+        float, typer.Option(min=1, max=LONGEST, help="Seconds; a check of one mode that takes longer is refused.")
+    ] = 600.0,
     as_json: JsonOption = False,
 ) -> None:
     """Is it right? The whole correctness gate on one configuration of a kernel, or on any file's ModelNew.

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tunebench.studies.cli.options import DatabaseOption, JsonOption, parse_sizes, parse_tunables
+from tunebench.studies.cli.completion import complete_kernel
+from tunebench.studies.cli.options import (
+    DatabaseOption,
+    JsonOption,
+    RunCompilerOption,
+    RunDeviceOption,
+    parse_sizes,
+    parse_tunables,
+)
 from tunebench.studies.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -20,10 +28,15 @@ def compare(
     first: Annotated[str, typer.Argument(metavar="A", help=_SIDE)],
     second: Annotated[str, typer.Argument(metavar="B", help="The same for what it is compared with.")],
     kernel: Annotated[
-        str | None, typer.Option(help="The kernel's name or folder; a trial of a shipped kernel brings its own.")
+        str | None,
+        typer.Argument(
+            metavar="[KERNEL]",
+            help="The kernel's name or folder. Default: that of a trial.",
+            autocompletion=complete_kernel,
+        ),
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cuda, cuda:INDEX or cpu. Default: a GPU if there is one.")] = None,
-    compiler: Annotated[str | None, typer.Option(help="nvrtc, inline or cpu. Default: by device.")] = None,
+    device: RunDeviceOption = None,
+    compiler: RunCompilerOption = None,
     mode: Annotated[str | None, typer.Option(help="eval or train. Default: the kernel's first mode.")] = None,
     size: Annotated[
         list[str] | None, typer.Option(metavar="NAME=NUMBER", help="Change a constant of reference.py; repeatable.")
@@ -86,7 +99,7 @@ def _about_kernel(
     sides = [side for _, side in named]
     recorded = sorted({name for name, _ in named if name is not None})
     if kernel is None and len(recorded) != 1:
-        why = f"they are of {' and '.join(recorded)}" if recorded else "say of which kernel with --kernel"
+        why = f"they are of {' and '.join(recorded)}" if recorded else "name the kernel behind them"
         raise UserError(f"'{asked[0]}' and '{asked[1]}' cannot be compared: {why}")
     target = kernel or recorded[0]
     declared = load_model(target).kernel

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tunebench.studies.cli.options import DatabaseOption, JsonOption
+from tunebench.studies.cli.options import DatabaseOption, JsonOption, KernelArgument
 from tunebench.studies.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ _SIDE = (
 def diff(
     before: Annotated[str, typer.Argument(metavar="A", help=_SIDE)],
     after: Annotated[str, typer.Argument(metavar="B", help="The same for what it is compared with.")],
-    kernel: Annotated[str | None, typer.Option("--kernel", help="Only this kernel.")] = None,
+    kernel: KernelArgument = None,
     threshold: Annotated[
-        float, typer.Option(min=0.0, help="Exit with 1 where B's time is more than so many times A's.")
+        float, typer.Option(min=0.0, max=1e9, help="Exit with 1 where B's time is more than so many times A's.")
     ] = 1.05,
     db: DatabaseOption = None,
     as_json: JsonOption = False,

@@ -8,21 +8,64 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tunebench.studies.cli.completion import complete_compiler, complete_kernel
+
 if TYPE_CHECKING:
     from tunebench.db.connection.database import Database
     from tunebench.tuner.build import CompilerName
 
+LARGEST = 2**63 - 1
+"""The largest whole number that a database holds."""
+
+LONGEST = 1e9
+"""The longest limit of time, seconds: thirty years."""
+
 DatabaseOption = Annotated[
     str | None,
-    typer.Option("--db", metavar="URL", help="Results database: a file, or a SQLAlchemy URL. Default: $TUNEBENCH_DB."),
+    typer.Option(
+        "--db",
+        metavar="URL",
+        help="The results database: a file, or a SQLAlchemy URL. Default: $TUNEBENCH_DB, else your own file.",
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, and nothing else there.")]
 CsvOption = Annotated[bool, typer.Option("--csv", help="Print CSV on standard output, and nothing else there.")]
-KernelOption = Annotated[str | None, typer.Option("--kernel", help="Only this kernel.")]
-DeviceOption = Annotated[str | None, typer.Option(help="Only the device of this name.")]
-DtypeOption = Annotated[str | None, typer.Option(help="Only problems of this dtype, such as float32.")]
-ArchitectureOption = Annotated[str | None, typer.Option(help="Only devices of this architecture, such as sm_90.")]
-CompilerOption = Annotated[str | None, typer.Option(help="Only results of this compiler: nvrtc, inline or cpu.")]
+KernelArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="[KERNEL]", help="Only this kernel. Default: every kernel.", autocompletion=complete_kernel),
+]
+DeviceOption = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Only the device of this name, such as 'NVIDIA H200'. Default: every device."),
+]
+DtypeOption = Annotated[
+    str | None,
+    typer.Option(metavar="DTYPE", help="Only problems of this dtype, such as float32. Default: every dtype."),
+]
+ArchitectureOption = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Only devices of this architecture, such as sm_90. Default: every architecture."),
+]
+CompilerOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Only results of this compiler: nvrtc, inline or cpu. Default: every compiler.",
+        autocompletion=complete_compiler,
+    ),
+]
+RunDeviceOption = Annotated[
+    str | None,
+    typer.Option(metavar="DEVICE", help="cuda, cuda:INDEX or cpu. Default: a GPU if there is one."),
+]
+RunCompilerOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="nvrtc or inline for a GPU, cpu for the CPU. Default: nvrtc on a GPU.",
+        autocompletion=complete_compiler,
+    ),
+]
 
 
 def help_without_command(context: typer.Context) -> None:

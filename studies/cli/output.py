@@ -1,19 +1,51 @@
-"""What the commands share on the way out: JSON, CSV, and tables as wide as the terminal."""
+"""What the commands share on the way out: JSON, CSV, and rows in whichever form was asked for."""
 
 from __future__ import annotations
 
 import csv
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, TypeVar
 
 import typer
+
+if TYPE_CHECKING:
+    from tunebench.studies.tables import Listing
+
+Row = TypeVar("Row")
+
+
+def print_rows(rows: Iterable[Row], listing: Listing[Row], nothing: str, *, as_json: bool, as_csv: bool) -> None:
+    """Print rows in the form asked for, JSON and CSV one by one as they come; exit code 1 where there are none."""
+    found = iter(rows)
+    first = next(found, None)
+    every = [] if first is None else chain([first], found)
+    if as_json:
+        print_json_array(map(listing.values, every))
+    elif as_csv:
+        print_csv(listing.columns, map(listing.cells, every))
+    elif first is None:
+        print(nothing, file=sys.stderr)
+    else:
+        listing.table(list(every))
+    if first is None:
+        raise typer.Exit(1)
 
 
 def print_json(values: object) -> None:
     """JSON on standard output."""
     print(json.dumps(values, indent=2, ensure_ascii=False))
+
+
+def print_json_array(values: Iterable[object]) -> None:
+    """A JSON array on standard output, one value a line, each printed before the next is asked for."""
+    separator = "["
+    for value in values:
+        print(separator, json.dumps(value, ensure_ascii=False), sep="\n", end="")
+        separator = ","
+    print("[]" if separator == "[" else "\n]")
 
 
 def print_csv(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -33,25 +65,6 @@ def require_one_form(*, as_json: bool, as_csv: bool) -> None:
 
     if as_json and as_csv:
         raise UserError("--json and --csv are two forms of the same output: give one of them")
-
-
-def print_rows(
-    rows: Sequence[Any], print_table: Callable[[Any], None], nothing: str, *, as_json: bool, as_csv: bool
-) -> None:
-    """Print rows in the form asked for; exit code 1 where there are none."""
-    from tunebench.db.queries.data_frames import FLAT_COLUMNS, csv_text, flat_values
-    from tunebench.studies.tables import row_values
-
-    if as_json:
-        print_json([row_values(row) for row in rows])
-    elif as_csv:
-        print_csv(FLAT_COLUMNS, ([csv_text(value) for value in flat_values(row).values()] for row in rows))
-    elif rows:
-        print_table(rows)
-    else:
-        print(nothing, file=sys.stderr)
-    if not rows:
-        raise typer.Exit(1)
 
 
 def counted(studies: int) -> str:

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from tunebench.studies.cli.options import DatabaseOption, JsonOption, known_kernel, parse_moment
+from tunebench.studies.cli.options import DatabaseOption, JsonOption, KernelArgument, known_kernel, parse_moment
 from tunebench.studies.cli.output import print_json
 
 
 def prune(
-    kernel: Annotated[str | None, typer.Option("--kernel", help="Only trials of this kernel.")] = None,
+    kernel: KernelArgument = None,
     source: Annotated[
         str | None, typer.Option(metavar="DIGEST", help="Only trials of the source whose digest begins so.")
     ] = None,

@@ -7,14 +7,16 @@ from typing import Annotated
 
 import typer
 
-from tunebench.studies.cli.options import CsvOption, DatabaseOption, JsonOption
+from tunebench.studies.cli.options import LARGEST, CsvOption, DatabaseOption, JsonOption
 from tunebench.studies.cli.output import print_csv, print_json, require_one_form
 
 
 def query(
     sql: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT; - reads it from standard input.")],
-    limit: Annotated[int, typer.Option(min=1, help="At most this many rows.")] = 1000,
-    seconds: Annotated[float, typer.Option(help="Stop the query after so long.")] = 60.0,
+    limit: Annotated[int, typer.Option(min=1, max=LARGEST - 1, help="At most this many rows.")] = 1000,
+    seconds: Annotated[
+        float, typer.Option(min=0.001, max=999_999, help="Stop the query after so many seconds.")
+    ] = 60.0,
     db: DatabaseOption = None,
     as_json: JsonOption = False,
     as_csv: CsvOption = False,

@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tunebench.studies.cli.options import JsonOption
+from tunebench.studies.cli.options import LARGEST, JsonOption
 
 if TYPE_CHECKING:
     from tunebench.tuner.search.replay import ReplayReport
+
+
+_MOST = 1_000_000
+"""Searches, or evaluations of one, that end within a lifetime."""
 
 
 def replay(
@@ -22,12 +26,18 @@ def replay(
         ),
     ],
     sampler: Annotated[list[str] | None, typer.Option(help="A strategy, as in tune; repeatable. Default: gp.")] = None,
-    budget: Annotated[int, typer.Option(min=1, help="Evaluations of each search.")] = 200,
-    seeds: Annotated[int, typer.Option(min=1, help="Searches of each space and strategy.")] = 20,
-    first_seed: Annotated[int, typer.Option(min=0, help="Seed of the first search; the others follow it.")] = 0,
-    batch: Annotated[int, typer.Option(min=1, help="Configurations asked for at once, as with several workers.")] = 1,
+    budget: Annotated[int, typer.Option(min=1, max=_MOST, help="Evaluations of each search.")] = 200,
+    seeds: Annotated[int, typer.Option(min=1, max=_MOST, help="Searches of each space and strategy.")] = 20,
+    first_seed: Annotated[
+        int, typer.Option(min=0, max=2**62, help="Seed of the first search; the others follow it.")
+    ] = 0,
+    batch: Annotated[
+        int, typer.Option(min=1, max=_MOST, help="Configurations asked for at once, as with several workers.")
+    ] = 1,
     kernel: Annotated[str | None, typer.Option(help="Of a database or its export: this kernel's spaces only.")] = None,
-    study: Annotated[int | None, typer.Option(help="Of a database: the configurations of this study.")] = None,
+    study: Annotated[
+        int | None, typer.Option(min=1, max=LARGEST, help="Of a database: the configurations of this study.")
+    ] = None,
     stop_early: Annotated[
         bool, typer.Option("--stop-early", help="Say where a study that may stop early would have, and what it lost.")
     ] = False,

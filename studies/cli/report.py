@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tunebench.studies.cli.options import DatabaseOption, JsonOption
+from tunebench.studies.cli.options import LARGEST, DatabaseOption, JsonOption
 from tunebench.studies.cli.output import counted, print_json
 
 
@@ -21,7 +21,11 @@ def report(
     ),
     study: Annotated[
         list[int] | None,
-        typer.Option(help="This study, by number; repeatable. Default: the newest of each kernel, problem and device."),
+        typer.Option(
+            min=1,
+            max=LARGEST,
+            help="This study, by number; repeatable. Default: the newest of each kernel, problem and device.",
+        ),
     ] = None,
     db: DatabaseOption = None,
     as_json: JsonOption = False,

@@ -6,13 +6,16 @@ from typing import Annotated
 
 import typer
 
-from tunebench.studies.cli.options import DatabaseOption, JsonOption
+from tunebench.studies.cli.options import LARGEST, DatabaseOption, JsonOption
 from tunebench.studies.cli.output import print_json
 
 
 def show(
     trial: Annotated[
-        int, typer.Argument(metavar="TRIAL", help="The trial's number, as `trials` and `--json` have it.")
+        int,
+        typer.Argument(
+            min=1, max=LARGEST, metavar="TRIAL", help="The trial's number, as `trials` and `--json` have it."
+        ),
     ],
     source: Annotated[
         bool, typer.Option("--source", help="The source too, where this tunebench ships the one that ran.")

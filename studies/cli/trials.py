@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Annotated
 
 import typer
 
+from tunebench.studies.cli.completion import complete_sampler, complete_status
 from tunebench.studies.cli.options import (
+    LARGEST,
     ArchitectureOption,
     CompilerOption,
     CsvOption,
@@ -14,7 +17,7 @@ from tunebench.studies.cli.options import (
     DeviceOption,
     DtypeOption,
     JsonOption,
-    KernelOption,
+    KernelArgument,
     known_compiler,
     known_kernel,
     parse_moment,
@@ -24,32 +27,59 @@ from tunebench.studies.cli.output import print_rows, require_one_form
 
 
 def trials(
-    kernel: KernelOption = None,
-    status: Annotated[list[str] | None, typer.Option(help="Only trials that ended so; repeatable.")] = None,
+    kernel: KernelArgument = None,
+    status: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="STATUS",
+            help="Only trials that ended so: correct, pruned, constraints, compile, runtime, correctness or timeout; "
+            "repeatable. Default: all.",
+            autocompletion=complete_status,
+        ),
+    ] = None,
     device: DeviceOption = None,
     dtype: DtypeOption = None,
     architecture: ArchitectureOption = None,
     compiler: CompilerOption = None,
-    sampler: Annotated[str | None, typer.Option(help="Only studies of this sampler.")] = None,
-    study: Annotated[int | None, typer.Option(help="Only this study's trials.")] = None,
-    tunable: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Only configurations with this value; repeatable.")
+    sampler: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Only studies of this sampler. Default: every sampler.",
+            autocompletion=complete_sampler,
+        ),
     ] = None,
-    since: Annotated[str | None, typer.Option(metavar="TIME", help="Recorded then or later: ISO 8601, or UTC.")] = None,
-    until: Annotated[str | None, typer.Option(metavar="TIME", help="Recorded before then.")] = None,
+    study: Annotated[
+        int | None, typer.Option(min=1, max=LARGEST, help="Only this study's trials. Default: every study.")
+    ] = None,
+    tunable: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=V1,V2,...",
+            help="Only configurations with one of these values; repeatable for other tunables. Default: all.",
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Recorded then or later: ISO 8601, UTC where no zone is named. Default: all."
+        ),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Recorded before then: as for --since. Default: all.")
+    ] = None,
     fastest: Annotated[
-        bool, typer.Option("--fastest", help="Correct trials, fastest first; else newest first.")
+        bool, typer.Option("--fastest", help="List correct trials, the fastest first. Default: all, the newest first.")
     ] = False,
-    limit: Annotated[int, typer.Option(min=1, help="At most this many.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=LARGEST, help="At most this many trials.")] = 50,
     db: DatabaseOption = None,
     as_json: JsonOption = False,
     as_csv: CsvOption = False,
 ) -> None:
-    """Trials that meet every condition given. Exit code 1 where there is none."""
+    """List the trials that meet every condition given. Exit code 1 where there is none."""
     from tunebench.db.connection.database import open_database
-    from tunebench.db.queries.trials import Order
-    from tunebench.db.queries.trials import trials as trial_rows
-    from tunebench.studies.tables import print_trials
+    from tunebench.db.queries.trials import Order, each_trial
+    from tunebench.studies.tables import TRIALS
     from tunebench.tuner.errors import UnknownNameError
     from tunebench.tuner.result import TrialStatus
 
@@ -57,8 +87,9 @@ def trials(
     for name in status or []:
         if name not in set(TrialStatus):
             raise UnknownNameError("status", name, list(TrialStatus))
+    moments = {"since": parse_moment("--since", since), "until": parse_moment("--until", until)}
     with open_database(db, read_only=True) as database:
-        rows = trial_rows(
+        rows = each_trial(
             database,
             kernel=known_kernel(kernel, database),
             status=[TrialStatus(name) for name in status] if status else None,
@@ -68,10 +99,11 @@ def trials(
             compiler=known_compiler(compiler),
             sampler=sampler,
             study_id=study,
-            tunables={name: values[0] for name, values in parse_tunables(tunable or []).items()},
-            since=parse_moment("--since", since),
-            until=parse_moment("--until", until),
+            tunables=parse_tunables(tunable or []),
+            since=moments["since"],
+            until=moments["until"],
             order=Order.FASTEST if fastest else Order.NEWEST,
             limit=limit,
         )
-    print_rows(rows, print_trials, "no trial meets these conditions", as_json=as_json, as_csv=as_csv)
+        with closing(rows):
+            print_rows(rows, TRIALS, "no trial meets these conditions", as_json=as_json, as_csv=as_csv)

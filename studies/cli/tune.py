@@ -6,28 +6,54 @@ from typing import Annotated
 
 import typer
 
-from tunebench.studies.cli.options import DatabaseOption, JsonOption, parse_sizes, parse_tunables
+from tunebench.studies.cli.completion import complete_kernel, complete_mode, complete_sampler
+from tunebench.studies.cli.options import (
+    LARGEST,
+    LONGEST,
+    DatabaseOption,
+    JsonOption,
+    RunCompilerOption,
+    RunDeviceOption,
+    parse_sizes,
+    parse_tunables,
+)
 from tunebench.studies.cli.output import print_json
 
 
 def tune(
     targets: Annotated[
         list[str],
-        typer.Argument(metavar="TARGET...", help="A kernel's name, a study file (.toml), or a kernel folder."),
+        typer.Argument(
+            metavar="TARGET...",
+            help="A kernel's name, a study file (.toml), or a kernel folder.",
+            autocompletion=complete_kernel,
+        ),
     ],
-    device: Annotated[str | None, typer.Option(help="cuda, cuda:INDEX or cpu. Default: a GPU if there is one.")] = None,
+    device: RunDeviceOption = None,
     trials: Annotated[
-        int | None, typer.Option(help="Trials of each study, earlier runs included. Default: 100.")
+        int | None,
+        typer.Option(min=1, max=LARGEST, help="Trials of each study, those of earlier runs included. Default: 100."),
     ] = None,
-    seconds: Annotated[float | None, typer.Option(help="Time limit of each study in this run.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option(min=0.001, max=LONGEST, help="Seconds that each study may take. Default: no limit.")
+    ] = None,
     sampler: Annotated[
         str | None,
-        typer.Option(help="gp, tpe, random, exhaustive, or Optuna's, such as optuna:GPSampler. Default: gp."),
+        typer.Option(
+            metavar="NAME",
+            help="gp, tpe, random, exhaustive, or Optuna's, such as optuna:GPSampler. Default: gp.",
+            autocompletion=complete_sampler,
+        ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the search. Default: 0.")] = None,
-    compiler: Annotated[str | None, typer.Option(help="nvrtc, inline or cpu. Default: by device.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, max=LARGEST, help="Seed of the search. Default: 0.")] = None,
+    compiler: RunCompilerOption = None,
     mode: Annotated[
-        list[str] | None, typer.Option(help="eval, train or frozen. Default: every mode of the kernel.")
+        list[str] | None,
+        typer.Option(
+            metavar="MODE",
+            help="eval, train or frozen; repeatable. Default: every mode of the kernel.",
+            autocompletion=complete_mode,
+        ),
     ] = None,
     compiled: Annotated[
         bool | None, typer.Option("--compile", help="Compare with torch.compile's max-autotune too. Default: not.")

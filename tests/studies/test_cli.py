@@ -123,7 +123,7 @@ def test_best_and_trials_agree_with_the_study(tuned: Path) -> None:
         ("scalar_mul", {}),
     ]
     assert all(row["confirmed"] for row in rows)
-    trials = json.loads(tunebench("trials", "--db", str(tuned), "--kernel", "scalar_mul", "--json").stdout)
+    trials = json.loads(tunebench("trials", "--db", str(tuned), "scalar_mul", "--json").stdout)
     assert [trial["number"] for trial in trials] == [4, 3, 2, 1, 0]
     assert trials[-1]["configuration"]["block_size"] == 256
     fastest = json.loads(tunebench("trials", "--db", str(tuned), "--study", "1", "--fastest", "--json").stdout)
@@ -134,7 +134,7 @@ def test_tables_for_people(tuned: Path) -> None:
     best = tunebench("best", "scalar_mul", "--db", str(tuned))
     assert best.returncode == 0
     assert "elements=2112 float32" in best.stdout
-    trials = tunebench("trials", "--db", str(tuned), "--kernel", "gemm_scale_bn", "--limit", "3")
+    trials = tunebench("trials", "--db", str(tuned), "gemm_scale_bn", "--limit", "3")
     assert trials.stdout.count("gemm_scale_bn") == 3
 
 

