@@ -5,15 +5,12 @@ Every case runs in a process of its own: one that fails, crashes or hangs costs 
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import torch
-from pebble import ProcessExpired, ProcessPool
 
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
@@ -25,7 +22,7 @@ from tunebench.tuner.environment import Environment, current_environment
 from tunebench.tuner.errors import CompileError, TunebenchError, UnknownNameError, UserError
 from tunebench.tuner.gate.oracle import Oracle
 from tunebench.tuner.gate.tolerance import allowed_error
-from tunebench.tuner.isolation import context, start_forkserver
+from tunebench.tuner.isolation import run_isolated, start_forkserver
 from tunebench.tuner.kernel import Kernel, Mode, Plan, prepare_model
 from tunebench.tuner.problem import Problem, Work
 from tunebench.tuner.reference import Reference
@@ -46,8 +43,6 @@ CASE_SECONDS = 1800.0
 _CEILING_SAMPLES = 11
 _GEMM = {DeviceKind.CUDA: 8192, DeviceKind.CPU: 1024}
 _STREAM_BYTES = {DeviceKind.CUDA: 1 << 30, DeviceKind.CPU: 1 << 28}
-
-Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -239,53 +234,18 @@ def bench(cases: Sequence[BenchCase], begin: Callable[[str], None] = lambda _: N
     failures: list[Failure] = []
     begin("ceilings of the device")
     try:
-        ceilings = _in_a_process(measure_ceilings, cases[0].device)
-    except _FailedError as error:
+        ceilings = run_isolated(CASE_SECONDS, measure_ceilings, cases[0].device)
+    except TunebenchError as error:
         begin(f"no ceilings: {error}")
     for case in cases:
         begin(str(case))
         try:
-            results.append(_in_a_process(measure_case, case, ceilings))
-        except _FailedError as error:
+            results.append(run_isolated(CASE_SECONDS, measure_case, case, ceilings))
+        except TunebenchError as error:
             failures.append(Failure(case, str(error)))
             begin(f"{case}: failed: {error}")
     environment = current_environment(device, compiler_for(device).version())
     return Bench(device, environment, ceilings, tuple(results), tuple(failures))
-
-
-class _FailedError(Exception):
-    """A case's process gave no result; the message says why."""
-
-
-def _in_a_process(function: Callable[..., Answer], *arguments: object) -> Answer:
-    with ProcessPool(1, max_tasks=1, context=context()) as pool:
-        # The process is forked from a server that may have been started under other settings.
-        settings = {name: value for name, value in os.environ.items() if name.startswith("TUNEBENCH_")}
-        future = pool.schedule(_answer_or_reason, args=[settings, function, *arguments], timeout=CASE_SECONDS)
-        try:
-            answer, reason = future.result()
-        except FutureTimeoutError:
-            raise _FailedError(f"still running after {CASE_SECONDS:.0f} s: killed") from None
-        except ProcessExpired as expired:
-            raise _FailedError(f"its process died with exit code {expired.exitcode}") from None
-        except KeyboardInterrupt:
-            pool.stop()  # type: ignore[no-untyped-call]
-            raise
-    if reason is not None:
-        raise _FailedError(reason)
-    return cast(Answer, answer)
-
-
-def _answer_or_reason(
-    settings: Mapping[str, str], function: Callable[..., Answer], *arguments: object
-) -> tuple[Answer | None, str | None]:
-    os.environ.update(settings)
-    try:
-        return function(*arguments), None
-    except TunebenchError as error:
-        return None, str(error)
-    except Exception as error:  # noqa: BLE001 - a process boundary: whatever it is becomes the case's failure
-        return None, f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 # What follows runs in a case's own process.

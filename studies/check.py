@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import cast
 
@@ -27,7 +24,7 @@ from tunebench.tuner.gate.harness import Answers
 from tunebench.tuner.gate.oracle import consult_reference
 from tunebench.tuner.gate.quick import QuickGate
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
-from tunebench.tuner.isolation import context, start_forkserver
+from tunebench.tuner.isolation import IsolationError, report, run_isolated, start_forkserver
 from tunebench.tuner.kernel import Kernel, Mode, ModelFactory, TunableModel, prepare_model
 from tunebench.tuner.reference import Reference, load_candidate, load_reference
 from tunebench.tuner.result import Stage, Verdict
@@ -118,56 +115,26 @@ def _check_mode(request: CheckRequest, mode: Mode, device: Device, show: Show) -
     stages: list[Stage] = []
     configuration: Mapping[str, Value] | None = None
     started = time.perf_counter()
-    ours, theirs = context().Pipe(duplex=False)
-    process = context().Process(target=_in_child, args=(request, mode, theirs), daemon=True)
-    process.start()
-    theirs.close()
+
+    def listen(message: Stage | Mapping[str, Value]) -> None:
+        nonlocal configuration
+        if isinstance(message, Stage):
+            stages.append(message)
+            show(mode, message)
+        else:
+            configuration = message
+
     try:
-        while True:
-            left = request.seconds - (time.perf_counter() - started)
-            if not ours.poll(max(0.0, left)):
-                ended = f"still running after {request.seconds:.0f} s: killed"
-                break
-            try:
-                message = ours.recv()
-            except EOFError:
-                process.join()
-                ended = _cause(process.exitcode or 0)
-                break
-            if isinstance(message, UserError):
-                raise message
-            if isinstance(message, Verdict):
-                return CheckReport(request.target, mode, device, configuration, message)
-            if isinstance(message, Stage):
-                stages.append(message)
-                show(mode, message)
-            else:
-                configuration = message
-    finally:
-        process.kill()
-        process.join()
-    after = f"after stage '{stages[-1].name}'" if stages else "before the first stage ended"
-    last = Stage("process", False, time.perf_counter() - started, f"{ended}, {after}")
-    show(mode, last)
-    reason = next((stage.detail for stage in (*stages, last) if not stage.passed), "")
-    return CheckReport(request.target, mode, device, configuration, Verdict(False, (*stages, last), 0.0, None, reason))
+        verdict = run_isolated(request.seconds, _verdict, request, mode, listen=listen)
+    except IsolationError as error:
+        after = f"after stage '{stages[-1].name}'" if stages else "before the first stage ended"
+        listen(Stage("process", False, time.perf_counter() - started, f"{error}, {after}"))
+        reason = next(stage.detail for stage in stages if not stage.passed)
+        verdict = Verdict(False, tuple(stages), 0.0, None, reason)
+    return CheckReport(request.target, mode, device, configuration, verdict)
 
 
-def _cause(code: int) -> str:
-    return f"the process was killed by {signal.Signals(-code).name}" if code < 0 else f"the process ended with {code}"
-
-
-# What follows runs in the child.
-
-
-def _in_child(request: CheckRequest, mode: Mode, connection: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
-    try:
-        connection.send(_verdict(_resolve(request), request, mode, connection))
-    except UserError as error:
-        connection.send(UserError(str(error)))
-    connection.close()
-    os._exit(0)  # a binary on trial may have left threads behind
+# What follows runs in the process.
 
 
 def _resolve(request: CheckRequest) -> _Subject:
@@ -190,9 +157,10 @@ def _resolve(request: CheckRequest) -> _Subject:
     return _Subject(reference, device, model.kernel.modes, model, model.kernel, compiler)
 
 
-def _verdict(subject: _Subject, request: CheckRequest, mode: Mode, connection: Connection) -> Verdict:
+def _verdict(request: CheckRequest, mode: Mode) -> Verdict:
+    subject = _resolve(request)
     where = subject.device.torch_device
-    log = StageLog(connection.send)
+    log = StageLog(report)
     try:
         original = prepare_model(subject.reference, mode, where)
         oracle = consult_reference(subject.reference, original, where, SEEDS)
@@ -201,7 +169,7 @@ def _verdict(subject: _Subject, request: CheckRequest, mode: Mode, connection: C
     try:
         with log.stage("model"):
             model = _made(subject, original, mode)
-            contender = _contender(subject, request, model, oracle.cases[0].inputs, connection)
+            contender = _contender(subject, request, model, oracle.cases[0].inputs)
         prepare = _preparation(contender, model)
         with log.stage("build"):
             prepare(oracle.cases[0].inputs)
@@ -225,9 +193,7 @@ def _made(subject: _Subject, original: nn.Module, mode: Mode) -> nn.Module:
         raise StageRefused(f"it cannot be made like the reference: {described(error)}") from error
 
 
-def _contender(
-    subject: _Subject, request: CheckRequest, model: nn.Module, inputs: Sequence[object], connection: Connection
-) -> Contender:
+def _contender(subject: _Subject, request: CheckRequest, model: nn.Module, inputs: Sequence[object]) -> Contender:
     if subject.kernel is None or subject.compiler is None:
         return ModuleContender(subject.factory)
     kernel = subject.kernel
@@ -236,7 +202,7 @@ def _contender(
         raise UserError(f"kernel '{kernel.name}' cannot serve its reference's inputs on {subject.device.kind}")
     valid = kernel.space.fix(request.configuration).enumerate(problem, subject.device)
     configuration = valid[valid.default]
-    connection.send(dict(configuration))
+    report(dict(configuration))
     return KernelContender(kernel, cast(ModelFactory, subject.factory), configuration, subject.compiler)
 
 

@@ -1,6 +1,6 @@
 """Is one really faster? Two configurations of a kernel, two files with models, or one of them and its reference.
 
-The comparison runs in a worker process, which what is compared may crash or hang.
+The comparison runs in a process of its own, which what is compared may crash or hang.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import CompileError, TunebenchError, UserError, WorkerError
 from tunebench.tuner.gate.tolerance import AGREEMENT, AGREEMENT_OTHERWISE
-from tunebench.tuner.isolation import start_forkserver
+from tunebench.tuner.isolation import DeathError, run_isolated, start_forkserver
 from tunebench.tuner.kernel import Mode, prepare_model
 from tunebench.tuner.problem import Problem, Work
 from tunebench.tuner.reference import Reference, run_file
 from tunebench.tuner.result import Decision, Ratio
 from tunebench.tuner.space import Value
 from tunebench.tuner.study.evaluate import Finalist, LocalEvaluator
-from tunebench.tuner.study.worker import DeathError, Worker
 from tunebench.tuner.timing.confirm import confirm
 from tunebench.tuner.timing.measure import Call, Control, clocks_for, pick_clock
 from tunebench.tuner.timing.statistics import Samples, control_ratio, medians_of, speedup
@@ -138,16 +137,13 @@ def compare(question: KernelQuestion | FileQuestion) -> Duel:
     """
     start_forkserver([__name__])
     function: Callable[..., Duel] = _compare_files if isinstance(question, FileQuestion) else _compare_configurations
-    worker = Worker()
     try:
-        return worker.ask(SECONDS, function, question)
+        return run_isolated(SECONDS, function, question)
     except DeathError as death:
         raise WorkerError(f"the comparison came to no end: {death}") from death
-    finally:
-        worker.close()
 
 
-# What follows runs in the worker.
+# What follows runs in the process.
 
 
 def _compare_configurations(question: KernelQuestion) -> Duel:

@@ -60,6 +60,9 @@ class Device:
 
         return torch.device(self.kind.value, self.index) if self.kind is DeviceKind.CUDA else torch.device("cpu")
 
+    def __hash__(self) -> int:
+        return hash((self.uuid, self.index))
+
     def __str__(self) -> str:
         return f"{self.name} ({self.architecture}, {self.multiprocessors} multiprocessors)"
 

@@ -1,23 +1,294 @@
-"""The process that worker processes are forked from: it has imported what they need and never touched a device.
+"""The one way to run a thing in a process of its own, which it may crash or hang.
 
-Apart from `worker.py`, so that it can be started before anything heavy is imported here: both processes then import
-torch at the same time, and a study begins seconds earlier.
+Processes are forked from a server that has imported what they need and never touched a device, so that a new one costs
+no import. A process is asked one thing at a time, and waited for with a deadline.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Sequence
-from multiprocessing import forkserver
-from multiprocessing.context import ForkServerContext
+import os
+import pickle
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from tunebench.tuner.errors import TunebenchError
+from tunebench.tuner.scratch import scratch_folder, share_scratch
+
+Answer = TypeVar("Answer")
+Listen = Callable[[Any], None]
+"""Called with each message that the function sends by `report` before it answers."""
+
+_REAP_SECONDS = 5.0
+_SERVER_GONE = 255  # the exit code that multiprocessing gives where the server died, and cannot tell
+_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, _SERVER_GONE)
+"""Exit codes that what ran does not cause itself: an operator does, or the system when memory runs out."""
 
 
-def start_forkserver(preload: Sequence[str]) -> None:
-    """Start it, importing these modules; where it runs already, nothing happens."""
-    context().set_forkserver_preload(list(preload))
-    forkserver.ensure_running()
+class IsolationError(TunebenchError):
+    """The process gave no answer; the message says why."""
+
+
+class DeathError(IsolationError):
+    """The process is gone."""
+
+
+class HungError(DeathError):
+    """It was killed at its deadline."""
+
+
+class DiedError(DeathError):
+    """It died by itself, or was killed from outside.
+
+    Attributes:
+        from_outside: by a signal that what it ran did not cause, as far as one can tell.
+    """
+
+    def __init__(self, message: str, *, from_outside: bool = False) -> None:
+        super().__init__(message)
+        self.from_outside = from_outside
+
+
+class RaisedError(IsolationError):
+    """What it ran raised something else than one of tunebench's own errors, which come as they are."""
+
+
+@dataclass(frozen=True)
+class _Message:
+    content: object
+
+
+@dataclass(frozen=True)
+class _Result:
+    value: Any
+
+
+@dataclass(frozen=True)
+class _Raised:
+    error: TunebenchError
+
+
+@dataclass(frozen=True)
+class _LastWords:
+    reason: str
+
+
+def start_forkserver(preload: Sequence[str] = ()) -> None:
+    """Start the server, importing these modules; where it runs already, nothing happens.
+
+    The sooner, the better: it imports torch while this process does.
+    """
+    if preload:
+        multiprocessing.set_forkserver_preload(list(preload))
+    resource_tracker.ensure_running()  # it unblocks what is blocked here, so that it goes first
+    # Ctrl-C goes to every process of the terminal, and is this one's to answer. What is blocked stays so in the server
+    # and its forks, from their first instruction on.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def context() -> ForkServerContext:
-    """The multiprocessing context of workers."""
+    """The multiprocessing context of such processes."""
     return multiprocessing.get_context("forkserver")
+
+
+class IsolatedProcess:
+    """One process that is asked one thing at a time, and remembers what its modules do; it begins with `start`."""
+
+    def __init__(self) -> None:
+        self._process: ForkServerProcess | None = None
+        self._connection: Connection | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is there to be asked."""
+        return self._process is not None and self._process.is_alive()
+
+    def start(self) -> None:
+        """Begin anew, with a process that remembers nothing.
+
+        Raises:
+            DiedError: no process could be started.
+            DiskFullError: there is no room for its temporary files.
+        """
+        self.close()
+        start_forkserver()
+        ours, theirs = context().Pipe()
+        process = context().Process(target=_serve, args=(theirs, _settings(), scratch_folder()), daemon=True)
+        with closing(theirs):
+            try:
+                process.start()
+            except (OSError, EOFError) as error:
+                ours.close()
+                raise DiedError(f"no process could be started: {error}", from_outside=True) from error
+        self._process, self._connection = process, ours
+
+    def ask(
+        self, seconds: float, function: Callable[..., Answer], *arguments: object, listen: Listen = lambda _: None
+    ) -> Answer:
+        """What the function returns there; it, its arguments and its answer travel by pickle.
+
+        Raises:
+            TunebenchError: the function raised it.
+            RaisedError: the function raised another exception.
+            HungError: there was no answer within the seconds.
+            DiedError: the process died, now or earlier.
+        """
+        process, connection = self._process, self._connection
+        assert process is not None and connection is not None, "it was never started, or has died"
+        deadline = time.monotonic() + seconds
+        try:
+            _send(process, connection, (function, arguments))
+            while isinstance(message := _receive(process, connection, deadline, seconds), _Message):
+                listen(message.content)
+            if isinstance(message, _LastWords):
+                raise DiedError(message.reason)
+        except BaseException:
+            self.close()  # what it does now is nobody's
+            raise
+        if isinstance(message, _Raised):
+            raise message.error
+        answer: Answer = message.value
+        return answer
+
+    def close(self) -> None:
+        """Kill it, whatever it does."""
+        if self._process is not None and self._connection is not None:
+            self._process.kill()
+            self._process.join()
+            self._connection.close()
+        self._process = self._connection = None
+
+
+def run_isolated(
+    seconds: float, function: Callable[..., Answer], *arguments: object, listen: Listen = lambda _: None
+) -> Answer:
+    """Run a function once, in a process that ends with it; see `IsolatedProcess.ask`."""
+    with closing(IsolatedProcess()) as process:
+        process.start()
+        return process.ask(seconds, function, *arguments, listen=listen)
+
+
+def asked_again_if_killed(question: Callable[[], Answer]) -> Answer:
+    """What a question brings; it is asked once more where its process was killed from outside.
+
+    Such a death says nothing of what the process ran. A second one is taken for its doing all the same.
+    """
+    try:
+        return question()
+    except DiedError as death:
+        if not death.from_outside:
+            raise
+    return question()
+
+
+def _settings() -> Mapping[str, str]:
+    """The server may have been started under others."""
+    return {name: value for name, value in os.environ.items() if name.startswith("TUNEBENCH_")}
+
+
+def _send(process: ForkServerProcess, connection: Connection, question: object) -> None:
+    try:
+        connection.send(question)
+    except OSError:
+        raise _death(process) from None
+
+
+def _receive(process: ForkServerProcess, connection: Connection, deadline: float, seconds: float) -> Any:
+    """The next message.
+
+    Raises:
+        HungError: there was none until the deadline.
+        DiedError: the process died.
+    """
+    if not wait([connection, process.sentinel], max(0.0, deadline - time.monotonic())):
+        raise HungError(f"still running after {seconds:.0f} s: killed")
+    try:
+        if connection.poll():
+            return connection.recv()
+    except (EOFError, OSError):
+        pass
+    raise _death(process)
+
+
+def _death(process: ForkServerProcess) -> DiedError:
+    process.join(_REAP_SECONDS)
+    code = process.exitcode
+    if code is None:
+        return DiedError("the process answers no more")
+    name = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    return DiedError(f"the process {name}", from_outside=code in _FROM_OUTSIDE)
+
+
+# What follows runs in the process.
+
+_parent: Connection | None = None
+
+
+def report(content: object) -> None:
+    """Send a message to whoever asked, before the answer."""
+    assert _parent is not None
+    _parent.send(_Message(content))
+
+
+def leave(reason: str) -> NoReturn:
+    """End the process, which is then known to have died for this reason."""
+    assert _parent is not None
+    _parent.send(_LastWords(reason))
+    os._exit(1)
+
+
+def _serve(connection: Connection, settings: Mapping[str, str], scratch: Path) -> NoReturn:
+    global _parent  # noqa: PLW0603 - a process has one parent
+    _parent = connection
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    for name in [name for name in os.environ if name.startswith("TUNEBENCH_")]:
+        del os.environ[name]
+    os.environ.update(settings)
+    share_scratch(scratch)
+    try:
+        while True:
+            _answer(connection)
+    except (EOFError, OSError):
+        os._exit(1)  # the parent is gone, or wants no more answers
+
+
+def _answer(connection: Connection) -> None:
+    question = connection.recv_bytes()
+    try:
+        function, arguments = pickle.loads(question)
+        packed = pickle.dumps(_Result(function(*arguments)))
+    except Exception as error:  # noqa: BLE001 - a process boundary: whatever it is, it is for whoever asked
+        packed = _packed(error)
+    connection.send_bytes(packed)
+
+
+def _packed(error: Exception) -> bytes:
+    """tunebench's own errors as they are; of others the name, text and place: the parent may not have their classes."""
+    if isinstance(error, TunebenchError):
+        return pickle.dumps(_Raised(error))
+    text = (str(error).strip().splitlines() or [""])[0]
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    told = f"{type(error).__name__}: {text} ({Path(place.filename).name}:{place.lineno})"
+    return pickle.dumps(_Raised(RaisedError(told)))
+
+
+def _end_with_parent() -> None:
+    """A process whose parent was killed must not keep the device."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -35,6 +34,7 @@ from tunebench.db.schema.tables import (
 from tunebench.db.schema.views import STATUS
 from tunebench.tuner.errors import DatabaseError
 from tunebench.tuner.result import TrialStatus
+from tunebench.tuner.scratch import scratch
 
 _SHOWN = 3
 
@@ -189,8 +189,8 @@ def _check_schema(file: Path) -> tuple[int, list[str]]:
 
 @cache
 def _own_schema() -> dict[str, object]:
-    with tempfile.TemporaryDirectory(prefix="tunebench-") as folder:
-        fresh = Path(folder, "fresh.db")
+    with scratch() as folder:
+        fresh = folder / "fresh.db"
         upgrade_database(fresh)
         return _schema(fresh)
 

@@ -16,7 +16,7 @@ from torch import nn
 
 from tunebench.kernels.runtime.gradients import DifferentiableCall
 from tunebench.kernels.runtime.kept import KeptForms, Source
-from tunebench.kernels.runtime.ordinary import autocasts, inputs_among, saves_differently, tensors_of, why_not_ordinary
+from tunebench.kernels.runtime.ordinary import look_at, saves_differently
 from tunebench.kernels.runtime.selection import Choice, Tier, choices
 from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.compilers import compiler_for
@@ -86,22 +86,17 @@ class TunedModule(nn.Module, abc.ABC):
         if torch.compiler.is_compiling():
             return self.reference_forward(*self._in_order(inputs, named))
         inputs = self._in_order(inputs, named)
-        given = inputs_among(inputs)
-        involved = [*given, *tensors_of(self)]
-        reason = why_not_ordinary(involved)
-        if reason is None and autocasts(given):
-            reason = "autocast is on"
-        needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in involved)
-        if reason is None and needs_gradient and (saves_differently() or (self._trains and self._pinned is None)):
-            reason = "gradients of this model are taken, and with the reference they cost less"
-        problem = self.problem(*inputs) if reason is None else None
+        call = look_at(self, inputs)
+        obstacle = call.obstacle
+        if call.needs_gradient and (saves_differently() or (self._trains and self._pinned is None)):
+            obstacle = obstacle or "gradients of this model are taken, and with the reference they cost less"
+        problem = self.problem(*inputs) if obstacle is None else None
         if problem is None:
-            return self._by_reference(reason or "no kernel serves such inputs or such a module", inputs)
-        device = device_of(next(tensor.device for tensor in given))
-        plan = self._pinned if self._pinned is not None else self._plan(problem, device)
+            return self._by_reference(obstacle or "no kernel serves such inputs or such a module", inputs)
+        plan = self._pinned if self._pinned is not None else self._plan(problem, device_of(call.inputs[0].device))
         if plan is None:
             return self.reference_forward(*inputs)
-        if needs_gradient:
+        if call.needs_gradient:
             tuned = partial(self.tuned_forward, plan)
             return DifferentiableCall(self, tuned, type(self).reference_forward, inputs, self._note_backward)()
         return self.tuned_forward(plan, *inputs)
@@ -214,11 +209,11 @@ class TunedModule(nn.Module, abc.ABC):
 
     def _plan(self, problem: Problem, device: Device) -> Plan | None:
         key = (problem, device)
-        if key not in self._plans:
-            choice, plan = _prepare(type(self), problem, device)
-            self._choices[key] = choice
-            self._plans[key] = plan
-        return self._plans[key]
+        try:
+            return self._plans[key]
+        except KeyError:
+            self._choices[key], self._plans[key] = _prepare(type(self), problem, device)
+            return self._plans[key]
 
     def __getstate__(self) -> dict[str, Any]:
         """Binaries and kept forms belong to this object: a copied or pickled model gets its own."""

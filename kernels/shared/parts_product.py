@@ -136,7 +136,7 @@ def split(plan: Plan, matrix: torch.Tensor, *, is_weight: bool, factors: torch.T
     padded = -(-depth // (_PACK * pieces)) * _PACK * pieces
     dtype = _DTYPE[str(plan.configuration["part_type"])]
     halves = torch.empty(rows, (3 if pieces == 1 else 2) * padded, dtype=dtype, device=matrix.device)
-    exponents, unfit = torch.empty(2, rows, dtype=torch.int32, device=matrix.device)
+    exponents, unfit = (torch.empty(rows, dtype=torch.int32, device=matrix.device) for _ in range(2))
     counts = (ctypes.c_longlong(value) for value in (rows, depth, padded))
     arguments = (matrix, _NULL if factors is None else factors, halves, exponents, unfit, *counts)
     threads = plan.configuration.integer("split_threads")
@@ -162,12 +162,12 @@ def parts_product(
     pieces, padded = plan.configuration.integer("pieces"), x_parts.padded
     small = None
     if pieces == 1:
-        first = _multiply(x_parts.halves[None], weight_parts.halves[None])[0]
+        first = _multiply(x_parts.halves, weight_parts.halves)
     else:
         x_high, w_high = x_parts.halves[:, :padded], weight_parts.halves[:, padded:]
         stacked = (matrix.view(len(matrix), pieces, -1).transpose(0, 1) for matrix in (x_high, w_high))
         first = _multiply(*stacked)
-        small = _multiply(x_parts.halves[None], weight_parts.halves[None])[0]
+        small = _multiply(x_parts.halves, weight_parts.halves)
     product = Product(first, small, x_parts.exponents, weight_parts.exponents)
     sizes = (ctypes.c_longlong(value) for value in (rows, features, depth))
     noted = (x, weight, _NULL if factors is None else factors, x_parts.unfit, weight_parts.unfit)
@@ -177,12 +177,13 @@ def parts_product(
 
 
 def _multiply(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """x · wᵀ of matrices of parts, batch by batch, with fp32 sums and results: (batches, rows, features)."""
+    """x · wᵀ of matrices of parts, or of stacks of them, with fp32 sums and results."""
+    transposed = w.transpose(-2, -1)
     if not _sums_in_fp32(x):
-        return torch.bmm(x.float(), w.float().transpose(1, 2))
-    if len(x) == 1:
-        return torch.mm(x[0], w[0].T, out_dtype=torch.float32)[None]
-    return torch.bmm(x, w.transpose(1, 2), out_dtype=torch.float32)
+        return torch.matmul(x.float(), transposed.float())
+    if x.dim() == 2:
+        return torch.mm(x, transposed, out_dtype=torch.float32)
+    return torch.bmm(x, transposed, out_dtype=torch.float32)
 
 
 def _sums_in_fp32(parts: torch.Tensor) -> bool:

@@ -123,7 +123,7 @@ def fused_product(
     parts = x.new_empty(x_tiles * depth_stages * columns * _TILE_DEPTH)  # two halves are as long as one float
     scratch = x.new_empty(grid * _TILE_ROWS * columns if configuration.integer("sum_stages") else 0)
     notes = torch.empty(2 * (rows + features), dtype=torch.int32, device=x.device)
-    x_exponents, x_unfit, w_exponents, w_unfit = torch.split(notes, [rows, rows, features, features])
+    x_exponents, x_unfit, w_exponents, w_unfit = notes.split_with_sizes([rows, rows, features, features])
     sizes = (ctypes.c_longlong(rows), ctypes.c_longlong(features), ctypes.c_longlong(depth))
 
     split = (x, parts, x_exponents, x_unfit, kept, w_exponents, sizes[0], sizes[2], sizes[1])

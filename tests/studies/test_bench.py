@@ -130,8 +130,8 @@ def test_a_kernel_that_fails_or_crashes_costs_no_other_its_row(write_kernel: Wri
     outcome = bench([small(crashing), small(failing), small(folder_of(write_kernel))], told.append)
     assert [result.kernel for result in outcome.results] == ["weigh"]
     assert [failure.message for failure in outcome.failures] == [
-        "its process died with exit code -6",
-        "ValueError: not today",
+        "the process was killed by SIGABRT",
+        "ValueError: not today (model.py:37)",
     ]
     assert outcome.ceilings is not None and len(told) == 6
 

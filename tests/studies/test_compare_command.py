@@ -90,7 +90,7 @@ def test_a_file_that_kills_its_process_is_said_in_one_line(run: CommandLine, fil
     file.write_text(FILE.replace("class ModelNew", "import os\nos.abort()\nclass ModelNew"), encoding="utf-8")
     answer = run("compare", file, "reference", "--device", "cpu")
     assert (answer.code, answer.out) == (1, "")
-    assert answer.err.strip() == "tunebench: the comparison came to no end: the worker was killed by SIGABRT"
+    assert answer.err.strip() == "tunebench: the comparison came to no end: the process was killed by SIGABRT"
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_a_crash_says_how_the_worker_died(write_kernel: WriteKernel, start: Star
     evaluator = start(factory)
     died = evaluate(evaluator, factory, 1)
     assert died.status is TrialStatus.RUNTIME
-    assert died.message == "the worker was killed by SIGSEGV"
+    assert died.message == "the process was killed by SIGSEGV"
     assert evaluate(evaluator, factory, 0).status.timed
 
 
@@ -95,9 +95,9 @@ def test_an_endless_loop_is_killed_at_its_deadline(
 @pytest.mark.parametrize(
     ("statement", "message"),
     [
-        ("os.kill(os.getpid(), signal.SIGKILL)", "the worker was killed by SIGKILL"),
-        ("os._exit(3)", "the worker ended with exit code 3"),
-        ("os.abort()", "the worker was killed by SIGABRT"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "the process was killed by SIGKILL"),
+        ("os._exit(3)", "the process ended with exit code 3"),
+        ("os.abort()", "the process was killed by SIGABRT"),
     ],
 )
 def test_a_worker_killed_from_outside(write_kernel: WriteKernel, start: Start, statement: str, message: str) -> None:
@@ -138,7 +138,7 @@ def test_a_reference_that_crashes_is_said(write_kernel: WriteKernel, start: Star
     factory = write_kernel(
         reference={"    return [torch.rand(rows": "    __import__('os').abort()\n    return [torch.rand(rows"}
     )
-    with pytest.raises(WorkerError, match="did not come up: the worker was killed by SIGABRT"):
+    with pytest.raises(WorkerError, match="did not come up: the process was killed by SIGABRT"):
         start(factory)
 
 

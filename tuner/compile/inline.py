@@ -11,13 +11,13 @@ import shutil
 import tempfile
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 
 from tunebench.tuner.build import Argument, Build, CompilerName, Dim3, KernelFigures, LoadedModule
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.errors import CompileError, CompilerMissingError, LaunchError
+from tunebench.tuner.scratch import scratch, scratch_folder
 from tunebench.tuner.variant import Variant
 
 _LAUNCHERS = """
@@ -73,23 +73,23 @@ class InlineCompiler(Compiler):
         started = time.perf_counter()
         name = f"tunebench_{variant.source.name}_{variant.digest[:16]}"
         launchers = "".join(_LAUNCHERS.format(name=entry_point) for entry_point in variant.source.entry_points)
-        with tempfile.TemporaryDirectory(prefix="tunebench-") as folder:
+        with scratch() as folder:
             for header, text in variant.source.headers.items():
-                (Path(folder) / header).write_text(text, encoding="utf-8")
+                (folder / header).write_text(text, encoding="utf-8")
             try:
                 load_inline(
                     name=name,
                     cpp_sources=[],
                     cuda_sources=["#include <cuda_runtime.h>\n" + variant.text + launchers],
                     extra_cuda_cflags=list(self.flags(variant)),
-                    extra_include_paths=[folder],
-                    build_directory=folder,
+                    extra_include_paths=[str(folder)],
+                    build_directory=str(folder),
                     is_python_module=False,
                     no_implicit_headers=True,
                 )
             except RuntimeError as error:
                 raise CompileError(f"nvcc refused {variant.source.name}.cu", str(error)) from error
-            code = (Path(folder) / f"{name}.so").read_bytes()
+            code = (folder / f"{name}.so").read_bytes()
         return Build(
             variant_digest=variant.digest,
             compiler=self.name,
@@ -110,7 +110,7 @@ class _InlineModule(LoadedModule):
 
     def __init__(self, build: Build, device_index: int) -> None:
         self._index = device_index
-        with tempfile.NamedTemporaryFile(prefix="tunebench-", suffix=".so") as file:
+        with tempfile.NamedTemporaryFile(dir=scratch_folder(), suffix=".so") as file:
             file.write(build.code)
             file.flush()
             try:

@@ -6,10 +6,9 @@ import contextlib
 import ctypes
 import io
 import re
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ import torch
 from tunebench.tuner.build import Argument, Build, CompilerName, Dim3, KernelFigures, LoadedModule
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.errors import CompileError, CompilerMissingError, LaunchError
+from tunebench.tuner.scratch import scratch
 from tunebench.tuner.variant import Variant
 
 _FLAGS = ("--std=c++17", "--ptxas-options=-v")
@@ -105,8 +105,9 @@ class CudaModule(LoadedModule):
     """A cubin on one CUDA device."""
 
     def __init__(self, build: Build, device_index: int) -> None:
-        from cuda.core import Device, ObjectCode
+        from cuda.core import Device, ObjectCode, launch
 
+        self._launch = launch
         self._index = device_index
         self._device = Device(device_index)
         self._kernels: dict[str, Any] = {}
@@ -132,17 +133,22 @@ class CudaModule(LoadedModule):
         Raises:
             LaunchError: the driver refused the launch; errors while running show at the next synchronisation.
         """
-        from cuda.core import LaunchConfig, launch
-
-        values = [_value(argument) for argument in arguments]
-        with torch.cuda.device(self._index):
-            try:
-                if shared > self._shared_limits.get(entry_point, _SHARED_WITHOUT_ASKING):
-                    self._raise_shared_limit(entry_point, shared)
-                config = LaunchConfig(grid=grid, block=block, shmem_size=shared)
-                launch(self._stream(), config, self._kernels[entry_point], *values)
-            except Exception as error:
-                raise LaunchError(f"launch of '{entry_point}' with grid {grid}, block {block}: {error}") from error
+        # Every microsecond here is one that a forward of a small problem waits: nothing is made anew that can be kept.
+        if torch._C._cuda_getDevice() != self._index:
+            with torch.cuda.device(self._index):
+                return self.launch(entry_point, grid, block, arguments, shared)
+        try:
+            if shared > self._shared_limits.get(entry_point, _SHARED_WITHOUT_ASKING):
+                self._raise_shared_limit(entry_point, shared)
+            values = [_FORM[type(argument)](argument) for argument in arguments]
+            self._launch(self._stream(), _launch_config(grid, block, shared), self._kernels[entry_point], *values)
+        except KeyError as error:
+            legal = "a tensor or one of ctypes' c_float, c_double, c_longlong, c_int, c_void_p"
+            raise LaunchError(
+                f"launch of '{entry_point}': {error.args[0]} is no kernel argument: give {legal}"
+            ) from error
+        except Exception as error:
+            raise LaunchError(f"launch of '{entry_point}' with grid {grid}, block {block}: {error}") from error
 
     def _raise_shared_limit(self, entry_point: str, shared: int) -> None:
         from cuda.bindings import driver
@@ -158,12 +164,12 @@ class CudaModule(LoadedModule):
         self._shared_limits[entry_point] = shared
 
     def _stream(self) -> Any:
-        handle = torch.cuda.current_stream(self._index).cuda_stream
-        if handle not in self._streams:
-            self._streams[handle] = (
-                self._device.create_stream(_ForeignStream(handle)) if handle else self._device.default_stream
-            )
-        return self._streams[handle]
+        handle = torch._C._cuda_getCurrentRawStream(self._index)
+        stream = self._streams.get(handle)
+        if stream is None:
+            stream = self._device.create_stream(_ForeignStream(handle)) if handle else self._device.default_stream
+            self._streams[handle] = stream
+        return stream
 
     def resident_blocks(self, entry_point: str, threads: int, shared: int = 0) -> int:
         """Blocks one multiprocessor holds at once, by the driver's occupancy calculation."""
@@ -172,11 +178,32 @@ class CudaModule(LoadedModule):
             return max(1, int(occupancy.max_active_blocks_per_multiprocessor(threads, shared)))
 
 
-def _value(argument: Argument) -> Any:
-    """An argument in the form that cuda-core takes: pointers are plain integers."""
-    if isinstance(argument, torch.Tensor):
-        return argument.data_ptr()
-    return argument.value or 0 if isinstance(argument, ctypes.c_void_p) else argument
+def _address(tensor: torch.Tensor) -> int:
+    return tensor.data_ptr()
+
+
+def _pointer(pointer: ctypes.c_void_p) -> int:
+    return pointer.value or 0
+
+
+def _as_it_is(scalar: Any) -> Any:
+    return scalar
+
+
+_FORM: dict[type, Callable[[Any], Any]] = {
+    torch.Tensor: _address,
+    torch.nn.Parameter: _address,
+    ctypes.c_void_p: _pointer,
+    **dict.fromkeys((ctypes.c_float, ctypes.c_double, ctypes.c_longlong, ctypes.c_int), _as_it_is),
+}
+"""Arguments in the form that cuda-core takes, by their type: pointers are plain integers."""
+
+
+@lru_cache(maxsize=4096)
+def _launch_config(grid: Dim3, block: Dim3, shared: int) -> Any:
+    from cuda.core import LaunchConfig
+
+    return LaunchConfig(grid=grid, block=block, shmem_size=shared)
 
 
 class _ForeignStream:
@@ -220,7 +247,7 @@ def _header_folder(variant: Variant) -> Iterator[str | None]:
     if not variant.source.headers:
         yield None
         return
-    with tempfile.TemporaryDirectory(prefix="tunebench-") as folder:
+    with scratch() as folder:
         for name, text in variant.source.headers.items():
-            (Path(folder) / name).write_text(text, encoding="utf-8")
-        yield folder
+            (folder / name).write_text(text, encoding="utf-8")
+        yield str(folder)

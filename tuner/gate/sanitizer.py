@@ -12,11 +12,9 @@ import pickle
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass, replace
-from pathlib import Path
 
 import torch
 
@@ -25,6 +23,7 @@ from tunebench.tuner.gate.harness import Harness
 from tunebench.tuner.gate.launches import Launch
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.result import Stage
+from tunebench.tuner.scratch import scratch
 
 NAME = "sanitizer"
 TOOLS: Mapping[str, tuple[str, ...]] = {"memcheck": ("--padding", str(1 << 20)), "racecheck": ()}
@@ -153,8 +152,8 @@ def run_tool(program: str, tool: str, launches: Sequence[Launch], device_index: 
     """
     if not launches:
         return None
-    with tempfile.TemporaryDirectory(prefix="tunebench-") as folder:
-        recording = Path(folder) / "launches"
+    with scratch() as folder:
+        recording = folder / "launches"
         recording.write_bytes(pickle.dumps([astuple(launch) for launch in launches]))
         child = [sys.executable, launch_again.__file__, str(recording), str(device_index)]
         command = [program, "--tool", tool, *TOOLS[tool], "--error-exitcode", str(_FOUND), *child]

@@ -2,30 +2,20 @@
 
 One worker process serves one study. The parent sends it one variant at a time and waits with a deadline, so that a
 death is always charged to the right variant. A worker that dies or hangs is killed and replaced; the replacement
-prepares everything anew, which is also the check that the device still works. Pools, deadlines and kills are pebble's.
+prepares everything anew, which is also the check that the device still works.
 """
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, TypeVar
-
-from pebble import ProcessExpired, ProcessPool
+from typing import TypeVar
 
 from tunebench.tuner.build import Build
 from tunebench.tuner.device import Device
-from tunebench.tuner.disk import full_disk_named
 from tunebench.tuner.errors import DeviceLostError, WorkerError
-from tunebench.tuner.isolation import context
+from tunebench.tuner.isolation import DeathError, DiedError, HungError, IsolatedProcess, asked_again_if_killed, leave
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import Comparison, Stage, TrialResult, TrialStatus
 from tunebench.tuner.space import Configuration
@@ -48,71 +38,6 @@ REFERENCE_CALLS = 200.0
 MOST_DEATHS_IN_A_ROW = 3
 """So many different variants in a row that kill their worker mean that the fault is not the variants'."""
 
-_DEVICE_LOST = 97
-
-_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
-"""Signals that a variant does not cause itself: an operator's, or the system's when memory runs out."""
-
-
-class DeathError(Exception):
-    """The worker is gone."""
-
-
-class HungError(DeathError):
-    """It was killed at its deadline."""
-
-
-class DiedError(DeathError):
-    """It died by itself, or was killed from outside.
-
-    Attributes:
-        from_outside: by a signal that what it ran did not cause, as far as one can tell.
-    """
-
-    def __init__(self, message: str, *, from_outside: bool = False) -> None:
-        super().__init__(message)
-        self.from_outside = from_outside
-
-
-class Worker:
-    """One process that is asked one thing at a time; after a death the next question goes to a new one."""
-
-    def __init__(self) -> None:
-        with full_disk_named(Path(tempfile.gettempdir())):
-            self._note = Path(tempfile.mkdtemp(prefix="tunebench-")) / "note"
-        self._pool = ProcessPool(1, context=context(), initializer=_begin, initargs=[str(self._note)])
-
-    def ask(self, seconds: float, function: Callable[..., Answer], *arguments: object) -> Answer:
-        """What the function returns or raises there; both travel by pickle.
-
-        Raises:
-            HungError: there was no answer within the seconds.
-            DiedError: the worker died.
-        """
-        self._note.unlink(missing_ok=True)
-        future = self._pool.schedule(function, args=list(arguments), timeout=seconds)
-        try:
-            return future.result()
-        except FutureTimeoutError:
-            raise HungError(f"no answer within {seconds:.0f} s") from None
-        except ProcessExpired as expired:
-            code = expired.exitcode
-            raise DiedError(self._cause(code), from_outside=-code in _FROM_OUTSIDE) from None
-
-    def close(self) -> None:
-        """Kill it, whatever it does."""
-        self._pool.stop()  # type: ignore[no-untyped-call]
-        self._pool.join()
-        self._note.unlink(missing_ok=True)
-        self._note.parent.rmdir()
-
-    def _cause(self, code: int) -> str:
-        if self._note.exists():
-            return self._note.read_text(encoding="utf-8")
-        if code < 0:
-            return f"the worker was killed by {signal.Signals(-code).name}"
-        return f"the worker ended with exit code {code}"
-
 
 class WorkerEvaluator:
     """Evaluates in a worker process; the same questions and answers as `LocalEvaluator`.
@@ -127,8 +52,7 @@ class WorkerEvaluator:
 
     def __init__(self, factory: Factory) -> None:
         self._factory = factory
-        self._worker = Worker()
-        self._ready = False
+        self._worker = IsolatedProcess()
         self._deaths = 0
         self._restart_seconds = 0.0  # of the variant at hand
         self._seconds = EVALUATE_SECONDS
@@ -161,28 +85,30 @@ class WorkerEvaluator:
     ) -> TrialResult:
         """The result; a death of the worker is the variant's."""
         try:
-            result = self._evaluate(configuration, build, incumbent, finalist_ms)
-        except HungError:
-            message = f"still running after {self._seconds:.0f} s: killed"
-            return self._charge(configuration, build, TrialStatus.TIMEOUT, message)
+            result = self._ask(None, _evaluate, configuration, build, incumbent, finalist_ms)
+        except HungError as hung:
+            return self._charge(configuration, build, TrialStatus.TIMEOUT, str(hung))
         except DiedError as death:
             return self._charge(configuration, build, TrialStatus.RUNTIME, str(death))
         self._deaths = 0
         return result
 
-    def _evaluate(
-        self, configuration: Configuration, build: Build, incumbent: PastTrial | None, finalist_ms: float | None
-    ) -> TrialResult:
-        """A worker killed from outside says nothing of its variant, which is tried once more and no third time."""
-        self._require_worker()
-        try:
-            return self._worker.ask(self._seconds, _evaluate, configuration, build, incumbent, finalist_ms)
-        except DiedError as death:
-            self._ready = False
-            if not death.from_outside:
-                raise
-        self._require_worker()
-        return self._worker.ask(self._seconds, _evaluate, configuration, build, incumbent, finalist_ms)
+    def _ask(self, seconds: float | None, function: Callable[..., Answer], *arguments: object) -> Answer:
+        """Ask a worker that is prepared; one killed from outside says nothing of what it ran, which is asked once more.
+
+        Args:
+            seconds: None for a variant's deadline.
+
+        Raises:
+            WorkerError: see `evaluate`.
+            DeathError: the worker died or hung.
+        """
+
+        def question() -> Answer:
+            self._require_worker()
+            return self._worker.ask(seconds or self._seconds, function, *arguments)
+
+        return asked_again_if_killed(question)
 
     def sanitize(self, finalists: Sequence[Finalist]) -> list[Stage]:
         """See `LocalEvaluator.sanitize`.
@@ -190,9 +116,8 @@ class WorkerEvaluator:
         Raises:
             WorkerError: the worker died or hung.
         """
-        self._require_worker()
         try:
-            return self._worker.ask(PREPARE_SECONDS, _sanitize, list(finalists))
+            return self._ask(PREPARE_SECONDS, _sanitize, list(finalists))
         except DeathError as death:
             raise WorkerError(f"compute-sanitizer on the finalists failed: {death}") from death
 
@@ -202,9 +127,8 @@ class WorkerEvaluator:
         Raises:
             WorkerError: the worker died or hung.
         """
-        self._require_worker()
         try:
-            return self._worker.ask(PREPARE_SECONDS, _compare, list(finalists), default)
+            return self._ask(PREPARE_SECONDS, _compare, list(finalists), default)
         except DeathError as death:
             raise WorkerError(f"the final comparison failed: {death}; the same command tries it again") from death
 
@@ -213,7 +137,6 @@ class WorkerEvaluator:
         self._worker.close()
 
     def _charge(self, configuration: Configuration, build: Build, status: TrialStatus, message: str) -> TrialResult:
-        self._ready = False
         self._deaths += 1
         return TrialResult(configuration, status, build, message=message)
 
@@ -223,44 +146,31 @@ class WorkerEvaluator:
                 f"stopped: {self._deaths} variants in a row killed their worker, so the fault is likely not theirs; "
                 "what was done is recorded, and 'tunebench trials --status runtime' shows how they died"
             )
-        if not self._ready:
+        if not self._worker.alive:
             started = time.perf_counter()
             self._prepare()
             self._restart_seconds += time.perf_counter() - started
 
     def _prepare(self) -> tuple[Problem, Device]:
         try:
-            problem, device, reference_seconds = self._worker.ask(PREPARE_SECONDS, _prepare, self._factory)
+            problem, device, reference_seconds = asked_again_if_killed(self._start)
         except DeathError as death:
             raise WorkerError(f"the worker did not come up: {death}") from death
-        self._ready = True
         self._seconds = EVALUATE_SECONDS + REFERENCE_CALLS * reference_seconds
         return problem, device
+
+    def _start(self) -> tuple[Problem, Device, float]:
+        self._worker.start()
+        return self._worker.ask(PREPARE_SECONDS, _prepare, self._factory)
 
 
 # What follows runs in the worker.
 
 _evaluator: LocalEvaluator | None = None
-_note: Path | None = None
-
-
-def _begin(note: str) -> None:
-    global _note  # noqa: PLW0603 - a worker process has one evaluator and one note
-    _note = Path(note)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-
-
-def _end_with(parent: Any) -> None:
-    """A worker whose parent was killed must not keep the device."""
-    parent.join()
-    os._exit(1)
 
 
 def _prepare(factory: Factory) -> tuple[Problem, Device, float]:
-    global _evaluator  # noqa: PLW0603
+    global _evaluator  # noqa: PLW0603 - a worker process has one evaluator
     _evaluator = factory()
     return _evaluator.problem, _evaluator.device, _evaluator.reference_seconds()
 
@@ -272,10 +182,7 @@ def _evaluate(
     try:
         return _evaluator.evaluate(configuration, build, incumbent, finalist_ms)
     except DeviceLostError as error:
-        # The device is lost to this process only: leave the reason behind and make room for the next one.
-        assert _note is not None
-        _note.write_text(str(error), encoding="utf-8")
-        os._exit(_DEVICE_LOST)
+        leave(str(error))  # the device is lost to this process only: it makes room for the next one
 
 
 def _sanitize(finalists: Sequence[Finalist]) -> list[Stage]:

@@ -32,6 +32,7 @@ from tunebench.tuner.build import Argument, Build, CompilerName, Dim3, KernelFig
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.disk import full_disk_named, require_room
 from tunebench.tuner.errors import CompileError, CompilerMissingError, CompileTimeoutError, LaunchError
+from tunebench.tuner.scratch import scratch, scratch_folder
 from tunebench.tuner.variant import Variant
 
 _HEADER = Path(__file__).parent / "cuda_on_cpu.h"
@@ -107,9 +108,7 @@ class CpuCompiler(Compiler):
         compiler, version = _gxx(), self.version()
         flags = self.flags(variant)
         started = time.perf_counter()
-        temporary = Path(tempfile.gettempdir())
-        with full_disk_named(temporary), tempfile.TemporaryDirectory(prefix="tunebench-") as name:
-            folder = Path(name)
+        with scratch() as folder:
             for header, text in variant.source.headers.items():
                 (folder / header).write_text(host_source(text), encoding="utf-8")
             (folder / "variant.cu").write_text(translation_unit(variant), encoding="utf-8")
@@ -119,7 +118,7 @@ class CpuCompiler(Compiler):
             if status is None:
                 raise CompileTimeoutError(f"g++ was still compiling after {self.deadline_seconds:.0f} s: killed", log)
             if status:
-                require_room(temporary)
+                require_room(folder)
                 raise CompileError(f"g++ refused {variant.source.name}.cu: {_first_error(log)}", log)
             code = (folder / "variant.so").read_bytes()
         return Build(
@@ -147,7 +146,7 @@ class CpuModule(LoadedModule):
     def __init__(self, build: Build) -> None:
         # The loader takes a name or an inode that it knows for the same library, so each load has a new file, and the
         # file goes only after the library is mapped.
-        file, path = tempfile.mkstemp(prefix="tunebench-", suffix=".so")
+        file, path = tempfile.mkstemp(dir=scratch_folder(), suffix=".so")
         try:
             with full_disk_named(Path(path).parent), os.fdopen(file, "wb") as opened:
                 opened.write(build.code)

@@ -1,0 +1,198 @@
+"""A process of its own: what it answers, and every way in which it may not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tunebench.tuner.errors import CompileError, UnknownNameError
+from tunebench.tuner.isolation import (
+    DiedError,
+    HungError,
+    IsolatedProcess,
+    RaisedError,
+    asked_again_if_killed,
+    leave,
+    report,
+    run_isolated,
+    start_forkserver,
+)
+from tunebench.tuner.scratch import scratch_folder
+
+SECONDS = 60.0
+count = 0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def server() -> None:
+    start_forkserver([__name__])
+
+
+@pytest.fixture
+def process() -> Iterator[IsolatedProcess]:
+    one = IsolatedProcess()
+    one.start()
+    yield one
+    one.close()
+
+
+def counted(step: int) -> tuple[int, int]:
+    global count  # noqa: PLW0603 - what a process remembers is under test
+    count += step
+    return os.getpid(), count
+
+
+def own_error() -> None:
+    raise UnknownNameError("kernel", "scaler_mul", ["scalar_mul"])
+
+
+def compile_error() -> None:
+    raise CompileError("g++ refused it", "the log")
+
+
+class Foreign(Exception):
+    """Two arguments, so that it does not survive pickling."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}\nand a second line")
+
+
+def foreign_error() -> None:
+    raise Foreign(1, 2)
+
+
+def unpicklable() -> object:
+    return lambda: None
+
+
+def hang() -> None:
+    time.sleep(1000)
+
+
+def die(how: str) -> None:
+    if how == "exit":
+        os._exit(3)
+    if how == "leave":
+        leave("the device is lost")
+    os.kill(os.getpid(), getattr(signal, how))
+
+
+def tell(lines: list[str]) -> int:
+    for line in lines:
+        report(line)
+    return len(lines)
+
+
+def interrupted() -> str:
+    os.kill(os.getpid(), signal.SIGINT)
+    return "goes on"
+
+
+def environment(name: str) -> str | None:
+    return os.environ.get(name)
+
+
+def test_a_process_answers_more_than_once_and_remembers(process: IsolatedProcess) -> None:
+    first, second = process.ask(SECONDS, counted, 2), process.ask(SECONDS, counted, 3)
+    assert first[0] == second[0] != os.getpid()
+    assert (first[1], second[1]) == (2, 5)
+
+
+def test_its_own_errors_come_as_they_are(process: IsolatedProcess) -> None:
+    with pytest.raises(UnknownNameError, match=r"unknown kernel 'scaler_mul'; did you mean scalar_mul\?"):
+        process.ask(SECONDS, own_error)
+    with pytest.raises(CompileError, match=r"g\+\+ refused it") as caught:
+        process.ask(SECONDS, compile_error)
+    assert caught.value.log == "the log"
+    assert process.alive
+
+
+def test_other_errors_come_as_one_line_with_their_place(process: IsolatedProcess) -> None:
+    with pytest.raises(RaisedError, match=r"^Foreign: 1 and 2 \(test_isolated_process.py:\d+\)$"):
+        process.ask(SECONDS, foreign_error)
+    with pytest.raises(RaisedError, match="pickle"):
+        process.ask(SECONDS, unpicklable)
+    assert process.ask(SECONDS, counted, 1)[1] >= 1
+
+
+def test_messages_come_before_the_answer_in_order() -> None:
+    heard: list[str] = []
+    assert run_isolated(SECONDS, tell, ["one", "two"], listen=heard.append) == 2
+    assert heard == ["one", "two"]
+
+
+def test_one_that_hangs_is_killed(process: IsolatedProcess) -> None:
+    pid, _ = process.ask(SECONDS, counted, 1)
+    with pytest.raises(HungError, match="still running after 0 s: killed"):
+        process.ask(0.2, hang)
+    assert not process.alive
+    assert not Path("/proc", str(pid)).exists()
+
+
+@pytest.mark.parametrize(
+    ("how", "message", "from_outside"),
+    [
+        ("exit", "the process ended with exit code 3", False),
+        ("leave", "the device is lost", False),
+        ("SIGSEGV", "the process was killed by SIGSEGV", False),
+        ("SIGKILL", "the process was killed by SIGKILL", True),
+        ("SIGTERM", "the process was killed by SIGTERM", True),
+    ],
+)
+def test_how_it_died_is_told(process: IsolatedProcess, how: str, message: str, from_outside: bool) -> None:
+    with pytest.raises(DiedError) as caught:
+        process.ask(SECONDS, die, how)
+    assert (str(caught.value), caught.value.from_outside) == (message, from_outside)
+    process.start()
+    assert process.ask(SECONDS, counted, 1)[1] == 1
+
+
+def test_the_death_of_an_idle_process_is_seen_and_told(process: IsolatedProcess) -> None:
+    pid, _ = process.ask(SECONDS, counted, 1)
+    os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + SECONDS
+    while process.alive:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    with pytest.raises(DiedError, match="SIGKILL") as caught:
+        process.ask(SECONDS, counted, 1)
+    assert caught.value.from_outside
+
+
+def test_a_question_is_asked_again_once_where_its_process_was_killed() -> None:
+    asked: list[str] = []
+
+    def question(*ways: str) -> str:
+        asked.append(ways[len(asked)])
+        if asked[-1] == "answers":
+            return "answer"
+        run_isolated(SECONDS, die, asked[-1])
+        raise AssertionError
+
+    assert asked_again_if_killed(lambda: question("SIGKILL", "answers")) == "answer"
+    asked.clear()
+    with pytest.raises(DiedError):
+        asked_again_if_killed(lambda: question("SIGKILL", "SIGKILL", "answers"))
+    asked.clear()
+    with pytest.raises(DiedError):
+        asked_again_if_killed(lambda: question("SIGSEGV", "answers"))
+
+
+def test_ctrl_c_is_the_parents_to_answer() -> None:
+    assert run_isolated(SECONDS, interrupted) == "goes on"
+
+
+def test_settings_are_those_of_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNEBENCH_TEST", "now")
+    assert run_isolated(SECONDS, environment, "TUNEBENCH_TEST") == "now"
+    monkeypatch.delenv("TUNEBENCH_TEST")
+    assert run_isolated(SECONDS, environment, "TUNEBENCH_TEST") is None
+
+
+def test_its_temporary_files_are_the_parents_to_remove() -> None:
+    assert run_isolated(SECONDS, scratch_folder) == scratch_folder()
