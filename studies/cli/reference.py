@@ -1,0 +1,64 @@
+"""The command line's reference, made from the commands themselves.
+
+`python -m tunebench.studies.cli.reference > docs/cli.md`
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+
+from tunebench.studies.cli import app
+
+_HEAD = """# The command line
+
+Made from the commands by `python -m tunebench.studies.cli.reference > docs/cli.md`; `tunebench COMMAND --help` says the same.
+
+Exit codes: 0 done, 1 the answer is no, 2 the question was wrong, 130 Ctrl-C."""
+
+
+def reference() -> str:
+    """The reference as Markdown."""
+    root = typer.main.get_command(app)
+    return "\n\n".join([_HEAD, *_sections(root, "tunebench")]) + "\n"
+
+
+def _sections(command: Any, name: str) -> Iterator[str]:
+    """A command's section, or those of its subcommands."""
+    subcommands = getattr(command, "commands", {})
+    for word, subcommand in subcommands.items():
+        if not subcommand.hidden:
+            yield from _sections(subcommand, f"{name} {word}")
+    if subcommands:
+        return
+    arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
+    usage = " ".join([name, "[OPTIONS]", *(_usage(argument) for argument in arguments)])
+    parts = [f"## {name}", f"```\n{usage}\n```", inspect.cleandoc(command.help or "")]
+    rows = [f"| {_name(one)} | {_cell(one.help)} |" for one in command.params if one.help and not one.hidden]
+    if rows:
+        parts.append("\n".join(["| | |", "| --- | --- |", *rows]))
+    yield "\n\n".join(parts)
+
+
+def _usage(argument: Any) -> str:
+    name = argument.metavar or argument.name.upper()
+    return name if argument.required or name.startswith("[") else f"[{name}]"
+
+
+def _name(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        return f"`{parameter.metavar or parameter.name.upper()}`"
+    names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
+    value = "" if parameter.is_flag else f" `{parameter.metavar or parameter.name.upper()}`"
+    return names + value
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+if __name__ == "__main__":
+    print(reference(), end="")
