@@ -15,7 +15,7 @@ from tunebench.studies.cli import app
 
 _HEAD = """# The command line
 
-Made from the commands by `python -m tunebench.studies.cli.reference > docs/cli.md`; `tunebench COMMAND --help` says the same.
+Made from the commands by `python -m tunebench.studies.cli.reference > docs/cli.md`; `--help` says the same.
 
 Exit codes: 0 done, 1 the answer is no, 2 the question was wrong, 130 Ctrl-C."""
 

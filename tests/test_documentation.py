@@ -1,0 +1,182 @@
+"""What the documentation says to type is typed here: every block that needs no GPU runs on a database of real studies.
+
+A block that cannot run here has a comment before it: `<!-- not run by the tests: why -->`. Its commands must be ours.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import typer
+from sample_kernel import MODEL, REFERENCE, SOURCE
+
+from tunebench.db.connection.database import open_database
+from tunebench.db.exchange.files import import_file
+from tunebench.db.exchange.formats import format_named
+from tunebench.studies.cli import app
+from tunebench.studies.cli.reference import reference
+from tunebench.studies.study_file import make_request
+from tunebench.studies.tune import request_of, resolve, tune
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+_BLOCK = re.compile(
+    r"(?P<not_run><!-- not run by the tests: [^\n]+ -->\n)?```(?P<language>\w+)\n(?P<text>.*?)^```$", re.M | re.S
+)
+_FENCED = re.compile(r"^```\w*\n.*?^```$", re.M | re.S)
+_INDENTED = re.compile(r"(?:^    .*\n)+", re.M)
+_COMMAND = re.compile(r"""^(?:    |\$ )?(tunebench (?:"[^"]*"|[^"\n\\]|\\\n)+)""", re.M)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of code in the documentation."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+    run: bool
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def blocks() -> Iterator[Block]:
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for found in _BLOCK.finditer(text):
+            line = text.count("\n", 0, found.start("language")) + 1
+            yield Block(page.name, line, found["language"], found["text"], found["not_run"] is None)
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """Every command line in code, with its page."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        code = "\n".join([*_FENCED.findall(text), *_INDENTED.findall(_FENCED.sub("", text))])
+        for found in _COMMAND.finditer(code if page.name != "cli.md" else ""):
+            for part in re.split(r"&&|\|", found[1]):
+                if part.strip().startswith("tunebench "):
+                    yield page.name, part.strip()
+
+
+RUN = [block for block in blocks() if block.run and block.language in ("sh", "python")]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the documentation's examples name: seven studies, of an H200 and of this machine's CPU."""
+    folder = tmp_path_factory.mktemp("world")
+    kernel = folder / "path" / "to" / "my_kernel"
+    kernel.mkdir(parents=True)
+    for name, text in (("my_kernel.cu", SOURCE), ("model.py", MODEL), ("reference.py", REFERENCE)):
+        (kernel / name).write_text(text, encoding="utf-8")
+    (folder / "docs").symlink_to(ROOT / "docs")
+    with open_database(folder / "tunebench.db") as database:
+        import_file(database, ROOT / "docs" / "results" / "spaces" / "h200.jsonl.gz", format_named("jsonl"))
+        options = {"device": "cpu", "trials": 4, "sizes": {"M": 64, "N": 33}}
+        tune(resolve(request_of("scalar_mul", options)), database)
+        tune(resolve(request_of(str(kernel), {"device": "cpu", "trials": 4})), database)
+    for name in ("machine1.db", "machine2.db", "laptop.db", "server.db"):
+        shutil.copy(folder / "tunebench.db", folder / name)
+    scripts = folder / "bin"
+    scripts.mkdir()
+    for name, module in (("tunebench", "-m tunebench"), ("python", "")):
+        script = scripts / name
+        script.write_text(f'#!/bin/sh\nexec {sys.executable} {module} "$@"\n', encoding="utf-8")
+        script.chmod(0o755)
+    return folder
+
+
+@pytest.mark.parametrize("block", RUN, ids=str)
+def test_a_block_runs(block: Block, world: Path, tmp_path: Path) -> None:
+    for program in ("sqlite3", "jq"):
+        if re.search(rf"\b{program} -|\b{program} '", block.text) and shutil.which(program) is None:
+            pytest.skip(f"needs {program}")
+    folder = tmp_path / "world"
+    shutil.copytree(world, folder, symlinks=True)
+    path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    own = {"PATH": path, "TUNEBENCH_DB": str(folder / "tunebench.db"), "PYTHONPATH": str(ROOT / "src")}
+    start = ["bash", "-euo", "pipefail", "-c"] if block.language == "sh" else [sys.executable, "-c"]
+    ran = subprocess.run(
+        [*start, block.text],
+        cwd=folder,
+        env={**os.environ, **own},
+        check=False,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+    )
+    assert ran.returncode == 0, f"{block}\n{ran.stdout[-2000:]}\n{ran.stderr[-2000:]}"
+
+
+def test_every_query_has_an_answer(world: Path) -> None:
+    if shutil.which("sqlite3") is None:
+        pytest.skip("needs sqlite3")
+    queries = [
+        shlex.split(command, comments=True)
+        for block in blocks()
+        if block.language == "sh"
+        for command in re.findall(r'^sqlite3 (?:[^"\n]|"(?:[^"\\]|\\.)*")*', block.text, re.M)
+    ]
+    assert len(queries) >= 4
+    for query in queries:
+        ran = subprocess.run(query, cwd=world, check=True, capture_output=True, text=True, encoding="utf-8")
+        assert ran.stdout.strip(), query
+
+
+@pytest.mark.parametrize(("page", "command"), sorted(set(commands())), ids=lambda value: value)
+def test_a_command_is_one_of_ours(page: str, command: str) -> None:
+    words = shlex.split(command.replace("\\\n", " "), comments=True)[1:]
+    group, name = typer.main.get_command(app), words.pop(0)
+    while hasattr(group, "commands"):
+        assert name in group.commands, f"{page}: {command}"
+        group = group.commands[name]
+        if hasattr(group, "commands"):
+            name = words.pop(0)
+    group.make_context(name, words)
+
+
+def test_study_files_are_legal() -> None:
+    found = [block for block in blocks() if block.language == "toml"]
+    assert found
+    for block in found:
+        make_request(tomllib.loads(block.text), str(block))
+
+
+def test_links_lead_somewhere() -> None:
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+            if not target.startswith(("http:", "https:")):
+                name, _, place = target.partition("#")
+                file = (page.parent / name) if name else page
+                assert file.exists(), f"{page.name} links to {target}"
+                if place:
+                    heads = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.M)
+                    assert place in [re.sub(r"[^\w -]", "", head).lower().replace(" ", "-") for head in heads], target
+
+
+def test_the_reference_of_the_command_line_is_up_to_date() -> None:
+    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert text == reference(), "run: python -m tunebench.studies.cli.reference > docs/cli.md"
+
+
+def test_figures_of_the_readme_are_those_recorded() -> None:
+    recorded = (ROOT / "docs" / "figures.md").read_text(encoding="utf-8")
+    table = (ROOT / "README.md").read_text(encoding="utf-8").split("| what it computes |")[1].split("![")[0]
+    figures = re.findall(r"[\d.]+ \[[\d., ]+\]", table)
+    assert len(figures) >= 16
+    assert [figure for figure in figures if figure not in recorded] == []
