@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 
-from tunebench.db.queries.one_trial import BuildDetails, TrialDetails, WonComparison
+from tunebench.db.entries.entry import BuildFacts
+from tunebench.db.queries.one_trial import TrialDetails, WonComparison
 from tunebench.kernels.runtime.registry import kernel_names, load_model
 from tunebench.studies.tables import row_values
 from tunebench.studies.terminal import print_facts, print_table, printable
@@ -49,10 +50,10 @@ def detail_values(details: TrialDetails, *, source: CurrentSource | None = None)
         **row_values(details.row),
         "study_begun_at": details.study.begun_at.isoformat(),
         "space_digest": details.study.space_digest,
-        "origin": details.study.origin,
+        "origin": details.study.origin.uid,
         "device_facts": {name: value for name, value in asdict(details.device).items() if name != "index"},
         "environment": asdict(details.environment),
-        "build": asdict(build) if build else None,
+        "build": asdict(build) | {"cached": details.build_cached} if build else None,
         "verdict": asdict(verdict) if verdict else None,
         "measurement": asdict(measurement) if measurement else None,
         "seconds": dict(details.seconds),
@@ -106,7 +107,7 @@ def print_details(details: TrialDetails, *, log: bool = False, source: CurrentSo
     print_facts("device", [(name, str(value)) for name, value in asdict(details.device).items() if name != "index"])
     print_facts("environment", [(name, str(value)) for name, value in asdict(details.environment).items()])
     if details.build is not None:
-        _print_build(details.build, log=log)
+        _print_build(details.build, details.build_cached, log=log)
     if details.verdict is not None:
         _print_verdict(details.verdict)
     if details.measurement is not None:
@@ -129,17 +130,17 @@ def _facts(details: TrialDetails) -> list[tuple[str, str]]:
         ("compiler", row.compiler),
         ("source", row.source_digest),
         ("space", details.study.space_digest),
-        ("study began", f"{details.study.begun_at.isoformat(timespec='seconds')}, database {details.study.origin}"),
+        ("study began", f"{details.study.begun_at.isoformat(timespec='seconds')}, database {details.study.origin.uid}"),
     ]
     return [(name, value) for name, value in facts if value]
 
 
-def _print_build(build: BuildDetails, *, log: bool) -> None:
+def _print_build(build: BuildFacts, cached: bool | None, *, log: bool) -> None:
     facts = [
         ("compiler", f"{build.compiler}, {build.compiler_version}"),
         ("binary", f"{build.code_bytes:,} bytes, SHA-256 {build.code_sha256}"),
         ("variant", build.variant_digest),
-        ("compiling took", f"{build.seconds:.3g} s" + (", here from the cache" if build.cached else "")),
+        ("compiling took", f"{build.seconds:.3g} s" + (", here from the cache" if cached else "")),
         ("log", f"{len(build.log.splitlines())} lines" + ("" if log else ": see --log")),
     ]
     print_facts("build", facts)

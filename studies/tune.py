@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tunebench.db.connection.database import Database
+from tunebench.db.entries.study_log import open_study
 from tunebench.db.queries.warm_start import begun_study, earlier_studies
 from tunebench.db.upkeep.optuna_mirror import publish
 from tunebench.kernels.runtime.registry import load_model
@@ -178,7 +179,7 @@ def _tune_mode(resolved: Resolved, mode: Mode, database: Database, announce: Rep
         sampler = find_sampler(request.sampler)(space, request.seed)
         carried = _carried(resolved, description, sampler, database)
         environment = current_environment(device, compiler.version(), kernel.folder)
-        log = database.study(description, environment, carried)
+        log = open_study(database, description, environment, carried)
         run = StudyRun(kernel, evaluator, space, compiler, sampler, log, carried=carried)
         progress = announce(Announcement(kernel.name, evaluator.problem, device, len(space), carried, len(log.past())))
         outcome = run.run(Budget(request.trials, request.seconds, stop_early=request.stop_early), progress)

@@ -23,13 +23,6 @@ ORDER = {
 """The layers, and in each its folders (`.` is what lies beside them): whatever is imported comes before. A kernel's own
 folder comes after all of these, and knows nothing of another kernel's."""
 
-EXCEPTIONS: dict[tuple[str, str], str] = {
-    ("db.connection.database", "db.entries.decode"): "a study's log is still in the module that opens databases",
-    ("db.connection.database", "db.entries.rows"): "as above",
-    ("db.connection.database", "db.queries.one_trial"): "as above",
-}
-"""Imports against the order, and why they are there for now; one that is gone must go here too."""
-
 
 def name_of(path: Path) -> str:
     """A module's name within the package, such as `tuner.gate.quick`."""
@@ -80,7 +73,7 @@ def test_every_import_is_of_a_module_that_is_there() -> None:
 
 @pytest.mark.parametrize("name", sorted(FILES))
 def test_a_module_imports_only_what_comes_before_it(name: str) -> None:
-    climbing = {other for other in IMPORTS[name] if place(other) > place(name) and (name, other) not in EXCEPTIONS}
+    climbing = {other for other in IMPORTS[name] if place(other) > place(name)}
     assert not climbing, f"{name} imports {climbing}"
 
 
@@ -94,18 +87,10 @@ def test_kernels_know_nothing_of_each_other() -> None:
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    graph = {
-        name: {other for other in imported if (name, other) not in EXCEPTIONS} for name, imported in IMPORTS.items()
-    }
     try:
-        TopologicalSorter(graph).prepare()
+        TopologicalSorter(IMPORTS).prepare()
     except CycleError as error:
         pytest.fail(" imports ".join(reversed(error.args[1])))
-
-
-def test_exceptions_are_still_needed() -> None:
-    for name, other in EXCEPTIONS:
-        assert other in IMPORTS[name], f"{name} no longer imports {other}: take the exception out"
 
 
 @pytest.mark.parametrize(

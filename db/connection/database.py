@@ -1,20 +1,18 @@
-"""Opening the results database, and writing a study's trials to it."""
+"""Opening the results database."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from sqlalchemy import Connection, Engine, select
+from sqlalchemy import Connection, Engine
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import IntegrityError
 
 from tunebench.db.connection.engine import (
     file_of,
-    first_line,
     for_writing,
     locate,
     make_engine,
@@ -24,15 +22,7 @@ from tunebench.db.connection.engine import (
 from tunebench.db.connection.files import FileState, look_at, require_folder, use_wal
 from tunebench.db.connection.location import default_file, missing
 from tunebench.db.connection.upgrade import HEAD, Upgrade, require_known, revision_of, upgrade
-from tunebench.db.entries.decode import configuration_of, status_of
-from tunebench.db.entries.rows import comparison_row, environment_row, late_refusal_row, study_row, trial_row
-from tunebench.db.queries.one_trial import trial_details
-from tunebench.db.schema.tables import ConfigurationRecord, LateRefusalRecord, MeasurementRecord, TrialRecord
-from tunebench.tuner.environment import Environment
 from tunebench.tuner.errors import DatabaseError
-from tunebench.tuner.result import Comparison, Stage, TrialResult
-from tunebench.tuner.search.warm_start import Carried
-from tunebench.tuner.study.history import PastTrial, StudyDescription
 
 
 class Database:
@@ -50,22 +40,6 @@ class Database:
         self.name = name_of(url)
         self.read_only = read_only
         self._writer = for_writing(engine)
-
-    def study(
-        self, description: StudyDescription, environment: Environment, carried: Sequence[Carried] = ()
-    ) -> StudyLog:
-        """The log of the study of that description: a new one, or the one of an earlier run.
-
-        Args:
-            environment: in force now; it goes with the trials that are recorded through this log.
-            carried: what a new study begins with from earlier ones.
-
-        Raises:
-            DatabaseError: the database cannot be written.
-        """
-        with self.writing() as connection:
-            study_id = study_row(connection, description, carried)
-            return StudyLog(self, study_id, environment_row(connection, environment))
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -100,102 +74,6 @@ class Database:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-class StudyLog:
-    """One study's trials in the database: a `tunebench.tuner.study.history.TrialLog`.
-
-    Attributes:
-        study_id: the study's number in this database.
-    """
-
-    def __init__(self, database: Database, study_id: int, environment_id: int) -> None:
-        self.study_id = study_id
-        self._database = database
-        self._environment_id = environment_id
-
-    def past(self) -> Sequence[PastTrial]:
-        """The study's trials so far, by number.
-
-        Raises:
-            DatabaseError: the database cannot be read, or holds what tunebench does not write.
-        """
-        query = (
-            select(
-                TrialRecord.number,
-                ConfigurationRecord.key,
-                TrialRecord.status,
-                TrialRecord.median_ms,
-                MeasurementRecord.clock,
-                LateRefusalRecord.trial_id,
-            )
-            .join(ConfigurationRecord, ConfigurationRecord.id == TrialRecord.configuration_id)
-            .outerjoin(MeasurementRecord, MeasurementRecord.id == TrialRecord.measurement_id)
-            .outerjoin(LateRefusalRecord, LateRefusalRecord.trial_id == TrialRecord.id)
-            .where(TrialRecord.study_id == self.study_id)
-            .order_by(TrialRecord.number)
-        )
-        with self._database.reading() as connection:
-            return [_past(*row) for row in connection.execute(query)]
-
-    def result(self, number: int) -> TrialResult:
-        """What came of a trial of this study, its build apart.
-
-        Raises:
-            DatabaseError: the database cannot be read, or holds what tunebench does not write.
-        """
-        wanted = select(TrialRecord.id).where(TrialRecord.study_id == self.study_id, TrialRecord.number == number)
-        with self._database.reading() as connection:
-            trial_id = connection.execute(wanted).scalar_one()
-        found = trial_details(self._database, trial_id)
-        row = found.row
-        measurement = found.measurement if row.status.timed else None
-        return TrialResult(row.configuration, row.status, None, found.verdict, measurement, row.message, found.seconds)
-
-    def record(self, number: int, result: TrialResult) -> None:
-        """Add a trial with its build, verdict and measurement, in one transaction.
-
-        Raises:
-            DatabaseError: the database cannot be written, or another process has recorded this number or configuration.
-        """
-        with self._database.writing() as connection:
-            try:
-                trial_row(connection, self.study_id, self._environment_id, number, result)
-            except IntegrityError as error:
-                raise DatabaseError(
-                    f"{self._database.name}: trial {number} of study {self.study_id} was refused "
-                    f"({first_line(error.orig)}): another process may be running the same study"
-                ) from error
-
-    def refuse(self, number: int, stage: Stage) -> None:
-        """Add a late refusal of a trial of this study, in one transaction; one that has one keeps it.
-
-        Raises:
-            DatabaseError: the database cannot be written, or refuses it.
-        """
-        with self._database.writing() as connection:
-            late_refusal_row(connection, self.study_id, number, stage)
-
-    def conclude(self, comparison: Comparison) -> None:
-        """Add the comparison that ends the study, in one transaction; its best must be one of the study's trials.
-
-        Raises:
-            DatabaseError: the database cannot be written, or refuses the comparison.
-        """
-        with self._database.writing() as connection:
-            comparison_row(connection, self.study_id, self._environment_id, comparison)
-
-
-def _past(
-    number: int,
-    key: str,
-    status: str,
-    median_ms: float | None,
-    clock: str | None,
-    refused_late: int | None,
-) -> PastTrial:
-    trial = PastTrial(number, configuration_of(key), status_of(status), median_ms, clock)
-    return trial if refused_late is None else trial.refused()
 
 
 def open_database(url_or_path: str | Path | None = None, *, read_only: bool = False) -> Database:

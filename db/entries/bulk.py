@@ -16,11 +16,11 @@ from datetime import datetime
 from itertools import islice
 from typing import TypeAlias
 
-from sqlalchemy import Connection, func, insert, select, tuple_
+from sqlalchemy import Connection, func, select, tuple_
 
 from tunebench.db.connection.database import Database
 from tunebench.db.entries.entry import ComparisonFacts, Entry, Origin, StudyFacts, TrialFacts
-from tunebench.db.entries.parts import PartWriter
+from tunebench.db.entries.writer import PlacedTrial, Writer
 from tunebench.db.schema.tables import ComparisonRecord, TrialRecord
 from tunebench.tuner.space import Configuration
 
@@ -80,11 +80,11 @@ def add_each(
     """
     seen, all_added = 0, []
     with database.writing() as connection:
-        writer = _Writer(connection)
+        batches = _Batches(connection)
         for source in sources:
             added, stream = Added(), iter(source)
             while batch := list(islice(stream, _BATCH)):
-                added += writer.add(batch)
+                added += batches.add(batch)
                 seen += len(batch)
                 if progress is not None:
                     progress(seen)
@@ -97,20 +97,20 @@ def derived(origin: Origin) -> Origin:
     return replace(origin, uid=hashlib.sha256(f"another result\n{origin.uid}".encode()).hexdigest()[:32])
 
 
-class _Writer:
+class _Batches:
     """Adds batches inside one transaction; what is shared by batches is looked up once."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._parts = PartWriter(connection)
+        self._writer = Writer(connection)
         self._next_numbers: dict[int, int] = {}
 
     def add(self, batch: Sequence[Entry]) -> Added:
-        studies_before = self._parts.studies_added
-        pairs = [(self._parts.study(entry.study), entry) for entry in batch]
+        studies_before = self._writer.studies_added
+        pairs = [(self._writer.study(entry.study), entry) for entry in batch]
         trials = [(study_id, entry.study, entry.trial) for study_id, entry in pairs if entry.trial is not None]
         keys = [Configuration(trial.configuration).key for _, _, trial in trials]
-        numbers = self._parts.configurations(keys)
+        numbers = self._writer.configurations(keys)
         places = _Places(self._connection, {study_id for study_id, _, _ in trials}, set(numbers.values()))
         new: list[tuple[int, int, TrialFacts]] = []
         found: list[tuple[int, int, TrialFacts]] = []
@@ -122,7 +122,7 @@ class _Writer:
         self._add_trials(new)
         comparisons = sum(self._add_comparisons(*one) for one in (*new, *found) if one[2].comparisons)
         late_refusals = self._add_late_refusals([one for one in (*new, *found) if one[2].late_refusal])
-        studies = self._parts.studies_added - studies_before
+        studies = self._writer.studies_added - studies_before
         return Added(studies, len(new), comparisons, len(found), conflicts, late_refusals)
 
     def _place(
@@ -134,41 +134,18 @@ class _Writer:
             if there == outcome:
                 return study_id, False
             study = replace(study, origin=derived(study.origin))
-            study_id = self._parts.study(study)
+            study_id = self._writer.study(study)
         places.take(study_id, configuration_id, outcome)
         return study_id, True
 
     def _add_trials(self, new: Sequence[tuple[int, int, TrialFacts]]) -> None:
-        if not new:
-            return
-        trials = [trial for _, _, trial in new]
-        builds = self._parts.builds(trial.build for trial in trials)
-        verdicts = self._parts.verdicts(trial.verdict for trial in trials)
-        measurements = self._parts.measurements(trial.measurement for trial in trials)
         numbers = self._numbers([(study_id, trial.number) for study_id, _, trial in new])
-        rows = [
-            {
-                "study_id": study_id,
-                "number": number,
-                "configuration_id": configuration_id,
-                "environment_id": self._parts.environment(trial.environment),
-                "status": trial.status.value,
-                "build_id": build_id,
-                "build_cached": trial.build_cached,
-                "verdict_id": verdict_id,
-                "verdict_passed": trial.verdict.passed if trial.verdict else None,
-                "measurement_id": measurement_id,
-                "median_ms": trial.measurement.median_ms if trial.measurement else None,
-                "regime": trial.measurement.regime.value if trial.measurement else None,
-                "recorded_at": trial.recorded_at,
-                "seconds": dict(trial.seconds),
-                "message": trial.message,
-            }
-            for (study_id, configuration_id, trial), number, build_id, verdict_id, measurement_id in zip(
-                new, numbers, builds, verdicts, measurements, strict=True
-            )
-        ]
-        self._connection.execute(insert(TrialRecord), rows)
+        self._writer.add_trials(
+            [
+                PlacedTrial(study, tried, number, trial)
+                for (study, tried, trial), number in zip(new, numbers, strict=True)
+            ]
+        )
 
     def _numbers(self, wanted: Sequence[tuple[int, int | None]]) -> Iterator[int]:
         """A number for each new trial: the one it had, or its study's next where that one is taken."""
@@ -204,7 +181,7 @@ class _Writer:
         wanted = {(study_id, configuration_id): trial.late_refusal for study_id, configuration_id, trial in refused}
         query = select(TrialRecord.id, TrialRecord.study_id, TrialRecord.configuration_id).where(place.in_(wanted))
         found = {number: wanted[study_id, tried] for number, study_id, tried in self._connection.execute(query)}
-        return self._parts.add_late_refusals({number: one for number, one in found.items() if one is not None})
+        return self._writer.add_late_refusals({number: one for number, one in found.items() if one is not None})
 
     def _add_comparisons(self, study_id: int, configuration_id: int, trial: TrialFacts) -> int:
         """Those that are not there yet; how many."""
@@ -216,7 +193,7 @@ class _Writer:
             one.concluded_at: one for one in trial.comparisons if one.concluded_at not in there
         }
         for comparison in new.values():
-            self._parts.add_comparison(study_id, configuration_id, comparison)
+            self._writer.add_comparison(study_id, configuration_id, comparison)
         return len(new)
 
 

@@ -28,10 +28,10 @@ from pydantic.types import Strict, StringConstraints
 from pydantic_core import CoreSchema, core_schema
 
 from tunebench.db.entries.strict_json import EntryError, parse_json
-from tunebench.tuner.build import CompilerName
+from tunebench.tuner.build import CompilerName, KernelFigures
 from tunebench.tuner.device import DeviceKind
 from tunebench.tuner.environment import Environment
-from tunebench.tuner.result import CacheRegime, TrialStatus, late_message
+from tunebench.tuner.result import CacheRegime, Stage, TrialStatus, late_message
 
 _LARGEST = 2**63 - 1
 # Room above it, so that the next trial of the same study has a number too.
@@ -131,11 +131,14 @@ class DeviceFacts(_Part):
     warp_size: Positive
 
 
+@dataclass(frozen=True)
 class _CheckedValue:
-    """Has a dataclass of the engine checked like the parts here: attributes of its own only, texts and counts."""
+    """Has a dataclass of the engine checked like the parts here: known attributes only, each of a legal type."""
+
+    text: Any = Name
 
     def __get_pydantic_core_schema__(self, kind: type[Any], handler: GetCoreSchemaHandler) -> CoreSchema:
-        legal = {str: Name, str | None: Name | None, int: Count, int | None: Count | None}
+        legal = {str: self.text, str | None: self.text | None, int | None: Count | None, bool: Truth, float: Finite}
         hints, checked = get_type_hints(kind), []
         for one in fields(kind):
             schema = handler.generate_schema(legal[hints[one.name]])
@@ -147,6 +150,8 @@ class _CheckedValue:
 
 
 EnvironmentFacts = Annotated[Environment, _CheckedValue()]
+EntryPointFacts = Annotated[KernelFigures, _CheckedValue()]
+StageFacts = Annotated[Stage, _CheckedValue(LongText)]
 
 
 @dataclass(frozen=True)
@@ -184,17 +189,6 @@ class StudyFacts(_Part):
 
 
 @dataclass(frozen=True)
-class EntryPointFacts(_Part):
-    """What the compiler says of one entry point: registers and bytes a thread, shared bytes a block."""
-
-    registers: Count | None
-    spill_stores: Count | None
-    spill_loads: Count | None
-    stack: Count | None
-    shared: Count | None
-
-
-@dataclass(frozen=True)
 class BuildFacts(_Part):
     """A compiled variant without its binary.
 
@@ -211,16 +205,6 @@ class BuildFacts(_Part):
     log: LongText
     seconds: Seconds
     figures: Annotated[dict[Name, EntryPointFacts], Field(max_length=_MOST_PARTS)]
-
-
-@dataclass(frozen=True)
-class StageFacts(_Part):
-    """One step of the correctness gate."""
-
-    name: Name
-    passed: Truth
-    seconds: Finite
-    detail: LongText
 
 
 @dataclass(frozen=True)
@@ -371,7 +355,7 @@ class TrialFacts(_Part):
         late = self.late_refusal
         if late is None or self.verdict is None:
             return self
-        stage = StageFacts(late.stage, False, late.seconds, late.detail)
+        stage = Stage(late.stage, False, late.seconds, late.detail)
         verdict = replace(self.verdict, passed=False, reason=late.detail, stages=(*self.verdict.stages, stage))
         return replace(
             self,

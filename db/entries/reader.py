@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
@@ -17,13 +18,11 @@ from tunebench.db.entries.entry import (
     ContenderFacts,
     DeviceFacts,
     Entry,
-    EntryPointFacts,
     LateRefusalFacts,
     MeasurementFacts,
     Origin,
     ProblemFacts,
     SpeedUpFacts,
-    StageFacts,
     StudyFacts,
     TrialFacts,
     VerdictFacts,
@@ -31,6 +30,7 @@ from tunebench.db.entries.entry import (
 )
 from tunebench.db.entries.strict_json import EntryError
 from tunebench.db.schema.tables import (
+    OWN_ORIGIN,
     Base,
     BuildFiguresRecord,
     BuildRecord,
@@ -49,8 +49,10 @@ from tunebench.db.schema.tables import (
     VerdictRecord,
     VerdictStageRecord,
 )
+from tunebench.tuner.build import KernelFigures
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.errors import DatabaseError, UserError
+from tunebench.tuner.result import Stage
 
 _PAGE = 500
 """Trials at a time: their compilers' logs are in memory as well, and every table takes one query."""
@@ -112,18 +114,46 @@ def scan(database: Database, studies: Sequence[int] | None = None) -> Iterator[E
     Raises:
         DatabaseError: the database cannot be read, or holds what tunebench does not write.
     """
-    with database.reading() as connection:
+    with database.reading() as connection, _believing_nothing(database.name):
         reader = _Reader(connection)
-        try:
-            for page in _pages(connection, studies):
-                yield from reader.entries(page)
-            for study_id in _without_trials(connection, studies):
-                yield entry_of({"study": reader.study(study_id), "trial": None})
-        except EntryError as error:
-            raise DatabaseError(f"{database.name} holds what tunebench does not write: {error}") from error
-        except DatabaseError as error:
-            # A column's own refusal does not know which database it is of.
-            raise DatabaseError(f"{database.name}: {error}") from error
+        for page in _pages(connection, studies):
+            yield from reader.entries(page)
+        for study_id in _without_trials(connection, studies):
+            yield entry_of({"study": reader.study(study_id), "trial": None})
+
+
+def read_trial(connection: Connection, trial_id: int, where: str) -> tuple[StudyFacts, TrialFacts]:
+    """One trial of the database with everything about it, and its study.
+
+    Args:
+        where: the database's name in messages.
+
+    Raises:
+        DatabaseError: it cannot be read, or holds what tunebench does not write.
+    """
+    with _believing_nothing(where):
+        rows = _rows(connection, select(*TrialRecord.__table__.columns).where(TrialRecord.id == trial_id))
+        (entry,) = _Reader(connection).entries(rows)
+    assert entry.trial is not None
+    return entry.study, entry.trial
+
+
+def own_origin(connection: Connection) -> Origin:
+    """The origin of studies that begin in this database."""
+    own = connection.execute(select(OriginRecord.uid, OriginRecord.created_at).where(OriginRecord.id == OWN_ORIGIN))
+    return Origin(*own.one())
+
+
+@contextmanager
+def _believing_nothing(where: str) -> Iterator[None]:
+    """What tunebench does not write is a `DatabaseError` that names the database."""
+    try:
+        yield
+    except EntryError as error:
+        raise DatabaseError(f"{where} holds what tunebench does not write: {error}") from error
+    except DatabaseError as error:
+        # A column's own refusal does not know which database it is of.
+        raise DatabaseError(f"{where}: {error}") from error
 
 
 def _pages(connection: Connection, studies: Sequence[int] | None) -> Iterator[list[Values]]:
@@ -214,7 +244,7 @@ class _Reader:
     def _builds(self, numbers: Collection[int]) -> _Rows:
         rows = self._by_id(BuildRecord, numbers)
         figures = self._parts(BuildFiguresRecord, "build_id", numbers)
-        names = _names(EntryPointFacts)
+        names = _names(KernelFigures)
         return {
             number: _only(row, _names(BuildFacts))
             | {"figures": {part["entry_point"]: _only(part, names) for part in figures[number]}}
@@ -224,7 +254,7 @@ class _Reader:
     def _verdicts(self, numbers: Collection[int]) -> _Rows:
         rows = self._by_id(VerdictRecord, numbers)
         stages = self._parts(VerdictStageRecord, "verdict_id", numbers)
-        names = _names(StageFacts)
+        names = _names(Stage)
         return {
             number: _only(row, _names(VerdictFacts))
             | {"stages": [_only(s, names) for s in sorted(stages[number], key=lambda s: int(s["position"]))]}

@@ -9,13 +9,14 @@ from sqlalchemy import Connection, Row, and_, select
 
 from tunebench.db.connection.database import Database
 from tunebench.db.entries.decode import carried_of, configuration_of, problem_of
-from tunebench.db.entries.rows import find_study
 from tunebench.db.schema.tables import (
+    OWN_ORIGIN,
     ConfigurationRecord,
     DeviceRecord,
     ProblemRecord,
     StudyRecord,
     TrialRecord,
+    digest_of,
 )
 from tunebench.db.schema.views import CORRECT
 from tunebench.tuner.search.warm_start import WORTH_KNOWING, Carried, EarlierStudy, EarlierTrial, distance
@@ -43,8 +44,17 @@ def begun_study(database: Database, description: StudyDescription) -> BegunStudy
     Raises:
         DatabaseError: the database cannot be read, or holds what tunebench does not write.
     """
+    words = ("kernel", "source_digest", "space_digest", "compiler", "sampler", "seed")
+    query = (
+        select(StudyRecord.id, StudyRecord.carried)
+        .join(ProblemRecord, ProblemRecord.id == StudyRecord.problem_id)
+        .join(DeviceRecord, DeviceRecord.id == StudyRecord.device_id)
+        .where(StudyRecord.origin_id == OWN_ORIGIN, ProblemRecord.key == description.problem.key)
+        .where(DeviceRecord.digest == digest_of(DeviceRecord, description.device))
+        .where(*(getattr(StudyRecord, word) == getattr(description, word) for word in words))
+    )
     with database.reading() as connection:
-        found = find_study(connection, description)
+        found = connection.execute(query).one_or_none()
         return None if found is None else BegunStudy(found.id, carried_of(found.carried) or ())
 
 

@@ -12,6 +12,8 @@ equal to the original.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable
 from datetime import datetime
 from enum import StrEnum
@@ -143,6 +145,21 @@ ENVIRONMENT_COLUMNS = {
     for name in get_type_hints(Environment)
 }
 """The columns of an environment as questions call them: a study's `compiler` is which one, this is its version."""
+
+
+def digested_columns(table: type[DeviceRecord | EnvironmentRecord]) -> list[str]:
+    """The columns that such a row's digest is made of."""
+    return [column.name for column in table.__table__.columns if column.name not in ("id", "digest")]
+
+
+def digest_of(table: type[DeviceRecord | EnvironmentRecord], value: object) -> str:
+    """The digest of the row that has a value's attributes in its columns of the same names.
+
+    What is NULL is left out, so that a row keeps its digest when its table gets another column.
+    """
+    parts = {name: getattr(value, name) for name in digested_columns(table)}
+    known = {name: part for name, part in parts.items() if part is not None}
+    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
 
 class ProblemRecord(Base):

@@ -18,7 +18,6 @@ from sqlalchemy.exc import SQLAlchemyError
 from tunebench.db.connection.database import Database, upgrade_database
 from tunebench.db.connection.engine import connect_file, file_of
 from tunebench.db.entries.decode import configuration_of, problem_of
-from tunebench.db.entries.rows import digest_of, digested_columns
 from tunebench.db.schema.tables import (
     TABLE_PREFIX,
     Base,
@@ -30,6 +29,8 @@ from tunebench.db.schema.tables import (
     ProblemRecord,
     StudyRecord,
     TrialRecord,
+    digest_of,
+    digested_columns,
 )
 from tunebench.db.schema.views import STATUS
 from tunebench.tuner.errors import DatabaseError
@@ -238,7 +239,7 @@ def _check_digests(connection: Connection, table: type[DeviceRecord | Environmen
     names = digested_columns(table)
 
     def check(row: Any) -> None:
-        if digest_of({name: getattr(row, name) for name in names}) != row.digest:
+        if digest_of(table, row) != row.digest:
             raise DatabaseError(f"row {row.id} of {table.__tablename__} was changed: its digest is another's")
 
     return _check_each(connection, tuple(getattr(table, name) for name in ("id", "digest", *names)), check)

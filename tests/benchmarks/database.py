@@ -22,7 +22,8 @@ import typer
 
 from tunebench.db.connection.database import Database, open_database, upgrade_database
 from tunebench.db.connection.engine import for_writing, locate, make_engine
-from tunebench.db.entries.rows import device_row, environment_row, problem_row
+from tunebench.db.entries.live import device_facts, problem_facts
+from tunebench.db.entries.writer import Writer
 from tunebench.db.queries.trials import Order, best, trials
 from tunebench.kernels.runtime.selection import recorded_offers
 from tunebench.tuner.device import Device, DeviceKind
@@ -93,13 +94,15 @@ def build(file: Path, studies: int, trials_each: int) -> None:
 
 
 def _add_parts(file: Path) -> None:
+    """The parts that studies share get the numbers from 1 on, by way of the first studies themselves."""
     engine = make_engine(locate(file))
     with for_writing(engine).begin() as connection:
+        writer = Writer(connection)
+        writer.environment(Environment("0.1.0", "3.11", "2.9", "13.0", "580.1", "nvrtc", "Linux", "host"))
         for number in range(DEVICES):
-            device_row(connection, _device(number))
+            writer.device(device_facts(_device(number)))
         for number in range(PROBLEMS):
-            problem_row(connection, _problem(number))
-        environment_row(connection, Environment("0.1.0", "3.11", "2.9", "13.0", "580.1", "nvrtc", "Linux", "host"))
+            writer.problem(problem_facts(_problem(number)))
     engine.dispose()
 
 

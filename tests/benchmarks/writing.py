@@ -19,6 +19,7 @@ import typer
 from tunebench.db.connection.database import open_database
 from tunebench.db.entries.bulk import add_entries
 from tunebench.db.entries.reader import scan
+from tunebench.db.entries.study_log import open_study
 from tunebench.db.queries.trials import count_rows
 from tunebench.tuner.build import Build, CompilerName, KernelFigures
 from tunebench.tuner.device import Device, DeviceKind
@@ -63,7 +64,7 @@ def _write(url: str, writer: int, trials: int) -> tuple[list[float], str]:
     times = []
     try:
         with open_database(url) as database:
-            log = database.study(_study(writer), _ENVIRONMENT)
+            log = open_study(database, _study(writer), _ENVIRONMENT)
             for number in range(trials):
                 result, begun = _result(writer, number), time.perf_counter()
                 log.record(number, result)

@@ -11,6 +11,7 @@ import pytest
 from sample_results import ENVIRONMENT, STUDY, correct
 
 from tunebench.db.connection.database import Database, open_database
+from tunebench.db.entries.study_log import open_study
 from tunebench.db.queries.trials import count_rows
 from tunebench.tuner.isolation import context, start_forkserver
 
@@ -69,7 +70,7 @@ def _serve(file: str, pipe: Connection) -> None:
         return 0
 
     def record(name: int, numbers: range) -> int:
-        log = opened[name].study(STUDY, ENVIRONMENT)
+        log = open_study(opened[name], STUDY, ENVIRONMENT)
         for number in numbers:
             log.record(number, correct(number))
         return len(numbers)

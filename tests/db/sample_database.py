@@ -10,6 +10,7 @@ from sample_results import ENVIRONMENT, H100, STUDY, build, comparison, configur
 from tunebench.db.connection.database import Database
 from tunebench.db.entries.entry import Entry
 from tunebench.db.entries.reader import scan
+from tunebench.db.entries.study_log import open_study
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import CacheRegime, Stage, TrialStatus
@@ -37,12 +38,12 @@ def fill(database: Database, seed: int = 0, other_environment: Environment = ON_
     Args:
         refused: one of the trials is refused late.
     """
-    log = database.study(replace(STUDY, seed=seed), ENVIRONMENT, carried=[Carried(configuration(3), ODD_TEXT)])
+    log = open_study(database, replace(STUDY, seed=seed), ENVIRONMENT, carried=[Carried(configuration(3), ODD_TEXT)])
     for number, status in enumerate(TrialStatus):
         log.record(number, result(number, status))
     log.conclude(comparison(0))
     other = replace(STUDY, seed=seed, kernel="gemm_scale_bn", device=H100, problem=Problem({"z": 1, "a": 0}, "float16"))
-    log = database.study(other, replace(other_environment, cuda=None, host=ODD_TEXT))
+    log = open_study(database, other, replace(other_environment, cuda=None, host=ODD_TEXT))
     shared = build(7, code=b"the same code")
     log.record(0, replace(correct(20, 0.1 + 0.2, CacheRegime.WARM), build=shared))
     log.record(1, replace(correct(21, 1e-300), build=replace(shared, cached=True)))
@@ -51,7 +52,7 @@ def fill(database: Database, seed: int = 0, other_environment: Environment = ON_
     log.conclude(comparison(20, 3.0))
     if refused:
         log.refuse(1, FOUND_LATE)
-    database.study(replace(STUDY, seed=seed + 1000), ENVIRONMENT)
+    open_study(database, replace(STUDY, seed=seed + 1000), ENVIRONMENT)
 
 
 def content(database: Database) -> list[str]:

@@ -12,6 +12,7 @@ from sample_results import ENVIRONMENT, STUDY, comparison, configuration, correc
 from sqlalchemy import text
 
 from tunebench import db
+from tunebench.db.entries.study_log import open_study
 from tunebench.tuner.result import TrialStatus
 
 
@@ -19,7 +20,7 @@ from tunebench.tuner.result import TrialStatus
 def filled(url: str) -> str:
     """A database with a winner and a failure."""
     with db.connect(url, read_only=False) as database:
-        log = database.study(STUDY, ENVIRONMENT)
+        log = open_study(database, STUDY, ENVIRONMENT)
         log.record(0, correct(0, 0.1 + 0.2))
         log.record(1, failed(1, TrialStatus.COMPILE, 'error: "no",\nno'))
         log.conclude(comparison(0))
@@ -39,7 +40,7 @@ def test_connecting_reads_and_asks(filled: str) -> None:
         assert (row.configuration, row.median_ms) == (configuration(0), 0.1 + 0.2)
         assert db.ask(database, "SELECT count(*) FROM trials_flat").rows == ((2,),)
         with pytest.raises(db.DatabaseError):
-            database.study(STUDY, ENVIRONMENT)
+            open_study(database, STUDY, ENVIRONMENT)
 
 
 def test_a_flat_row_has_the_view_s_columns(filled: str) -> None:

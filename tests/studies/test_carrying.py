@@ -14,7 +14,8 @@ from rich.console import Console
 from sample_kernel import WriteKernel
 from sample_results import correct
 
-from tunebench.db.connection.database import StudyLog, open_database
+from tunebench.db.connection.database import open_database
+from tunebench.db.entries.study_log import StudyLog
 from tunebench.db.queries.trials import trials
 from tunebench.kernels.runtime.shipped import ShippedResult, shipped_studies, write_file
 from tunebench.studies.progress import StudyDisplay

@@ -19,6 +19,7 @@ import pytest
 from command_line import CommandLine
 
 from tunebench.db.connection.database import Database, open_database
+from tunebench.db.entries.study_log import open_study
 from tunebench.db.upkeep.optuna_mirror import optuna_storage, publish, publish_all
 from tunebench.tuner.build import Build, CompilerName
 from tunebench.tuner.device import find_device
@@ -38,7 +39,7 @@ def record(database: Database, seed: int, trials: range) -> int:
     """Add trials to the study of that seed; its number."""
     device = find_device("cpu")
     description = StudyDescription("k", "s", "", Problem({"n": 1}), device, CompilerName.CPU, "gp", seed)
-    log = database.study(description, current_environment(device, "g++"))
+    log = open_study(database, description, current_environment(device, "g++"))
     build = Build("v", CompilerName.CPU, "g++", b"", "", {}, 0.1, False)
     for number in trials:
         measured = Measurement((1.0 + number,), 1.0 + number, 1.0 + number, 1.0 + number, CacheRegime.WARM, "clock")

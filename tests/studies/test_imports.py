@@ -14,6 +14,7 @@ import pytest
 from sample_results import ENVIRONMENT, STUDY, correct
 
 from tunebench.db.connection.database import open_database
+from tunebench.db.entries.study_log import open_study
 from tunebench.kernels.runtime.registry import kernel_names, load_model
 
 SLOW = {"torch", "scipy", "optuna", "plotly", "alembic", "pebble", "pandas", "pyarrow"}
@@ -53,7 +54,7 @@ def results(tmp_path: Path) -> str:
     digest = load_model("scalar_mul").kernel.digest
     with open_database(file) as database:
         for study in (STUDY, replace(STUDY, source_digest=digest)):
-            database.study(study, ENVIRONMENT).record(0, correct(0, 1.0))
+            open_study(database, study, ENVIRONMENT).record(0, correct(0, 1.0))
     return str(file)
 
 

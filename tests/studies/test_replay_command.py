@@ -9,6 +9,7 @@ from command_line import CommandLine
 from sample_results import ENVIRONMENT, STUDY, correct, failed
 
 from tunebench.db.connection.database import open_database
+from tunebench.db.entries.study_log import open_study
 from tunebench.kernels.runtime.registry import kernel_names
 from tunebench.studies.tune import request_of, resolve
 from tunebench.tuner.problem import Problem
@@ -128,7 +129,7 @@ def filled(file: Path) -> Path:
             ("two", 64, 0, 8),
         ):
             problem = Problem({"rows": rows}, "float32")
-            log = database.study(replace(STUDY, kernel=kernel, problem=problem, seed=seed), ENVIRONMENT)
+            log = open_study(database, replace(STUDY, kernel=kernel, problem=problem, seed=seed), ENVIRONMENT)
             for number in range(trials):
                 log.record(
                     number, failed(3, TrialStatus.RUNTIME) if number == 3 else correct(number, 1.0 + number * rows)

@@ -19,6 +19,7 @@ from html_outline import Outline
 from sample_kernel import MODEL, REFERENCE, SOURCE
 
 from tunebench.db.connection.database import open_database
+from tunebench.db.entries.study_log import open_study
 from tunebench.db.queries.studies import ContenderRow, newest_comparison, studies
 from tunebench.studies.report import gather as gathering
 from tunebench.studies.report.gather import StudyData, gather
@@ -358,7 +359,7 @@ def test_a_study_that_was_not_concluded(tmp_path: Path) -> None:
     with open_database(tmp_path / "a.db") as database:
         device = find_device("cpu")
         description = StudyDescription("k", "s", "", Problem({"n": 1}), device, CompilerName.CPU, "gp", 0)
-        log = database.study(description, current_environment(device, "g++"))
+        log = open_study(database, description, current_environment(device, "g++"))
         log.record(0, TrialResult(Configuration({"a": 1}), TrialStatus.RUNTIME, message="it crashed"))
         html = render(gather(database))
     texts = Outline(html).text_of("p")
@@ -372,7 +373,7 @@ def test_only_the_newest_study_of_a_problem_is_shown(tmp_path: Path) -> None:
         device = find_device("cpu")
         for seed in range(3):
             description = StudyDescription("k", "s", "", Problem({"n": 1}), device, CompilerName.CPU, "gp", seed)
-            log = database.study(description, current_environment(device, "g++"))
+            log = open_study(database, description, current_environment(device, "g++"))
             log.record(0, TrialResult(Configuration({"a": 1}), TrialStatus.RUNTIME, message="it crashed"))
         report = gather(database)
         assert [study.row.study_id for study in report.studies] == [3]
@@ -388,7 +389,7 @@ def test_studies_without_trials_do_not_count(tmp_path: Path) -> None:
     with open_database(tmp_path / "a.db") as database:
         device = find_device("cpu")
         description = StudyDescription("k", "s", "", Problem({"n": 1}), device, CompilerName.CPU, "gp", 0)
-        log = database.study(description, current_environment(device, "g++"))
+        log = open_study(database, description, current_environment(device, "g++"))
         assert studies(database) == []
         assert newest_comparison(database, log.study_id) is None
 

@@ -11,6 +11,7 @@ from chromium import Chromium, running_chromium
 from html_outline import Outline
 
 from tunebench.db.connection.database import Database, open_database
+from tunebench.db.entries.study_log import open_study
 from tunebench.studies.report.gather import gather
 from tunebench.studies.report.page import render, write
 from tunebench.tuner.build import Build, CompilerName
@@ -55,7 +56,7 @@ def record_hostile_study(database: Database, kernel: str = HOSTILE) -> None:
         sampler=HOSTILE,
         seed=0,
     )
-    log = database.study(description, environment)
+    log = open_study(database, description, environment)
     verdict = Verdict(passed=True, stages=(), tolerance=1e-4)
     build = Build("v", CompilerName.CPU, HOSTILE, b"", HOSTILE, {}, 0.1, False)
     values = (HOSTILE, "%{x}<b>", "<a href='javascript:window.hacked=3'>here</a>")
@@ -100,7 +101,7 @@ def test_absurd_times_are_refused(tmp_path: Path, median: float) -> None:
     with open_database(tmp_path / "a.db") as database:
         device = find_device("cpu")
         description = StudyDescription("k", "s", "", Problem({"n": 1}), device, CompilerName.CPU, "gp", 0)
-        log = database.study(description, current_environment(device, "g++"))
+        log = open_study(database, description, current_environment(device, "g++"))
         measured = Measurement((median,), median, median, median, CacheRegime.WARM, "clock")
         verdict, build = Verdict(True, (), 1e-4), Build("v", CompilerName.CPU, "g++", b"", "", {}, 0.1, False)
         log.record(0, TrialResult(Configuration({"a": 1}), TrialStatus.CORRECT, build, verdict, measured))

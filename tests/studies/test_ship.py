@@ -9,6 +9,7 @@ from sample_kernel import WriteKernel
 from sample_results import ENVIRONMENT, H100, H200, STUDY, comparison, correct
 
 from tunebench.db.connection.database import open_database
+from tunebench.db.entries.study_log import open_study
 from tunebench.kernels.runtime.selection import Tier, choices
 from tunebench.kernels.runtime.shipped import file_for, read_file
 from tunebench.studies.doctor import examine
@@ -30,7 +31,7 @@ def tunebench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 def record(kernel: Kernel, place: Path, device: Device, winner: Configuration, *, confirmed: bool = True) -> None:
     study = replace(STUDY, kernel=kernel.name, source_digest=kernel.digest, problem=PROBLEM, device=device)
     with open_database(place) as database:
-        log = database.study(study, ENVIRONMENT)
+        log = open_study(database, study, ENVIRONMENT)
         log.record(0, replace(correct(0), configuration=winner))
         if confirmed:
             log.conclude(replace(comparison(0), best=winner))

@@ -24,7 +24,8 @@ from sample_results import (
 )
 from sqlalchemy import func, select
 
-from tunebench.db.connection.database import Database, StudyLog, open_database
+from tunebench.db.connection.database import Database, open_database
+from tunebench.db.entries.study_log import StudyLog, open_study
 from tunebench.db.queries.trials import trials
 from tunebench.db.schema.tables import (
     BuildFiguresRecord,
@@ -60,7 +61,7 @@ def count(database: Database, table: type) -> int:
 
 @pytest.fixture
 def log(database: Database) -> StudyLog:
-    return database.study(STUDY, ENVIRONMENT)
+    return open_study(database, STUDY, ENVIRONMENT)
 
 
 @pytest.mark.parametrize("status", TrialStatus)
@@ -131,11 +132,11 @@ def test_trials_that_share_a_build_share_its_row(database: Database, log: TrialL
 
 def test_a_study_goes_on_where_it_ended(url: str) -> None:
     with open_database(url) as database:
-        first = database.study(STUDY, ENVIRONMENT)
+        first = open_study(database, STUDY, ENVIRONMENT)
         first.record(0, correct(0))
         first.record(1, failed(1, TrialStatus.COMPILE))
     with open_database(url) as database:
-        again = database.study(STUDY, replace(ENVIRONMENT, driver="590.0"))
+        again = open_study(database, STUDY, replace(ENVIRONMENT, driver="590.0"))
         assert again.study_id == first.study_id
         assert [trial.number for trial in again.past()] == [0, 1]
         again.record(2, correct(2))
@@ -156,16 +157,16 @@ def test_a_study_goes_on_where_it_ended(url: str) -> None:
     ],
 )
 def test_another_description_is_another_study(database: Database, change: dict[str, object]) -> None:
-    first = database.study(STUDY, ENVIRONMENT)
+    first = open_study(database, STUDY, ENVIRONMENT)
     first.record(0, correct(0))
-    other = database.study(replace(STUDY, **change), ENVIRONMENT)
+    other = open_study(database, replace(STUDY, **change), ENVIRONMENT)
     assert other.study_id != first.study_id
     assert list(other.past()) == []
 
 
 def test_a_card_is_the_same_at_another_index(database: Database) -> None:
-    first = database.study(STUDY, ENVIRONMENT)
-    assert database.study(replace(STUDY, device=replace(H200, index=3)), ENVIRONMENT).study_id == first.study_id
+    first = open_study(database, STUDY, ENVIRONMENT)
+    assert open_study(database, replace(STUDY, device=replace(H200, index=3)), ENVIRONMENT).study_id == first.study_id
     assert count(database, DeviceRecord) == 1
 
 
@@ -208,7 +209,7 @@ ODD = """Robert'); DROP TABLE tunebench_trials; -- "quoted" `ticks` %s :name ? {
 
 def test_odd_names_and_texts_are_only_text(database: Database) -> None:
     problem = Problem({ODD: 3}, ODD, {ODD: ODD})
-    log = database.study(replace(STUDY, kernel=ODD, sampler=ODD, problem=problem), ENVIRONMENT)
+    log = open_study(database, replace(STUDY, kernel=ODD, sampler=ODD, problem=problem), ENVIRONMENT)
     odd = replace(failed(0, TrialStatus.COMPILE, ODD * 100), configuration=configuration(0))
     log.record(0, odd)
     (row,) = trials(database, kernel=ODD, problem=problem, sampler=ODD)
@@ -228,10 +229,11 @@ import sys
 from dataclasses import replace
 from sample_results import ENVIRONMENT, STUDY, comparison, correct
 from tunebench.db.connection.database import open_database
+from tunebench.db.entries.study_log import StudyLog, open_study
 
 url, writer, trials = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 with open_database(url) as database:
-    log = database.study(replace(STUDY, seed=writer), ENVIRONMENT)
+    log = open_study(database, replace(STUDY, seed=writer), ENVIRONMENT)
     for number in range(trials):
         log.record(number, correct(number))
     log.conclude(comparison(0))
@@ -260,5 +262,5 @@ def test_processes_that_write_at_once_lose_nothing(url: str) -> None:
         assert count(database, ConfigurationRecord) == count(database, BuildRecord) == each
         assert count(database, ProblemRecord) == count(database, DeviceRecord) == 1
         for seed in range(writers):
-            log = database.study(replace(STUDY, seed=seed), ENVIRONMENT)
+            log = open_study(database, replace(STUDY, seed=seed), ENVIRONMENT)
             assert [trial.number for trial in log.past()] == list(range(each))

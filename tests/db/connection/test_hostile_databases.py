@@ -25,6 +25,7 @@ from sample_results import ENVIRONMENT, H200, PROBLEM, STUDY, comparison, correc
 
 from tunebench.db.connection.database import Database, open_database
 from tunebench.db.connection.engine import locate, make_engine
+from tunebench.db.entries.study_log import open_study
 from tunebench.db.queries.data_frames import flat_values
 from tunebench.db.queries.one_trial import trial_details
 from tunebench.db.queries.selectors import parse_selector, select_best
@@ -71,7 +72,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A sound database, all of it in one file."""
     file = tmp_path_factory.mktemp("sound") / "results.db"
     with open_database(file) as database:
-        log = database.study(STUDY, ENVIRONMENT)
+        log = open_study(database, STUDY, ENVIRONMENT)
         log.record(0, correct(0))
         log.record(1, correct(1, 2.0))
         log.record(2, failed(2, TrialStatus.CORRECTNESS))
@@ -249,7 +250,7 @@ def test_nothing_outside_the_declared_space_is_ever_chosen(
         compiler=CompilerName.CPU,
     )
     with open_database(file) as database:
-        database.study(study, ENVIRONMENT).record(0, replace(correct(0, 1e-9), configuration=hostile))
+        open_study(database, study, ENVIRONMENT).record(0, replace(correct(0, 1e-9), configuration=hostile))
     hostile_count.tried["configurations"] += 1
     choice = next(choices(ModelNew.kernel, SMALL, CPU))
     assert choice.configuration is not None
@@ -304,7 +305,7 @@ def test_a_trigger_that_would_load_code_only_refuses_the_row(file: Path) -> None
         for statement in SCHEMAS["a trigger"]:
             connection.execute(statement)
     with pytest.raises(UserError) as refusal, open_database(file) as database:
-        database.study(STUDY, ENVIRONMENT).record(3, correct(3))
+        open_study(database, STUDY, ENVIRONMENT).record(3, correct(3))
     assert "\n" not in str(refusal.value)
     with open_database(file, read_only=True) as database:
         assert count_rows(database) == (1, 3)

@@ -18,6 +18,7 @@ from sqlalchemy import create_engine
 from tunebench.db.connection.database import Database, open_database
 from tunebench.db.connection.engine import for_writing, locate, make_engine
 from tunebench.db.connection.upgrade import HEAD, MIGRATIONS, REVISIONS, migrate
+from tunebench.db.entries.study_log import open_study
 from tunebench.db.queries.one_trial import trial_details
 from tunebench.db.queries.trials import best, trials
 from tunebench.db.schema.tables import TABLE_PREFIX, VERSION_TABLE, Base, OriginRecord
@@ -93,7 +94,7 @@ def test_an_older_database_is_upgraded_and_a_copy_kept(tmp_path: Path, revision:
             ENVIRONMENT,
             trial_details(newest, 8).environment,
         ]
-        assert len(database.study(STUDY, ENVIRONMENT).past()) == len(TrialStatus)
+        assert len(open_study(database, STUDY, ENVIRONMENT).past()) == len(TrialStatus)
     with open_database(file, read_only=True) as database:
         assert [one for one in inspect_database(database) if not one.sound] == []
 

@@ -16,8 +16,9 @@ from tunebench.db.connection.database import Database, open_database
 from tunebench.db.entries.bulk import Added, add_entries, derived
 from tunebench.db.entries.entry import Entry
 from tunebench.db.entries.reader import StudyFilter, matching_studies, scan
-from tunebench.db.entries.rows import environment_row
 from tunebench.db.entries.strict_json import EntryError
+from tunebench.db.entries.study_log import open_study
+from tunebench.db.entries.writer import Writer
 from tunebench.db.queries.trials import trials
 from tunebench.db.schema.tables import Base, OriginRecord, StudyRecord, TrialRecord
 from tunebench.tuner.errors import UserError
@@ -59,8 +60,8 @@ def test_shared_parts_are_those_that_a_study_writes(database: Database, source: 
     add_entries(database, scan(source))
     before = counts(database)
     with database.writing() as connection:
-        environment_row(connection, ENVIRONMENT)
-    database.study(STUDY, ENVIRONMENT).record(0, correct(0))
+        Writer(connection).environment(ENVIRONMENT)
+    open_study(database, STUDY, ENVIRONMENT).record(0, correct(0))
     after = counts(database)
     changed = {name: after[name] - before[name] for name in after if after[name] != before[name]}
     # The study is another one, since it began in this database; device, problem, configuration, build are shared.

@@ -14,9 +14,10 @@ from sample_kernel import WriteKernel
 from sample_results import ENVIRONMENT, H200, PROBLEM, STUDY, comparison, configuration, correct, failed
 from sqlalchemy import text
 
-from tunebench.db.connection.database import Database, StudyLog, open_database
+from tunebench.db.connection.database import Database, open_database
 from tunebench.db.entries.bulk import Added
 from tunebench.db.entries.reader import StudyFilter, scan
+from tunebench.db.entries.study_log import StudyLog, open_study
 from tunebench.db.exchange.files import export_file, import_file
 from tunebench.db.exchange.formats import FORMATS, FormatName
 from tunebench.db.exchange.merge import merge_databases
@@ -51,7 +52,7 @@ MESSAGE = f"refused late by sanitizer: {FOUND.detail}"
 @pytest.fixture
 def log(database: Database) -> StudyLog:
     """Trials of 1, 2 and 3 ms and a failure."""
-    log = database.study(STUDY, ENVIRONMENT)
+    log = open_study(database, STUDY, ENVIRONMENT)
     for number in range(3):
         log.record(number, correct(number, 1.0 + number))
     log.record(3, failed(3, TrialStatus.COMPILE, "error: no"))
@@ -132,7 +133,7 @@ def test_everything_about_it_keeps_what_was_measured(database: Database, log: St
 def test_its_study_takes_it_for_a_refusal(database: Database, log: StudyLog) -> None:
     before = log.result(0)
     log.refuse(0, FOUND)
-    again = database.study(STUDY, ENVIRONMENT)
+    again = open_study(database, STUDY, ENVIRONMENT)
     assert [(past.status, past.median_ms, past.clock) for past in again.past()[:2]] == [
         (TrialStatus.CORRECTNESS, None, None),
         (TrialStatus.CORRECT, 2.0, "cuda-event"),
@@ -254,7 +255,7 @@ def tune(
     kernel, problem = factory.kernel, evaluator.problem
     space = kernel.space.enumerate(problem, CPU)
     description = StudyDescription(kernel.name, kernel.digest, "space", problem, CPU, CompilerName.CPU, "exhaustive", 3)
-    log = database.study(description, ENVIRONMENT)
+    log = open_study(database, description, ENVIRONMENT)
     sampler = make_sampler("exhaustive", space, 3)
     return log, StudyRun(kernel, evaluator, space, compiler_for(CPU), sampler, log).run(Budget(trials)), asked
 

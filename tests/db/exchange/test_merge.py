@@ -17,6 +17,7 @@ from sqlalchemy import func, select
 from tunebench.db.connection.database import open_database
 from tunebench.db.entries.bulk import Added
 from tunebench.db.entries.reader import scan
+from tunebench.db.entries.study_log import open_study
 from tunebench.db.exchange.merge import merge_databases
 from tunebench.db.queries.trials import trials
 from tunebench.db.schema.tables import Base, StudyRecord
@@ -77,8 +78,8 @@ def test_the_same_study_of_two_machines_is_kept_under_both_origins(tmp_path: Pat
         same = first[0].study
         assert {replace(e.study, origin=same.origin, begun_at=same.begun_at) == same for e in first} == {True}
         # What was measured here stays apart from both.
-        database.study(STUDY, ENVIRONMENT).record(0, correct(0, 0.5))
-        assert database.study(STUDY, ENVIRONMENT).past()[0].median_ms == 0.5
+        open_study(database, STUDY, ENVIRONMENT).record(0, correct(0, 0.5))
+        assert open_study(database, STUDY, ENVIRONMENT).past()[0].median_ms == 0.5
 
 
 def test_the_order_does_not_matter_up_to_numbers(tmp_path: Path, machines: list[Path]) -> None:
@@ -105,7 +106,7 @@ def test_a_copy_that_was_tuned_further_adds_what_is_new(tmp_path: Path) -> None:
     copy = Path(shutil.copy(original, tmp_path / "copy.db"))
     for file, median_ms in ((original, 0.7), (copy, 0.6)):
         with open_database(file) as database:
-            log = database.study(replace(STUDY, seed=1000), ENVIRONMENT)
+            log = open_study(database, replace(STUDY, seed=1000), ENVIRONMENT)
             log.record(0, correct(40, median_ms))
             log.record(1, correct(41 if file == original else 42, median_ms))
     # One configuration was tried by both: its second result is kept under a derived origin.
@@ -120,8 +121,8 @@ def test_a_copy_that_was_tuned_further_adds_what_is_new(tmp_path: Path) -> None:
 
 def test_a_device_of_another_machine_is_another_device(tmp_path: Path) -> None:
     with open_database(tmp_path / "a.db") as a, open_database(tmp_path / "b.db") as b:
-        a.study(STUDY, ENVIRONMENT).record(0, correct(0))
-        b.study(replace(STUDY, device=replace(H100, memory_bytes=1)), ENVIRONMENT).record(0, correct(0))
+        open_study(a, STUDY, ENVIRONMENT).record(0, correct(0))
+        open_study(b, replace(STUDY, device=replace(H100, memory_bytes=1)), ENVIRONMENT).record(0, correct(0))
     merged(tmp_path / "all.db", tmp_path / "a.db", tmp_path / "b.db")
     assert counts(tmp_path / "all.db")["tunebench_devices"] == 2
     assert counts(tmp_path / "all.db")["tunebench_configurations"] == 1

@@ -9,6 +9,7 @@ from sample_results import A100, ENVIRONMENT, H100, H200, STUDY, configuration, 
 
 from tunebench.db.connection.database import Database
 from tunebench.db.entries.decode import carried_of
+from tunebench.db.entries.study_log import open_study
 from tunebench.db.queries.one_trial import trial_details
 from tunebench.db.queries.warm_start import BegunStudy, begun_study, earlier_studies
 from tunebench.tuner.build import CompilerName
@@ -23,7 +24,7 @@ CARRIED = (Carried(configuration(1), "trial 7, elsewhere"), Carried(configuratio
 
 
 def record(database: Database, description: StudyDescription, *times_ms: float) -> None:
-    log = database.study(description, ENVIRONMENT)
+    log = open_study(database, description, ENVIRONMENT)
     for number, time_ms in enumerate(times_ms):
         log.record(number, correct(number, time_ms))
 
@@ -54,14 +55,14 @@ def test_studies_of_the_kernel_come_nearest_first(database: Database) -> None:
 
 
 def test_studies_in_which_nothing_was_timed_say_nothing(database: Database) -> None:
-    log = database.study(replace(STUDY, seed=1), ENVIRONMENT)
+    log = open_study(database, replace(STUDY, seed=1), ENVIRONMENT)
     log.record(0, failed(0, TrialStatus.COMPILE))
-    database.study(replace(STUDY, seed=2), ENVIRONMENT)
+    open_study(database, replace(STUDY, seed=2), ENVIRONMENT)
     assert earlier_studies(database, STUDY) == []
 
 
 def test_only_the_fastest_that_were_right_are_looked_at(database: Database) -> None:
-    log = database.study(replace(STUDY, seed=1), ENVIRONMENT)
+    log = open_study(database, replace(STUDY, seed=1), ENVIRONMENT)
     log.record(0, failed(0, TrialStatus.RUNTIME))
     log.record(1, replace(correct(1, 0.1), status=TrialStatus.PRUNED, message="hopeless"))
     for number in range(2, 50):
@@ -71,12 +72,12 @@ def test_only_the_fastest_that_were_right_are_looked_at(database: Database) -> N
 
 
 def test_a_study_goes_on_as_it_began(database: Database) -> None:
-    log = database.study(STUDY, ENVIRONMENT, CARRIED)
+    log = open_study(database, STUDY, ENVIRONMENT, CARRIED)
     log.record(0, correct(1, 1.5))
     log.record(1, correct(5, 1.2))
     assert begun_study(database, STUDY) == BegunStudy(log.study_id, CARRIED)
     # What it began with is what it was created with, whatever it is opened with later.
-    assert database.study(STUDY, ENVIRONMENT, ()).study_id == log.study_id
+    assert open_study(database, STUDY, ENVIRONMENT, ()).study_id == log.study_id
     assert begun_study(database, STUDY) == BegunStudy(log.study_id, CARRIED)
     carried, own = (trial_details(database, number) for number in (1, 2))
     assert carried.carried_from == "trial 7, elsewhere"
@@ -84,7 +85,7 @@ def test_a_study_goes_on_as_it_began(database: Database) -> None:
 
 
 def test_a_study_that_began_without_has_nothing_carried(database: Database) -> None:
-    log = database.study(STUDY, ENVIRONMENT)
+    log = open_study(database, STUDY, ENVIRONMENT)
     assert begun_study(database, STUDY) == BegunStudy(log.study_id, ())
     assert carried_of(None) is None
 
@@ -102,7 +103,7 @@ def test_what_is_no_list_of_configurations_is_refused(value: object) -> None:
 
 
 def test_a_trial_of_the_log_is_given_back_whole(database: Database) -> None:
-    log = database.study(STUDY, ENVIRONMENT)
+    log = open_study(database, STUDY, ENVIRONMENT)
     log.record(0, failed(0, TrialStatus.CORRECTNESS))
     log.record(1, correct(1, 1.5))
     given = log.result(1)

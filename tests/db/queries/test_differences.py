@@ -9,6 +9,7 @@ import pytest
 from sample_results import A100, ENVIRONMENT, H200, STUDY, comparison, configuration, correct
 
 from tunebench.db.connection.database import Database
+from tunebench.db.entries.study_log import open_study
 from tunebench.db.queries.differences import compared_apart, differences
 from tunebench.db.queries.selectors import parse_selector, select_best
 from tunebench.db.queries.trials import BestRow
@@ -21,11 +22,11 @@ NEWER = replace(ENVIRONMENT, torch="2.11.0+cu130", driver="590.44")
 def filled(database: Database) -> Iterator[Database]:
     """The same problem on two devices, then under a newer torch with one trial more, then another source."""
     for device, factor in ((H200, 1.0), (A100, 3.0)):
-        log = database.study(replace(STUDY, device=device), ENVIRONMENT)
+        log = open_study(database, replace(STUDY, device=device), ENVIRONMENT)
         log.record(0, correct(0, 1.0 * factor))
         log.record(1, correct(1, 2.0 * factor))
-        database.study(replace(STUDY, device=device), NEWER).record(2, correct(2, 1.2 * factor))
-    database.study(replace(STUDY, source_digest="other-2"), ENVIRONMENT).record(0, correct(1, 0.5))
+        open_study(database, replace(STUDY, device=device), NEWER).record(2, correct(2, 1.2 * factor))
+    open_study(database, replace(STUDY, source_digest="other-2"), ENVIRONMENT).record(0, correct(1, 0.5))
     yield database
 
 
@@ -50,7 +51,7 @@ def test_two_versions_are_compared_on_the_same_device_and_source(filled: Databas
 
 def test_two_commits_are_named_by_their_beginnings(database: Database) -> None:
     for number, commit in enumerate(("3f2a" * 10, "3f2b" * 10 + "+dirty")):
-        log = database.study(STUDY, replace(ENVIRONMENT, kernel_commit=commit))
+        log = open_study(database, STUDY, replace(ENVIRONMENT, kernel_commit=commit))
         log.record(number, correct(number, 1.0 + number))
     assert compared(database, "kernel_commit=3f2a", "kernel_commit=3f2b") == [("NVIDIA H200", 2.0, True)]
     with pytest.raises(UserError, match="kernel_commit"):
@@ -62,10 +63,10 @@ def test_two_sources(filled: Database) -> None:
 
 
 def test_a_comparison_made_elsewhere_confirms_nothing(filled: Database) -> None:
-    filled.study(STUDY, ENVIRONMENT).conclude(comparison(1))
+    open_study(filled, STUDY, ENVIRONMENT).conclude(comparison(1))
     (row,) = select_best(filled, parse_selector("torch=2.9.0,device=NVIDIA H200,source=source"))
     assert row.configuration == configuration(1)
-    filled.study(STUDY, NEWER).conclude(comparison(0))
+    open_study(filled, STUDY, NEWER).conclude(comparison(0))
     (row,) = select_best(filled, parse_selector("torch=2.9.0,device=NVIDIA H200,source=source"))
     assert row.configuration == configuration(1)
 

@@ -9,6 +9,7 @@ import pytest
 from sample_results import ENVIRONMENT, H200, STUDY, comparison, correct, result
 
 from tunebench.db.connection.database import Database, open_database
+from tunebench.db.entries.study_log import open_study
 from tunebench.db.queries.one_trial import trial_details
 from tunebench.db.queries.trials import trials
 from tunebench.tuner.errors import DatabaseError, UserError
@@ -18,7 +19,7 @@ from tunebench.tuner.result import TrialStatus
 @pytest.mark.parametrize("status", TrialStatus)
 def test_a_trial_of_any_status_comes_back_whole(database: Database, status: TrialStatus) -> None:
     recorded = result(0, status)
-    database.study(STUDY, ENVIRONMENT).record(0, recorded)
+    open_study(database, STUDY, ENVIRONMENT).record(0, recorded)
     (row,) = trials(database)
     found = trial_details(database, row.trial_id)
 
@@ -32,17 +33,18 @@ def test_a_trial_of_any_status_comes_back_whole(database: Database, status: Tria
     if found.build is not None and recorded.build is not None:
         expected = asdict(recorded.build)
         code = expected.pop("code")
+        assert found.build_cached == expected.pop("cached")
         assert {name: asdict(found.build)[name] for name in expected} == expected
         assert found.build.code_bytes == len(code)
     assert found.comparisons == ()
 
 
 def test_the_comparisons_won_come_newest_first(database: Database) -> None:
-    log = database.study(STUDY, ENVIRONMENT)
+    log = open_study(database, STUDY, ENVIRONMENT)
     log.record(0, correct(0))
     log.conclude(comparison(0, 2.0))
     newer = replace(ENVIRONMENT, driver="590.1")
-    database.study(STUDY, newer).conclude(comparison(0, 3.0))
+    open_study(database, STUDY, newer).conclude(comparison(0, 3.0))
     found = trial_details(database, trials(database)[0].trial_id)
     assert [one.comparison for one in found.comparisons] == [comparison(0, 3.0), comparison(0, 2.0)]
     assert [one.environment.driver for one in found.comparisons] == ["590.1", "580.1"]
@@ -57,7 +59,7 @@ def test_a_trial_that_is_not_there(database: Database, number: int) -> None:
 
 def test_what_breaks_a_result_s_invariants_is_refused(tmp_path: Path) -> None:
     with open_database(tmp_path / "results.db") as database:
-        database.study(STUDY, ENVIRONMENT).record(0, correct(0))
+        open_study(database, STUDY, ENVIRONMENT).record(0, correct(0))
         with database.writing() as connection:
             connection.exec_driver_sql("INSERT INTO tunebench_verdict_stages VALUES (1, 9, 'late', 0, 0.1, '')")
         with pytest.raises(DatabaseError, match="trial 1 is not as tunebench writes it: a verdict passes exactly"):

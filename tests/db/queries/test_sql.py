@@ -14,6 +14,7 @@ import pytest
 from sample_results import ENVIRONMENT, STUDY, correct
 
 from tunebench.db.connection.database import Database, open_database
+from tunebench.db.entries.study_log import open_study
 from tunebench.db.queries.sql import ask
 from tunebench.db.queries.trials import count_rows
 from tunebench.tuner.errors import UserError
@@ -23,7 +24,7 @@ from tunebench.tuner.errors import UserError
 def filled(url: str) -> Iterator[Database]:
     """A database with two trials, opened for writing: a query may not use that."""
     with open_database(url) as database:
-        log = database.study(STUDY, ENVIRONMENT)
+        log = open_study(database, STUDY, ENVIRONMENT)
         log.record(0, correct(0))
         log.record(1, correct(1, 2.0))
         yield database
@@ -96,7 +97,7 @@ def test_what_does_not_read_is_refused(filled: Database, sql: str) -> None:
 def test_a_file_is_left_as_it_is(tmp_path: Path, sql: str) -> None:
     file = tmp_path / "results.db"
     with open_database(file) as database:
-        database.study(STUDY, ENVIRONMENT).record(0, correct(0))
+        open_study(database, STUDY, ENVIRONMENT).record(0, correct(0))
     before = hashlib.sha256(file.read_bytes()).hexdigest()
     with open_database(file, read_only=True) as database, pytest.raises(UserError):
         ask(database, sql.format(folder=tmp_path))
@@ -137,7 +138,7 @@ def test_no_query_takes_more_than_its_time_and_memory(tmp_path: Path) -> None:
     file, sql = tmp_path / "results.db", tmp_path / "queries.json"
     with open_database(file) as database:
         for number in range(3):
-            database.study(STUDY, ENVIRONMENT).record(number, correct(number))
+            open_study(database, STUDY, ENVIRONMENT).record(number, correct(number))
     sql.write_text(json.dumps(GREEDY), encoding="utf-8")
     script = """
 import json, pathlib, resource, sys, time
@@ -169,7 +170,7 @@ print(max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, re
 
 def test_json_tables_can_be_asked(tmp_path: Path) -> None:
     with open_database(tmp_path / "results.db") as database:
-        database.study(STUDY, ENVIRONMENT).record(0, correct(0))
+        open_study(database, STUDY, ENVIRONMENT).record(0, correct(0))
         asked = ask(database, "SELECT key, value FROM trials_flat, json_each(configuration) ORDER BY key")
         assert asked.rows == tuple(sorted((key, value) for key, value in correct(0).configuration.items()))
         assert ask(database, "SELECT fullkey FROM json_tree('[[1]]')").rows == (("$",), ("$[0]",), ("$[0][0]",))

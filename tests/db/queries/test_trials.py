@@ -22,7 +22,8 @@ from sample_results import (
     result,
 )
 
-from tunebench.db.connection.database import Database, StudyLog
+from tunebench.db.connection.database import Database
+from tunebench.db.entries.study_log import StudyLog, open_study
 from tunebench.db.queries.statements import everything_about as _about
 from tunebench.db.queries.trials import (
     Order,
@@ -41,7 +42,7 @@ from tunebench.tuner.study.history import StudyDescription
 
 def study(database: Database, medians_ms: Sequence[float], description: StudyDescription = STUDY) -> StudyLog:
     """A study whose trials are correct and take these times."""
-    log = database.study(description, ENVIRONMENT)
+    log = open_study(database, description, ENVIRONMENT)
     for number, median_ms in enumerate(medians_ms):
         log.record(number, correct(number, median_ms))
     return log
@@ -57,7 +58,7 @@ def test_the_best_is_the_fastest_correct_trial(database: Database) -> None:
 
 
 def test_nothing_is_best_where_nothing_is_correct(database: Database) -> None:
-    database.study(STUDY, ENVIRONMENT).record(0, failed(0, TrialStatus.COMPILE))
+    open_study(database, STUDY, ENVIRONMENT).record(0, failed(0, TrialStatus.COMPILE))
     assert best(database) == []
 
 
@@ -125,7 +126,7 @@ def test_another_card_of_the_same_kind_is_the_same_device(database: Database) ->
 
 
 def test_cache_regimes_are_ranked_apart(database: Database) -> None:
-    log = database.study(STUDY, ENVIRONMENT)
+    log = open_study(database, STUDY, ENVIRONMENT)
     log.record(0, correct(0, 1.0, CacheRegime.WARM))
     log.record(1, correct(1, 2.0, CacheRegime.COLD))
     log.record(2, correct(2, 3.0, CacheRegime.COLD))
@@ -151,7 +152,7 @@ def test_best_meets_its_conditions(database: Database) -> None:
 @pytest.fixture
 def many(database: Database) -> Database:
     """A study with a trial of every status, and after it one of another kernel with a correct trial."""
-    log = database.study(STUDY, ENVIRONMENT)
+    log = open_study(database, STUDY, ENVIRONMENT)
     for number, status in enumerate(TrialStatus):
         log.record(number, result(number, status))
     study(database, [0.5], replace(STUDY, kernel="other", device=A100, sampler="random"))
@@ -240,7 +241,7 @@ def test_a_million_trials_are_not_in_memory_at_once(many: Database, monkeypatch:
 def test_the_best_of_each_study_is_its_own(database: Database) -> None:
     study(database, [3.0, 1.0, 2.0]).conclude(comparison(2))
     study(database, [0.5, 0.1], replace(STUDY, seed=1))
-    database.study(replace(STUDY, seed=2), ENVIRONMENT).record(0, failed(0, TrialStatus.COMPILE))
+    open_study(database, replace(STUDY, seed=2), ENVIRONMENT).record(0, failed(0, TrialStatus.COMPILE))
     found = best_of_studies(database)
     assert {number: (row.configuration, row.time_ms) for number, row in found.items()} == {
         1: (configuration(2), comparison(2).medians_ms["best"]),

@@ -15,6 +15,7 @@ from sqlalchemy.dialects import sqlite
 
 from tunebench.db.connection.database import Database, open_database
 from tunebench.db.connection.upgrade import HEAD
+from tunebench.db.entries.study_log import open_study
 from tunebench.db.queries.trials import best, trials
 from tunebench.db.schema.views import views
 from tunebench.tuner.errors import DatabaseError
@@ -26,7 +27,7 @@ def filled(database: Database) -> Database:
     """Studies of two devices and two seeds, in both cache regimes, one of them with a comparison."""
     for device in (H200, A100):
         for seed in (0, 1):
-            log = database.study(replace(STUDY, device=device, seed=seed), ENVIRONMENT)
+            log = open_study(database, replace(STUDY, device=device, seed=seed), ENVIRONMENT)
             log.record(0, correct(0, 3.0 + seed))
             log.record(1, correct(1, 2.0 + seed))
             log.record(2, correct(2, 1.0, CacheRegime.WARM))
@@ -82,7 +83,7 @@ def test_the_leaderboard_has_each_configuration_once(filled: Database) -> None:
 def test_the_views_work_where_the_schema_is_not_trusted(tmp_path: Path) -> None:
     file = tmp_path / "results.db"
     with open_database(file) as database:
-        database.study(STUDY, ENVIRONMENT).record(0, correct(0))
+        open_study(database, STUDY, ENVIRONMENT).record(0, correct(0))
     with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as connection:
         connection.execute("PRAGMA trusted_schema = OFF")
         for view in ("best", "trials_flat", "leaderboard"):

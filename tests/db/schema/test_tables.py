@@ -10,6 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from tunebench.db.connection.database import Database, open_database
+from tunebench.db.entries.study_log import open_study
 from tunebench.db.schema.tables import TABLE_PREFIX, Base
 from tunebench.tuner.result import Stage, TrialStatus
 
@@ -19,7 +20,7 @@ TABLES = sorted(Base.metadata.tables)
 @pytest.fixture
 def filled(database: Database) -> Database:
     """Trial 1 is correct and confirmed, trial 2 was refused and trial 3 late; a measurement and verdict are free."""
-    log = database.study(STUDY, ENVIRONMENT)
+    log = open_study(database, STUDY, ENVIRONMENT)
     log.record(0, correct(0))
     log.record(1, failed(1, TrialStatus.CORRECTNESS))
     log.record(2, correct(2))

@@ -11,6 +11,7 @@ from sample_results import ENVIRONMENT, STUDY, comparison, correct, failed
 
 from tunebench.db.connection.database import Database, open_database, upgrade_database
 from tunebench.db.connection.upgrade import HEAD
+from tunebench.db.entries.study_log import open_study
 from tunebench.db.upkeep.check import TrialCount, inspect_database, statistics
 from tunebench.tuner.result import TrialStatus
 
@@ -18,7 +19,7 @@ from tunebench.tuner.result import TrialStatus
 @pytest.fixture
 def filled(database: Database) -> Database:
     """Three trials, one of them refused, and a comparison."""
-    log = database.study(STUDY, ENVIRONMENT)
+    log = open_study(database, STUDY, ENVIRONMENT)
     log.record(0, correct(0))
     log.record(1, correct(1))
     log.record(2, failed(2, TrialStatus.CORRECTNESS))
@@ -79,7 +80,7 @@ def test_rows_are_counted(filled: Database) -> None:
 def test_what_is_wrong_is_named(tmp_path: Path, damage: str, subject: str, problem: str) -> None:
     file = tmp_path / "results.db"
     with open_database(file) as database:
-        database.study(STUDY, ENVIRONMENT).record(0, correct(0))
+        open_study(database, STUDY, ENVIRONMENT).record(0, correct(0))
     with closing(sqlite3.connect(file)) as connection:
         connection.executescript(damage)
     with open_database(file, read_only=True) as database:

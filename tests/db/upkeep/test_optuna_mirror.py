@@ -12,6 +12,7 @@ from sample_results import ENVIRONMENT, STUDY, configuration, correct, failed, r
 from sqlalchemy import text
 
 from tunebench.db.connection.database import Database, open_database
+from tunebench.db.entries.study_log import open_study
 from tunebench.db.queries.trials import trials
 from tunebench.db.upkeep.optuna_mirror import TRIAL_ATTRIBUTE, publish
 from tunebench.tuner.errors import DatabaseError
@@ -32,7 +33,7 @@ def load(database: Database, name: str) -> optuna.Study:
 
 
 def test_optuna_reads_every_status(database: Database) -> None:
-    log = database.study(STUDY, ENVIRONMENT)
+    log = open_study(database, STUDY, ENVIRONMENT)
     for number, status in enumerate(TrialStatus):
         log.record(number, result(number, status))
     name = publish(database, log.study_id, CHOICES)
@@ -57,7 +58,7 @@ def test_optuna_reads_every_status(database: Database) -> None:
 
 @pytest.mark.parametrize("choices", [CHOICES, None])
 def test_a_copy_is_extended_and_never_doubled(database: Database, choices: dict[str, list[object]] | None) -> None:
-    log = database.study(STUDY, ENVIRONMENT)
+    log = open_study(database, STUDY, ENVIRONMENT)
     for number in range(6):
         log.record(number, correct(number, 1.0 + number))
         name = publish(database, log.study_id, choices)
@@ -69,7 +70,7 @@ def test_a_copy_is_extended_and_never_doubled(database: Database, choices: dict[
 
 
 def test_only_active_tunables_are_parameters(database: Database) -> None:
-    log = database.study(STUDY, ENVIRONMENT)
+    log = open_study(database, STUDY, ENVIRONMENT)
     log.record(0, replace(correct(0), configuration=Configuration({"grid": "stride", "waves": 2})))
     log.record(1, replace(correct(1), configuration=Configuration({"grid": "one_shot"})))
     study = load(database, publish(database, log.study_id))
@@ -77,7 +78,7 @@ def test_only_active_tunables_are_parameters(database: Database) -> None:
 
 
 def test_a_spoilt_copy_is_made_anew(database: Database) -> None:
-    log = database.study(STUDY, ENVIRONMENT)
+    log = open_study(database, STUDY, ENVIRONMENT)
     log.record(0, correct(0))
     name = publish(database, log.study_id)
     copy = load(database, name)
@@ -88,7 +89,7 @@ def test_a_spoilt_copy_is_made_anew(database: Database) -> None:
 
 
 def test_the_database_stays_tunebenchs(database: Database, url: str) -> None:
-    log = database.study(STUDY, ENVIRONMENT)
+    log = open_study(database, STUDY, ENVIRONMENT)
     log.record(0, failed(0, TrialStatus.COMPILE))
     publish(database, log.study_id)
     log.record(1, correct(1))
@@ -101,7 +102,7 @@ def test_the_database_stays_tunebenchs(database: Database, url: str) -> None:
 def test_studies_of_one_name_are_told_apart(database: Database) -> None:
     names = set()
     for seed in range(2):
-        log = database.study(replace(STUDY, seed=seed, kernel="k" * 600), ENVIRONMENT)
+        log = open_study(database, replace(STUDY, seed=seed, kernel="k" * 600), ENVIRONMENT)
         log.record(0, correct(0))
         names.add(publish(database, log.study_id))
     assert len(names) == 2
@@ -116,7 +117,7 @@ def test_a_study_that_is_not_there_is_refused(database: Database) -> None:
 def test_a_database_opened_for_reading_is_not_written(tmp_path: Path) -> None:
     file = tmp_path / "a{b}?c.db"
     with open_database(file) as database:
-        log = database.study(STUDY, ENVIRONMENT)
+        log = open_study(database, STUDY, ENVIRONMENT)
         log.record(0, correct(0))
     with open_database(file, read_only=True) as database, pytest.raises(DatabaseError, match="reading only"):
         publish(database, log.study_id)

@@ -12,6 +12,7 @@ from sample_results import A100, ENVIRONMENT, STUDY, build, comparison, correct,
 from sqlalchemy import delete, event, func, select, text
 
 from tunebench.db.connection.database import Database, open_database
+from tunebench.db.entries.study_log import open_study
 from tunebench.db.queries.trials import best, trials
 from tunebench.db.schema.tables import BuildRecord, TrialRecord
 from tunebench.db.upkeep.check import inspect_database, statistics
@@ -23,16 +24,16 @@ from tunebench.tuner.result import TrialStatus
 @pytest.fixture
 def filled(database: Database) -> Database:
     """Two kernels; the first has two sources and a comparison that its second trial won."""
-    log = database.study(STUDY, ENVIRONMENT)
+    log = open_study(database, STUDY, ENVIRONMENT)
     log.record(0, correct(0))
     log.record(1, correct(1, 2.0))
     log.record(2, failed(2, TrialStatus.CORRECTNESS))
     log.conclude(comparison(0))
     log.conclude(comparison(1))
-    other = database.study(replace(STUDY, source_digest="older"), ENVIRONMENT)
+    other = open_study(database, replace(STUDY, source_digest="older"), ENVIRONMENT)
     other.record(0, correct(0))
     other.record(1, failed(1, TrialStatus.COMPILE))
-    database.study(replace(STUDY, kernel="gemm", device=A100), ENVIRONMENT).record(0, correct(7))
+    open_study(database, replace(STUDY, kernel="gemm", device=A100), ENVIRONMENT).record(0, correct(7))
     return database
 
 
@@ -112,7 +113,7 @@ def test_a_pruning_that_fails_changes_nothing(filled: Database) -> None:
 
 def test_a_pruned_study_goes_on(filled: Database) -> None:
     prune(filled, Pruning(kernel="scalar_mul", source="source-1"), dry_run=False)
-    log = filled.study(STUDY, ENVIRONMENT)
+    log = open_study(filled, STUDY, ENVIRONMENT)
     assert [trial.number for trial in log.past()] == [0, 1]
     log.record(2, correct(3))
     with filled.reading() as connection:

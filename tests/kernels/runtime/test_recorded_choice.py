@@ -10,6 +10,7 @@ import pytest
 from sample_results import A100, ENVIRONMENT, H100, H200, PROBLEM, STUDY, configuration, correct
 
 from tunebench.db.connection.database import Database, open_database
+from tunebench.db.entries.study_log import open_study
 from tunebench.kernels.runtime.selection import Choice, Tier, choose_recorded, recorded_offers
 from tunebench.tuner.device import Device
 from tunebench.tuner.problem import Problem
@@ -36,7 +37,7 @@ def database(tmp_path: Path) -> Iterator[Database]:
 
 def study(database: Database, medians_ms: Sequence[float], description: StudyDescription = STUDY) -> None:
     """A study whose trials are correct and take these times."""
-    log = database.study(description, ENVIRONMENT)
+    log = open_study(database, description, ENVIRONMENT)
     for number, median_ms in enumerate(medians_ms):
         log.record(number, correct(number, median_ms))
 
@@ -49,7 +50,7 @@ def selected(
 
 
 def test_cold_caches_are_preferred_and_a_confirmed_result_to_both(database: Database) -> None:
-    log = database.study(STUDY, ENVIRONMENT)
+    log = open_study(database, STUDY, ENVIRONMENT)
     log.record(0, correct(0, 1.0, CacheRegime.WARM))
     log.record(1, correct(1, 2.0, CacheRegime.COLD))
     log.record(2, correct(2, 3.0, CacheRegime.COLD))

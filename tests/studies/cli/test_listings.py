@@ -15,6 +15,7 @@ from sample_results import A100, ENVIRONMENT, H200, STUDY, comparison, correct, 
 from typer.testing import CliRunner
 
 from tunebench.db.connection.database import open_database
+from tunebench.db.entries.study_log import open_study
 from tunebench.kernels.runtime.registry import kernel_names
 from tunebench.studies.cli import app
 from tunebench.studies.cli.completion import SAMPLERS as COMPLETED
@@ -35,14 +36,14 @@ def file(tmp_path: Path) -> Path:
     """Studies of two kernels: one whose best lost to the reference, and one that nothing was compared in."""
     file = tmp_path / "results.db"
     with open_database(file) as database:
-        log = database.study(replace(STUDY, kernel="mine", device=H200), ENVIRONMENT)
+        log = open_study(database, replace(STUDY, kernel="mine", device=H200), ENVIRONMENT)
         for number in range(4):
             log.record(number, correct(number, 6.0 + number))
         log.record(4, failed(4, TrialStatus.COMPILE, "error: \x1b[31mno"))
         log.conclude(comparison(1, over_reference=0.78))
-        other = database.study(replace(STUDY, kernel="other", device=A100, seed=3), ENVIRONMENT)
+        other = open_study(database, replace(STUDY, kernel="other", device=A100, seed=3), ENVIRONMENT)
         other.record(0, correct(0, 2.5))
-        database.study(replace(STUDY, kernel="other", seed=4), ENVIRONMENT).record(
+        open_study(database, replace(STUDY, kernel="other", seed=4), ENVIRONMENT).record(
             0, failed(5, TrialStatus.COMPILE, "no")
         )
     return file

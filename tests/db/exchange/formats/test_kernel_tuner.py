@@ -15,6 +15,7 @@ from tunebench.db.connection.database import Database, open_database
 from tunebench.db.entries.bulk import Added
 from tunebench.db.entries.entry import Entry
 from tunebench.db.entries.reader import StudyFilter, scan
+from tunebench.db.entries.study_log import open_study
 from tunebench.db.exchange.files import export_file, import_file
 from tunebench.db.exchange.formats import FORMATS, FormatName
 from tunebench.db.exchange.formats.base import FormatError
@@ -217,7 +218,7 @@ def test_every_status_survives_export_and_import(database: Database, tmp_path: P
 
 
 def test_a_tunable_that_does_not_matter_gets_its_first_value(database: Database, tmp_path: Path) -> None:
-    log = database.study(STUDY, ENVIRONMENT)
+    log = open_study(database, STUDY, ENVIRONMENT)
     done = correct(0)
     for number, values in enumerate(({"a": 1, "b": True}, {"a": 2}, {"a": 3, "b": 1})):
         log.record(
@@ -230,7 +231,7 @@ def test_a_tunable_that_does_not_matter_gets_its_first_value(database: Database,
 
 
 def test_a_tunable_with_a_name_of_the_format_is_refused(database: Database, tmp_path: Path) -> None:
-    log = database.study(STUDY, ENVIRONMENT)
+    log = open_study(database, STUDY, ENVIRONMENT)
     done = correct(0)
     log.record(0, TrialResult(Configuration({"time": 1}), done.status, done.build, done.verdict, done.measurement))
     with pytest.raises(FormatError, match="tunable 'time'"):

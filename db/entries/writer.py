@@ -1,11 +1,18 @@
-"""The rows that entries are made of, found by identity or added, many at a time."""
+"""The one way into the tables: the rows that entries are made of, found by identity or added, many at a time.
+
+What many results share (a device, a problem, a configuration, a build) is found by its identity or else created; two
+writers that create the same one at the same moment end up with the same row.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any, TypeAlias
 
-from sqlalchemy import Connection, Select, insert, select
+from sqlalchemy import Connection, Insert, bindparam, insert, select
+from sqlalchemy.dialects import postgresql, sqlite
 
 from tunebench.db.entries.entry import (
     BuildFacts,
@@ -16,9 +23,9 @@ from tunebench.db.entries.entry import (
     Origin,
     ProblemFacts,
     StudyFacts,
+    TrialFacts,
     VerdictFacts,
 )
-from tunebench.db.entries.rows import CONDITIONS, digest_of, digested_columns, unless_there
 from tunebench.db.schema.tables import (
     Base,
     BuildFiguresRecord,
@@ -34,86 +41,146 @@ from tunebench.db.schema.tables import (
     ProblemRecord,
     SpeedUpRecord,
     StudyRecord,
+    TrialRecord,
     VerdictRecord,
     VerdictStageRecord,
+    digest_of,
+    digested_columns,
 )
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.problem import Problem
+from tunebench.tuner.result import Conditions
 
 Values: TypeAlias = dict[str, Any]
 _Identity: TypeAlias = tuple[Any, ...]
 
+_CONDITIONS = tuple(one.name for one in fields(Conditions))
 _BUILD_IDENTITY = ("variant_digest", "compiler", "compiler_version", "code_sha256")
 _STUDY_WORDS = ("kernel", "source_digest", "space_digest", "compiler", "sampler", "seed")
 
 
-class PartWriter:
+@dataclass(frozen=True)
+class PlacedTrial:
+    """A trial with the numbers of its study and of its configuration, and its own number in the study."""
+
+    study_id: int
+    configuration_id: int
+    number: int
+    facts: TrialFacts
+
+
+class Writer:
     """Finds or adds the parts of entries inside a transaction that the caller began.
 
     Attributes:
         studies_added: how many studies were new.
+
+    Args:
+        environments: the numbers of those that are known to be there.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, environments: Mapping[Environment, int] | None = None) -> None:
         self.studies_added = 0
         self._connection = connection
         self._known: dict[tuple[str, _Identity], int] = {}
+        self._environments = dict(environments or {})
 
     def study(self, study: StudyFacts) -> int:
         """The number of a study."""
         identity = {
             "origin_id": self._origin(study.origin),
-            "problem_id": self._problem(study.problem),
-            "device_id": self._digested(DeviceRecord, study.device),
+            "problem_id": self.problem(study.problem),
+            "device_id": self.device(study.device),
         } | {name: getattr(study, name) for name in _STUDY_WORDS}
         number, created = self._find_or_add(StudyRecord, identity, _beginning(study))
         self.studies_added += created
         return number
 
+    def device(self, device: DeviceFacts) -> int:
+        """The number of a device."""
+        return self._digested(DeviceRecord, device)
+
     def environment(self, environment: Environment) -> int:
         """The number of an environment."""
-        return self._digested(EnvironmentRecord, environment)
+        if environment not in self._environments:
+            self._environments[environment] = self._digested(EnvironmentRecord, environment)
+        return self._environments[environment]
 
-    def configurations(self, keys: Sequence[str]) -> dict[str, int]:
+    def configurations(self, keys: Collection[str]) -> dict[str, int]:
         """The numbers of configurations by their keys."""
-        table, wanted = ConfigurationRecord, set(keys)
-        query = select(table.key, table.id)
-        found = self._numbers_of(query.where(table.key.in_(wanted)))
-        missing = sorted(wanted - found.keys())
+        wanted = sorted(set(keys))
+        found = self._numbers_of(_CONFIGURATIONS, {"keys": wanted})
+        missing = [{"key": key} for key in wanted if key not in found]
         if missing:
-            self._add_shared(table, [{"key": key} for key in missing])
-            found |= self._numbers_of(query.where(table.key.in_(missing)))
+            found |= self._numbers_of(self._adding(ConfigurationRecord, "key", "id"), missing)
+        if len(found) < len(wanted):
+            # Another writer was first.
+            found |= self._numbers_of(_CONFIGURATIONS, {"keys": wanted})
         return found
 
-    def builds(self, builds: Iterable[BuildFacts | None]) -> list[int | None]:
+    def add_trials(self, trials: Sequence[PlacedTrial]) -> None:
+        """Add trials with their builds, verdicts and measurements; their late refusals and comparisons apart."""
+        if not trials:
+            return
+        builds = self._builds([trial.facts.build for trial in trials])
+        verdicts = self._verdicts([trial.facts.verdict for trial in trials])
+        measurements = self._measurements([trial.facts.measurement for trial in trials])
+        rows = []
+        for trial, build_id, verdict_id, measurement_id in zip(trials, builds, verdicts, measurements, strict=True):
+            facts = trial.facts
+            measured = facts.measurement
+            rows.append(
+                {
+                    "study_id": trial.study_id,
+                    "number": trial.number,
+                    "configuration_id": trial.configuration_id,
+                    "environment_id": self.environment(facts.environment),
+                    "status": facts.status.value,
+                    "build_id": build_id,
+                    "build_cached": facts.build_cached,
+                    "verdict_id": verdict_id,
+                    "verdict_passed": facts.verdict.passed if facts.verdict else None,
+                    "measurement_id": measurement_id,
+                    "median_ms": measured.median_ms if measured else None,
+                    "regime": measured.regime.value if measured else None,
+                    "recorded_at": facts.recorded_at,
+                    "seconds": dict(facts.seconds),
+                    "message": facts.message,
+                }
+            )
+        self._connection.execute(_insert(TrialRecord), rows)
+
+    def _builds(self, listed: Sequence[BuildFacts | None]) -> list[int | None]:
         """The numbers of builds, in order. Of two with one identity the first one's log and seconds are kept."""
-        listed = list(builds)
         by_identity = {_build_identity(build): build for build in reversed(listed) if build is not None}
         known = self._known_builds(by_identity)
         missing = [build for identity, build in by_identity.items() if identity not in known]
         if missing:
             names = (*_BUILD_IDENTITY, "code_bytes", "log", "seconds")
-            self._add_shared(BuildRecord, [{name: getattr(build, name) for name in names} for build in missing])
-            known |= self._known_builds({_build_identity(build): build for build in missing})
+            creation = self._adding(BuildRecord, "id", *_BUILD_IDENTITY)
+            rows = [{name: getattr(build, name) for name in names} for build in missing]
+            created = {tuple(identity): number for number, *identity in self._connection.execute(creation, rows)}
             figures = [
-                {"build_id": known[_build_identity(build)], "entry_point": entry_point} | vars(one)
+                {"build_id": created[_build_identity(build)], "entry_point": entry_point} | vars(one)
                 for build in missing
+                if _build_identity(build) in created
                 for entry_point, one in build.figures.items()
             ]
             if figures:
-                self._add_shared(BuildFiguresRecord, figures)
+                self._connection.execute(_insert(BuildFiguresRecord), figures)
+            known |= created
+            if len(created) < len(missing):
+                # Another writer was first, and adds their figures.
+                known |= self._known_builds({_build_identity(build): build for build in missing})
         return [None if build is None else known[_build_identity(build)] for build in listed]
 
     def _known_builds(self, wanted: Mapping[_Identity, BuildFacts]) -> dict[_Identity, int]:
-        table = BuildRecord
-        columns = [getattr(table, name) for name in _BUILD_IDENTITY]
-        digests = {build.code_sha256 for build in wanted.values()}
-        query = select(table.id, *columns).where(table.code_sha256.in_(digests))
-        return {tuple(identity): number for number, *identity in self._connection.execute(query)} if wanted else {}
+        digests = sorted({build.code_sha256 for build in wanted.values()})
+        rows = self._connection.execute(_BUILDS, {"digests": digests}) if digests else ()
+        return {tuple(identity): number for number, *identity in rows}
 
-    def verdicts(self, verdicts: Iterable[VerdictFacts | None]) -> list[int | None]:
+    def _verdicts(self, listed: Sequence[VerdictFacts | None]) -> list[int | None]:
         """Add verdicts with their stages; their numbers, in order."""
-        listed = list(verdicts)
         rows = [{name: value for name, value in vars(one).items() if name != "stages"} for one in listed if one]
         numbers = self._add_all(VerdictRecord, rows, listed)
         stages = [
@@ -123,12 +190,11 @@ class PartWriter:
             for position, stage in enumerate(verdict.stages)
         ]
         if stages:
-            self._connection.execute(insert(VerdictStageRecord), stages)
+            self._connection.execute(_insert(VerdictStageRecord), stages)
         return numbers
 
-    def measurements(self, measurements: Iterable[MeasurementFacts | None]) -> list[int | None]:
+    def _measurements(self, listed: Sequence[MeasurementFacts | None]) -> list[int | None]:
         """Add measurements; their numbers, in order."""
-        listed = list(measurements)
         rows = [vars(one) | _samples(one.samples_ms) for one in listed if one is not None]
         return self._add_all(MeasurementRecord, rows, listed)
 
@@ -149,7 +215,7 @@ class PartWriter:
             "environment_id": self.environment(comparison.environment),
             "concluded_at": comparison.concluded_at,
             "missing_baselines": dict(comparison.missing_baselines) if comparison.missing_baselines else None,
-        } | {name: getattr(comparison, name) for name in CONDITIONS}
+        } | {name: getattr(comparison, name) for name in _CONDITIONS}
         created = insert(ComparisonRecord).returning(ComparisonRecord.id)
         owner = {"comparison_id": self._connection.execute(created, values).scalar_one()}
         contenders = [
@@ -159,26 +225,23 @@ class PartWriter:
         speed_ups = [owner | {"baseline": name} | vars(one) for name, one in comparison.speed_ups.items()]
         for table, rows in ((ContenderRecord, contenders), (SpeedUpRecord, speed_ups)):
             if rows:
-                self._connection.execute(insert(table), rows)
+                self._connection.execute(_insert(table), rows)
 
-    def _numbers_of(self, query: Select[str, int]) -> dict[str, int]:
-        return {key: number for key, number in self._connection.execute(query)}  # noqa: C416
+    def _numbers_of(self, statement: Any, values: Values | Sequence[Values]) -> dict[str, int]:
+        return {key: number for key, number in self._connection.execute(statement, values)}  # noqa: C416
 
     def _origin(self, origin: Origin) -> int:
         return self._find_or_add(OriginRecord, {"uid": origin.uid}, {"created_at": origin.created_at})[0]
 
-    def _problem(self, problem: ProblemFacts) -> int:
+    def problem(self, problem: ProblemFacts) -> int:
+        """The number of a problem."""
         key = Problem(problem.axes, problem.dtype, problem.options).key
         return self._find_or_add(ProblemRecord, {"key": key}, dict(vars(problem)))[0]
 
     def _digested(self, table: type[DeviceRecord | EnvironmentRecord], facts: DeviceFacts | Environment) -> int:
         """Digests are made here from the facts: one from outside could give a device another one's results."""
         parts = {name: getattr(facts, name) for name in digested_columns(table)}
-        known = self._known.get((table.__tablename__, tuple(parts.values())))
-        if known is None:
-            known = self._find_or_add(table, {"digest": digest_of(parts)}, parts)[0]
-            self._known[table.__tablename__, tuple(parts.values())] = known
-        return known
+        return self._find_or_add(table, {"digest": digest_of(table, facts)}, parts)[0]
 
     def _find_or_add(self, table: type[Base], identity: Values, rest: Values) -> tuple[int, bool]:
         """The number of the row of that identity, and whether it is new."""
@@ -196,17 +259,46 @@ class PartWriter:
         return int(number), created
 
     def _add_shared(self, table: type[Base], rows: Sequence[Values]) -> None:
-        """Add rows that another writer may be adding at this moment."""
-        self._connection.execute(unless_there(self._connection, table), list(rows))
+        self._connection.execute(self._adding(table), list(rows))
+
+    def _adding(self, table: type[Base], *returning: str) -> Insert:
+        return _insert_unless_there(self._connection.dialect.name, table, *returning)
 
     def _add_all(self, table: type[Base], rows: Sequence[Values], listed: Sequence[object]) -> list[int | None]:
         """Add a row for each thing that is there; the numbers in their order, None for what is not there."""
         numbers: Iterable[int] = ()
         if rows:
-            creation = insert(table).returning(table.__table__.c.id, sort_by_parameter_order=True)
-            numbers = self._connection.scalars(creation, rows)
+            numbers = self._connection.scalars(_insert_in_order(table), rows)
         given = iter(numbers)
         return [None if one is None else next(given) for one in listed]
+
+
+# Statements are put together once: that takes longer than running them.
+_CONFIGURATIONS = select(ConfigurationRecord.key, ConfigurationRecord.id).where(
+    ConfigurationRecord.key.in_(bindparam("keys", expanding=True))
+)
+_BUILDS = select(BuildRecord.id, *(getattr(BuildRecord, name) for name in _BUILD_IDENTITY)).where(
+    BuildRecord.code_sha256.in_(bindparam("digests", expanding=True))
+)
+
+
+@cache
+def _insert(table: type[Base]) -> Insert:
+    return insert(table)
+
+
+@cache
+def _insert_in_order(table: type[Base]) -> Insert:
+    """Its rows give their numbers, in order."""
+    return insert(table).returning(table.__table__.c.id, sort_by_parameter_order=True)
+
+
+@cache
+def _insert_unless_there(dialect: str, table: type[Base], *returning: str) -> Insert:
+    """Adding rows that another writer may be adding at this moment; on PostgreSQL writers do not wait."""
+    adding = sqlite.insert(table) if dialect == "sqlite" else postgresql.insert(table)
+    adding = adding.on_conflict_do_nothing()
+    return adding.returning(*(table.__table__.c[name] for name in returning)) if returning else adding
 
 
 def _beginning(study: StudyFacts) -> Values:

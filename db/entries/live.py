@@ -1,0 +1,220 @@
+"""What the engine makes as the parts of entries, and back."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import fields
+from datetime import datetime
+from typing import Any
+
+from tunebench.db.entries.entry import (
+    BuildFacts,
+    CarriedFacts,
+    ComparisonFacts,
+    ContenderFacts,
+    DeviceFacts,
+    LateRefusalFacts,
+    MeasurementFacts,
+    Origin,
+    ProblemFacts,
+    SpeedUpFacts,
+    StudyFacts,
+    TrialFacts,
+    VerdictFacts,
+)
+from tunebench.tuner.build import Build
+from tunebench.tuner.device import Device
+from tunebench.tuner.environment import Environment
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.result import (
+    CONTROL,
+    Baseline,
+    Comparison,
+    Conditions,
+    ErrorFigures,
+    Measurement,
+    Ratio,
+    Stage,
+    TrialResult,
+    Verdict,
+)
+from tunebench.tuner.search.warm_start import Carried
+from tunebench.tuner.space import Configuration
+from tunebench.tuner.study.history import StudyDescription
+from tunebench.tuner.timing.statistics import control_ratio
+
+_FIGURES = tuple(one.name for one in fields(ErrorFigures))
+_CONDITIONS = tuple(one.name for one in fields(Conditions))
+
+
+def study_facts(
+    description: StudyDescription, origin: Origin, begun_at: datetime, carried: Sequence[Carried]
+) -> StudyFacts:
+    """A study that begins now in the database of that origin."""
+    return StudyFacts(
+        origin=origin,
+        kernel=description.kernel,
+        source_digest=description.source_digest,
+        space_digest=description.space_digest,
+        problem=problem_facts(description.problem),
+        device=device_facts(description.device),
+        compiler=description.compiler,
+        sampler=description.sampler,
+        seed=description.seed,
+        begun_at=begun_at,
+        carried=tuple(CarriedFacts(dict(one.configuration), one.origin) for one in carried),
+    )
+
+
+def problem_facts(problem: Problem) -> ProblemFacts:
+    """A problem."""
+    return ProblemFacts(problem.dtype, dict(problem.axes), dict(problem.options))
+
+
+def device_facts(device: Device) -> DeviceFacts:
+    """A device, without the place where its card sits."""
+    return DeviceFacts(**{one.name: getattr(device, one.name) for one in fields(DeviceFacts)})
+
+
+def trial_facts(number: int, result: TrialResult, environment: Environment, recorded_at: datetime) -> TrialFacts:
+    """A trial of that number."""
+    build, verdict, measurement = result.build, result.verdict, result.measurement
+    return TrialFacts(
+        number=number,
+        configuration=dict(result.configuration),
+        environment=environment,
+        status=result.status,
+        build=None if build is None else _build_facts(build),
+        build_cached=None if build is None else build.cached,
+        verdict=None if verdict is None else _verdict_facts(verdict),
+        measurement=None if measurement is None else _measurement_facts(measurement),
+        recorded_at=recorded_at,
+        seconds=dict(result.seconds),
+        message=result.message,
+    )
+
+
+def late_refusal_facts(stage: Stage, recorded_at: datetime) -> LateRefusalFacts:
+    """A stage that refuses a trial after it was recorded."""
+    return LateRefusalFacts(stage.name, stage.seconds, stage.detail, recorded_at)
+
+
+def comparison_facts(comparison: Comparison, environment: Environment, concluded_at: datetime) -> ComparisonFacts:
+    """A comparison that ended just now."""
+    return ComparisonFacts(
+        environment=environment,
+        concluded_at=concluded_at,
+        contenders={
+            name: ContenderFacts(median_ms, comparison.samples_ms[name])
+            for name, median_ms in comparison.medians_ms.items()
+        },
+        speed_ups={
+            baseline.value: SpeedUpFacts(ratio.value, ratio.low, ratio.high, ratio.rounds, ratio.confidence)
+            for baseline, ratio in comparison.speedups.items()
+        },
+        missing_baselines={name.value: reason for name, reason in comparison.missing.items()} or None,
+        **vars(comparison.conditions),
+    )
+
+
+def _build_facts(build: Build) -> BuildFacts:
+    return BuildFacts(
+        variant_digest=build.variant_digest,
+        compiler=build.compiler,
+        compiler_version=build.compiler_version,
+        code_sha256=hashlib.sha256(build.code).hexdigest(),
+        code_bytes=len(build.code),
+        log=build.log,
+        seconds=build.seconds,
+        figures=dict(build.figures),
+    )
+
+
+def _verdict_facts(verdict: Verdict) -> VerdictFacts:
+    figures: dict[str, Any] = dict.fromkeys(_FIGURES) if verdict.errors is None else dict(vars(verdict.errors))
+    figures = {name: _unless_nan(value) for name, value in figures.items()}
+    tolerance = _unless_nan(verdict.tolerance)
+    return VerdictFacts(verdict.passed, verdict.reason, tolerance, stages=verdict.stages, **figures)
+
+
+def _unless_nan(value: float | None) -> float | None:
+    """What is not a number is not there."""
+    return None if value is None or math.isnan(value) else value
+
+
+def _measurement_facts(measurement: Measurement) -> MeasurementFacts:
+    values = dict(vars(measurement))
+    return MeasurementFacts(**vars(values.pop("conditions")), **values)
+
+
+def device_of(facts: DeviceFacts) -> Device:
+    """The device; its index is 0, since where a card sits is not recorded."""
+    return Device(index=0, **vars(facts))
+
+
+def verdict_of(facts: VerdictFacts) -> Verdict:
+    """The verdict; what is not there beside a number of untouched elements was not a number.
+
+    Raises:
+        ValueError: it contradicts itself.
+    """
+    figures = {name: getattr(facts, name) for name in _FIGURES}
+    for one in fields(ErrorFigures):
+        if figures[one.name] is None and one.type == "float":
+            figures[one.name] = math.nan
+    errors = None if facts.untouched is None else ErrorFigures(**figures)
+    tolerance = math.nan if facts.tolerance is None else facts.tolerance
+    return Verdict(facts.passed, facts.stages, tolerance, errors, facts.reason)
+
+
+def measurement_of(facts: MeasurementFacts) -> Measurement:
+    """The measurement."""
+    values = dict(vars(facts))
+    conditions = Conditions(**{name: values.pop(name) for name in _CONDITIONS})
+    return Measurement(**values, conditions=conditions)
+
+
+def result_of(facts: TrialFacts) -> TrialResult:
+    """What came of a trial as it stands now, its build apart.
+
+    Raises:
+        ValueError: it contradicts itself.
+    """
+    trial = facts.standing
+    return TrialResult(
+        Configuration(trial.configuration),
+        trial.status,
+        None,
+        None if trial.verdict is None else verdict_of(trial.verdict),
+        None if trial.measurement is None else measurement_of(trial.measurement),
+        trial.message,
+        trial.seconds,
+    )
+
+
+def ratio_of(facts: SpeedUpFacts) -> Ratio:
+    """The ratio."""
+    return Ratio(facts.ratio, facts.low, facts.high, facts.rounds, facts.confidence)
+
+
+def comparison_of(facts: ComparisonFacts, best: Configuration) -> Comparison:
+    """The comparison that a configuration has won.
+
+    Raises:
+        ValueError: a baseline is none.
+    """
+    samples_ms = {name: one.samples_ms for name, one in facts.contenders.items()}
+    found = {Baseline(name): ratio_of(one) for name, one in facts.speed_ups.items()}
+    # The second copy is one of the default configuration, where that took part, else of the reference.
+    pivot = next((name for name in (Baseline.DEFAULT, Baseline.REFERENCE) if name in samples_ms), None)
+    return Comparison(
+        best=best,
+        medians_ms={name: one.median_ms for name, one in facts.contenders.items()},
+        samples_ms=samples_ms,
+        speedups={baseline: found[baseline] for baseline in Baseline if baseline in found},
+        missing={Baseline(name): reason for name, reason in (facts.missing_baselines or {}).items()},
+        control=control_ratio(samples_ms, pivot) if pivot is not None and CONTROL in samples_ms else None,
+        conditions=Conditions(**{name: getattr(facts, name) for name in _CONDITIONS}),
+    )

@@ -1,0 +1,146 @@
+"""One study's trials in the database."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from sqlalchemy import Connection, select
+from sqlalchemy.exc import IntegrityError
+
+from tunebench.db.connection.database import Database
+from tunebench.db.connection.engine import first_line
+from tunebench.db.entries.decode import configuration_of, status_of
+from tunebench.db.entries.live import comparison_facts, late_refusal_facts, result_of, study_facts, trial_facts
+from tunebench.db.entries.reader import own_origin, read_trial
+from tunebench.db.entries.writer import PlacedTrial, Writer
+from tunebench.db.schema.tables import ConfigurationRecord, LateRefusalRecord, MeasurementRecord, TrialRecord
+from tunebench.tuner.environment import Environment
+from tunebench.tuner.errors import DatabaseError
+from tunebench.tuner.result import Comparison, Stage, TrialResult
+from tunebench.tuner.search.warm_start import Carried
+from tunebench.tuner.study.history import PastTrial, StudyDescription
+
+
+def open_study(
+    database: Database, description: StudyDescription, environment: Environment, carried: Sequence[Carried] = ()
+) -> StudyLog:
+    """The log of the study of that description: a new one, or the one of an earlier run.
+
+    Args:
+        environment: in force now; it goes with the trials that are recorded through this log.
+        carried: what a new study begins with from earlier ones.
+
+    Raises:
+        DatabaseError: the database cannot be written.
+    """
+    with database.writing() as connection:
+        writer = Writer(connection)
+        study_id = writer.study(study_facts(description, own_origin(connection), datetime.now(UTC), carried))
+        return StudyLog(database, study_id, environment, writer.environment(environment))
+
+
+class StudyLog:
+    """One study's trials in the database: a `tunebench.tuner.study.history.TrialLog`.
+
+    Attributes:
+        study_id: the study's number in this database.
+    """
+
+    def __init__(self, database: Database, study_id: int, environment: Environment, environment_id: int) -> None:
+        self.study_id = study_id
+        self._database = database
+        self._environment = environment
+        self._environment_id = environment_id
+
+    def past(self) -> Sequence[PastTrial]:
+        """The study's trials so far, by number.
+
+        Raises:
+            DatabaseError: the database cannot be read, or holds what tunebench does not write.
+        """
+        query = (
+            select(
+                TrialRecord.number,
+                ConfigurationRecord.key,
+                TrialRecord.status,
+                TrialRecord.median_ms,
+                MeasurementRecord.clock,
+                LateRefusalRecord.trial_id,
+            )
+            .join(ConfigurationRecord, ConfigurationRecord.id == TrialRecord.configuration_id)
+            .outerjoin(MeasurementRecord, MeasurementRecord.id == TrialRecord.measurement_id)
+            .outerjoin(LateRefusalRecord, LateRefusalRecord.trial_id == TrialRecord.id)
+            .where(TrialRecord.study_id == self.study_id)
+            .order_by(TrialRecord.number)
+        )
+        with self._database.reading() as connection:
+            return [_past(*row) for row in connection.execute(query)]
+
+    def result(self, number: int) -> TrialResult:
+        """What came of a trial of this study, its build apart.
+
+        Raises:
+            DatabaseError: the database cannot be read, or holds what tunebench does not write.
+        """
+        with self._database.reading() as connection:
+            return result_of(read_trial(connection, self._trial_id(connection, number), self._database.name)[1])
+
+    def record(self, number: int, result: TrialResult) -> None:
+        """Add a trial with its build, verdict and measurement, in one transaction.
+
+        Raises:
+            DatabaseError: the database cannot be written, or another process has recorded this number or configuration.
+        """
+        facts = trial_facts(number, result, self._environment, datetime.now(UTC))
+        key = result.configuration.key
+        with self._database.writing() as connection:
+            writer = self._writer(connection)
+            try:
+                writer.add_trials([PlacedTrial(self.study_id, writer.configurations([key])[key], number, facts)])
+            except IntegrityError as error:
+                raise DatabaseError(
+                    f"{self._database.name}: trial {number} of study {self.study_id} was refused "
+                    f"({first_line(error.orig)}): another process may be running the same study"
+                ) from error
+
+    def refuse(self, number: int, stage: Stage) -> None:
+        """Add a late refusal of a trial of this study, in one transaction; one that has one keeps it.
+
+        Raises:
+            DatabaseError: the database cannot be written, or refuses it.
+        """
+        refusal = late_refusal_facts(stage, datetime.now(UTC))
+        with self._database.writing() as connection:
+            self._writer(connection).add_late_refusals({self._trial_id(connection, number): refusal})
+
+    def conclude(self, comparison: Comparison) -> None:
+        """Add the comparison that ends the study, in one transaction; its best must be one of the study's trials.
+
+        Raises:
+            DatabaseError: the database cannot be written, or refuses the comparison.
+        """
+        facts = comparison_facts(comparison, self._environment, datetime.now(UTC))
+        key = comparison.best.key
+        with self._database.writing() as connection:
+            writer = self._writer(connection)
+            writer.add_comparison(self.study_id, writer.configurations([key])[key], facts)
+
+    def _writer(self, connection: Connection) -> Writer:
+        return Writer(connection, {self._environment: self._environment_id})
+
+    def _trial_id(self, connection: Connection, number: int) -> int:
+        wanted = select(TrialRecord.id).where(TrialRecord.study_id == self.study_id, TrialRecord.number == number)
+        return connection.execute(wanted).scalar_one()
+
+
+def _past(
+    number: int,
+    key: str,
+    status: str,
+    median_ms: float | None,
+    clock: str | None,
+    refused_late: int | None,
+) -> PastTrial:
+    trial = PastTrial(number, configuration_of(key), status_of(status), median_ms, clock)
+    return trial if refused_late is None else trial.refused()
