@@ -19,6 +19,9 @@ LARGEST_ROW = 64 << 20
 """Bytes or characters of one line or row of a file that is read in pieces: twice the longest text of a trial."""
 
 
+MOST_EMPTY_LINES = 1000
+"""Empty lines in a file that is read line by line, whose editor or shell may have left some."""
+
 _MOST_VALUES = 10_000_000
 """Values in a file that is read whole, which take one to two GB of memory while it is read."""
 

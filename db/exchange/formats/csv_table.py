@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 from tunebench.db.entries.entry import Entry
 from tunebench.db.entries.strict_json import EntryError
-from tunebench.db.exchange.formats.base import LARGEST_ROW, Format, FormatName, ImportOptions
+from tunebench.db.exchange.formats.base import LARGEST_ROW, MOST_EMPTY_LINES, Format, FormatName, ImportOptions
 from tunebench.db.exchange.formats.flat import Cell, Column, Kind, cells_of, columns, entry_from
 from tunebench.db.queries.data_frames import csv_text
 
@@ -39,11 +39,15 @@ class CsvFormat(Format):
             lines = _Lines(text)
             reader = csv.reader(lines, strict=True)
             try:
-                header = _header(next(reader, []))
+                header, empty = _header(next(reader, [])), 0
                 for cells in reader:
                     lines.row_ended()
                     if cells:
                         yield entry_from(_row(header, cells))
+                        continue
+                    empty += 1
+                    if empty > MOST_EMPTY_LINES:
+                        raise EntryError(f"more than {MOST_EMPTY_LINES} empty lines")
             except UnicodeDecodeError:
                 raise EntryError(f"line {reader.line_num + 1}: not UTF-8 text") from None
             except (EntryError, csv.Error) as error:

@@ -7,7 +7,7 @@ from typing import BinaryIO
 
 from tunebench.db.entries.entry import Entry, entry_of_json, json_of
 from tunebench.db.entries.strict_json import EntryError
-from tunebench.db.exchange.formats.base import LARGEST_ROW, Format, FormatName, ImportOptions
+from tunebench.db.exchange.formats.base import LARGEST_ROW, MOST_EMPTY_LINES, Format, FormatName, ImportOptions
 
 
 class JsonLinesFormat(Format):
@@ -27,7 +27,7 @@ class JsonLinesFormat(Format):
         Raises:
             EntryError: a line is not an entry; the message has its number.
         """
-        number = 0
+        number = empty = 0
         while line := stream.readline(LARGEST_ROW + 1):
             number += 1
             try:
@@ -35,5 +35,9 @@ class JsonLinesFormat(Format):
                     raise EntryError(f"longer than {LARGEST_ROW >> 20} MiB, which is the limit of a line")
                 if line.strip():
                     yield entry_of_json(line)
+                    continue
+                empty += 1
+                if empty > MOST_EMPTY_LINES:
+                    raise EntryError(f"more than {MOST_EMPTY_LINES} empty lines")
             except EntryError as error:
                 raise EntryError(f"line {number}: {error}") from None

@@ -17,6 +17,12 @@ from tunebench.tuner.errors import UserError
 _GROUP = 2_000
 """Rows at a time."""
 
+_LARGEST_GROUP = 1 << 30
+"""Bytes, unpacked, of a row group, of which the reader may have several columns in memory."""
+
+_LARGEST_PIECE = 256 << 20
+"""Bytes of text in the rows that are looked at together; a text that many rows share counts for each of them."""
+
 
 class ParquetFormat(Format):
     """The columns of CSV with their types; moments are UTC microseconds, missing values nulls."""
@@ -59,13 +65,20 @@ class ParquetFormat(Format):
             EntryError: not Parquet, or a row is not an entry; the message has its number from 1.
         """
         import pyarrow
+        import pyarrow.compute
         import pyarrow.parquet
 
         number = 0
         try:
-            file = pyarrow.parquet.ParquetFile(stream)
-            _require_schema(file.schema_arrow, _schema(pyarrow))
+            found = pyarrow.parquet.ParquetFile(stream).schema_arrow
+            _require_schema(found, _schema(pyarrow))
+            # What rows share is unpacked once, so that its size can be known before it is multiplied.
+            texts = [one.name for one in found if one.type == pyarrow.string()]
+            file = pyarrow.parquet.ParquetFile(stream, read_dictionary=texts)
+            _require_groups(file.metadata)
             for batch in file.iter_batches(_GROUP):
+                if _text_bytes(pyarrow.compute, batch) > _LARGEST_PIECE:
+                    raise EntryError(f"{_GROUP} rows from here have more than {_LARGEST_PIECE >> 20} MiB of text")
                 for row in batch.to_pylist():
                     number += 1
                     yield entry_from(row)
@@ -100,3 +113,21 @@ def _require_schema(found: Any, own: Any) -> None:
             raise EntryError(f"column {one.name} is of type {one.type!s:.60} instead of {types[one.name]}")
     if len(set(found.names)) != len(found.names):
         raise EntryError("a column stands twice")
+
+
+def _require_groups(metadata: Any) -> None:
+    """Refuse row groups that take too much memory, by what the file itself tells of them."""
+    for number in range(metadata.num_row_groups):
+        if metadata.row_group(number).total_byte_size > _LARGEST_GROUP:
+            raise EntryError(
+                f"row group {number} takes more than {_LARGEST_GROUP >> 20} MiB, which is the limit: write smaller ones"
+            )
+
+
+def _text_bytes(compute: Any, batch: Any) -> int:
+    """What the texts of a piece take when each row has its own."""
+    total = 0
+    for column in batch.columns:
+        if hasattr(column, "dictionary"):
+            total += compute.sum(compute.binary_length(column.dictionary).take(column.indices)).as_py() or 0
+    return total
