@@ -21,7 +21,7 @@ from sqlalchemy import Connection, func, select, tuple_
 from tunebench.db.connection.database import Database
 from tunebench.db.entries.entry import ComparisonFacts, Entry, Origin, StudyFacts, TrialFacts
 from tunebench.db.entries.writer import PlacedTrial, Writer
-from tunebench.db.schema.tables import ComparisonRecord, TrialRecord
+from tunebench.db.schema.tables import ComparisonTable, TrialTable
 from tunebench.tuner.space import Configuration
 
 _BATCH = 500
@@ -150,8 +150,8 @@ class _Batches:
     def _numbers(self, wanted: Sequence[tuple[int, int | None]]) -> Iterator[int]:
         """A number for each new trial: the one it had, or its study's next where that one is taken."""
         studies = {study_id for study_id, _ in wanted}
-        query = select(TrialRecord.study_id, TrialRecord.number).where(
-            TrialRecord.study_id.in_(studies), TrialRecord.number.in_({number for _, number in wanted} - {None})
+        query = select(TrialTable.study_id, TrialTable.number).where(
+            TrialTable.study_id.in_(studies), TrialTable.number.in_({number for _, number in wanted} - {None})
         )
         taken = {(study_id, number) for study_id, number in self._connection.execute(query)}
         # Numbers that trials of this batch had come first, so that a trial that gets a new one never takes theirs.
@@ -168,7 +168,7 @@ class _Batches:
     def _next_number(self, study_id: int) -> int:
         if study_id not in self._next_numbers:
             largest = self._connection.scalar(
-                select(func.max(TrialRecord.number)).where(TrialRecord.study_id == study_id)
+                select(func.max(TrialTable.number)).where(TrialTable.study_id == study_id)
             )
             self._next_numbers[study_id] = 0 if largest is None else largest + 1
         return self._next_numbers[study_id]
@@ -177,16 +177,16 @@ class _Batches:
         """Those of trials that have none yet; how many."""
         if not refused:
             return 0
-        place = tuple_(TrialRecord.study_id, TrialRecord.configuration_id)
+        place = tuple_(TrialTable.study_id, TrialTable.configuration_id)
         wanted = {(study_id, configuration_id): trial.late_refusal for study_id, configuration_id, trial in refused}
-        query = select(TrialRecord.id, TrialRecord.study_id, TrialRecord.configuration_id).where(place.in_(wanted))
+        query = select(TrialTable.id, TrialTable.study_id, TrialTable.configuration_id).where(place.in_(wanted))
         found = {number: wanted[study_id, tried] for number, study_id, tried in self._connection.execute(query)}
         return self._writer.add_late_refusals({number: one for number, one in found.items() if one is not None})
 
     def _add_comparisons(self, study_id: int, configuration_id: int, trial: TrialFacts) -> int:
         """Those that are not there yet; how many."""
-        query = select(ComparisonRecord.concluded_at).where(
-            ComparisonRecord.study_id == study_id, ComparisonRecord.configuration_id == configuration_id
+        query = select(ComparisonTable.concluded_at).where(
+            ComparisonTable.study_id == study_id, ComparisonTable.configuration_id == configuration_id
         )
         there = set(self._connection.scalars(query))
         new: dict[datetime, ComparisonFacts] = {
@@ -218,12 +218,12 @@ class _Places:
 
     def _load(self, studies: set[int]) -> None:
         query = select(
-            TrialRecord.study_id,
-            TrialRecord.configuration_id,
-            TrialRecord.recorded_at,
-            TrialRecord.status,
-            TrialRecord.median_ms,
-        ).where(TrialRecord.configuration_id.in_(self._configurations), TrialRecord.study_id.in_(studies))
+            TrialTable.study_id,
+            TrialTable.configuration_id,
+            TrialTable.recorded_at,
+            TrialTable.status,
+            TrialTable.median_ms,
+        ).where(TrialTable.configuration_id.in_(self._configurations), TrialTable.study_id.in_(studies))
         for study_id, configuration_id, recorded_at, status, median_ms in self._connection.execute(query):
             self._outcomes[study_id, configuration_id] = (recorded_at, status, median_ms)
         self._loaded |= studies

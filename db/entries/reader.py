@@ -32,22 +32,22 @@ from tunebench.db.entries.strict_json import EntryError
 from tunebench.db.schema.tables import (
     OWN_ORIGIN,
     Base,
-    BuildFiguresRecord,
-    BuildRecord,
-    ComparisonRecord,
-    ConfigurationRecord,
-    ContenderRecord,
-    DeviceRecord,
-    EnvironmentRecord,
-    LateRefusalRecord,
-    MeasurementRecord,
-    OriginRecord,
-    ProblemRecord,
-    SpeedUpRecord,
-    StudyRecord,
-    TrialRecord,
-    VerdictRecord,
-    VerdictStageRecord,
+    BuildFiguresTable,
+    BuildTable,
+    ComparisonTable,
+    ConfigurationTable,
+    ContenderTable,
+    DeviceTable,
+    EnvironmentTable,
+    LateRefusalTable,
+    MeasurementTable,
+    OriginTable,
+    ProblemTable,
+    SpeedUpTable,
+    StudyTable,
+    TrialTable,
+    VerdictStageTable,
+    VerdictTable,
 )
 from tunebench.tuner.build import KernelFigures
 from tunebench.tuner.environment import Environment
@@ -76,11 +76,11 @@ def matching_studies(database: Database, which: StudyFilter) -> list[int]:
         UserError: there is none.
         DatabaseError: the database cannot be read.
     """
-    query = select(StudyRecord.id).order_by(StudyRecord.id)
+    query = select(StudyTable.id).order_by(StudyTable.id)
     if which.kernel is not None:
-        query = query.where(StudyRecord.kernel == which.kernel)
+        query = query.where(StudyTable.kernel == which.kernel)
     if which.study_id is not None:
-        query = query.where(StudyRecord.id == which.study_id)
+        query = query.where(StudyTable.id == which.study_id)
     with database.reading() as connection:
         found = list(connection.scalars(query))
     if not found and which != StudyFilter():
@@ -96,11 +96,11 @@ def count_trials(database: Database, studies: Sequence[int] | None = None) -> in
     Raises:
         DatabaseError: the database cannot be read.
     """
-    query = select(func.count()).select_from(TrialRecord)
+    query = select(func.count()).select_from(TrialTable)
     with database.reading() as connection:
         if studies is None:
             return connection.scalar(query) or 0
-        return sum(connection.scalar(query.where(TrialRecord.study_id == study)) or 0 for study in studies)
+        return sum(connection.scalar(query.where(TrialTable.study_id == study)) or 0 for study in studies)
 
 
 def scan(database: Database, studies: Sequence[int] | None = None) -> Iterator[Entry]:
@@ -132,7 +132,7 @@ def read_trial(connection: Connection, trial_id: int, where: str) -> tuple[Study
         DatabaseError: it cannot be read, or holds what tunebench does not write.
     """
     with _believing_nothing(where):
-        rows = _rows(connection, select(*TrialRecord.__table__.columns).where(TrialRecord.id == trial_id))
+        rows = _rows(connection, select(*TrialTable.__table__.columns).where(TrialTable.id == trial_id))
         (entry,) = _Reader(connection).entries(rows)
     assert entry.trial is not None
     return entry.study, entry.trial
@@ -140,7 +140,7 @@ def read_trial(connection: Connection, trial_id: int, where: str) -> tuple[Study
 
 def own_origin(connection: Connection) -> Origin:
     """The origin of studies that begin in this database."""
-    own = connection.execute(select(OriginRecord.uid, OriginRecord.created_at).where(OriginRecord.id == OWN_ORIGIN))
+    own = connection.execute(select(OriginTable.uid, OriginTable.created_at).where(OriginTable.id == OWN_ORIGIN))
     return Origin(*own.one())
 
 
@@ -158,17 +158,17 @@ def _believing_nothing(where: str) -> Iterator[None]:
 
 def _pages(connection: Connection, studies: Sequence[int] | None) -> Iterator[list[Values]]:
     """Trials in pieces along the index by study and number."""
-    query = select(*TrialRecord.__table__.columns).limit(_PAGE)
-    by_number = TrialRecord.number
+    query = select(*TrialTable.__table__.columns).limit(_PAGE)
+    by_number = TrialTable.number
     if studies is None:
-        position = tuple_(TrialRecord.study_id, by_number)
+        position = tuple_(TrialTable.study_id, by_number)
         after = (-1, -1)
-        while page := _rows(connection, query.where(position > after).order_by(TrialRecord.study_id, by_number)):
+        while page := _rows(connection, query.where(position > after).order_by(TrialTable.study_id, by_number)):
             yield page
             after = (page[-1]["study_id"], page[-1]["number"])
         return
     for study in studies:
-        of_study, last = query.where(TrialRecord.study_id == study).order_by(by_number), -1
+        of_study, last = query.where(TrialTable.study_id == study).order_by(by_number), -1
         while page := _rows(connection, of_study.where(by_number > last)):
             yield page
             last = page[-1]["number"]
@@ -176,8 +176,8 @@ def _pages(connection: Connection, studies: Sequence[int] | None) -> Iterator[li
 
 def _without_trials(connection: Connection, studies: Sequence[int] | None) -> list[int]:
     chosen = None if studies is None else set(studies)
-    having = select(TrialRecord.study_id).where(TrialRecord.study_id == StudyRecord.id).exists()
-    found = connection.scalars(select(StudyRecord.id).where(~having).order_by(StudyRecord.id))
+    having = select(TrialTable.study_id).where(TrialTable.study_id == StudyTable.id).exists()
+    found = connection.scalars(select(StudyTable.id).where(~having).order_by(StudyTable.id))
     return [study for study in found if chosen is None or study in chosen]
 
 
@@ -202,12 +202,12 @@ class _Reader:
         self._environments: dict[int, Values] = {}
 
     def entries(self, page: list[Values]) -> Iterator[Entry]:
-        configurations = self._by_id(ConfigurationRecord, (row["configuration_id"] for row in page))
+        configurations = self._by_id(ConfigurationTable, (row["configuration_id"] for row in page))
         builds = self._builds({row["build_id"] for row in page} - {None})
         verdicts = self._verdicts({row["verdict_id"] for row in page} - {None})
-        measurements = self._by_id(MeasurementRecord, {row["measurement_id"] for row in page} - {None})
+        measurements = self._by_id(MeasurementTable, {row["measurement_id"] for row in page} - {None})
         comparisons = self._comparisons({row["study_id"] for row in page}, {row["configuration_id"] for row in page})
-        refusals = self._parts(LateRefusalRecord, "trial_id", [row["id"] for row in page])
+        refusals = self._parts(LateRefusalTable, "trial_id", [row["id"] for row in page])
         for row in page:
             trial = _only(row, _names(TrialFacts))
             trial["configuration"] = _configuration(configurations[row["configuration_id"]]["key"])
@@ -223,12 +223,12 @@ class _Reader:
     def study(self, study_id: int) -> Values:
         """A study with its origin, problem and device."""
         if study_id not in self._studies:
-            row = self._by_id(StudyRecord, [study_id])[study_id]
+            row = self._by_id(StudyTable, [study_id])[study_id]
             study = _only(row, _names(StudyFacts))
             for name, table, part in (
-                ("origin", OriginRecord, Origin),
-                ("problem", ProblemRecord, ProblemFacts),
-                ("device", DeviceRecord, DeviceFacts),
+                ("origin", OriginTable, Origin),
+                ("problem", ProblemTable, ProblemFacts),
+                ("device", DeviceTable, DeviceFacts),
             ):
                 number = row[f"{name}_id"]
                 study[name] = _only(self._by_id(table, [number])[number], _names(part))
@@ -237,13 +237,13 @@ class _Reader:
 
     def _environment(self, environment_id: int) -> Values:
         if environment_id not in self._environments:
-            row = self._by_id(EnvironmentRecord, [environment_id])[environment_id]
+            row = self._by_id(EnvironmentTable, [environment_id])[environment_id]
             self._environments[environment_id] = _only(row, _names(Environment))
         return self._environments[environment_id]
 
     def _builds(self, numbers: Collection[int]) -> _Rows:
-        rows = self._by_id(BuildRecord, numbers)
-        figures = self._parts(BuildFiguresRecord, "build_id", numbers)
+        rows = self._by_id(BuildTable, numbers)
+        figures = self._parts(BuildFiguresTable, "build_id", numbers)
         names = _names(KernelFigures)
         return {
             number: _only(row, _names(BuildFacts))
@@ -252,8 +252,8 @@ class _Reader:
         }
 
     def _verdicts(self, numbers: Collection[int]) -> _Rows:
-        rows = self._by_id(VerdictRecord, numbers)
-        stages = self._parts(VerdictStageRecord, "verdict_id", numbers)
+        rows = self._by_id(VerdictTable, numbers)
+        stages = self._parts(VerdictStageTable, "verdict_id", numbers)
         names = _names(Stage)
         return {
             number: _only(row, _names(VerdictFacts))
@@ -265,12 +265,12 @@ class _Reader:
         self, studies: Collection[int], configurations: Collection[int]
     ) -> dict[tuple[int, int], list[Values]]:
         """By study and configuration, oldest first. A study has few, so that all of its are looked at."""
-        query = select(*ComparisonRecord.__table__.columns).where(ComparisonRecord.study_id.in_(studies))
-        ordered = query.order_by(ComparisonRecord.concluded_at, ComparisonRecord.id)
+        query = select(*ComparisonTable.__table__.columns).where(ComparisonTable.study_id.in_(studies))
+        ordered = query.order_by(ComparisonTable.concluded_at, ComparisonTable.id)
         rows = [row for row in _rows(self._connection, ordered) if row["configuration_id"] in configurations]
         numbers = [row["id"] for row in rows]
-        contenders = self._parts(ContenderRecord, "comparison_id", numbers)
-        speed_ups = self._parts(SpeedUpRecord, "comparison_id", numbers)
+        contenders = self._parts(ContenderTable, "comparison_id", numbers)
+        speed_ups = self._parts(SpeedUpTable, "comparison_id", numbers)
         found = defaultdict(list)
         for row in rows:
             of_contenders, of_speed_ups = contenders[row["id"]], speed_ups[row["id"]]

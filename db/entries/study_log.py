@@ -14,7 +14,7 @@ from tunebench.db.entries.decode import configuration_of, status_of
 from tunebench.db.entries.live import comparison_facts, late_refusal_facts, result_of, study_facts, trial_facts
 from tunebench.db.entries.reader import own_origin, read_trial
 from tunebench.db.entries.writer import PlacedTrial, Writer
-from tunebench.db.schema.tables import ConfigurationRecord, LateRefusalRecord, MeasurementRecord, TrialRecord
+from tunebench.db.schema.tables import ConfigurationTable, LateRefusalTable, MeasurementTable, TrialTable
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.errors import DatabaseError
 from tunebench.tuner.result import Comparison, Stage, TrialResult
@@ -61,18 +61,18 @@ class StudyLog:
         """
         query = (
             select(
-                TrialRecord.number,
-                ConfigurationRecord.key,
-                TrialRecord.status,
-                TrialRecord.median_ms,
-                MeasurementRecord.clock,
-                LateRefusalRecord.trial_id,
+                TrialTable.number,
+                ConfigurationTable.key,
+                TrialTable.status,
+                TrialTable.median_ms,
+                MeasurementTable.clock,
+                LateRefusalTable.trial_id,
             )
-            .join(ConfigurationRecord, ConfigurationRecord.id == TrialRecord.configuration_id)
-            .outerjoin(MeasurementRecord, MeasurementRecord.id == TrialRecord.measurement_id)
-            .outerjoin(LateRefusalRecord, LateRefusalRecord.trial_id == TrialRecord.id)
-            .where(TrialRecord.study_id == self.study_id)
-            .order_by(TrialRecord.number)
+            .join(ConfigurationTable, ConfigurationTable.id == TrialTable.configuration_id)
+            .outerjoin(MeasurementTable, MeasurementTable.id == TrialTable.measurement_id)
+            .outerjoin(LateRefusalTable, LateRefusalTable.trial_id == TrialTable.id)
+            .where(TrialTable.study_id == self.study_id)
+            .order_by(TrialTable.number)
         )
         with self._database.reading() as connection:
             return [_past(*row) for row in connection.execute(query)]
@@ -130,7 +130,7 @@ class StudyLog:
         return Writer(connection, {self._environment: self._environment_id})
 
     def _trial_id(self, connection: Connection, number: int) -> int:
-        wanted = select(TrialRecord.id).where(TrialRecord.study_id == self.study_id, TrialRecord.number == number)
+        wanted = select(TrialTable.id).where(TrialTable.study_id == self.study_id, TrialTable.number == number)
         return connection.execute(wanted).scalar_one()
 
 

@@ -28,22 +28,22 @@ from tunebench.db.entries.entry import (
 )
 from tunebench.db.schema.tables import (
     Base,
-    BuildFiguresRecord,
-    BuildRecord,
-    ComparisonRecord,
-    ConfigurationRecord,
-    ContenderRecord,
-    DeviceRecord,
-    EnvironmentRecord,
-    LateRefusalRecord,
-    MeasurementRecord,
-    OriginRecord,
-    ProblemRecord,
-    SpeedUpRecord,
-    StudyRecord,
-    TrialRecord,
-    VerdictRecord,
-    VerdictStageRecord,
+    BuildFiguresTable,
+    BuildTable,
+    ComparisonTable,
+    ConfigurationTable,
+    ContenderTable,
+    DeviceTable,
+    EnvironmentTable,
+    LateRefusalTable,
+    MeasurementTable,
+    OriginTable,
+    ProblemTable,
+    SpeedUpTable,
+    StudyTable,
+    TrialTable,
+    VerdictStageTable,
+    VerdictTable,
     digest_of,
     digested_columns,
 )
@@ -92,18 +92,18 @@ class Writer:
             "problem_id": self.problem(study.problem),
             "device_id": self.device(study.device),
         } | {name: getattr(study, name) for name in _STUDY_WORDS}
-        number, created = self._find_or_add(StudyRecord, identity, _beginning(study))
+        number, created = self._find_or_add(StudyTable, identity, _beginning(study))
         self.studies_added += created
         return number
 
     def device(self, device: DeviceFacts) -> int:
         """The number of a device."""
-        return self._digested(DeviceRecord, device)
+        return self._digested(DeviceTable, device)
 
     def environment(self, environment: Environment) -> int:
         """The number of an environment."""
         if environment not in self._environments:
-            self._environments[environment] = self._digested(EnvironmentRecord, environment)
+            self._environments[environment] = self._digested(EnvironmentTable, environment)
         return self._environments[environment]
 
     def configurations(self, keys: Collection[str]) -> dict[str, int]:
@@ -112,7 +112,7 @@ class Writer:
         found = self._numbers_of(_CONFIGURATIONS, {"keys": wanted})
         missing = [{"key": key} for key in wanted if key not in found]
         if missing:
-            found |= self._numbers_of(self._adding(ConfigurationRecord, "key", "id"), missing)
+            found |= self._numbers_of(self._adding(ConfigurationTable, "key", "id"), missing)
         if len(found) < len(wanted):
             # Another writer was first.
             found |= self._numbers_of(_CONFIGURATIONS, {"keys": wanted})
@@ -148,7 +148,7 @@ class Writer:
                     "message": facts.message,
                 }
             )
-        self._connection.execute(_insert(TrialRecord), rows)
+        self._connection.execute(_insert(TrialTable), rows)
 
     def _builds(self, listed: Sequence[BuildFacts | None]) -> list[int | None]:
         """The numbers of builds, in order. Of two with one identity the first one's log and seconds are kept."""
@@ -157,7 +157,7 @@ class Writer:
         missing = [build for identity, build in by_identity.items() if identity not in known]
         if missing:
             names = (*_BUILD_IDENTITY, "code_bytes", "log", "seconds")
-            creation = self._adding(BuildRecord, "id", *_BUILD_IDENTITY)
+            creation = self._adding(BuildTable, "id", *_BUILD_IDENTITY)
             rows = [{name: getattr(build, name) for name in names} for build in missing]
             created = {tuple(identity): number for number, *identity in self._connection.execute(creation, rows)}
             figures = [
@@ -167,7 +167,7 @@ class Writer:
                 for entry_point, one in build.figures.items()
             ]
             if figures:
-                self._connection.execute(_insert(BuildFiguresRecord), figures)
+                self._connection.execute(_insert(BuildFiguresTable), figures)
             known |= created
             if len(created) < len(missing):
                 # Another writer was first, and adds their figures.
@@ -182,7 +182,7 @@ class Writer:
     def _verdicts(self, listed: Sequence[VerdictFacts | None]) -> list[int | None]:
         """Add verdicts with their stages; their numbers, in order."""
         rows = [{name: value for name, value in vars(one).items() if name != "stages"} for one in listed if one]
-        numbers = self._add_all(VerdictRecord, rows, listed)
+        numbers = self._add_all(VerdictTable, rows, listed)
         stages = [
             {"verdict_id": number, "position": position} | vars(stage)
             for number, verdict in zip(numbers, listed, strict=True)
@@ -190,17 +190,17 @@ class Writer:
             for position, stage in enumerate(verdict.stages)
         ]
         if stages:
-            self._connection.execute(_insert(VerdictStageRecord), stages)
+            self._connection.execute(_insert(VerdictStageTable), stages)
         return numbers
 
     def _measurements(self, listed: Sequence[MeasurementFacts | None]) -> list[int | None]:
         """Add measurements; their numbers, in order."""
         rows = [vars(one) | _samples(one.samples_ms) for one in listed if one is not None]
-        return self._add_all(MeasurementRecord, rows, listed)
+        return self._add_all(MeasurementTable, rows, listed)
 
     def add_late_refusals(self, refusals: Mapping[int, LateRefusalFacts]) -> int:
         """Add the late refusals of trials by their numbers, unless they have one; how many."""
-        table = LateRefusalRecord
+        table = LateRefusalTable
         there = set(self._connection.scalars(select(table.trial_id).where(table.trial_id.in_(refusals))))
         rows = [{"trial_id": number} | vars(one) for number, one in refusals.items() if number not in there]
         if rows:
@@ -216,14 +216,14 @@ class Writer:
             "concluded_at": comparison.concluded_at,
             "missing_baselines": dict(comparison.missing_baselines) if comparison.missing_baselines else None,
         } | {name: getattr(comparison, name) for name in _CONDITIONS}
-        created = insert(ComparisonRecord).returning(ComparisonRecord.id)
+        created = insert(ComparisonTable).returning(ComparisonTable.id)
         owner = {"comparison_id": self._connection.execute(created, values).scalar_one()}
         contenders = [
             owner | {"name": name, "median_ms": one.median_ms} | _samples(one.samples_ms)
             for name, one in comparison.contenders.items()
         ]
         speed_ups = [owner | {"baseline": name} | vars(one) for name, one in comparison.speed_ups.items()]
-        for table, rows in ((ContenderRecord, contenders), (SpeedUpRecord, speed_ups)):
+        for table, rows in ((ContenderTable, contenders), (SpeedUpTable, speed_ups)):
             if rows:
                 self._connection.execute(_insert(table), rows)
 
@@ -231,14 +231,14 @@ class Writer:
         return {key: number for key, number in self._connection.execute(statement, values)}  # noqa: C416
 
     def _origin(self, origin: Origin) -> int:
-        return self._find_or_add(OriginRecord, {"uid": origin.uid}, {"created_at": origin.created_at})[0]
+        return self._find_or_add(OriginTable, {"uid": origin.uid}, {"created_at": origin.created_at})[0]
 
     def problem(self, problem: ProblemFacts) -> int:
         """The number of a problem."""
         key = Problem(problem.axes, problem.dtype, problem.options).key
-        return self._find_or_add(ProblemRecord, {"key": key}, dict(vars(problem)))[0]
+        return self._find_or_add(ProblemTable, {"key": key}, dict(vars(problem)))[0]
 
-    def _digested(self, table: type[DeviceRecord | EnvironmentRecord], facts: DeviceFacts | Environment) -> int:
+    def _digested(self, table: type[DeviceTable | EnvironmentTable], facts: DeviceFacts | Environment) -> int:
         """Digests are made here from the facts: one from outside could give a device another one's results."""
         parts = {name: getattr(facts, name) for name in digested_columns(table)}
         return self._find_or_add(table, {"digest": digest_of(table, facts)}, parts)[0]
@@ -274,11 +274,11 @@ class Writer:
 
 
 # Statements are put together once: that takes longer than running them.
-_CONFIGURATIONS = select(ConfigurationRecord.key, ConfigurationRecord.id).where(
-    ConfigurationRecord.key.in_(bindparam("keys", expanding=True))
+_CONFIGURATIONS = select(ConfigurationTable.key, ConfigurationTable.id).where(
+    ConfigurationTable.key.in_(bindparam("keys", expanding=True))
 )
-_BUILDS = select(BuildRecord.id, *(getattr(BuildRecord, name) for name in _BUILD_IDENTITY)).where(
-    BuildRecord.code_sha256.in_(bindparam("digests", expanding=True))
+_BUILDS = select(BuildTable.id, *(getattr(BuildTable, name) for name in _BUILD_IDENTITY)).where(
+    BuildTable.code_sha256.in_(bindparam("digests", expanding=True))
 )
 
 

@@ -15,7 +15,7 @@ from tunebench.db.entries.live import comparison_of, device_of, measurement_of, 
 from tunebench.db.entries.reader import read_trial
 from tunebench.db.queries.rows import TrialRow
 from tunebench.db.queries.statements import everything_about, fields_of
-from tunebench.db.schema.tables import TrialRecord
+from tunebench.db.schema.tables import TrialTable
 from tunebench.tuner.device import Device
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.errors import DatabaseError, UserError
@@ -71,7 +71,7 @@ def trial_details(database: Database, trial_id: int) -> TrialDetails:
     """
     with database.reading() as connection:
         # A number beyond 64 bits is no trial's; asked for as it is, it would be an error of the driver's.
-        wanted = select(TrialRecord.id).where(TrialRecord.id == trial_id)
+        wanted = select(TrialTable.id).where(TrialTable.id == trial_id)
         if not 0 < trial_id < 2**63 or connection.scalar(wanted) is None:
             raise UserError(f"{database.name} has no trial {trial_id}: 'tunebench trials' lists those that there are")
         study, trial = read_trial(connection, trial_id, database.name)

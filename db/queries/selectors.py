@@ -14,11 +14,11 @@ from tunebench.db.queries.statements import everything_about, fields_of, study_c
 from tunebench.db.queries.trials import BestRow, best
 from tunebench.db.schema.tables import (
     ENVIRONMENT_COLUMNS,
-    DeviceRecord,
-    EnvironmentRecord,
-    ProblemRecord,
-    StudyRecord,
-    TrialRecord,
+    DeviceTable,
+    EnvironmentTable,
+    ProblemTable,
+    StudyTable,
+    TrialTable,
 )
 from tunebench.db.schema.views import winners
 from tunebench.tuner.errors import UnknownNameError, UserError
@@ -76,9 +76,9 @@ def select_best(database: Database, selector: Selector, *, kernel: str | None = 
     with database.reading() as connection:
         sources = _sources(connection, wanted["source"]) if "source" in wanted else None
         for name, column in (
-            ("device", DeviceRecord.name),
-            ("architecture", DeviceRecord.architecture),
-            ("compiler", StudyRecord.compiler),
+            ("device", DeviceTable.name),
+            ("architecture", DeviceTable.architecture),
+            ("compiler", StudyTable.compiler),
         ):
             if name in wanted:
                 _require_known(name, wanted[name], connection.scalars(select(column).distinct()))
@@ -100,7 +100,7 @@ def _require_known(name: str, value: str, known: Iterable[str | None]) -> None:
 
 def _sources(connection: Connection, start: str) -> list[str]:
     """The source that a beginning of its digest names."""
-    digests = connection.scalars(select(StudyRecord.source_digest).distinct()).all()
+    digests = connection.scalars(select(StudyTable.source_digest).distinct()).all()
     found = [digest for digest in digests if digest.startswith(start)]
     if not found:
         raise UnknownNameError("source", start, (digest[:12] for digest in digests))
@@ -112,7 +112,7 @@ def _environments(connection: Connection, wanted: Mapping[str, str]) -> list[int
     names = [name for name in wanted if name in ENVIRONMENT_COLUMNS]
     if not names:
         return None
-    rows = connection.execute(select(EnvironmentRecord.id, *(ENVIRONMENT_COLUMNS[name] for name in names))).all()
+    rows = connection.execute(select(EnvironmentTable.id, *(ENVIRONMENT_COLUMNS[name] for name in names))).all()
     for place, name in enumerate(names, 1):
         if not any(_is_version(row[place], wanted[name]) for row in rows):
             raise UnknownNameError(name, wanted[name], {str(row[place]) for row in rows})
@@ -146,7 +146,7 @@ def _best_within(
         device_columns={"name": wanted.get("device"), "architecture": wanted.get("architecture")},
     )
     if sources is not None:
-        conditions.append(StudyRecord.source_digest.in_(sources))
-    ordering = (StudyRecord.kernel, ProblemRecord.key, TrialRecord.id)
+        conditions.append(StudyTable.source_digest.in_(sources))
+    ordering = (StudyTable.kernel, ProblemTable.key, TrialTable.id)
     query = everything_about(winners(conditions, environments)).order_by(*ordering)
     return [BestRow(**fields_of(row, {})) for row in connection.execute(query)]

@@ -26,14 +26,14 @@ from sqlalchemy import (
 
 from tunebench.db.entries.decode import configuration_of, problem_of, regime_of, status_of
 from tunebench.db.schema.tables import (
-    ComparisonRecord,
-    ConfigurationRecord,
-    DeviceRecord,
-    LateRefusalRecord,
-    MeasurementRecord,
-    ProblemRecord,
-    StudyRecord,
-    TrialRecord,
+    ComparisonTable,
+    ConfigurationTable,
+    DeviceTable,
+    LateRefusalTable,
+    MeasurementTable,
+    ProblemTable,
+    StudyTable,
+    TrialTable,
 )
 from tunebench.db.schema.views import (
     MESSAGE,
@@ -69,10 +69,10 @@ def study_conditions(
     Args:
         study_columns, problem_columns, device_columns: None for a column whose value does not matter.
     """
-    conditions = _equal(StudyRecord, study_columns)
+    conditions = _equal(StudyTable, study_columns)
     for table, reference, columns in (
-        (ProblemRecord, StudyRecord.problem_id, problem_columns),
-        (DeviceRecord, StudyRecord.device_id, device_columns),
+        (ProblemTable, StudyTable.problem_id, problem_columns),
+        (DeviceTable, StudyTable.device_id, device_columns),
     ):
         if parts := _equal(table, columns):
             conditions.append(reference.in_(select(table.id).where(*parts)))
@@ -88,13 +88,13 @@ def with_status(connection: Connection, statuses: Collection[TrialStatus]) -> Co
 
     Where nothing was refused late, as nearly always, that is how they were recorded, which an index serves.
     """
-    recorded = TrialRecord.status.in_([status.value for status in statuses])
-    late = select(LateRefusalRecord.trial_id)
+    recorded = TrialTable.status.in_([status.value for status in statuses])
+    late = select(LateRefusalTable.trial_id)
     changed = {TrialStatus.CORRECT, TrialStatus.CORRECTNESS} & set(statuses)
     if len(changed) != 1 or connection.scalar(late.limit(1)) is None:
         return recorded
     if TrialStatus.CORRECTNESS in changed:
-        return or_(recorded, TrialRecord.id.in_(late))
+        return or_(recorded, TrialTable.id.in_(late))
     return and_(recorded, STANDS)
 
 
@@ -103,11 +103,11 @@ def unless_many(connection: Connection, condition: Condition) -> Condition:
 
     Few are looked up by the condition's own index; many are met soon enough on the way through the newest.
     """
-    some = select(literal(1)).select_from(TrialRecord).where(condition).limit(_FEW + 1)
+    some = select(literal(1)).select_from(TrialTable).where(condition).limit(_FEW + 1)
     if (connection.scalar(select(func.count()).select_from(some.subquery())) or 0) > _FEW:
         return condition
     # An expression that no index serves, and a sub-select that its own index does.
-    return TrialRecord.id.in_(select(TrialRecord.id).where(condition).correlate(None))
+    return TrialTable.id.in_(select(TrialTable.id).where(condition).correlate(None))
 
 
 def of_many(connection: Connection, studies: AnySelect) -> Condition:
@@ -115,11 +115,11 @@ def of_many(connection: Connection, studies: AnySelect) -> Condition:
 
     Few are found by study and sorted; of many, a walk through all in that order soon meets enough.
     """
-    condition = TrialRecord.study_id.in_(studies)
-    some = select(literal(1)).select_from(TrialRecord).where(condition, RECORDED_CORRECT).limit(_FEW + 1)
+    condition = TrialTable.study_id.in_(studies)
+    some = select(literal(1)).select_from(TrialTable).where(condition, RECORDED_CORRECT).limit(_FEW + 1)
     if (connection.scalar(select(func.count()).select_from(some.subquery())) or 0) > _FEW:
         # An expression that the index by study does not serve.
-        return (TrialRecord.study_id + 0).in_(studies)
+        return (TrialTable.study_id + 0).in_(studies)
     return condition
 
 
@@ -130,7 +130,7 @@ def with_values(connection: Connection, values: Mapping[str, Value | Collection[
     comma or the closing brace; inside a text value its quotes would be escaped.
     """
     position = func.instr if connection.dialect.name == "sqlite" else func.strpos
-    key = ConfigurationRecord.key
+    key = ConfigurationTable.key
     found = [
         or_(
             false(),
@@ -138,42 +138,42 @@ def with_values(connection: Connection, values: Mapping[str, Value | Collection[
         )
         for name, legal in ((name, [one] if isinstance(one, Value) else one) for name, one in values.items())
     ]
-    return TrialRecord.configuration_id.in_(select(ConfigurationRecord.id).where(*found))
+    return TrialTable.configuration_id.in_(select(ConfigurationTable.id).where(*found))
 
 
 def everything_about(picked: CTE) -> AnySelect:
     """All that a `TrialRow` says of the trials in `picked.trial_id`."""
     query = (
         select(
-            TrialRecord.id,
-            TrialRecord.study_id,
-            TrialRecord.number,
-            StudyRecord.kernel,
-            StudyRecord.source_digest,
-            ProblemRecord.key.label("problem_key"),
-            ProblemRecord.dtype,
-            ProblemRecord.axes,
-            ProblemRecord.options,
-            DeviceRecord.name.label("device_name"),
-            DeviceRecord.uuid.label("device_uuid"),
-            DeviceRecord.architecture,
-            StudyRecord.compiler,
-            StudyRecord.sampler,
-            StudyRecord.seed,
+            TrialTable.id,
+            TrialTable.study_id,
+            TrialTable.number,
+            StudyTable.kernel,
+            StudyTable.source_digest,
+            ProblemTable.key.label("problem_key"),
+            ProblemTable.dtype,
+            ProblemTable.axes,
+            ProblemTable.options,
+            DeviceTable.name.label("device_name"),
+            DeviceTable.uuid.label("device_uuid"),
+            DeviceTable.architecture,
+            StudyTable.compiler,
+            StudyTable.sampler,
+            StudyTable.seed,
             STATUS.label("status"),
-            ConfigurationRecord.key.label("configuration_key"),
-            MeasurementRecord.median_ms,
-            MeasurementRecord.low_ms,
-            MeasurementRecord.high_ms,
-            MeasurementRecord.regime,
-            TrialRecord.recorded_at,
+            ConfigurationTable.key.label("configuration_key"),
+            MeasurementTable.median_ms,
+            MeasurementTable.low_ms,
+            MeasurementTable.high_ms,
+            MeasurementTable.regime,
+            TrialTable.recorded_at,
             MESSAGE.label("message"),
-            ComparisonRecord.concluded_at,
+            ComparisonTable.concluded_at,
             WINNER.median_ms.label("confirmed_ms"),
             *(column for baseline in Baseline for column in _ratio_columns(baseline)),
         )
         .select_from(picked)
-        .join(TrialRecord, TrialRecord.id == picked.c.trial_id)
+        .join(TrialTable, TrialTable.id == picked.c.trial_id)
     )
     return with_parts(query)
 

@@ -13,15 +13,15 @@ from sqlalchemy import and_, func, select
 from tunebench.db.connection.database import Database
 from tunebench.db.entries.decode import configuration_of, problem_of, reasons_of
 from tunebench.db.schema.tables import (
-    ComparisonRecord,
-    ConfigurationRecord,
-    ContenderRecord,
-    DeviceRecord,
-    EnvironmentRecord,
-    ProblemRecord,
-    SpeedUpRecord,
-    StudyRecord,
-    TrialRecord,
+    ComparisonTable,
+    ConfigurationTable,
+    ContenderTable,
+    DeviceTable,
+    EnvironmentTable,
+    ProblemTable,
+    SpeedUpTable,
+    StudyTable,
+    TrialTable,
 )
 from tunebench.db.schema.views import CORRECT
 from tunebench.tuner.device import Device, DeviceKind
@@ -117,25 +117,25 @@ def studies(
         DatabaseError: the database cannot be read, or holds what tunebench does not write.
     """
     counted = select(
-        TrialRecord.study_id, func.count().label("trials"), func.max(TrialRecord.recorded_at).label("last_at")
-    ).group_by(TrialRecord.study_id)
+        TrialTable.study_id, func.count().label("trials"), func.max(TrialTable.recorded_at).label("last_at")
+    ).group_by(TrialTable.study_id)
     if study_ids is not None:
-        counted = counted.where(TrialRecord.study_id.in_(study_ids))
+        counted = counted.where(TrialTable.study_id.in_(study_ids))
     of_study = counted.subquery()
     columns = [
         column.label(f"{prefix}_{column.name}")
-        for prefix, table in (("study", StudyRecord), ("problem", ProblemRecord), ("device", DeviceRecord))
+        for prefix, table in (("study", StudyTable), ("problem", ProblemTable), ("device", DeviceTable))
         for column in table.__table__.columns
     ]
     query = (
         select(*columns, of_study.c.trials, of_study.c.last_at)
-        .join(of_study, of_study.c.study_id == StudyRecord.id)
-        .join(ProblemRecord, ProblemRecord.id == StudyRecord.problem_id)
-        .join(DeviceRecord, DeviceRecord.id == StudyRecord.device_id)
-        .order_by(StudyRecord.kernel, ProblemRecord.key, DeviceRecord.name, of_study.c.last_at.desc())
+        .join(of_study, of_study.c.study_id == StudyTable.id)
+        .join(ProblemTable, ProblemTable.id == StudyTable.problem_id)
+        .join(DeviceTable, DeviceTable.id == StudyTable.device_id)
+        .order_by(StudyTable.kernel, ProblemTable.key, DeviceTable.name, of_study.c.last_at.desc())
     )
     if kernels is not None:
-        query = query.where(StudyRecord.kernel.in_(kernels))
+        query = query.where(StudyTable.kernel.in_(kernels))
     with database.reading() as connection:
         return [_study(row) for row in connection.execute(query)]
 
@@ -148,21 +148,21 @@ def newest_comparison(database: Database, study_id: int) -> ComparisonRow | None
     """
     newest = (
         select(
-            ComparisonRecord.id,
-            ComparisonRecord.concluded_at,
-            ComparisonRecord.missing_baselines,
-            ConfigurationRecord.key,
+            ComparisonTable.id,
+            ComparisonTable.concluded_at,
+            ComparisonTable.missing_baselines,
+            ConfigurationTable.key,
         )
-        .join(ConfigurationRecord, ConfigurationRecord.id == ComparisonRecord.configuration_id)
+        .join(ConfigurationTable, ConfigurationTable.id == ComparisonTable.configuration_id)
         .join(
-            TrialRecord,
+            TrialTable,
             and_(
-                TrialRecord.study_id == ComparisonRecord.study_id,
-                TrialRecord.configuration_id == ComparisonRecord.configuration_id,
+                TrialTable.study_id == ComparisonTable.study_id,
+                TrialTable.configuration_id == ComparisonTable.configuration_id,
             ),
         )
-        .where(ComparisonRecord.study_id == study_id, CORRECT)
-        .order_by(ComparisonRecord.concluded_at.desc(), ComparisonRecord.id.desc())
+        .where(ComparisonTable.study_id == study_id, CORRECT)
+        .order_by(ComparisonTable.concluded_at.desc(), ComparisonTable.id.desc())
         .limit(1)
     )
     with database.reading() as connection:
@@ -170,15 +170,15 @@ def newest_comparison(database: Database, study_id: int) -> ComparisonRow | None
         if found is None:
             return None
         contenders = connection.execute(
-            select(ContenderRecord.name, ContenderRecord.median_ms, ContenderRecord.samples_ms)
-            .where(ContenderRecord.comparison_id == found.id)
-            .order_by(ContenderRecord.name)
+            select(ContenderTable.name, ContenderTable.median_ms, ContenderTable.samples_ms)
+            .where(ContenderTable.comparison_id == found.id)
+            .order_by(ContenderTable.name)
         ).all()
-        ratio = (SpeedUpRecord.ratio, SpeedUpRecord.low, SpeedUpRecord.high)
+        ratio = (SpeedUpTable.ratio, SpeedUpTable.low, SpeedUpTable.high)
         ratios = connection.execute(
-            select(SpeedUpRecord.baseline, *ratio, SpeedUpRecord.rounds, SpeedUpRecord.confidence)
-            .where(SpeedUpRecord.comparison_id == found.id)
-            .order_by(SpeedUpRecord.baseline)
+            select(SpeedUpTable.baseline, *ratio, SpeedUpTable.rounds, SpeedUpTable.confidence)
+            .where(SpeedUpTable.comparison_id == found.id)
+            .order_by(SpeedUpTable.baseline)
         ).all()
     return ComparisonRow(
         configuration=configuration_of(found.key),
@@ -197,18 +197,18 @@ def environments(database: Database, study_id: int) -> list[EnvironmentRow]:
     """
     of_study = (
         select(
-            TrialRecord.environment_id,
+            TrialTable.environment_id,
             func.count().label("trials"),
-            func.min(TrialRecord.recorded_at).label("first_at"),
-            func.max(TrialRecord.recorded_at).label("last_at"),
+            func.min(TrialTable.recorded_at).label("first_at"),
+            func.max(TrialTable.recorded_at).label("last_at"),
         )
-        .where(TrialRecord.study_id == study_id)
-        .group_by(TrialRecord.environment_id)
+        .where(TrialTable.study_id == study_id)
+        .group_by(TrialTable.environment_id)
         .subquery()
     )
     query = (
-        select(*EnvironmentRecord.__table__.columns, of_study.c.trials, of_study.c.first_at, of_study.c.last_at)
-        .join(of_study, of_study.c.environment_id == EnvironmentRecord.id)
+        select(*EnvironmentTable.__table__.columns, of_study.c.trials, of_study.c.first_at, of_study.c.last_at)
+        .join(of_study, of_study.c.environment_id == EnvironmentTable.id)
         .order_by(of_study.c.first_at)
     )
     with database.reading() as connection:

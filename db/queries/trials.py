@@ -20,7 +20,7 @@ from tunebench.db.queries.statements import (
     with_status,
     with_values,
 )
-from tunebench.db.schema.tables import DeviceRecord, MeasurementRecord, ProblemRecord, StudyRecord, TrialRecord
+from tunebench.db.schema.tables import DeviceTable, MeasurementTable, ProblemTable, StudyTable, TrialTable
 from tunebench.db.schema.views import CORRECT, winners
 from tunebench.tuner.build import CompilerName
 from tunebench.tuner.errors import DatabaseError
@@ -80,7 +80,7 @@ def best(
         problem_columns={"key": problem and problem.key, "dtype": dtype},
         device_columns={"name": device, "architecture": architecture},
     )
-    ordering = (StudyRecord.kernel, ProblemRecord.key, DeviceRecord.name, StudyRecord.compiler, TrialRecord.id)
+    ordering = (StudyTable.kernel, ProblemTable.key, DeviceTable.name, StudyTable.compiler, TrialTable.id)
     query = everything_about(winners(conditions)).order_by(*ordering)
     problems: dict[str, Problem] = {}
     with database.reading() as connection:
@@ -96,8 +96,8 @@ def best_of_studies(database: Database, study_ids: Collection[int] | None = None
     Raises:
         DatabaseError: the database cannot be read, or holds what tunebench does not write.
     """
-    conditions = [] if study_ids is None else [StudyRecord.id.in_(study_ids)]
-    query = everything_about(winners(conditions, group=(StudyRecord.id,))).order_by(MeasurementRecord.regime.desc())
+    conditions = [] if study_ids is None else [StudyTable.id.in_(study_ids)]
+    query = everything_about(winners(conditions, group=(StudyTable.id,))).order_by(MeasurementTable.regime.desc())
     problems: dict[str, Problem] = {}
     with database.reading() as connection:
         rows = (BestRow(**fields_of(row, problems)) for row in connection.execute(query))
@@ -169,7 +169,7 @@ def each_trial(
         picked = _picked(connection, order, **conditions).limit(limit).offset(offset)
         numbers = connection.execute(picked, execution_options={"stream_results": True}).scalars()
         for page in numbers.partitions(_PAGE):
-            wanted = select(TrialRecord.id.label("trial_id")).where(TrialRecord.id.in_(page)).cte("picked")
+            wanted = select(TrialTable.id.label("trial_id")).where(TrialTable.id.in_(page)).cte("picked")
             rows = {row.id: row for row in connection.execute(everything_about(wanted))}
             if len(rows) != len(page):
                 raise DatabaseError(f"{database.name}: rows that trials refer to are missing: see 'tunebench db check'")
@@ -208,28 +208,28 @@ def _picked(
         problem_columns={"key": problem and problem.key, "dtype": dtype},
         device_columns={"name": device, "architecture": architecture},
     )
-    ordering: tuple[ColumnElement[Any], ...] = (TrialRecord.study_id.desc(), TrialRecord.number.desc())
+    ordering: tuple[ColumnElement[Any], ...] = (TrialTable.study_id.desc(), TrialTable.number.desc())
     found: list[ColumnElement[bool]] = []
     if order is Order.FASTEST:
-        ordering = (TrialRecord.median_ms.asc(), TrialRecord.id.asc())
+        ordering = (TrialTable.median_ms.asc(), TrialTable.id.asc())
         found.append(CORRECT)
     # The index by study and status serves where there is a condition on the study, if only that it exists.
-    studies = select(StudyRecord.id).where(*of_studies)
+    studies = select(StudyTable.id).where(*of_studies)
     if (of_studies or status is not None) and order is not Order.FASTEST:
-        found.append(TrialRecord.study_id.in_(studies))
+        found.append(TrialTable.study_id.in_(studies))
     if trial_id is not None:
-        found.append(TrialRecord.id == trial_id)
+        found.append(TrialTable.id == trial_id)
     if status is not None:
         found.append(with_status(connection, [status] if isinstance(status, TrialStatus) else status))
     if of_studies and order is Order.FASTEST:
         found.append(of_many(connection, studies))
-    times = [TrialRecord.recorded_at >= since] if since is not None else []
-    times += [TrialRecord.recorded_at < until] if until is not None else []
+    times = [TrialTable.recorded_at >= since] if since is not None else []
+    times += [TrialTable.recorded_at < until] if until is not None else []
     if times:
         found.append(unless_many(connection, and_(*times)))
     if tunables:
         found.append(unless_many(connection, with_values(connection, tunables)))
-    return select(TrialRecord.id).where(*found).order_by(*ordering)
+    return select(TrialTable.id).where(*found).order_by(*ordering)
 
 
 def kernels_with_results(database: Database) -> list[str]:
@@ -239,7 +239,7 @@ def kernels_with_results(database: Database) -> list[str]:
         DatabaseError: the database cannot be read.
     """
     with database.reading() as connection:
-        return list(connection.scalars(select(StudyRecord.kernel).distinct().order_by(StudyRecord.kernel)))
+        return list(connection.scalars(select(StudyTable.kernel).distinct().order_by(StudyTable.kernel)))
 
 
 def count_rows(database: Database) -> tuple[int, int]:
@@ -249,6 +249,6 @@ def count_rows(database: Database) -> tuple[int, int]:
         DatabaseError: the database cannot be read.
     """
     with database.reading() as connection:
-        tables = (StudyRecord, TrialRecord)
+        tables = (StudyTable, TrialTable)
         studies, in_all = (connection.scalar(select(func.count()).select_from(table)) or 0 for table in tables)
     return studies, in_all

@@ -11,11 +11,11 @@ from tunebench.db.connection.database import Database
 from tunebench.db.entries.decode import carried_of, configuration_of, problem_of
 from tunebench.db.schema.tables import (
     OWN_ORIGIN,
-    ConfigurationRecord,
-    DeviceRecord,
-    ProblemRecord,
-    StudyRecord,
-    TrialRecord,
+    ConfigurationTable,
+    DeviceTable,
+    ProblemTable,
+    StudyTable,
+    TrialTable,
     digest_of,
 )
 from tunebench.db.schema.views import CORRECT
@@ -46,12 +46,12 @@ def begun_study(database: Database, description: StudyDescription) -> BegunStudy
     """
     words = ("kernel", "source_digest", "space_digest", "compiler", "sampler", "seed")
     query = (
-        select(StudyRecord.id, StudyRecord.carried)
-        .join(ProblemRecord, ProblemRecord.id == StudyRecord.problem_id)
-        .join(DeviceRecord, DeviceRecord.id == StudyRecord.device_id)
-        .where(StudyRecord.origin_id == OWN_ORIGIN, ProblemRecord.key == description.problem.key)
-        .where(DeviceRecord.digest == digest_of(DeviceRecord, description.device))
-        .where(*(getattr(StudyRecord, word) == getattr(description, word) for word in words))
+        select(StudyTable.id, StudyTable.carried)
+        .join(ProblemTable, ProblemTable.id == StudyTable.problem_id)
+        .join(DeviceTable, DeviceTable.id == StudyTable.device_id)
+        .where(StudyTable.origin_id == OWN_ORIGIN, ProblemTable.key == description.problem.key)
+        .where(DeviceTable.digest == digest_of(DeviceTable, description.device))
+        .where(*(getattr(StudyTable, word) == getattr(description, word) for word in words))
     )
     with database.reading() as connection:
         found = connection.execute(query).one_or_none()
@@ -78,15 +78,15 @@ def earlier_studies(database: Database, description: StudyDescription) -> list[E
 def _others(description: StudyDescription) -> Any:
     return (
         select(
-            StudyRecord.id,
-            StudyRecord.source_digest,
-            *(column.label(f"problem_{column.name}") for column in ProblemRecord.__table__.columns),
-            DeviceRecord.name.label("device"),
-            DeviceRecord.architecture,
+            StudyTable.id,
+            StudyTable.source_digest,
+            *(column.label(f"problem_{column.name}") for column in ProblemTable.__table__.columns),
+            DeviceTable.name.label("device"),
+            DeviceTable.architecture,
         )
-        .join(ProblemRecord, ProblemRecord.id == StudyRecord.problem_id)
-        .join(DeviceRecord, DeviceRecord.id == StudyRecord.device_id)
-        .where(and_(StudyRecord.kernel == description.kernel, DeviceRecord.kind == description.device.kind.value))
+        .join(ProblemTable, ProblemTable.id == StudyTable.problem_id)
+        .join(DeviceTable, DeviceTable.id == StudyTable.device_id)
+        .where(and_(StudyTable.kernel == description.kernel, DeviceTable.kind == description.device.kind.value))
     )
 
 
@@ -110,10 +110,10 @@ def _describe(row: Row[Any], description: StudyDescription) -> str:
 def _trials(connection: Connection, study_id: int) -> list[EarlierTrial]:
     """A study's fastest trials."""
     query = (
-        select(TrialRecord.id, ConfigurationRecord.key, TrialRecord.median_ms)
-        .join(ConfigurationRecord, ConfigurationRecord.id == TrialRecord.configuration_id)
-        .where(TrialRecord.study_id == study_id, CORRECT)
-        .order_by(TrialRecord.median_ms, TrialRecord.id)
+        select(TrialTable.id, ConfigurationTable.key, TrialTable.median_ms)
+        .join(ConfigurationTable, ConfigurationTable.id == TrialTable.configuration_id)
+        .where(TrialTable.study_id == study_id, CORRECT)
+        .order_by(TrialTable.median_ms, TrialTable.id)
         .limit(WORTH_KNOWING)
     )
     return [

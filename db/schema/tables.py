@@ -74,7 +74,7 @@ class Base(DeclarativeBase):
     type_annotation_map: ClassVar[dict[Any, Any]] = _COLUMN_TYPES
 
 
-class OriginRecord(Base):
+class OriginTable(Base):
     """A database that studies began in; row 1 is this database. Merged studies keep their origin, hence their identity.
 
     Attributes:
@@ -89,7 +89,7 @@ class OriginRecord(Base):
     created_at: Mapped[datetime]
 
 
-class DeviceRecord(Base):
+class DeviceTable(Base):
     """A device and its limits, as `tunebench.tuner.device.Device` has them.
 
     The CUDA index is left out: it is where the card sits today, not what it is.
@@ -122,7 +122,7 @@ class DeviceRecord(Base):
     warp_size: Mapped[int]
 
 
-class EnvironmentRecord(Base):
+class EnvironmentTable(Base):
     """Software and machine: a column for every attribute of `tunebench.tuner.environment.Environment`.
 
     Attributes:
@@ -138,21 +138,21 @@ class EnvironmentRecord(Base):
 
 for _name, _kind in get_type_hints(Environment).items():
     _types = [one for one in get_args(_kind) or (_kind,) if one is not NoneType]
-    setattr(EnvironmentRecord, _name, mapped_column(_COLUMN_TYPES[_types[0]], nullable=NoneType in get_args(_kind)))
+    setattr(EnvironmentTable, _name, mapped_column(_COLUMN_TYPES[_types[0]], nullable=NoneType in get_args(_kind)))
 
 ENVIRONMENT_COLUMNS = {
-    "compiler_version" if name == "compiler" else name: EnvironmentRecord.__table__.c[name]
+    "compiler_version" if name == "compiler" else name: EnvironmentTable.__table__.c[name]
     for name in get_type_hints(Environment)
 }
 """The columns of an environment as questions call them: a study's `compiler` is which one, this is its version."""
 
 
-def digested_columns(table: type[DeviceRecord | EnvironmentRecord]) -> list[str]:
+def digested_columns(table: type[DeviceTable | EnvironmentTable]) -> list[str]:
     """The columns that such a row's digest is made of."""
     return [column.name for column in table.__table__.columns if column.name not in ("id", "digest")]
 
 
-def digest_of(table: type[DeviceRecord | EnvironmentRecord], value: object) -> str:
+def digest_of(table: type[DeviceTable | EnvironmentTable], value: object) -> str:
     """The digest of the row that has a value's attributes in its columns of the same names.
 
     What is NULL is left out, so that a row keeps its digest when its table gets another column.
@@ -162,7 +162,7 @@ def digest_of(table: type[DeviceRecord | EnvironmentRecord], value: object) -> s
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
 
-class ProblemRecord(Base):
+class ProblemTable(Base):
     """A problem.
 
     Attributes:
@@ -179,7 +179,7 @@ class ProblemRecord(Base):
     options: Mapped[JsonValue] = mapped_column(Json)
 
 
-class ConfigurationRecord(Base):
+class ConfigurationTable(Base):
     """A configuration; the same one is tried in many studies.
 
     Attributes:
@@ -193,7 +193,7 @@ class ConfigurationRecord(Base):
     key: Mapped[str]
 
 
-class StudyRecord(Base):
+class StudyTable(Base):
     """A study, identified by everything in its description and by the database it began in.
 
     Attributes:
@@ -224,12 +224,12 @@ class StudyRecord(Base):
     )
 
     id: Mapped[Identity]
-    origin_id: Mapped[int] = mapped_column(ForeignKey(OriginRecord.id))
+    origin_id: Mapped[int] = mapped_column(ForeignKey(OriginTable.id))
     kernel: Mapped[str]
     source_digest: Mapped[str]
     space_digest: Mapped[str]
-    problem_id: Mapped[int] = mapped_column(ForeignKey(ProblemRecord.id))
-    device_id: Mapped[int] = mapped_column(ForeignKey(DeviceRecord.id))
+    problem_id: Mapped[int] = mapped_column(ForeignKey(ProblemTable.id))
+    device_id: Mapped[int] = mapped_column(ForeignKey(DeviceTable.id))
     compiler: Mapped[str]
     sampler: Mapped[str]
     seed: Mapped[int]
@@ -237,7 +237,7 @@ class StudyRecord(Base):
     carried: Mapped[JsonValue] = mapped_column(Json, nullable=True)
 
 
-class BuildRecord(Base):
+class BuildTable(Base):
     """A compiled variant without its binary; trials that share a binary share the row.
 
     Attributes:
@@ -267,7 +267,7 @@ class BuildRecord(Base):
     seconds: Mapped[float]
 
 
-class BuildFiguresRecord(Base):
+class BuildFiguresTable(Base):
     """What the compiler's log says of one entry point of a build; NULL where that compiler does not say.
 
     Attributes:
@@ -284,7 +284,7 @@ class BuildFiguresRecord(Base):
         {"sqlite_strict": True, "sqlite_with_rowid": False},
     )
 
-    build_id: Mapped[int] = mapped_column(ForeignKey(BuildRecord.id), primary_key=True)
+    build_id: Mapped[int] = mapped_column(ForeignKey(BuildTable.id), primary_key=True)
     entry_point: Mapped[str] = mapped_column(primary_key=True)
     registers: Mapped[int | None]
     spill_stores: Mapped[int | None]
@@ -293,7 +293,7 @@ class BuildFiguresRecord(Base):
     shared: Mapped[int | None]
 
 
-class VerdictRecord(Base):
+class VerdictTable(Base):
     """The outcome of the correctness gate.
 
     Attributes:
@@ -328,7 +328,7 @@ class VerdictRecord(Base):
     untouched: Mapped[int | None]
 
 
-class VerdictStageRecord(Base):
+class VerdictStageTable(Base):
     """One step of the gate, in the order taken. Rows, so that "which stage refuses what" is a query."""
 
     __tablename__ = "tunebench_verdict_stages"
@@ -338,7 +338,7 @@ class VerdictStageRecord(Base):
         {"sqlite_strict": True, "sqlite_with_rowid": False},
     )
 
-    verdict_id: Mapped[int] = mapped_column(ForeignKey(VerdictRecord.id), primary_key=True)
+    verdict_id: Mapped[int] = mapped_column(ForeignKey(VerdictTable.id), primary_key=True)
     position: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str]
     passed: Mapped[bool]
@@ -357,7 +357,7 @@ class _Conditions:
     foreign_processes: Mapped[int | None]
 
 
-class MeasurementRecord(_Conditions, Base):
+class MeasurementTable(_Conditions, Base):
     """A configuration's time.
 
     Attributes:
@@ -386,7 +386,7 @@ class MeasurementRecord(_Conditions, Base):
     samples_ms: Mapped[JsonValue] = mapped_column(Json)
 
 
-class TrialRecord(Base):
+class TrialTable(Base):
     """One configuration tried in a study.
 
     Attributes:
@@ -404,9 +404,9 @@ class TrialRecord(Base):
         UniqueConstraint("verdict_id"),
         ForeignKeyConstraint(
             ["measurement_id", "median_ms", "regime"],
-            [MeasurementRecord.id, MeasurementRecord.median_ms, MeasurementRecord.regime],
+            [MeasurementTable.id, MeasurementTable.median_ms, MeasurementTable.regime],
         ),
-        ForeignKeyConstraint(["verdict_id", "verdict_passed"], [VerdictRecord.id, VerdictRecord.passed]),
+        ForeignKeyConstraint(["verdict_id", "verdict_passed"], [VerdictTable.id, VerdictTable.passed]),
         CheckConstraint(_one_of("status", TrialStatus), name="status"),
         CheckConstraint("number >= 0", name="number"),
         CheckConstraint(f"({_TIMED}) = (measurement_id IS NOT NULL)", name="timed_has_measurement"),
@@ -446,12 +446,12 @@ class TrialRecord(Base):
     )
 
     id: Mapped[Identity]
-    study_id: Mapped[int] = mapped_column(ForeignKey(StudyRecord.id))
+    study_id: Mapped[int] = mapped_column(ForeignKey(StudyTable.id))
     number: Mapped[int]
-    configuration_id: Mapped[int] = mapped_column(ForeignKey(ConfigurationRecord.id))
-    environment_id: Mapped[int] = mapped_column(ForeignKey(EnvironmentRecord.id))
+    configuration_id: Mapped[int] = mapped_column(ForeignKey(ConfigurationTable.id))
+    environment_id: Mapped[int] = mapped_column(ForeignKey(EnvironmentTable.id))
     status: Mapped[str]
-    build_id: Mapped[int | None] = mapped_column(ForeignKey(BuildRecord.id))
+    build_id: Mapped[int | None] = mapped_column(ForeignKey(BuildTable.id))
     build_cached: Mapped[bool | None]
     verdict_id: Mapped[int | None]
     verdict_passed: Mapped[bool | None]
@@ -463,7 +463,7 @@ class TrialRecord(Base):
     message: Mapped[str]
 
 
-class LateRefusalRecord(Base):
+class LateRefusalTable(Base):
     """A trial that was recorded as correct, and refused by a stage of the gate that was asked after that.
 
     The trial's own row stays as it is; whatever reads trials takes one that has a row here for a refusal.
@@ -475,14 +475,14 @@ class LateRefusalRecord(Base):
     __tablename__ = "tunebench_late_refusals"
     __table_args__ = (CheckConstraint("stage <> '' AND detail <> ''", name="says_why"), _STRICT)
 
-    trial_id: Mapped[int] = mapped_column(KEY, ForeignKey(TrialRecord.id), primary_key=True)
+    trial_id: Mapped[int] = mapped_column(KEY, ForeignKey(TrialTable.id), primary_key=True)
     stage: Mapped[str]
     seconds: Mapped[float]
     detail: Mapped[str]
     recorded_at: Mapped[datetime]
 
 
-class ComparisonRecord(_Conditions, Base):
+class ComparisonTable(_Conditions, Base):
     """The interleaved comparison that ended a study; a study that went on has several, and the newest counts.
 
     Attributes:
@@ -492,7 +492,7 @@ class ComparisonRecord(_Conditions, Base):
 
     __tablename__ = "tunebench_comparisons"
     __table_args__ = (
-        ForeignKeyConstraint(["study_id", "configuration_id"], [TrialRecord.study_id, TrialRecord.configuration_id]),
+        ForeignKeyConstraint(["study_id", "configuration_id"], [TrialTable.study_id, TrialTable.configuration_id]),
         Index(None, "study_id", "configuration_id"),
         _LASTING,
     )
@@ -500,12 +500,12 @@ class ComparisonRecord(_Conditions, Base):
     id: Mapped[Identity]
     study_id: Mapped[int]
     configuration_id: Mapped[int]
-    environment_id: Mapped[int] = mapped_column(ForeignKey(EnvironmentRecord.id))
+    environment_id: Mapped[int] = mapped_column(ForeignKey(EnvironmentTable.id))
     concluded_at: Mapped[datetime]
     missing_baselines: Mapped[JsonValue] = mapped_column(Json, nullable=True)
 
 
-class ContenderRecord(Base):
+class ContenderTable(Base):
     """One contender's samples in a comparison, such as `reference`, `default` or `best`."""
 
     __tablename__ = "tunebench_contenders"
@@ -515,14 +515,14 @@ class ContenderRecord(Base):
         {"sqlite_strict": True, "sqlite_with_rowid": False},
     )
 
-    comparison_id: Mapped[int] = mapped_column(ForeignKey(ComparisonRecord.id), primary_key=True)
+    comparison_id: Mapped[int] = mapped_column(ForeignKey(ComparisonTable.id), primary_key=True)
     name: Mapped[str] = mapped_column(primary_key=True)
     median_ms: Mapped[float]
     sample_count: Mapped[int]
     samples_ms: Mapped[JsonValue] = mapped_column(Json)
 
 
-class SpeedUpRecord(Base):
+class SpeedUpTable(Base):
     """How many times faster a comparison's best is than one of its baselines.
 
     Attributes:
@@ -536,7 +536,7 @@ class SpeedUpRecord(Base):
         {"sqlite_strict": True, "sqlite_with_rowid": False},
     )
 
-    comparison_id: Mapped[int] = mapped_column(ForeignKey(ComparisonRecord.id), primary_key=True)
+    comparison_id: Mapped[int] = mapped_column(ForeignKey(ComparisonTable.id), primary_key=True)
     baseline: Mapped[str] = mapped_column(primary_key=True)
     ratio: Mapped[float]
     low: Mapped[float]

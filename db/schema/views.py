@@ -36,54 +36,54 @@ from sqlalchemy.orm import aliased
 from tunebench.db.schema.columns import Moment
 from tunebench.db.schema.tables import (
     ENVIRONMENT_COLUMNS,
-    BuildFiguresRecord,
-    BuildRecord,
-    ComparisonRecord,
-    ConfigurationRecord,
-    ContenderRecord,
-    DeviceRecord,
-    EnvironmentRecord,
-    LateRefusalRecord,
-    MeasurementRecord,
-    OriginRecord,
-    ProblemRecord,
-    SpeedUpRecord,
-    StudyRecord,
-    TrialRecord,
-    VerdictRecord,
+    BuildFiguresTable,
+    BuildTable,
+    ComparisonTable,
+    ConfigurationTable,
+    ContenderTable,
+    DeviceTable,
+    EnvironmentTable,
+    LateRefusalTable,
+    MeasurementTable,
+    OriginTable,
+    ProblemTable,
+    SpeedUpTable,
+    StudyTable,
+    TrialTable,
+    VerdictTable,
 )
 from tunebench.tuner.result import Baseline, CacheRegime, TrialStatus, late_message
 
 AnySelect: TypeAlias = Select[*tuple[Any, ...]]
 Condition: TypeAlias = ColumnElement[bool]
 
-STANDS: Condition = ~exists().where(LateRefusalRecord.trial_id == TrialRecord.id)
+STANDS: Condition = ~exists().where(LateRefusalTable.trial_id == TrialTable.id)
 """A trial that was not refused late."""
 
-RECORDED_CORRECT: Condition = TrialRecord.status == literal_column(f"'{TrialStatus.CORRECT.value}'")
+RECORDED_CORRECT: Condition = TrialTable.status == literal_column(f"'{TrialStatus.CORRECT.value}'")
 """Spelt out because a partial index serves a constant only, not a bound parameter."""
 
 CORRECT: Condition = and_(RECORDED_CORRECT, STANDS)
 
 STATUS: ColumnElement[str] = case(
-    (LateRefusalRecord.trial_id.is_not(None), literal_column(f"'{TrialStatus.CORRECTNESS.value}'")),
-    else_=TrialRecord.status,
+    (LateRefusalTable.trial_id.is_not(None), literal_column(f"'{TrialStatus.CORRECTNESS.value}'")),
+    else_=TrialTable.status,
 )
 """A trial's status as it stands, in a query that is joined by `with_parts`."""
 
 MESSAGE: ColumnElement[str] = case(
     (
-        LateRefusalRecord.trial_id.is_not(None),
-        literal(late_message("", "").removesuffix(": ")) + LateRefusalRecord.stage + ": " + LateRefusalRecord.detail,
+        LateRefusalTable.trial_id.is_not(None),
+        literal(late_message("", "").removesuffix(": ")) + LateRefusalTable.stage + ": " + LateRefusalTable.detail,
     ),
-    else_=TrialRecord.message,
+    else_=TrialTable.message,
 )
 """What a trial says as it stands, in such a query."""
 
-SPEED_UPS = {baseline: aliased(SpeedUpRecord, name=f"over_{baseline.value}") for baseline in Baseline}
+SPEED_UPS = {baseline: aliased(SpeedUpTable, name=f"over_{baseline.value}") for baseline in Baseline}
 """A trial's speed-ups over each baseline, in such a query."""
 
-WINNER = aliased(ContenderRecord, name="winner")
+WINNER = aliased(ContenderTable, name="winner")
 """A trial's own times in the newest comparison that it has won, in such a query."""
 
 
@@ -92,35 +92,35 @@ def with_parts(query: AnySelect) -> AnySelect:
 
     One that was refused late has no time and has won nothing.
     """
-    newer = aliased(ComparisonRecord, name="newer")
+    newer = aliased(ComparisonTable, name="newer")
     newest = (
         select(newer.id)
-        .where(newer.study_id == TrialRecord.study_id, newer.configuration_id == TrialRecord.configuration_id)
+        .where(newer.study_id == TrialTable.study_id, newer.configuration_id == TrialTable.configuration_id)
         .order_by(newer.concluded_at.desc(), newer.id.desc())
         .limit(1)
-        .correlate(TrialRecord)
+        .correlate(TrialTable)
         .scalar_subquery()
     )
-    standing = LateRefusalRecord.trial_id.is_(None)
+    standing = LateRefusalTable.trial_id.is_(None)
     query = (
-        query.join(StudyRecord, StudyRecord.id == TrialRecord.study_id)
-        .join(ProblemRecord, ProblemRecord.id == StudyRecord.problem_id)
-        .join(DeviceRecord, DeviceRecord.id == StudyRecord.device_id)
-        .join(ConfigurationRecord, ConfigurationRecord.id == TrialRecord.configuration_id)
-        .outerjoin(LateRefusalRecord, LateRefusalRecord.trial_id == TrialRecord.id)
-        .outerjoin(MeasurementRecord, and_(MeasurementRecord.id == TrialRecord.measurement_id, standing))
-        .outerjoin(ComparisonRecord, and_(ComparisonRecord.id == newest, standing))
-        .outerjoin(WINNER, and_(WINNER.comparison_id == ComparisonRecord.id, WINNER.name == literal_column("'best'")))
+        query.join(StudyTable, StudyTable.id == TrialTable.study_id)
+        .join(ProblemTable, ProblemTable.id == StudyTable.problem_id)
+        .join(DeviceTable, DeviceTable.id == StudyTable.device_id)
+        .join(ConfigurationTable, ConfigurationTable.id == TrialTable.configuration_id)
+        .outerjoin(LateRefusalTable, LateRefusalTable.trial_id == TrialTable.id)
+        .outerjoin(MeasurementTable, and_(MeasurementTable.id == TrialTable.measurement_id, standing))
+        .outerjoin(ComparisonTable, and_(ComparisonTable.id == newest, standing))
+        .outerjoin(WINNER, and_(WINNER.comparison_id == ComparisonTable.id, WINNER.name == literal_column("'best'")))
     )
     for baseline, speed_up in SPEED_UPS.items():
-        over = and_(speed_up.comparison_id == ComparisonRecord.id, speed_up.baseline == baseline.value)
+        over = and_(speed_up.comparison_id == ComparisonTable.id, speed_up.baseline == baseline.value)
         query = query.outerjoin(speed_up, over)
     return query
 
 
 RANKED_TOGETHER = (
-    *(StudyRecord.kernel, StudyRecord.source_digest, StudyRecord.problem_id),
-    *(DeviceRecord.name, DeviceRecord.architecture, StudyRecord.compiler),
+    *(StudyTable.kernel, StudyTable.source_digest, StudyTable.problem_id),
+    *(DeviceTable.name, DeviceTable.architecture, StudyTable.compiler),
 )
 """Studies that are equal in these are ranked against each other, in each cache regime: they share a board."""
 
@@ -128,10 +128,8 @@ RANKED_TOGETHER = (
 def _boards(conditions: Sequence[Condition], group: Sequence[SQLColumnExpression[Any]] = RANKED_TOGETHER) -> AnySelect:
     """The board of each study that meets the conditions."""
     return (
-        select(
-            StudyRecord.id.label("study_id"), func.min(StudyRecord.id).over(partition_by=tuple(group)).label("board")
-        )
-        .join(DeviceRecord, DeviceRecord.id == StudyRecord.device_id)
+        select(StudyTable.id.label("study_id"), func.min(StudyTable.id).over(partition_by=tuple(group)).label("board"))
+        .join(DeviceTable, DeviceTable.id == StudyTable.device_id)
         .where(*conditions)
     )
 
@@ -152,10 +150,10 @@ def winners(
         group: what studies of one board have in common.
     """
     eligible = CORRECT
-    comparisons = select(ComparisonRecord.study_id, ComparisonRecord.configuration_id, ComparisonRecord.concluded_at)
+    comparisons = select(ComparisonTable.study_id, ComparisonTable.configuration_id, ComparisonTable.concluded_at)
     if environments is not None:
-        eligible = and_(CORRECT, TrialRecord.environment_id.in_(environments))
-        comparisons = comparisons.where(ComparisonRecord.environment_id.in_(environments))
+        eligible = and_(CORRECT, TrialTable.environment_id.in_(environments))
+        comparisons = comparisons.where(ComparisonTable.environment_id.in_(environments))
     won = comparisons.subquery("won")
     boards = _boards(conditions, group).cte("boards")
     age = func.rank().over(partition_by=boards.c.board, order_by=won.c.concluded_at.desc())
@@ -169,13 +167,13 @@ def winners(
         .where(aged.c.age == 1)
         .subquery("newest")
     )
-    confirmed = _first_of(newest, TrialRecord.regime).cte("confirmed")
+    confirmed = _first_of(newest, TrialTable.regime).cte("confirmed")
     regimes = union_all(*(select(literal(regime.value).label("regime")) for regime in CacheRegime)).cte("regimes")
     decided = select(literal(1)).where(confirmed.c.board == boards.c.board, confirmed.c.regime == regimes.c.regime)
     fastest = (
-        select(TrialRecord.id)
-        .where(TrialRecord.study_id == boards.c.study_id, TrialRecord.regime == regimes.c.regime, eligible)
-        .order_by(TrialRecord.median_ms, TrialRecord.id)
+        select(TrialTable.id)
+        .where(TrialTable.study_id == boards.c.study_id, TrialTable.regime == regimes.c.regime, eligible)
+        .order_by(TrialTable.median_ms, TrialTable.id)
         .limit(1)
         .correlate(boards, regimes)
         .scalar_subquery()
@@ -213,8 +211,8 @@ def _winner(
 ) -> Label[int]:
     """The trial of a comparison's configuration; a sub-select, or else SQLite begins with the trials."""
     return (
-        select(TrialRecord.id)
-        .where(TrialRecord.study_id == study_id, TrialRecord.configuration_id == configuration_id, eligible)
+        select(TrialTable.id)
+        .where(TrialTable.study_id == study_id, TrialTable.configuration_id == configuration_id, eligible)
         .scalar_subquery()
         .label("trial_id")
     )
@@ -229,14 +227,14 @@ def _first_of(offers: Subquery, regime: SQLColumnExpression[Any]) -> AnySelect:
     """
     moment = offers.c.confirmed_at
     place = func.row_number().over(
-        partition_by=(offers.c.board, TrialRecord.regime),
-        order_by=(moment.is_(None), moment.desc(), TrialRecord.median_ms, TrialRecord.id),
+        partition_by=(offers.c.board, TrialTable.regime),
+        order_by=(moment.is_(None), moment.desc(), TrialTable.median_ms, TrialTable.id),
     )
     placed = (
-        select(offers.c.board, TrialRecord.regime, offers.c.trial_id, place.label("place"))
+        select(offers.c.board, TrialTable.regime, offers.c.trial_id, place.label("place"))
         .select_from(offers)
-        .join(TrialRecord, TrialRecord.id == offers.c.trial_id)
-        .where(TrialRecord.regime == regime)
+        .join(TrialTable, TrialTable.id == offers.c.trial_id)
+        .where(TrialTable.regime == regime)
         .subquery()
     )
     return select(placed.c.board, placed.c.regime, placed.c.trial_id).where(placed.c.place == 1)
@@ -245,53 +243,53 @@ def _first_of(offers: Subquery, regime: SQLColumnExpression[Any]) -> AnySelect:
 def _trials_flat() -> AnySelect:
     """Everything about each trial, a column each, without functions that SQLite runs in trusted schemas only."""
     columns: list[Any] = [
-        TrialRecord.id.label("trial"),
-        TrialRecord.study_id.label("study"),
-        TrialRecord.number,
-        StudyRecord.kernel,
-        ProblemRecord.key.label("problem"),
-        ProblemRecord.dtype,
-        DeviceRecord.name.label("device"),
-        DeviceRecord.architecture,
-        StudyRecord.compiler,
+        TrialTable.id.label("trial"),
+        TrialTable.study_id.label("study"),
+        TrialTable.number,
+        StudyTable.kernel,
+        ProblemTable.key.label("problem"),
+        ProblemTable.dtype,
+        DeviceTable.name.label("device"),
+        DeviceTable.architecture,
+        StudyTable.compiler,
         STATUS.label("status"),
-        ConfigurationRecord.key.label("configuration"),
-        MeasurementRecord.median_ms,
-        MeasurementRecord.low_ms,
-        MeasurementRecord.high_ms,
-        MeasurementRecord.regime,
-        MeasurementRecord.sample_count,
-        MeasurementRecord.clock,
+        ConfigurationTable.key.label("configuration"),
+        MeasurementTable.median_ms,
+        MeasurementTable.low_ms,
+        MeasurementTable.high_ms,
+        MeasurementTable.regime,
+        MeasurementTable.sample_count,
+        MeasurementTable.clock,
         *(
             getattr(speed_up, column).label(f"over_{baseline.value}{ending}")
             for baseline, speed_up in SPEED_UPS.items()
             for column, ending in (("ratio", ""), ("low", "_low"), ("high", "_high"))
         ),
-        ComparisonRecord.concluded_at.label("confirmed_at"),
+        ComparisonTable.concluded_at.label("confirmed_at"),
         WINNER.median_ms.label("confirmed_ms"),
-        _most(BuildFiguresRecord.registers).label("registers"),
-        _most(BuildFiguresRecord.spill_stores + BuildFiguresRecord.spill_loads).label("spill_bytes"),
-        _most(BuildFiguresRecord.shared).label("shared_bytes"),
-        BuildRecord.seconds.label("compile_seconds"),
-        VerdictRecord.max_relative.label("max_relative_error"),
-        VerdictRecord.tolerance,
-        StudyRecord.source_digest,
-        StudyRecord.sampler,
-        StudyRecord.seed,
+        _most(BuildFiguresTable.registers).label("registers"),
+        _most(BuildFiguresTable.spill_stores + BuildFiguresTable.spill_loads).label("spill_bytes"),
+        _most(BuildFiguresTable.shared).label("shared_bytes"),
+        BuildTable.seconds.label("compile_seconds"),
+        VerdictTable.max_relative.label("max_relative_error"),
+        VerdictTable.tolerance,
+        StudyTable.source_digest,
+        StudyTable.sampler,
+        StudyTable.seed,
         *(column.label(name) for name, column in ENVIRONMENT_COLUMNS.items()),
-        DeviceRecord.uuid.label("device_uuid"),
-        OriginRecord.uid.label("origin"),
-        TrialRecord.recorded_at,
+        DeviceTable.uuid.label("device_uuid"),
+        OriginTable.uid.label("origin"),
+        TrialTable.recorded_at,
         MESSAGE.label("message"),
     ]
     # SQLite promises the name of a view's column only where it is spelt out.
     named = [column if isinstance(column, Label) else column.label(column.key) for column in columns]
     return (
-        with_parts(select(*named).select_from(TrialRecord))
-        .join(OriginRecord, OriginRecord.id == StudyRecord.origin_id)
-        .join(EnvironmentRecord, EnvironmentRecord.id == TrialRecord.environment_id)
-        .outerjoin(BuildRecord, BuildRecord.id == TrialRecord.build_id)
-        .outerjoin(VerdictRecord, VerdictRecord.id == TrialRecord.verdict_id)
+        with_parts(select(*named).select_from(TrialTable))
+        .join(OriginTable, OriginTable.id == StudyTable.origin_id)
+        .join(EnvironmentTable, EnvironmentTable.id == TrialTable.environment_id)
+        .outerjoin(BuildTable, BuildTable.id == TrialTable.build_id)
+        .outerjoin(VerdictTable, VerdictTable.id == TrialTable.verdict_id)
     )
 
 
@@ -299,8 +297,8 @@ def _most(figure: SQLColumnExpression[int | None]) -> SQLColumnExpression[Any]:
     """The largest figure of a trial's entry points."""
     return (
         select(func.max(figure))
-        .where(BuildFiguresRecord.build_id == TrialRecord.build_id)
-        .correlate(TrialRecord)
+        .where(BuildFiguresTable.build_id == TrialTable.build_id)
+        .correlate(TrialTable)
         .scalar_subquery()
     )
 
@@ -321,19 +319,19 @@ def _leaderboard() -> AnySelect:
     boards = _boards(()).subquery("boards")
     attempts = (
         select(
-            TrialRecord.id.label("trial_id"),
-            TrialRecord.median_ms,
-            TrialRecord.regime,
+            TrialTable.id.label("trial_id"),
+            TrialTable.median_ms,
+            TrialTable.regime,
             boards.c.board,
             func.row_number()
             .over(
-                partition_by=(boards.c.board, TrialRecord.regime, TrialRecord.configuration_id),
-                order_by=(TrialRecord.median_ms, TrialRecord.id),
+                partition_by=(boards.c.board, TrialTable.regime, TrialTable.configuration_id),
+                order_by=(TrialTable.median_ms, TrialTable.id),
             )
             .label("attempt"),
         )
         .select_from(boards)
-        .join(TrialRecord, TrialRecord.study_id == boards.c.study_id)
+        .join(TrialTable, TrialTable.study_id == boards.c.study_id)
         .where(CORRECT)
         .subquery("attempts")
     )

@@ -21,14 +21,14 @@ from tunebench.db.entries.decode import configuration_of, problem_of
 from tunebench.db.schema.tables import (
     TABLE_PREFIX,
     Base,
-    ConfigurationRecord,
-    DeviceRecord,
-    EnvironmentRecord,
-    LateRefusalRecord,
-    MeasurementRecord,
-    ProblemRecord,
-    StudyRecord,
-    TrialRecord,
+    ConfigurationTable,
+    DeviceTable,
+    EnvironmentTable,
+    LateRefusalTable,
+    MeasurementTable,
+    ProblemTable,
+    StudyTable,
+    TrialTable,
     digest_of,
     digested_columns,
 )
@@ -92,13 +92,13 @@ def statistics(database: Database) -> Statistics:
     Raises:
         DatabaseError: the database cannot be read.
     """
-    grouping = (StudyRecord.kernel, DeviceRecord.name, STATUS)
+    grouping = (StudyTable.kernel, DeviceTable.name, STATUS)
     counts = (
         select(*grouping, func.count())
-        .select_from(TrialRecord)
-        .join(StudyRecord, StudyRecord.id == TrialRecord.study_id)
-        .join(DeviceRecord, DeviceRecord.id == StudyRecord.device_id)
-        .outerjoin(LateRefusalRecord, LateRefusalRecord.trial_id == TrialRecord.id)
+        .select_from(TrialTable)
+        .join(StudyTable, StudyTable.id == TrialTable.study_id)
+        .join(DeviceTable, DeviceTable.id == StudyTable.device_id)
+        .outerjoin(LateRefusalTable, LateRefusalTable.trial_id == TrialTable.id)
         .group_by(*grouping)
         .order_by(*grouping)
     )
@@ -131,8 +131,8 @@ def inspect_database(database: Database) -> list[Finding]:
     checks: dict[str, Callable[[Connection], tuple[int, list[str]]]] = {
         "every problem decodes": _check_problems,
         "every configuration decodes": _check_configurations,
-        "every device has its digest": lambda connection: _check_digests(connection, DeviceRecord),
-        "every environment has its digest": lambda connection: _check_digests(connection, EnvironmentRecord),
+        "every device has its digest": lambda connection: _check_digests(connection, DeviceTable),
+        "every environment has its digest": lambda connection: _check_digests(connection, EnvironmentTable),
         "every trial decodes": _check_trials,
         "every late refusal is of a correct trial": _check_late_refusals,
         "every sample is a time": _check_samples,
@@ -219,7 +219,7 @@ def _check_server_triggers(connection: Connection) -> tuple[int, list[str]]:
 
 
 def _check_problems(connection: Connection) -> tuple[int, list[str]]:
-    table = ProblemRecord
+    table = ProblemTable
     return _check_each(
         connection,
         (table.id, table.key, table.dtype, table.axes, table.options),
@@ -232,10 +232,10 @@ def _check_configurations(connection: Connection) -> tuple[int, list[str]]:
         if configuration_of.__wrapped__(row.key).key != row.key:
             raise DatabaseError(f"{row.key!r:.80} is not a configuration's canonical key")
 
-    return _check_each(connection, (ConfigurationRecord.id, ConfigurationRecord.key), check)
+    return _check_each(connection, (ConfigurationTable.id, ConfigurationTable.key), check)
 
 
-def _check_digests(connection: Connection, table: type[DeviceRecord | EnvironmentRecord]) -> tuple[int, list[str]]:
+def _check_digests(connection: Connection, table: type[DeviceTable | EnvironmentTable]) -> tuple[int, list[str]]:
     names = digested_columns(table)
 
     def check(row: Any) -> None:
@@ -251,22 +251,22 @@ def _check_trials(connection: Connection) -> tuple[int, list[str]]:
         if not all(isinstance(seconds, int | float) for seconds in phases):
             raise DatabaseError(f"trial {row.id} has {row.seconds!r:.80} where seconds by phase belong")
 
-    return _check_each(connection, (TrialRecord.id, TrialRecord.seconds, TrialRecord.recorded_at), check)
+    return _check_each(connection, (TrialTable.id, TrialTable.seconds, TrialTable.recorded_at), check)
 
 
 def _check_late_refusals(connection: Connection) -> tuple[int, list[str]]:
-    table = LateRefusalRecord
+    table = LateRefusalTable
 
     def check(row: Any) -> None:
         if row.status != TrialStatus.CORRECT:
             raise DatabaseError(f"trial {row.trial_id} ended as {row.status!r:.80}: it cannot be refused late")
 
-    status = select(TrialRecord.status).where(TrialRecord.id == table.trial_id).scalar_subquery().label("status")
+    status = select(TrialTable.status).where(TrialTable.id == table.trial_id).scalar_subquery().label("status")
     return _check_each(connection, (*table.__table__.columns, status), check)
 
 
 def _check_samples(connection: Connection) -> tuple[int, list[str]]:
-    table = MeasurementRecord
+    table = MeasurementTable
 
     def check(row: Any) -> None:
         samples = row.samples_ms

@@ -21,7 +21,7 @@ from tunebench.db.connection.upgrade import HEAD, MIGRATIONS, REVISIONS, migrate
 from tunebench.db.entries.study_log import open_study
 from tunebench.db.queries.one_trial import trial_details
 from tunebench.db.queries.trials import best, trials
-from tunebench.db.schema.tables import TABLE_PREFIX, VERSION_TABLE, Base, OriginRecord
+from tunebench.db.schema.tables import TABLE_PREFIX, VERSION_TABLE, Base, OriginTable
 from tunebench.db.upkeep.check import inspect_database
 from tunebench.tuner.errors import DatabaseError
 from tunebench.tuner.result import TrialStatus
@@ -72,7 +72,7 @@ def database_of_revision(file: Path, revision: str) -> None:
     engine.dispose()
     with closing(sqlite3.connect(file, isolation_level=None)) as connection:
         connection.execute("ATTACH ? AS newest", (str(newest),))
-        for table in set(Base.metadata.tables) - {OriginRecord.__tablename__}:
+        for table in set(Base.metadata.tables) - {OriginTable.__tablename__}:
             names = ", ".join(name for _, name, *_ in connection.execute(f"PRAGMA main.table_info({table})"))
             if not names:
                 continue  # a table that there was not yet

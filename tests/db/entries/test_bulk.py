@@ -20,7 +20,7 @@ from tunebench.db.entries.strict_json import EntryError
 from tunebench.db.entries.study_log import open_study
 from tunebench.db.entries.writer import Writer
 from tunebench.db.queries.trials import trials
-from tunebench.db.schema.tables import Base, OriginRecord, StudyRecord, TrialRecord
+from tunebench.db.schema.tables import Base, OriginTable, StudyTable, TrialTable
 from tunebench.tuner.errors import UserError
 
 
@@ -168,7 +168,7 @@ def test_a_page_boundary_loses_nothing(database: Database, source: Database) -> 
     assert content(database) == contents_of(many)
     for study in matching_studies(database, StudyFilter(kernel="scalar_mul")):
         with database.reading() as connection:
-            seed = connection.scalar(select(StudyRecord.seed).where(StudyRecord.id == study))
+            seed = connection.scalar(select(StudyTable.seed).where(StudyTable.id == study))
         assert contents_of(scan(database, [study])) == contents_of(e for e in many if e.study.seed == seed)
 
 
@@ -180,6 +180,6 @@ def test_a_study_that_is_not_there_is_one_clear_line(source: Database) -> None:
 def test_the_origin_of_a_database_is_its_own_row(database: Database, source: Database) -> None:
     add_entries(database, scan(source))
     with database.reading() as connection, source.reading() as other:
-        own = other.scalar(select(OriginRecord.uid).where(OriginRecord.id == 1))
-        assert connection.scalar(select(OriginRecord.id).where(OriginRecord.uid == own)) == 2
-        assert connection.scalar(select(func.count()).select_from(TrialRecord)) == 10
+        own = other.scalar(select(OriginTable.uid).where(OriginTable.id == 1))
+        assert connection.scalar(select(OriginTable.id).where(OriginTable.uid == own)) == 2
+        assert connection.scalar(select(func.count()).select_from(TrialTable)) == 10

@@ -29,26 +29,26 @@ OWN_OF_TRIALS = {"verdict_passed", "median_ms", "regime"}
 @pytest.mark.parametrize(
     ("part", "table"),
     [
-        (record.Origin, models.OriginRecord),
-        (record.DeviceFacts, models.DeviceRecord),
-        (Environment, models.EnvironmentRecord),
-        (record.ProblemFacts, models.ProblemRecord),
-        (record.StudyFacts, models.StudyRecord),
-        (record.BuildFacts, models.BuildRecord),
-        (KernelFigures, models.BuildFiguresRecord),
-        (record.VerdictFacts, models.VerdictRecord),
-        (Stage, models.VerdictStageRecord),
-        (record.MeasurementFacts, models.MeasurementRecord),
-        (record.TrialFacts, models.TrialRecord),
-        (record.LateRefusalFacts, models.LateRefusalRecord),
-        (record.ComparisonFacts, models.ComparisonRecord),
-        (record.ContenderFacts, models.ContenderRecord),
-        (record.SpeedUpFacts, models.SpeedUpRecord),
+        (record.Origin, models.OriginTable),
+        (record.DeviceFacts, models.DeviceTable),
+        (Environment, models.EnvironmentTable),
+        (record.ProblemFacts, models.ProblemTable),
+        (record.StudyFacts, models.StudyTable),
+        (record.BuildFacts, models.BuildTable),
+        (KernelFigures, models.BuildFiguresTable),
+        (record.VerdictFacts, models.VerdictTable),
+        (Stage, models.VerdictStageTable),
+        (record.MeasurementFacts, models.MeasurementTable),
+        (record.TrialFacts, models.TrialTable),
+        (record.LateRefusalFacts, models.LateRefusalTable),
+        (record.ComparisonFacts, models.ComparisonTable),
+        (record.ContenderFacts, models.ContenderTable),
+        (record.SpeedUpFacts, models.SpeedUpTable),
     ],
 )
 def test_a_part_has_every_column_of_its_table(part: Any, table: type[models.Base]) -> None:
-    own = OWN | (OWN_OF_TRIALS if table is models.TrialRecord else set())
-    own |= {"name"} if table is models.ContenderRecord else set()
+    own = OWN | (OWN_OF_TRIALS if table is models.TrialTable else set())
+    own |= {"name"} if table is models.ContenderTable else set()
     columns = {column.name for column in table.__table__.columns if not column.foreign_keys} - own
     references = {
         column.name.removesuffix("_id")
