@@ -108,7 +108,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Result:
-    """What a case came to.
+    """The result of a case.
 
     Attributes:
         timings: by contender: `tuned` and the baselines.
@@ -136,13 +136,13 @@ class Result:
 
     @property
     def share(self) -> float | None:
-        """Of the roofline: the floor over the tuned median."""
+        """The share of the roofline: the least possible time over the tuned median."""
         return self.floor_ms / self.timings[TUNED].median_ms if self.floor_ms else None
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A case that came to nothing."""
+    """A case that failed, with the reason."""
 
     case: BenchCase
     message: str

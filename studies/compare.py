@@ -216,7 +216,7 @@ def _compare_files(question: FileQuestion) -> Duel:
 
 
 def _run(path: Path) -> types.ModuleType:
-    """What a file defines, a model among it."""
+    """The names that a file defines; a model must be among them."""
     module = run_file(path)
     if not (hasattr(module, "ModelNew") or hasattr(module, "Model")):
         raise UserError(f"{path} defines neither ModelNew nor Model: KernelBench's form has one of them")
@@ -228,7 +228,7 @@ def _name(module: types.ModuleType) -> str:
 
 
 def _source(path: Path, module: types.ModuleType) -> Reference:
-    """What makes the parameters and inputs of both: the first file's."""
+    """The functions that make parameters and inputs for both models: those of the first file."""
     if missing := [name for name in ("get_inputs", "get_init_inputs") if not hasattr(module, name)]:
         raise UserError(f"the first file has no {' and no '.join(missing)}: both get their inputs from there")
     return Reference(path, getattr(module, _name(module)), module.get_inputs, module.get_init_inputs, {})
@@ -252,7 +252,7 @@ def _tensors(value: object) -> list[torch.Tensor]:
 
 
 def _apart(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> tuple[float, float]:
-    """How far outputs lie apart, and how far they may."""
+    """How far the outputs differ, and how far they may."""
     if [(one.shape, one.dtype) for one in first] != [(one.shape, one.dtype) for one in second]:
         return float("inf"), AGREEMENT_OTHERWISE
     worst, allowed = 0.0, AGREEMENT_OTHERWISE

@@ -96,5 +96,5 @@ def _result(database: Database, row: BestRow) -> ShippedResult:
 
 
 def _rounded(value: float) -> float:
-    """What is left of a figure that means something; the rest would be noise in every diff."""
+    """A figure rounded to the digits that mean something; the others would make every diff noisy."""
     return float(f"{value:.{_DIGITS}g}")

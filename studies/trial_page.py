@@ -83,7 +83,7 @@ def _comparison_values(won: WonComparison) -> dict[str, object]:
 
 
 def _finite(value: object) -> object:
-    """The same value as JSON can say it."""
+    """The same value with null in place of infinities and NaN, which JSON does not have."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

@@ -192,7 +192,7 @@ def _tune_mode(resolved: Resolved, mode: Mode, database: Database, announce: Rep
 def _carried(
     resolved: Resolved, description: StudyDescription, sampler: PoolSampler, database: Database
 ) -> tuple[Carried, ...]:
-    """What a study begins with, or began with: that is on record, so that it is the same however often it is resumed.
+    """The configurations that a study begins with; those on record where it began, so that a resumed one is alike.
 
     Raises:
         UserError: it is to begin without and has begun with something.

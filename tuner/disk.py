@@ -1,4 +1,4 @@
-"""A disk without room, told apart from everything else that can go wrong with a file."""
+"""Finds out whether a disk is full, which is nobody's mistake, unlike other failures of a file."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ class Plan:
 
 
 class TunableModel(Protocol):
-    """What the tuner needs of a `ModelNew`: an `nn.Module` that can be told which plan to run."""
+    """What the tuner needs of a `ModelNew`: an `nn.Module` that runs the plan it is given."""
 
     def problem(self, *inputs: Any) -> Problem | None:
         """The problem that a call with these inputs is; None where only the reference's operations can serve it."""

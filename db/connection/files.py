@@ -21,7 +21,7 @@ _SMALLEST_PAGE = 512
 
 @dataclass(frozen=True)
 class FileState:
-    """What was found where a database should be.
+    """What a file that should be a database holds.
 
     Attributes:
         revision: None where there is nothing in it yet, or no file.

@@ -36,5 +36,5 @@ def require_default() -> None:
 
 
 def missing(where: str) -> DatabaseMissingError:
-    """What is said of a place without a results database."""
+    """The message about a place without a results database."""
     return DatabaseMissingError(f"there is no results database at {where}: run a study first, or say where with --db")

@@ -2,9 +2,9 @@
 
 What an entry *is* decides whether it is there already: a study is its description and the database it began in, a
 trial its configuration in a study with the moment it was recorded and what came of it. Numbers are of one database
-only. One study cannot hold two results of one configuration; where copies of one database were tuned further apart
-from each other and such a second result arrives, it is kept in a study under an origin derived from the first one's,
-the same on every machine.
+only. One study cannot hold two results of one configuration. Where copies of one database were tuned separately, a
+second result of a configuration can arrive: it is kept in another study, whose origin is derived from the first study's
+in the same way on every machine.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from tunebench.tuner.space import Configuration
 _BATCH = 500
 
 Outcome: TypeAlias = tuple[datetime, str, float | None]
-"""What tells two results of one configuration in one study apart: when it was recorded, its status, its median."""
+"""What distinguishes two results of one configuration in one study: when it was recorded, its status, its median."""
 
 
 @dataclass(frozen=True)
 class Added:
-    """What adding entries came to.
+    """What was added.
 
     Attributes:
         studies, trials, comparisons: new rows.

@@ -1,4 +1,4 @@
-"""From stored text back to the engine's values. A database may come from anyone, so nothing in it is believed."""
+"""Makes the engine's values from stored text. A database may come from anyone, so everything in it is checked."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def _rows_fit_registers(vector_width: int, rows_per_thread: int, vectors_in_flig
 
 
 def _sums_now(algorithm: str, problem: Problem) -> bool:
-    """Whether each call sums the columns, so that how is worth tuning."""
+    """Whether every call sums the columns, so that the way in which it does is worth tuning."""
     return algorithm != "gemm" and not _keeps_sums(problem)
 
 

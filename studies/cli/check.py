@@ -101,7 +101,7 @@ def check(
 
 
 def _finite(value: Any) -> Any:
-    """The same values with null for what JSON has no word for."""
+    """The same values with null in place of infinities and NaN, which JSON does not have."""
     import math
 
     if isinstance(value, dict):

@@ -65,7 +65,7 @@ class Building:
         return self._future.result()
 
     def close(self) -> None:
-        """Do not begin, where it has not; else wait a little, so that no compiler outlives the study."""
+        """Cancel a build that has not begun; wait a little for one that has, so that no compiler outlives the study."""
         if not self._future.cancel():
             wait([self._future], _CLOSE_SECONDS)
 

@@ -9,7 +9,7 @@ import torch
 from tunebench.tuner.result import ErrorFigures
 
 _CHUNK_ELEMENTS = 1 << 26  # comparing piece by piece bounds the float64 temporaries to 512 MB each
-_ROW_ELEMENTS = 32  # a row of fewer elements says too little about its own size
+_ROW_ELEMENTS = 32  # the size of a row of fewer elements is too uncertain
 
 
 def scale_of(expected: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Launches as values: recorded from a call, so that a process of its own can make them again under another eye."""
+"""Launches as values: recorded from a call, so that another process can make them again under compute-sanitizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the reference says: its answers in float64, and how far it is from them at its own precision."""
+"""The reference's answers in float64, and its own error at its own precision."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def optuna_sampler(name: str) -> Callable[[int], BaseSampler]:
 def _make_sampler(kind: type[BaseSampler], seed: int) -> BaseSampler:
     parameters = inspect.signature(kind).parameters
     options: dict[str, Any] = {"seed": seed} if "seed" in parameters else {}
-    # The first trials are sampled independently, and so is a space of one tunable: nothing to be told every time.
+    # The first trials are sampled independently, and so is a space of one tunable: one message is enough.
     if "warn_independent_sampling" in parameters and parameters["warn_independent_sampling"].default is True:
         options["warn_independent_sampling"] = False
     with warnings.catch_warnings():

@@ -260,9 +260,12 @@ def _quiet_study(sampler: PoolSampler) -> optuna.Study:
 
 
 def _score(best_ms: Floats, random_ms: Floats, recorded: RecordedSpace) -> float:
-    """The mean share of the way from E[random] to the optimum; where there is no way, nothing is won or lost."""
+    """How far the search came from random search to the optimum: 1 is the optimum, 0 is as good as random search.
+
+    It is the mean over evaluations of (E[random] - best so far) / (E[random] - optimum). Evaluations at which random
+    search is expected to have found the optimum too are left out.
+    """
     possible = random_ms - recorded.optimum_ms
-    # With the whole space evaluated, random search has the optimum as well.
     counted = possible > 1e-12 * recorded.optimum_ms
     return float(np.mean((random_ms - best_ms)[counted] / possible[counted])) if counted.any() else 0.0
 

@@ -1,4 +1,7 @@
-"""What a model of times is taught: logarithms, with the slow and the failed levelled."""
+"""The targets that a model of times learns: logarithms of times.
+
+Slow configurations and failed ones get the same target, because only differences among the fast ones matter.
+"""
 
 from __future__ import annotations
 

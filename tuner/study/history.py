@@ -1,4 +1,4 @@
-"""What a study is and where its trials go, said without naming a database."""
+"""What a study is, and the interface through which its trials are recorded, whatever the database."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class PastTrial:
 class TrialLog(Protocol):
     """Where one study's trials are kept. Every call is one transaction: it has happened entirely, or not at all.
 
-    A trial that was refused late is told as what it is then, see `TrialResult.refused_late`.
+    A trial that was refused late has the status `correctness` here: see `TrialResult.refused_late`.
     """
 
     def past(self) -> Sequence[PastTrial]:

@@ -206,7 +206,12 @@ def _trial(result: Mapping[str, Any], names: Mapping[str, Any]) -> ForeignTrial:
 
 
 def _status(value: object, own_word: object) -> TrialStatus:
-    """What a time or a failure's name says; a word of tunebench's own makes that more precise, never contradicts it."""
+    """The status that a time or a failure's name stands for.
+
+    Args:
+        own_word: the status that tunebench wrote beside it. It can make a failure more precise and is ignored where it
+            contradicts the time.
+    """
     if isinstance(value, str):
         if value not in _FAILURES:
             raise EntryError(f"its time {value!r:.60} is not one of the failures {', '.join(_FAILURES)}")
