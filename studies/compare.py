@@ -14,13 +14,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from tunebench.db.connection.database import Database
+from tunebench.db.connection.database import open_database
 from tunebench.db.queries.one_trial import trial_details
-from tunebench.studies.study_file import StudyRequest
+from tunebench.kernels.runtime.registry import load_model
+from tunebench.studies.study_file import StudyRequest, make_request
 from tunebench.studies.tune import make_evaluator, resolve
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.device import find_device
-from tunebench.tuner.errors import CompileError, TunebenchError, UserError, WorkerError
+from tunebench.tuner.errors import CompileError, TunebenchError, UnknownNameError, UserError, WorkerError
 from tunebench.tuner.gate.tolerance import AGREEMENT, AGREEMENT_OTHERWISE
 from tunebench.tuner.isolation import DeathError, run_isolated, start_forkserver
 from tunebench.tuner.kernel import Mode, prepare_model
@@ -118,14 +119,84 @@ class Duel:
         return self.ratio.decision if self.control.decision is Decision.TIE else Decision.TIE
 
 
-def side_of_trial(database: Database, number: int) -> tuple[str, KernelSide]:
-    """The kernel and the configuration of a trial.
+Side = int | str | Path | Mapping[str, Value]
+"""What can be compared: a trial's number, tunables (the rest as in the default), `default`, `reference`, a .py file."""
+
+
+def question_of(
+    first: Side,
+    second: Side,
+    *,
+    kernel: str | None = None,
+    mode: str | None = None,
+    options: Mapping[str, object] | None = None,
+    database: str | Path | None = None,
+) -> KernelQuestion | FileQuestion:
+    """The question whether the first is faster than the second.
+
+    Args:
+        kernel: its name or folder; None where a trial brings it.
+        options: keys of `StudyRequest`: the device, the compiler, sizes.
+        database: where trials are; None for the default.
 
     Raises:
-        UserError: there is no such trial.
+        UserError: the two cannot be compared.
     """
-    row = trial_details(database, number).row
-    return row.kernel, KernelSide(f"trial {number}: {row.configuration}", dict(row.configuration), row.problem)
+    options = options or {}
+    if any(str(side).endswith(".py") for side in (first, second) if isinstance(side, str | Path)):
+        return _about_files(first, second, mode, options)
+    sides = [_named_side(side, database) for side in (first, second)]
+    return _about_kernel(sides, kernel, mode, options)
+
+
+def _about_files(first: Side, second: Side, mode: str | None, options: Mapping[str, object]) -> FileQuestion:
+    for side, others in ((first, ""), (second, ", or with 'reference'")):
+        is_file = isinstance(side, str | Path) and Path(side).is_file()
+        if not is_file and not (side == REFERENCE and others):
+            raise UserError(f"'{side}' is not a file: a file is compared with another file{others}")
+    if mode not in (None, Mode.EVAL, Mode.TRAIN):
+        raise UserError(f"mode '{mode}' is neither eval nor train")
+    device = options.get("device")
+    return FileQuestion(
+        Path(str(first)),
+        None if second == REFERENCE else Path(str(second)),
+        None if device is None else str(device),
+        Mode(mode or Mode.EVAL),
+    )
+
+
+def _about_kernel(
+    named: Sequence[tuple[str | None, KernelSide]], kernel: str | None, mode: str | None, options: Mapping[str, object]
+) -> KernelQuestion:
+    first, second = sides = [side for _, side in named]
+    recorded = sorted({name for name, _ in named if name is not None})
+    if kernel is None and len(recorded) != 1:
+        why = f"they are of {' and '.join(recorded)}" if recorded else "name the kernel behind them"
+        raise UserError(f"'{first.label}' and '{second.label}' cannot be compared: {why}")
+    target = kernel or recorded[0]
+    declared = load_model(target).kernel
+    if any(name != declared.name for name in recorded):
+        raise UserError(f"a trial of {recorded[0]} cannot be compared as one of {declared.name}")
+    modes = [side.problem.options["mode"] for side in sides if side.problem and "mode" in side.problem.options]
+    chosen = mode or (*modes, *declared.modes)[0]
+    if chosen not in declared.modes:
+        raise UnknownNameError(f"mode of kernel '{declared.name}'", chosen, declared.modes)
+    return KernelQuestion(make_request({"kernel": target, **options}, target), Mode(chosen), first, second)
+
+
+def _named_side(side: Side, database: str | Path | None) -> tuple[str | None, KernelSide]:
+    """What is compared, and the kernel that it brings."""
+    if isinstance(side, int):
+        with open_database(database, read_only=True) as opened:
+            row = trial_details(opened, side).row
+        return row.kernel, KernelSide(f"trial {side}: {row.configuration}", dict(row.configuration), row.problem)
+    if isinstance(side, Mapping):
+        return None, KernelSide(",".join(f"{name}={value}" for name, value in side.items()), side)
+    if side not in (DEFAULT, REFERENCE):
+        raise UserError(
+            f"'{side}' cannot be compared: give a trial's number, tunables, default, reference or a .py file"
+        )
+    return None, KernelSide(str(side), {} if side == DEFAULT else None)
 
 
 def compare(question: KernelQuestion | FileQuestion) -> Duel:

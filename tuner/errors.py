@@ -7,7 +7,11 @@ The stage errors (`CompileError`, `LaunchError`) are answers about a variant: th
 from __future__ import annotations
 
 import difflib
+import enum
 from collections.abc import Iterable
+from typing import TypeVar
+
+Member = TypeVar("Member", bound=enum.StrEnum)
 
 _LONGEST_NAME = 100
 """The longest name that a message shows whole."""
@@ -42,6 +46,20 @@ class UnknownNameError(UserError):
     def __reduce__(self) -> tuple[type[UnknownNameError], tuple[str, str, tuple[str, ...]]]:
         """It is also raised in worker processes."""
         return type(self), self._arguments
+
+
+def member_of(members: type[Member], kind: str, name: str) -> Member:
+    """The member of an enumeration that has this value.
+
+    Args:
+        kind: what the enumeration is of, for the message.
+
+    Raises:
+        UnknownNameError: there is none.
+    """
+    if name not in set(members):
+        raise UnknownNameError(kind, name, members)
+    return members(name)
 
 
 class EmptySpaceError(UserError):

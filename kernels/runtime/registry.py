@@ -5,17 +5,20 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib
-import importlib.util
-import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from tunebench.kernels.runtime.folders import import_folder
 from tunebench.tuner.compile.cache import default_cache_folder
 from tunebench.tuner.errors import KernelFolderError, UnknownNameError
 
 if TYPE_CHECKING:
+    from tunebench.db.queries.rows import TrialRow
     from tunebench.kernels.runtime.tuned_module import TunedModule
+
+Row = TypeVar("Row", bound="TrialRow")
 
 _SHIPPED = Path(__file__).parent.parent
 _WHAT_MAKES_A_DIGEST = ("kernel.py", "variant.py", "running_text.py")
@@ -49,16 +52,17 @@ def load_model(target: str) -> type[TunedModule]:
     path = folder.resolve() / "model.py"
     if not path.exists():
         raise KernelFolderError(f"{folder}: no model.py; a kernel's folder has reference.py, model.py and its .cu")
-    name = f"tunebench_kernel_{path.parent.name}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        module = import_folder(folder)
     except (ImportError, SyntaxError, NameError, AttributeError) as error:
         raise KernelFolderError(f"{path}: does not import: {error}") from error
     return _model_of(module, target)
+
+
+def of_current_kernels(rows: Sequence[Row]) -> list[Row]:
+    """The rows that are of their kernel as it is now; a kernel that does not ship keeps all of its rows."""
+    digests = {name: digest_of(name) for name in {row.kernel for row in rows} & set(kernel_names())}
+    return [row for row in rows if digests.get(row.kernel, row.source_digest) == row.source_digest]
 
 
 def digest_of(name: str) -> str:

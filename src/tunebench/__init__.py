@@ -1,3 +1,80 @@
-"""tunebench: an autotuning workbench for CUDA kernels in PyTorch."""
+"""tunebench: an autotuning workbench for CUDA kernels in PyTorch.
+
+    import tunebench
+
+    reports = tunebench.tune("scalar_mul", trials=50, sizes={"M": 4096, "N": 4096})
+    for row in tunebench.best("scalar_mul"):
+        print(row.problem, row.device_name, row.configuration, row.over_reference)
+    ModelNew = tunebench.load("gemm_scale_bn")
+
+What this module names is public: a release that changes it says so in the changelog. All else is private. Everything
+is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tunebench.db.connection.database import Database
+    from tunebench.db.queries.rows import BestRow, TrialRow
+    from tunebench.studies.api import Rows, best, check, compare, connect, load, trials, tune
+    from tunebench.studies.check import CheckReport
+    from tunebench.studies.compare import Duel
+    from tunebench.studies.tune import StudyReport
+    from tunebench.tuner.errors import DatabaseError, DatabaseMissingError, TunebenchError, UserError
+    from tunebench.tuner.problem import Problem
+    from tunebench.tuner.result import Decision, Ratio, TrialStatus
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "tunebench.db.connection.database": ("Database",),
+    "tunebench.db.queries.rows": ("BestRow", "TrialRow"),
+    "tunebench.studies.api": ("Rows", "best", "check", "compare", "connect", "load", "trials", "tune"),
+    "tunebench.studies.check": ("CheckReport",),
+    "tunebench.studies.compare": ("Duel",),
+    "tunebench.studies.tune": ("StudyReport",),
+    "tunebench.tuner.errors": ("DatabaseError", "DatabaseMissingError", "TunebenchError", "UserError"),
+    "tunebench.tuner.problem": ("Problem",),
+    "tunebench.tuner.result": ("Decision", "Ratio", "TrialStatus"),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "BestRow",
+    "CheckReport",
+    "Database",
+    "DatabaseError",
+    "DatabaseMissingError",
+    "Decision",
+    "Duel",
+    "Problem",
+    "Ratio",
+    "Rows",
+    "StudyReport",
+    "TrialRow",
+    "TrialStatus",
+    "TunebenchError",
+    "UserError",
+    "best",
+    "check",
+    "compare",
+    "connect",
+    "load",
+    "trials",
+    "tune",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

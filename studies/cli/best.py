@@ -41,7 +41,7 @@ def best(
     """
     from tunebench.db.connection.database import open_database
     from tunebench.db.queries.trials import best as best_rows
-    from tunebench.kernels.runtime.registry import digest_of, kernel_names
+    from tunebench.kernels.runtime.registry import of_current_kernels
     from tunebench.studies.tables import BEST
 
     require_one_form(as_json=as_json, as_csv=as_csv)
@@ -54,9 +54,7 @@ def best(
             architecture=architecture,
             compiler=known_compiler(compiler),
         )
-    shipped = {row.kernel for row in found} & set(kernel_names())
-    digests = {} if any_source else {name: digest_of(name) for name in shipped}
-    rows = [row for row in found if digests.get(row.kernel, row.source_digest) == row.source_digest]
+    rows = found if any_source else of_current_kernels(found)
     nothing = "no result meets these conditions"
     if found and not rows:
         nothing += ": there are results of earlier versions of the source, which --any-source shows"

@@ -11,6 +11,7 @@ from tunebench.studies.cli.options import (
     JsonOption,
     RunCompilerOption,
     RunDeviceOption,
+    known_compiler,
     parse_sizes,
     parse_values,
 )
@@ -54,12 +55,8 @@ def check(
     from tunebench.studies.check import CheckRequest
     from tunebench.studies.check import check as run_check
     from tunebench.studies.terminal import printable
-    from tunebench.tuner.build import CompilerName
-    from tunebench.tuner.errors import UnknownNameError
     from tunebench.tuner.result import Stage
 
-    if compiler is not None and compiler not in list(CompilerName):
-        raise UnknownNameError("compiler", compiler, CompilerName)
     request = CheckRequest(
         target=target,
         reference=reference,
@@ -67,7 +64,7 @@ def check(
         sizes=parse_sizes(size or []),
         modes=mode,
         device=device,
-        compiler=CompilerName(compiler) if compiler else None,
+        compiler=known_compiler(compiler),
         seconds=seconds,
     )
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,7 +18,7 @@ from tunebench.studies.cli.options import (
 from tunebench.studies.cli.output import print_json
 
 if TYPE_CHECKING:
-    from tunebench.studies.compare import Duel, FileQuestion, KernelQuestion, KernelSide
+    from tunebench.studies.compare import Duel, Side
 
 _SIDE = "A trial's number, NAME=VALUE[,NAME=VALUE...] (the rest as in the default), default, reference, or a .py file."
 
@@ -55,15 +54,12 @@ def compare(
     start_forkserver(["tunebench.studies.compare"])  # it imports torch while this process does
 
     from tunebench.studies.compare import compare as compare_sides
+    from tunebench.studies.compare import question_of
     from tunebench.tuner.result import Decision
 
-    question: FileQuestion | KernelQuestion
-    if first.endswith(".py") or second.endswith(".py"):
-        question = _about_files(first, second, device, mode)
-    else:
-        options = {"device": device, "compiler": compiler, "sizes": parse_sizes(size or [])}
-        given: dict[str, object] = {name: value for name, value in options.items() if value not in (None, {})}
-        question = _about_kernel((first, second), kernel, mode, db, given)
+    options = {"device": device, "compiler": compiler, "sizes": parse_sizes(size or [])}
+    given: dict[str, object] = {name: value for name, value in options.items() if value not in (None, {})}
+    question = question_of(_side(first), _side(second), kernel=kernel, mode=mode, options=given, database=db)
     duel = compare_sides(question)
     if as_json:
         print_json(_values(duel))
@@ -73,57 +69,13 @@ def compare(
         raise typer.Exit(1)
 
 
-def _about_files(first: str, second: str, device: str | None, mode: str | None) -> FileQuestion:
-    from tunebench.studies.compare import REFERENCE, FileQuestion
-    from tunebench.tuner.errors import UserError
-    from tunebench.tuner.kernel import Mode
-
-    for name, others in ((first, ""), (second, ", or with 'reference'")):
-        if not (name == REFERENCE and others) and not Path(name).is_file():
-            raise UserError(f"'{name}' is not a file: a file is compared with another file{others}")
-    if mode not in (None, Mode.EVAL, Mode.TRAIN):
-        raise UserError(f"mode '{mode}' is neither eval nor train")
-    return FileQuestion(Path(first), None if second == REFERENCE else Path(second), device, Mode(mode or Mode.EVAL))
-
-
-def _about_kernel(
-    asked: tuple[str, str], kernel: str | None, mode: str | None, db: str | None, options: dict[str, object]
-) -> KernelQuestion:
-    from tunebench.kernels.runtime.registry import load_model
-    from tunebench.studies.compare import KernelQuestion
-    from tunebench.studies.study_file import make_request
-    from tunebench.tuner.errors import UnknownNameError, UserError
-    from tunebench.tuner.kernel import Mode
-
-    named = [_side(text, db) for text in asked]
-    sides = [side for _, side in named]
-    recorded = sorted({name for name, _ in named if name is not None})
-    if kernel is None and len(recorded) != 1:
-        why = f"they are of {' and '.join(recorded)}" if recorded else "name the kernel behind them"
-        raise UserError(f"'{asked[0]}' and '{asked[1]}' cannot be compared: {why}")
-    target = kernel or recorded[0]
-    declared = load_model(target).kernel
-    if any(name != declared.name for name in recorded):
-        raise UserError(f"a trial of {recorded[0]} cannot be compared as one of {declared.name}")
-    modes = [side.problem.options["mode"] for side in sides if side.problem and "mode" in side.problem.options]
-    chosen = mode or (*modes, *declared.modes)[0]
-    if chosen not in declared.modes:
-        raise UnknownNameError(f"mode of kernel '{declared.name}'", chosen, declared.modes)
-    return KernelQuestion(make_request({"kernel": target, **options}, target), Mode(chosen), sides[0], sides[1])
-
-
-def _side(text: str, db: str | None) -> tuple[str | None, KernelSide]:
-    """What is meant, and the kernel that it brings."""
-    from tunebench.db.connection.database import open_database
-    from tunebench.studies.compare import DEFAULT, REFERENCE, KernelSide, side_of_trial
-
-    if text in (DEFAULT, REFERENCE):
-        return None, KernelSide(text, {} if text == DEFAULT else None)
+def _side(text: str) -> Side:
+    """What the text of an argument means."""
+    if text in ("default", "reference") or text.endswith(".py"):
+        return text
     if text.isascii() and text.isdigit():
-        with open_database(db, read_only=True) as database:
-            return side_of_trial(database, int(text))
-    tunables = parse_tunables(text.replace(",", " ").split())
-    return None, KernelSide(text, {name: values[0] for name, values in tunables.items()})
+        return int(text)
+    return {name: values[0] for name, values in parse_tunables(text.replace(",", " ").split()).items()}
 
 
 def _values(duel: Duel) -> dict[str, object]:

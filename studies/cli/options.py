@@ -170,8 +170,6 @@ def known_compiler(name: str | None) -> CompilerName | None:
         UnknownNameError: there is none.
     """
     from tunebench.tuner.build import CompilerName
-    from tunebench.tuner.errors import UnknownNameError
+    from tunebench.tuner.errors import member_of
 
-    if name is not None and name not in set(CompilerName):
-        raise UnknownNameError("compiler", name, list(CompilerName))
-    return CompilerName(name) if name else None
+    return None if name is None else member_of(CompilerName, "compiler", name)

@@ -80,19 +80,17 @@ def trials(
     from tunebench.db.connection.database import open_database
     from tunebench.db.queries.trials import Order, each_trial
     from tunebench.studies.tables import TRIALS
-    from tunebench.tuner.errors import UnknownNameError
+    from tunebench.tuner.errors import member_of
     from tunebench.tuner.result import TrialStatus
 
     require_one_form(as_json=as_json, as_csv=as_csv)
-    for name in status or []:
-        if name not in set(TrialStatus):
-            raise UnknownNameError("status", name, list(TrialStatus))
+    statuses = [member_of(TrialStatus, "status", name) for name in status or []]
     moments = {"since": parse_moment("--since", since), "until": parse_moment("--until", until)}
     with open_database(db, read_only=True) as database:
         rows = each_trial(
             database,
             kernel=known_kernel(kernel, database),
-            status=[TrialStatus(name) for name in status] if status else None,
+            status=statuses or None,
             device=device,
             dtype=dtype,
             architecture=architecture,

@@ -1,0 +1,338 @@
+"""What `import tunebench` offers: the commands as functions. Each imports what it needs when it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from tunebench.db.connection.database import Database
+    from tunebench.db.queries.rows import BestRow, TrialRow
+    from tunebench.kernels.runtime.tuned_module import TunedModule
+    from tunebench.studies.check import CheckReport
+    from tunebench.studies.compare import Duel, Side
+    from tunebench.studies.tune import StudyReport
+    from tunebench.tuner.problem import Problem
+    from tunebench.tuner.space import Value
+
+Row = TypeVar("Row", bound="TrialRow")
+
+
+class Rows(list[Row]):
+    """Rows of results: a list, and a data frame when asked."""
+
+    def to_frame(self) -> DataFrame:
+        """The same as a pandas DataFrame: a column for every field, axis, option and tunable.
+
+        Times are in milliseconds, moments in UTC, and a speed-up has three columns: `over_reference`,
+        `over_reference_low`, `over_reference_high`. Axes, options and tunables are `axis_NAME`, `option_NAME` and
+        `tunable_NAME`, missing where a row has none of that name.
+
+        Raises:
+            UserError: pandas is not installed.
+        """
+        from tunebench.db.queries.data_frames import to_dataframe
+
+        return to_dataframe(self)
+
+
+def connect(db: str | Path | None = None, *, read_only: bool = True) -> Database:
+    """Open a results database, for several questions to it; use it in a `with` statement, or close it.
+
+    Args:
+        db: a path such as `results.db`, or a SQLAlchemy URL of SQLite or PostgreSQL; None for the environment variable
+            TUNEBENCH_DB, or else `tunebench.db` in the user's data folder.
+        read_only: the database must be there, at this tunebench's revision, and every write is refused. False also
+            creates or upgrades it.
+
+    Raises:
+        DatabaseMissingError: there is nothing to read.
+        DatabaseError: it cannot be used; the message is one line.
+    """
+    from tunebench.db.connection.database import open_database
+
+    return open_database(db, read_only=read_only)
+
+
+@contextmanager
+def _opened(db: Database | str | Path | None, *, read_only: bool) -> Iterator[Database]:
+    """A database that is open already, or one that is open for this long."""
+    from tunebench.db.connection.database import Database
+
+    if isinstance(db, Database):
+        yield db
+    else:
+        with connect(db, read_only=read_only) as database:
+            yield database
+
+
+def best(
+    kernel: str | None = None,
+    *,
+    device: str | None = None,
+    dtype: str | None = None,
+    architecture: str | None = None,
+    compiler: str | None = None,
+    problem: Problem | None = None,
+    any_source: bool = False,
+    db: Database | str | Path | None = None,
+) -> Rows[BestRow]:
+    """The best configuration of each kernel, problem and kind of device, and how it was measured.
+
+    Args:
+        device: a device's name, such as `NVIDIA H200`.
+        any_source: results of other versions of a shipped kernel's source too.
+        db: an open database, or where it is; see `connect`.
+
+    Raises:
+        DatabaseError: the database cannot be read.
+        UserError: there is no such compiler.
+    """
+    from tunebench.db.queries.trials import best as best_of
+    from tunebench.kernels.runtime.registry import of_current_kernels
+    from tunebench.tuner.build import CompilerName
+    from tunebench.tuner.errors import member_of
+
+    with _opened(db, read_only=True) as database:
+        rows = best_of(
+            database,
+            kernel=kernel,
+            device=device,
+            dtype=dtype,
+            architecture=architecture,
+            compiler=None if compiler is None else member_of(CompilerName, "compiler", compiler),
+            problem=problem,
+        )
+    return Rows(rows if any_source else of_current_kernels(rows))
+
+
+def trials(
+    kernel: str | None = None,
+    *,
+    status: str | Collection[str] | None = None,
+    study: int | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    architecture: str | None = None,
+    compiler: str | None = None,
+    sampler: str | None = None,
+    problem: Problem | None = None,
+    tunables: Mapping[str, Value] | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    fastest: bool = False,
+    limit: int | None = 100,
+    offset: int = 0,
+    db: Database | str | Path | None = None,
+) -> Rows[TrialRow]:
+    """Trials that meet every condition given, the newest first.
+
+    Args:
+        status: `correct`, `pruned`, `compile`, `runtime`, `correctness`, `timeout` or `constraints`; one or several.
+        device: a device's name.
+        tunables: values that the configuration has.
+        since, until: moments with a time zone; `until` is not included.
+        fastest: correct trials only, the lowest median first.
+        limit: None for all of them.
+        db: an open database, or where it is; see `connect`.
+
+    Raises:
+        DatabaseError: the database cannot be read.
+        UserError: there is no such status or compiler.
+    """
+    from tunebench.db.queries.trials import Order
+    from tunebench.db.queries.trials import trials as trials_of
+    from tunebench.tuner.build import CompilerName
+    from tunebench.tuner.errors import member_of
+    from tunebench.tuner.result import TrialStatus
+
+    statuses = [status] if isinstance(status, str) else status
+    with _opened(db, read_only=True) as database:
+        return Rows(
+            trials_of(
+                database,
+                kernel=kernel,
+                status=None if statuses is None else [member_of(TrialStatus, "status", one) for one in statuses],
+                study_id=study,
+                device=device,
+                dtype=dtype,
+                architecture=architecture,
+                compiler=None if compiler is None else member_of(CompilerName, "compiler", compiler),
+                sampler=sampler,
+                problem=problem,
+                tunables=tunables,
+                since=since,
+                until=until,
+                order=Order.FASTEST if fastest else Order.NEWEST,
+                limit=limit,
+                offset=offset,
+            )
+        )
+
+
+def load(kernel: str | Path) -> type[TunedModule]:
+    """The `ModelNew` of a kernel: an `nn.Module` class that takes the place of its reference's `Model`.
+
+    Args:
+        kernel: a shipped kernel's name, or the path of a kernel's folder. The class of a folder is found again by its
+            path when an object of it is unpickled, also in another process. Loading a folder again runs it again.
+
+    Raises:
+        UnknownNameError: neither a shipped kernel nor a folder.
+        KernelFolderError: the folder is not a kernel's.
+    """
+    from tunebench.kernels.runtime.registry import load_model
+
+    return load_model(str(kernel))
+
+
+def tune(
+    kernel: str | Path,
+    *,
+    trials: int | None = None,
+    seconds: float | None = None,
+    sizes: Mapping[str, int | float] | None = None,
+    tunables: Mapping[str, Sequence[Value]] | None = None,
+    modes: Sequence[str] | None = None,
+    device: str | None = None,
+    sampler: str | None = None,
+    seed: int | None = None,
+    compiler: str | None = None,
+    compile: bool | None = None,
+    fresh: bool | None = None,
+    stop_early: bool | None = None,
+    progress: bool = False,
+    db: Database | str | Path | None = None,
+) -> list[StudyReport]:
+    """Run a kernel's studies, or go on with them: one for each mode, everything recorded. Ctrl-C ends them early.
+
+    Args:
+        kernel: a shipped kernel's name, the path of a kernel's folder, or a study file (.toml), whose keys the other
+            arguments override.
+        trials: in all; 100 unless given. The same call again goes on where it ended.
+        seconds: limit of one run, for each mode.
+        sizes: numeric constants of `reference.py` to change, by their names there.
+        tunables: values to restrict tunables to.
+        modes: `eval`, `train`, `frozen`; every mode of the kernel unless given.
+        device: `cuda`, `cuda:INDEX` or `cpu`; a GPU where there is one, unless given.
+        sampler: `gp` unless given; docs/search.md has the others.
+        compiler: `nvrtc`, `inline` or `cpu`; by device unless given.
+        compile: compare the winner with the reference under torch.compile too.
+        fresh: begin without anything from earlier studies of the kernel.
+        stop_early: end when another trial is not expected to gain what the timing can tell.
+        progress: show what is done on standard error.
+        db: an open database, or where it is; see `connect`. It is created where there is none.
+
+    Raises:
+        UserError: something is unknown, not legal or not on this machine, or the database cannot be written.
+        TunebenchError: the studies cannot go on; what was done is recorded, and the same call goes on.
+    """
+    from rich.console import Console
+
+    from tunebench.studies.progress import StudyDisplay
+    from tunebench.studies.tune import request_of, resolve
+    from tunebench.studies.tune import tune as run_studies
+
+    options = {
+        "trials": trials,
+        "seconds": seconds,
+        "sizes": sizes,
+        "tunables": tunables,
+        "modes": modes,
+        "device": device,
+        "sampler": sampler,
+        "seed": seed,
+        "compiler": compiler,
+        "compile": compile,
+        "fresh": fresh,
+        "stop_early": stop_early,
+    }
+    resolved = resolve(request_of(str(kernel), {key: value for key, value in options.items() if value is not None}))
+    with _opened(db, read_only=False) as database:
+        if not progress:
+            return run_studies(resolved, database)
+        with StudyDisplay(Console(stderr=True)) as display:
+            return run_studies(resolved, database, display)
+
+
+def check(
+    target: str | Path,
+    *,
+    reference: str | Path | None = None,
+    configuration: Mapping[str, Value] | None = None,
+    sizes: Mapping[str, int | float] | None = None,
+    modes: Sequence[str] | None = None,
+    device: str | None = None,
+    compiler: str | None = None,
+    seconds: float = 600.0,
+) -> list[CheckReport]:
+    """Run the whole correctness gate in a process of its own, one report for each mode; a crash is a refusal.
+
+    Args:
+        target: a shipped kernel's name, the path of a kernel's folder, or a `.py` file that defines `ModelNew`.
+        reference: the file with `Model`, `get_inputs` and `get_init_inputs`, where the target does not define them.
+        configuration: values of a kernel's tunables in place of the default's.
+        sizes: numeric constants of the reference's file to change.
+        modes: every mode of a kernel unless given; for a file `train`, as in KernelBench.
+        device, compiler: as in `tune`.
+        seconds: a check of one mode that takes longer is refused.
+
+    Raises:
+        UserError: something is unknown or not on this machine, or the reference cannot be run.
+    """
+    from tunebench.studies.check import CheckRequest
+    from tunebench.studies.check import check as run_check
+    from tunebench.tuner.build import CompilerName
+    from tunebench.tuner.errors import member_of
+
+    return run_check(
+        CheckRequest(
+            target=str(target),
+            reference=None if reference is None else str(reference),
+            configuration=configuration or {},
+            sizes=sizes or {},
+            modes=modes,
+            device=device,
+            compiler=None if compiler is None else member_of(CompilerName, "compiler", compiler),
+            seconds=seconds,
+        )
+    )
+
+
+def compare(
+    first: Side,
+    second: Side,
+    *,
+    kernel: str | Path | None = None,
+    mode: str | None = None,
+    sizes: Mapping[str, int | float] | None = None,
+    device: str | None = None,
+    compiler: str | None = None,
+    db: str | Path | None = None,
+) -> Duel:
+    """Is the first really faster than the second? Both are checked, then timed in interleaved rounds.
+
+    Args:
+        first, second: a trial's number, tunables (a mapping; the rest as in the default), `default`, `reference`, or
+            the path of a `.py` file.
+        kernel: a name or a folder; a trial of a shipped kernel brings its own.
+        mode: the kernel's first mode unless given.
+        sizes, device, compiler: as in `tune`.
+        db: where the trials are.
+
+    Raises:
+        UserError: the two cannot be compared.
+        TunebenchError: what was compared killed its process, or hung.
+    """
+    from tunebench.studies.compare import compare as compare_sides
+    from tunebench.studies.compare import question_of
+
+    options = {"sizes": sizes, "device": device, "compiler": compiler}
+    given = {key: value for key, value in options.items() if value is not None}
+    target = None if kernel is None else str(kernel)
+    return compare_sides(question_of(first, second, kernel=target, mode=mode, options=given, database=db))

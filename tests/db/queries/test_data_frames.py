@@ -1,0 +1,58 @@
+"""Trials as flat rows and as data frames."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+
+import pytest
+from sample_results import ENVIRONMENT, STUDY, comparison, correct, failed
+from sqlalchemy import text
+
+from tunebench.db.connection.database import Database
+from tunebench.db.queries.data_frames import FLAT_COLUMNS, flat_values, to_dataframe
+from tunebench.db.queries.trials import trials
+from tunebench.tuner.errors import UserError
+from tunebench.tuner.result import TrialStatus
+
+
+@pytest.fixture
+def filled(database: Database) -> Database:
+    """A database with a winner and a failure."""
+    log = database.study(STUDY, ENVIRONMENT)
+    log.record(0, correct(0, 0.1 + 0.2))
+    log.record(1, failed(1, TrialStatus.COMPILE, 'error: "no",\nno'))
+    log.conclude(comparison(0))
+    return database
+
+
+def test_a_flat_row_has_the_view_s_columns(filled: Database) -> None:
+    rows = [flat_values(row) for row in reversed(trials(filled))]
+    query = f"SELECT {', '.join(FLAT_COLUMNS)} FROM trials_flat ORDER BY trial"
+    with filled.reading() as connection:
+        viewed = [dict(row) for row in connection.execute(text(query)).mappings()]
+    assert [tuple(row) for row in rows] == [FLAT_COLUMNS] * 2
+    for row, other in zip(rows, viewed, strict=True):
+        for name, value in row.items():
+            found = (
+                datetime.fromisoformat(other[name])
+                if name.endswith("_at") and isinstance(other[name], str)
+                else other[name]
+            )
+            assert found == value, name
+
+
+def test_a_dataframe_has_a_column_for_every_tunable(filled: Database) -> None:
+    pytest.importorskip("pandas")
+    frame = to_dataframe(trials(filled))
+    assert len(frame) == 2 and tuple(frame.columns[: len(FLAT_COLUMNS)]) == FLAT_COLUMNS
+    assert list(frame["tunable_block"]) == [64, 32]
+    assert list(frame["axis_rows"]) == [1024, 1024] and list(frame["option_mode"]) == ["eval", "eval"]
+    assert frame["recorded_at"].iloc[0] <= datetime.now(UTC)
+    assert tuple(to_dataframe([]).columns) == FLAT_COLUMNS
+
+
+def test_without_pandas_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UserError, match="needs pandas, which is not installed: pip install pandas"):
+        to_dataframe([])
