@@ -10,11 +10,13 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -95,9 +97,21 @@ def start_forkserver(preload: Sequence[str] = ()) -> None:
     # and its forks, from their first instruction on.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
-        forkserver.ensure_running()
+        with _without_main():
+            forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Keep multiprocessing from running the user's script again in every process: all that runs there is a module's."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def context() -> ForkServerContext:
@@ -130,7 +144,8 @@ class IsolatedProcess:
         process = context().Process(target=_serve, args=(theirs, _settings(), scratch_folder()), daemon=True)
         with closing(theirs):
             try:
-                process.start()
+                with _without_main():
+                    process.start()
             except (OSError, EOFError) as error:
                 ours.close()
                 raise DiedError(f"no process could be started: {error}", from_outside=True) from error
