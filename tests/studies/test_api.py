@@ -16,6 +16,7 @@ from sample_kernel import WriteKernel
 from sample_results import ENVIRONMENT, STUDY, configuration, correct, failed
 
 import tunebench
+from tunebench.db.entries.study_log import open_study
 from tunebench.tuner.result import TrialStatus
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "python.md"
@@ -26,7 +27,7 @@ def results(tmp_path: Path) -> Path:
     """A database with a correct trial and one that was refused, of a kernel's earlier version."""
     file = tmp_path / "results.db"
     with tunebench.connect(file, read_only=False) as database:
-        log = database.study(STUDY, ENVIRONMENT)
+        log = open_study(database, STUDY, ENVIRONMENT)
         log.record(0, correct(0, 0.1 + 0.2))
         log.record(1, failed(1, TrialStatus.COMPILE))
     return file
@@ -55,7 +56,7 @@ def test_best_and_trials_are_rows_and_data_frames(results: Path) -> None:
 
 def test_a_connection_reads_unless_told_otherwise(results: Path) -> None:
     with tunebench.connect(results) as database, pytest.raises(tunebench.DatabaseError, match="for reading only"):
-        database.study(STUDY, ENVIRONMENT)
+        open_study(database, STUDY, ENVIRONMENT)
 
 
 def test_a_question_that_is_wrong_is_one_line(results: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from sample_results import ENVIRONMENT, STUDY, comparison, correct, failed
 from sqlalchemy import text
 
 from tunebench.db.connection.database import Database
+from tunebench.db.entries.study_log import open_study
 from tunebench.db.queries.data_frames import FLAT_COLUMNS, flat_values, to_dataframe
 from tunebench.db.queries.trials import trials
 from tunebench.tuner.errors import UserError
@@ -19,7 +20,7 @@ from tunebench.tuner.result import TrialStatus
 @pytest.fixture
 def filled(database: Database) -> Database:
     """A database with a winner and a failure."""
-    log = database.study(STUDY, ENVIRONMENT)
+    log = open_study(database, STUDY, ENVIRONMENT)
     log.record(0, correct(0, 0.1 + 0.2))
     log.record(1, failed(1, TrialStatus.COMPILE, 'error: "no",\nno'))
     log.conclude(comparison(0))
