@@ -1,0 +1,1 @@
+"""The revisions of the tables, for Alembic."""
