@@ -1,4 +1,7 @@
-"""Adding many entries in one transaction, each of them once however often and from wherever it comes.
+"""Adding many entries in short transactions, each of them once however often and from wherever it comes.
+
+Another writer, such as a running `tune`, waits for one transaction at most, and never for all of them. Where adding is
+interrupted, what was added is there, and adding the same entries again adds the rest.
 
 What an entry *is* decides whether it is there already: a study is its description and the database it began in, a
 trial its configuration in a study with the moment it was recorded and what came of it. Numbers are of one database
@@ -10,6 +13,8 @@ in the same way on every machine.
 from __future__ import annotations
 
 import hashlib
+import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -24,7 +29,11 @@ from tunebench.db.entries.writer import PlacedTrial, Writer
 from tunebench.db.schema.tables import ComparisonTable, TrialTable
 from tunebench.tuner.space import Configuration
 
-_BATCH = 500
+_BATCH = 1000
+"""Entries in a transaction, which takes some tenths of a second."""
+
+_GAP_SECONDS = 0.12
+"""The least time between two transactions on SQLite, where who waits looks every 0.1 s whether he can begin."""
 
 Outcome: TypeAlias = tuple[datetime, str, float | None]
 """What distinguishes two results of one configuration in one study: when it was recorded, its status, its median."""
@@ -54,42 +63,27 @@ class Added:
 
 
 def add_entries(database: Database, entries: Iterable[Entry], progress: Callable[[int], None] | None = None) -> Added:
-    """Add entries to a database in one transaction: all of them, or none where one is refused.
+    """Add entries to a database in many short transactions.
 
     Args:
-        progress: called now and then with the number of entries looked at.
+        progress: called after each transaction with the number of entries looked at.
 
     Raises:
         DatabaseError: the database cannot be written.
-        Exception: whatever reading the entries raises; nothing was added then.
+        Exception: whatever reading the entries raises; those before it were added.
     """
-    return add_each(database, [entries], progress)[0]
-
-
-def add_each(
-    database: Database, sources: Iterable[Iterable[Entry]], progress: Callable[[int], None] | None = None
-) -> list[Added]:
-    """Add the entries of several sources, all in one transaction; what was added from each.
-
-    Args:
-        progress: called now and then with the number of entries looked at.
-
-    Raises:
-        DatabaseError: the database cannot be written.
-        Exception: whatever reading the entries raises; nothing was added then.
-    """
-    seen, all_added = 0, []
-    with database.writing() as connection:
-        batches = _Batches(connection)
-        for source in sources:
-            added, stream = Added(), iter(source)
-            while batch := list(islice(stream, _BATCH)):
-                added += batches.add(batch)
-                seen += len(batch)
-                if progress is not None:
-                    progress(seen)
-            all_added.append(added)
-    return all_added
+    seen, added, stream = 0, Added(), iter(entries)
+    ended = -math.inf
+    while batch := list(islice(stream, _BATCH)):
+        if database.engine.dialect.name == "sqlite":
+            time.sleep(max(0.0, _GAP_SECONDS - (time.monotonic() - ended)))
+        with database.writing() as connection:
+            added += _Batches(connection).add(batch)
+        ended = time.monotonic()
+        seen += len(batch)
+        if progress is not None:
+            progress(seen)
+    return added
 
 
 def derived(origin: Origin) -> Origin:
@@ -98,7 +92,7 @@ def derived(origin: Origin) -> Origin:
 
 
 class _Batches:
-    """Adds batches inside one transaction; what is shared by batches is looked up once."""
+    """Adds entries inside one transaction."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

@@ -109,13 +109,18 @@ def import_file(
     form: Format,
     *,
     options: ImportOptions | None = None,
+    checking: Progress | None = None,
     progress: Progress | None = None,
 ) -> Added:
-    """Add what a file holds to a database, in one transaction: all of it, or nothing where anything in it is wrong.
+    """Add what a file holds to a database; nothing where anything in it is wrong.
+
+    The file is read twice: once to the end to look for what is wrong, and once to add it, in short transactions between
+    which others write. Where that is interrupted, importing again adds the rest.
 
     Args:
         options: what the user adds to a file of another tuner.
-        progress: called now and then with the number of entries read.
+        checking: called now and then with the number of trials that were found to be sound.
+        progress: called now and then with the number of entries added.
 
     Raises:
         UserError: there are options for a file that says itself what was tuned, or a package is missing.
@@ -126,6 +131,8 @@ def import_file(
     options = options or ImportOptions()
     if not form.foreign and not options.empty:
         raise UserError(f"a {form.name} file says itself what was tuned: leave out options such as --kernel")
+    for _ in _Counter(read_entries(file, form, options), checking):
+        pass
     return add_entries(database, read_entries(file, form, options), progress)
 
 

@@ -41,7 +41,7 @@ def export(
     with open_database(db, read_only=True) as database:
         meant = matching_studies(database, which)
         total = count_trials(database, None if which == StudyFilter() else meant)
-        with progress_of("exporting", total) as progress:
+        with progress_of("exporting", total=total) as (progress,):
             if str(output) == "-":
                 export_stream(database, sys.stdout.buffer, chosen, which=which, progress=progress)
                 return

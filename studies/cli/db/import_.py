@@ -48,8 +48,9 @@ def import_(
     results = []
     with open_database(db) as database:
         for file, one in zip(files, chosen, strict=True):
-            with progress_of(f"importing {file.name}") as progress:
-                results.append((str(file), import_file(database, file, one, options=options, progress=progress)))
+            with progress_of(f"checking {file.name}", f"importing {file.name}") as (checking, progress):
+                added = import_file(database, file, one, options=options, checking=checking, progress=progress)
+            results.append((str(file), added))
     print_added(results, as_json)
 
 

@@ -18,6 +18,6 @@ def merge(
     """Add everything in some databases to another one, each result once. If one of them cannot be read, nothing is."""
     from tunebench.db.exchange.merge import merge_databases
 
-    with progress_of("merging") as progress:
-        results = merge_databases(into, sources, progress)
+    with progress_of("checking", "merging") as (checking, progress):
+        results = merge_databases(into, sources, checking=checking, progress=progress)
     print_added(results, as_json)

@@ -12,6 +12,8 @@ import typer
 from tunebench.studies.cli.output import print_json
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from tunebench.db.entries.bulk import Added
 
 _LINE_EVERY = 100_000
@@ -51,15 +53,23 @@ def _lines(deed: str) -> Callable[[int], None]:
 
 
 @contextmanager
-def progress_of(deed: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error where that is a terminal; elsewhere a line now and then, if it takes long."""
+def progress_of(*deeds: str, total: int | None = None) -> Iterator[tuple[Callable[[int], None], ...]]:
+    """For each deed, one after the other, what to tell how much of it is done.
+
+    It is a bar on standard error where that is a terminal; elsewhere a line now and then, if it takes long.
+    """
     if not sys.stderr.isatty():
-        yield _lines(deed)
+        yield tuple(map(_lines, deeds))
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as display:
-        task = display.add_task(deed, total=total)
-        yield lambda done: display.update(task, completed=done)
+        yield tuple(_bar(display, deed, total) for deed in deeds)
+
+
+def _bar(display: Progress, deed: str, total: int | None) -> Callable[[int], None]:
+    """A bar that shows when something of it is done."""
+    task = display.add_task(deed, total=total, visible=False)
+    return lambda done: display.update(task, completed=done, visible=True)
