@@ -9,6 +9,7 @@ import torch
 from hostile_count import tried
 from sample_kernel import MODEL, REFERENCE, SOURCE, WriteKernel
 
+from tunebench.kernels.runtime.policy import Policy, set_policy
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.kernels.runtime.tuned_module import TunedModule, forget_plans
 
@@ -41,7 +42,8 @@ def write_kernel(tmp_path: Path) -> WriteKernel:
 
 @pytest.fixture(autouse=True)
 def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test reads or writes the user's own database or build cache."""
+    """No test reads or writes the user's own database or build cache, and what serves a call depends on no clock."""
+    set_policy(Policy.RECORDED)
     monkeypatch.setenv("TUNEBENCH_DB", str(tmp_path / "own" / "tunebench.db"))
     (tmp_path / "own").mkdir()
     forget_plans()

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 Forward = Callable[..., torch.Tensor]
+Module = TypeVar("Module", bound=nn.Module)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,10 +79,10 @@ class _Node(torch.autograd.Function):
                 **dict(zip(ctx.names, views[ctx.count :], strict=True)),
                 **dict(zip(ctx.buffers, buffers, strict=True)),
             }
-            replica = _replica(ctx.call.module, state)
+            module = replica(ctx.call.module, state)
             rest = iter(views[: ctx.count])
             inputs = [next(rest) if isinstance(value, torch.Tensor) else value for value in ctx.call.inputs]
-            result = ctx.call.by_reference(replica, *inputs)
+            result = ctx.call.by_reference(module, *inputs)
             asked = [view for view, one in zip(views, wanted, strict=True) if one]
             found = iter(torch.autograd.grad(result, asked, gradient, create_graph=higher, allow_unused=True))
         return (None, None, None, *(next(found) if one else None for one in wanted))
@@ -99,22 +100,26 @@ def _view(tensor: torch.Tensor, wanted: bool) -> torch.Tensor:
     return tensor.view_as(tensor) if wanted else tensor.detach()
 
 
-def _replica(module: nn.Module, state: Mapping[str, torch.Tensor], prefix: str = "") -> nn.Module:
+def replica(module: Module, state: Mapping[str, torch.Tensor] | None = None, prefix: str = "") -> Module:
     """The module with other tensors for its own, by name; buffers are copies, since a forward may write to them.
 
     The module itself stays as it is: another thread may be running it.
+
+    Args:
+        state: parameters and buffers that take the place of the module's; all others are the module's own.
     """
-    replica = module.__class__.__new__(module.__class__)
-    replica.__dict__ = dict(module.__dict__)
-    replica.__dict__["_parameters"] = {
+    state = state or {}
+    copy = module.__class__.__new__(module.__class__)
+    copy.__dict__ = dict(module.__dict__)
+    copy.__dict__["_parameters"] = {
         name: None if value is None else state.get(prefix + name, value) for name, value in module._parameters.items()
     }
-    replica.__dict__["_buffers"] = {
+    copy.__dict__["_buffers"] = {
         name: None if value is None else state.get(prefix + name, value).detach().clone()
         for name, value in module._buffers.items()
     }
-    replica.__dict__["_modules"] = {
-        name: None if child is None else _replica(child, state, f"{prefix}{name}.")
+    copy.__dict__["_modules"] = {
+        name: None if child is None else replica(child, state, f"{prefix}{name}.")
         for name, child in module._modules.items()
     }
-    return replica
+    return copy

@@ -15,8 +15,9 @@ from tunebench.tuner.device import Device
 from tunebench.tuner.errors import DatabaseError, DatabaseMissingError, EmptySpaceError
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Problem, problem_distance
-from tunebench.tuner.result import CacheRegime
+from tunebench.tuner.result import Baseline, CacheRegime, Decision, Ratio
 from tunebench.tuner.space import Configuration, SearchSpace, Value
+from tunebench.tuner.timing.statistics import CONFIDENCE
 
 if TYPE_CHECKING:
     from tunebench.db.connection.database import Database
@@ -36,7 +37,7 @@ class Tier(enum.StrEnum):
     DEFAULT = "default"
     """The kernel's hand-picked default, or the valid configuration nearest to it."""
     REFERENCE = "reference"
-    """No kernel can serve: the reference's own operations."""
+    """The reference's own operations: no kernel can serve, or none was faster when the first call was."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +45,15 @@ class Choice:
     """What a call runs under, and why.
 
     Attributes:
-        configuration: None where only the reference's operations can serve.
+        configuration: None where the reference's own operations run.
         reason: for people: the trial it comes from, or why there is nothing better.
+        measured: whether it was measured for this very problem on this kind of device.
     """
 
     configuration: Configuration | None
     tier: Tier
     reason: str
+    measured: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ class Offer:
     Attributes:
         source: for people: where it is recorded, such as `trial 12`.
         preference: among offers that fit a call equally well, the lowest is taken.
+        over_reference: how many times faster it was than the reference; None where they were not compared.
     """
 
     configuration: Mapping[str, Value]
@@ -68,11 +72,16 @@ class Offer:
     architecture: str
     source: str
     preference: tuple[float, ...] = ()
+    over_reference: Ratio | None = None
 
-    def choice(self, tier: Tier) -> Choice:
-        """To run under this configuration."""
+    def choice(self, tier: Tier, problem: Problem, device: Device) -> Choice:
+        """What to run for a problem on a device: this configuration, or the reference where that was faster."""
+        measured = self.problem == problem and self.device == device.name
         reason = f"{self.source}, measured for {self.problem} on {self.device}"
-        return Choice(Configuration(self.configuration), tier, reason)
+        if self.over_reference is not None and self.over_reference.decision is Decision.SLOWER:
+            reason = f"the reference is faster: {self.over_reference} ({reason})"
+            return Choice(None, tier, reason, measured)
+        return Choice(Configuration(self.configuration), tier, reason, measured)
 
 
 def choices(kernel: Kernel, problem: Problem, device: Device) -> Iterator[Choice]:
@@ -118,7 +127,7 @@ def choose_recorded(offers: Iterable[Offer], space: SearchSpace, problem: Proble
     tier = Tier.ARCHITECTURE
     if best.device == device.name:
         tier = Tier.EXACT if best.problem == problem else Tier.NEAREST
-    return best.choice(tier)
+    return best.choice(tier, problem, device)
 
 
 def choose_shipped(offers: Iterable[Offer], space: SearchSpace, problem: Problem, device: Device) -> Choice | None:
@@ -128,7 +137,7 @@ def choose_shipped(offers: Iterable[Offer], space: SearchSpace, problem: Problem
         return problem_distance(offer.problem, problem), offer.device != device.name, offer.device
 
     best = _best(offers, space, problem, device, rank)
-    return None if best is None else best.choice(Tier.SHIPPED)
+    return None if best is None else best.choice(Tier.SHIPPED, problem, device)
 
 
 def _best(
@@ -173,6 +182,7 @@ def recorded_offers(
             f"trial {row.trial_id}",
             # A confirmed one first, then cold caches (which is what a call in a larger program meets), then the newest.
             (not row.confirmed, row.regime is not CacheRegime.COLD, -(row.confirmed_at or row.recorded_at).timestamp()),
+            row.over_reference,
         )
         for row in rows
     ]
@@ -181,10 +191,25 @@ def recorded_offers(
 def shipped_offers(files: Iterable[ShippedFile]) -> list[Offer]:
     """What files of shipped results have, none of which is stale."""
     return [
-        Offer(result.configuration, result.problem, file.device, file.architecture, "shipped")
+        Offer(
+            result.configuration,
+            result.problem,
+            file.device,
+            file.architecture,
+            "shipped",
+            over_reference=_ratio(result.speedups.get(Baseline.REFERENCE)),
+        )
         for file in files
         for result in file.results
     ]
+
+
+def _ratio(figures: Sequence[float] | None) -> Ratio | None:
+    """A ratio as a shipped file has it, with its interval; how many rounds it took is not in the file."""
+    if figures is None or len(figures) != 3:
+        return None
+    value, low, high = figures
+    return Ratio(value, low, high, rounds=0, confidence=CONFIDENCE)
 
 
 def _from_database(kernel: Kernel, problem: Problem, device: Device) -> list[Offer]:

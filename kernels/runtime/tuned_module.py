@@ -8,19 +8,22 @@ import inspect
 import threading
 import warnings
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import nn
 
-from tunebench.kernels.runtime.gradients import DifferentiableCall
+from tunebench.kernels.runtime.duel import DuelResult, duel
+from tunebench.kernels.runtime.gradients import DifferentiableCall, replica
 from tunebench.kernels.runtime.kept import KeptForms, Source
 from tunebench.kernels.runtime.ordinary import look_at, saves_differently
+from tunebench.kernels.runtime.policy import Policy, policy_for
 from tunebench.kernels.runtime.selection import Choice, Tier, choices
 from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.compilers import compiler_for
-from tunebench.tuner.device import Device, device_of
+from tunebench.tuner.device import Device, DeviceKind, device_of
 from tunebench.tuner.errors import CompileError, CompilerMissingError, LaunchError
 from tunebench.tuner.kernel import Kernel, Mode, Plan
 from tunebench.tuner.problem import Problem
@@ -33,6 +36,8 @@ SCALAR_TYPE: dict[str, type[ctypes.c_float] | type[ctypes.c_double]] = {
 """The ctypes type of a kernel's `scalar_t` parameter, by torch dtype name."""
 
 Form = TypeVar("Form")
+Decided = tuple[Choice, Plan | None]
+"""What serves a problem: without a plan the reference's operations."""
 
 
 class TunedModule(nn.Module, abc.ABC):
@@ -53,12 +58,16 @@ class TunedModule(nn.Module, abc.ABC):
 
     kernel: ClassVar[Kernel]
 
+    policy: Policy | None = None
+    """This module's own policy; None takes the program's (see `policy.py`)."""
+
     def __init__(self) -> None:
         super().__init__()
         self._pinned: Plan | None = None
-        self._plans: dict[tuple[Problem, Device], Plan | None] = {}
+        self._plans: dict[tuple[Problem, Device, Policy], Decided] = {}
         self._choices: dict[tuple[Problem | None, Device | None], Choice] = {}
         self._trains = False
+        self._reference_won: set[tuple[Hashable, ...]] = set()
         self._kept: KeptForms | None = None  # there while the module is frozen
 
     @abc.abstractmethod
@@ -85,6 +94,10 @@ class TunedModule(nn.Module, abc.ABC):
         """The model, by its kernel wherever that can serve; the inputs are the reference's, by position or by name."""
         if torch.compiler.is_compiling():
             return self.reference_forward(*self._in_order(inputs, named))
+        # The reference is right whatever else there is to know of a call, so that where it has won no more is asked.
+        outline = (self.training, self._kept is None, policy_for(self.policy), *map(_outline, inputs))
+        if outline in self._reference_won and self._pinned is None and not named:
+            return self.reference_forward(*inputs)
         inputs = self._in_order(inputs, named)
         call = look_at(self, inputs)
         obstacle = call.obstacle
@@ -93,8 +106,9 @@ class TunedModule(nn.Module, abc.ABC):
         problem = self.problem(*inputs) if obstacle is None else None
         if problem is None:
             return self._by_reference(obstacle or "no kernel serves such inputs or such a module", inputs)
-        plan = self._pinned if self._pinned is not None else self._plan(problem, device_of(call.inputs[0].device))
-        if plan is None:
+        plan = self._pinned
+        if plan is None and (plan := self._plan(problem, device_of(call.inputs[0].device), inputs)) is None:
+            self._reference_won.add(outline)
             return self.reference_forward(*inputs)
         if call.needs_gradient:
             tuned = partial(self.tuned_forward, plan)
@@ -207,34 +221,93 @@ class TunedModule(nn.Module, abc.ABC):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
-    def _plan(self, problem: Problem, device: Device) -> Plan | None:
-        key = (problem, device)
-        try:
-            return self._plans[key]
-        except KeyError:
-            self._choices[key], self._plans[key] = _prepare(type(self), problem, device)
-            return self._plans[key]
+    def _plan(self, problem: Problem, device: Device, inputs: tuple[Any, ...]) -> Plan | None:
+        """The plan to run; None where the reference's operations are to."""
+        key = (problem, device, policy_for(self.policy))
+        decided = self._plans.get(key)
+        if decided is None:
+            decided = self._decide(key[2], problem, device, inputs)
+            if not _is_capturing(device):
+                self._plans[key] = decided
+        self._choices[problem, device], plan = decided
+        return plan
+
+    def _decide(self, policy: Policy, problem: Problem, device: Device, inputs: tuple[Any, ...]) -> Decided:
+        if policy is Policy.REFERENCE:
+            return Choice(None, Tier.REFERENCE, "the policy is 'reference'"), None
+        choice, plan = _prepare(type(self), problem, device)
+        if choice.measured or plan is None or policy is Policy.RECORDED:
+            return choice, plan
+        if policy is Policy.EXACT:
+            return Choice(None, Tier.REFERENCE, f"nothing was measured for this problem on {device.name}"), None
+        # A duel waits for the device, which a capture forbids: there the nearest result serves.
+        if _is_capturing(device):
+            return choice, plan
+        return _settle(self, choice, plan, inputs)
 
     def __getstate__(self) -> dict[str, Any]:
         """Binaries and kept forms belong to this object: a copied or pickled model gets its own."""
-        return {**self.__dict__, "_pinned": None, "_plans": {}, "_choices": {}, "_kept": self.is_frozen}
+        return {
+            **self.__dict__,
+            "_pinned": None,
+            "_plans": {},
+            "_choices": {},
+            "_reference_won": set(),
+            "_kept": self.is_frozen,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """The state of a copy; frozen if the original was."""
         super().__setstate__({**state, "_kept": KeptForms() if state["_kept"] else None})  # type: ignore[no-untyped-call]
 
 
-_prepared: dict[tuple[str, Problem, Device], tuple[Choice, Plan | None]] = {}
+_Key = tuple[str, Problem, Device]
+_prepared: dict[_Key, Decided] = {}
+_settled: dict[_Key, Decided] = {}
 _preparing = threading.Lock()
 
 
-def _prepare(model: type[TunedModule], problem: Problem, device: Device) -> tuple[Choice, Plan | None]:
+def _prepare(model: type[TunedModule], problem: Problem, device: Device) -> Decided:
     """The choice for a problem and its loaded plan, shared by all models of the kernel in this process."""
     key = (model.kernel.digest, problem, device)
     with _preparing:
         if key not in _prepared:
             _prepared[key] = _choose_and_load(model, problem, device)
         return _prepared[key]
+
+
+def _settle(module: TunedModule, choice: Choice, plan: Plan, inputs: tuple[Any, ...]) -> Decided:
+    """Who serves a problem that nobody measured: the winner of one duel, shared by all models in this process."""
+    key = (module.kernel.digest, plan.problem, plan.device)
+    with _preparing:
+        if key not in _settled:
+            result = _duel(module, plan, inputs)
+            _settled[key] = (
+                (replace(choice, reason=f"{choice.reason}; {result}"), plan)
+                if result.won
+                else (Choice(None, Tier.REFERENCE, f"the reference won a duel: {result} ({choice.reason})"), None)
+            )
+        return _settled[key]
+
+
+@torch.no_grad()
+def _duel(module: TunedModule, plan: Plan, inputs: tuple[Any, ...]) -> DuelResult:
+    """On replicas, so that statistics and counters of the module do not move."""
+    tuned, reference = replica(module), replica(module)
+    return duel(
+        partial(type(module).tuned_forward, tuned, plan, *inputs),
+        partial(type(module).reference_forward, reference, *inputs),
+        plan.device.torch_device,
+    )
+
+
+def _outline(value: Any) -> Any:
+    """What the speed of a call depends on, of one of its inputs."""
+    return (value.shape, value.dtype, value.device) if isinstance(value, torch.Tensor) else type(value)
+
+
+def _is_capturing(device: Device) -> bool:
+    return device.kind is DeviceKind.CUDA and torch.cuda.is_current_stream_capturing()
 
 
 def _choose_and_load(model: type[TunedModule], problem: Problem, device: Device) -> tuple[Choice, Plan | None]:
@@ -263,6 +336,7 @@ def forget_plans() -> None:
     """Look every configuration up again at the next forward of a new model, as after a study has ended."""
     with _preparing:
         _prepared.clear()
+        _settled.clear()
 
 
 def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:

@@ -148,5 +148,5 @@ def _plan_of(tuned: Any, inputs: tuple[Any, ...]) -> Any:
     """A plan pinned, so that the kernel runs however often a gradient is taken."""
     with torch.no_grad():
         tuned(*inputs)
-    (plan,) = tuned._plans.values()
+    ((_, plan),) = tuned._plans.values()
     return plan
