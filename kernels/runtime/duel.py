@@ -55,7 +55,7 @@ def duel(kernel: Answer, reference: Answer, device: torch.device) -> DuelResult:
     Args:
         kernel, reference: give the same answer, and change nothing that the caller sees.
     """
-    answer, wanted = kernel(), reference()
+    answer, wanted = kernel().detach(), reference().detach()
     difference = _difference(answer, wanted)
     del answer, wanted
     if not difference <= _LARGEST_DIFFERENCE:

@@ -7,12 +7,14 @@ inputs and parameters exactly as the reference has them, and costs one forward o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
+
+from tunebench.kernels.runtime.ordinary import Call, held
 
 Forward = Callable[..., torch.Tensor]
 Module = TypeVar("Module", bound=nn.Module)
@@ -27,6 +29,7 @@ class DifferentiableCall:
         forward: makes the result without a graph, from the call's inputs.
         by_reference: makes it by operations that autograd knows, from a module and inputs.
         inputs: of the call.
+        call: what was seen of it.
         on_backward: called whenever a gradient is asked for.
     """
 
@@ -34,15 +37,12 @@ class DifferentiableCall:
     forward: Forward
     by_reference: Forward
     inputs: tuple[Any, ...]
+    call: Call
     on_backward: Callable[[], None]
 
     def __call__(self) -> torch.Tensor:
         """The result, as one node of the autograd graph."""
-        names, parameters = (
-            zip(*self.module.named_parameters(), strict=True) if _has_parameters(self.module) else ((), ())
-        )
-        tensors = [value for value in self.inputs if isinstance(value, torch.Tensor)]
-        result: torch.Tensor = _Node.apply(self, names, len(tensors), *tensors, *parameters)  # type: ignore[no-untyped-call]
+        result: torch.Tensor = _Node.apply(self, *self.call.inputs, *self.call.parameters)  # type: ignore[no-untyped-call]
         return result
 
 
@@ -50,15 +50,15 @@ class _Node(torch.autograd.Function):
     """`DifferentiableCall` as autograd sees it: its input tensors, then its parameters."""
 
     @staticmethod
-    def forward(ctx: Any, call: DifferentiableCall, names: Sequence[str], count: int, *tensors: torch.Tensor) -> Any:
-        buffers = dict(call.module.named_buffers())
-        versions = {name: _version(buffer) for name, buffer in buffers.items()}
+    def forward(ctx: Any, call: DifferentiableCall, *tensors: torch.Tensor) -> Any:
+        buffers = call.call.buffers
+        versions = [_version(buffer) for buffer in buffers]
         result = call.forward(*call.inputs)
         # What the forward itself writes (running statistics in train mode) no derivative depends on. Of the rest a
         # change before the backward is an error, as it is with the reference.
-        kept = {name: buffer for name, buffer in buffers.items() if versions[name] == _version(buffer)}
-        ctx.call, ctx.names, ctx.count, ctx.buffers = call, names, count, tuple(kept)
-        ctx.save_for_backward(*tensors, *kept.values())
+        read = [at for at, buffer in enumerate(buffers) if versions[at] == _version(buffer)]
+        ctx.call, ctx.read = call, read
+        ctx.save_for_backward(*tensors, *(buffers[at] for at in read))
         ctx.set_materialize_grads(False)
         return result
 
@@ -66,30 +66,25 @@ class _Node(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
         (gradient,) = gradients
         saved: tuple[torch.Tensor, ...] = ctx.saved_tensors
-        wanted = ctx.needs_input_grad[3:]
+        wanted = ctx.needs_input_grad[1:]
         if gradient is None:
             return (None,) * len(ctx.needs_input_grad)
-        ctx.call.on_backward()
-        higher = torch.is_grad_enabled()
-        tensors, buffers = saved[: len(wanted)], saved[len(wanted) :]
+        differentiated: DifferentiableCall = ctx.call
+        call, higher = differentiated.call, torch.is_grad_enabled()
+        differentiated.on_backward()
         with torch.enable_grad(), torch.autocast(gradient.device.type, enabled=False):
             # Views: hooks on the tensors run once, and the graph of a second derivative reaches the tensors.
-            views = [_view(tensor, one) for tensor, one in zip(tensors, wanted, strict=True)]
-            state = {
-                **dict(zip(ctx.names, views[ctx.count :], strict=True)),
-                **dict(zip(ctx.buffers, buffers, strict=True)),
-            }
-            module = replica(ctx.call.module, state)
-            rest = iter(views[: ctx.count])
-            inputs = [next(rest) if isinstance(value, torch.Tensor) else value for value in ctx.call.inputs]
-            result = ctx.call.by_reference(module, *inputs)
+            views = [_view(tensor, one) for tensor, one in zip(saved, wanted, strict=False)]
+            buffers = list(call.buffers)
+            for at, buffer in zip(ctx.read, saved[len(wanted) :], strict=True):
+                buffers[at] = buffer
+            module = replica(differentiated.module, views[len(call.inputs) :], buffers)
+            rest = iter(views)
+            inputs = [next(rest) if isinstance(value, torch.Tensor) else value for value in differentiated.inputs]
+            result = differentiated.by_reference(module, *inputs)
             asked = [view for view, one in zip(views, wanted, strict=True) if one]
             found = iter(torch.autograd.grad(result, asked, gradient, create_graph=higher, allow_unused=True))
-        return (None, None, None, *(next(found) if one else None for one in wanted))
-
-
-def _has_parameters(module: nn.Module) -> bool:
-    return next(module.parameters(), None) is not None
+        return (None, *(next(found) if one else None for one in wanted))
 
 
 def _version(tensor: torch.Tensor) -> int:
@@ -100,26 +95,31 @@ def _view(tensor: torch.Tensor, wanted: bool) -> torch.Tensor:
     return tensor.view_as(tensor) if wanted else tensor.detach()
 
 
-def replica(module: Module, state: Mapping[str, torch.Tensor] | None = None, prefix: str = "") -> Module:
-    """The module with other tensors for its own, by name; buffers are copies, since a forward may write to them.
+def replica(
+    module: Module, parameters: Sequence[torch.Tensor] | None = None, buffers: Sequence[torch.Tensor] | None = None
+) -> Module:
+    """The module with other tensors for its own; buffers are copies, since a forward may write to them.
 
     The module itself stays as it is: another thread may be running it.
 
     Args:
-        state: parameters and buffers that take the place of the module's; all others are the module's own.
+        parameters, buffers: in the order of `held`; None for the module's own.
     """
-    state = state or {}
+    own = held(module)
+    others = iter(own[0] if parameters is None else parameters), iter(own[1] if buffers is None else buffers)
+    made = _like(module)
+    waiting: list[nn.Module] = [made]
+    for one in waiting:
+        tensors = one.__dict__
+        tensors["_parameters"] = {n: None if v is None else next(others[0]) for n, v in one._parameters.items()}
+        tensors["_buffers"] = {n: v if v is None else next(others[1]).detach().clone() for n, v in one._buffers.items()}
+        tensors["_modules"] = {name: None if child is None else _like(child) for name, child in one._modules.items()}
+        waiting += [child for child in one._modules.values() if child is not None]
+    return made
+
+
+def _like(module: Module) -> Module:
+    """The same module once more, all it has shared."""
     copy = module.__class__.__new__(module.__class__)
     copy.__dict__ = dict(module.__dict__)
-    copy.__dict__["_parameters"] = {
-        name: None if value is None else state.get(prefix + name, value) for name, value in module._parameters.items()
-    }
-    copy.__dict__["_buffers"] = {
-        name: None if value is None else state.get(prefix + name, value).detach().clone()
-        for name, value in module._buffers.items()
-    }
-    copy.__dict__["_modules"] = {
-        name: None if child is None else replica(child, state, f"{prefix}{name}.")
-        for name, child in module._modules.items()
-    }
     return copy

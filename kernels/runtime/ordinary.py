@@ -20,11 +20,14 @@ class Call:
 
     Attributes:
         inputs: the tensors among its inputs.
+        parameters, buffers: of the module and its submodules, as `held` has them.
         obstacle: why only operations that PyTorch knows may run; None where a kernel may.
         needs_gradient: whether the result belongs to an autograd graph.
     """
 
     inputs: list[torch.Tensor]
+    parameters: list[torch.Tensor]
+    buffers: list[torch.Tensor]
     obstacle: str | None
     needs_gradient: bool
 
@@ -39,7 +42,8 @@ def look_at(module: nn.Module, inputs: Sequence[Any]) -> Call:
     given = [value for value in inputs if isinstance(value, torch.Tensor)]
     obstacle = _why_not_run()
     needs_gradient, enabled = False, torch.is_grad_enabled()
-    for tensor in (*given, *_held(module)):
+    parameters, buffers = held(module)
+    for tensor in (*given, *parameters, *buffers):
         if type(tensor) not in _TYPES:
             obstacle = obstacle or f"a tensor is a {type(tensor).__name__}"
         elif not (tensor.is_cuda or tensor.is_cpu):
@@ -48,19 +52,22 @@ def look_at(module: nn.Module, inputs: Sequence[Any]) -> Call:
             obstacle = obstacle or "a tensor's values do not lie in memory as they are (sparse, or a negated view)"
         if enabled and tensor.requires_grad:
             needs_gradient = True
-    return Call(given, obstacle, needs_gradient)
+    return Call(given, parameters, buffers, obstacle, needs_gradient)
 
 
-def _held(module: nn.Module) -> list[torch.Tensor]:
-    """All parameters and buffers, those of submodules included; one that is shared may come twice."""
-    found, waiting = [], [module]
+def held(module: nn.Module) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """All parameters and all buffers, those of submodules included; a shared one comes as often as it is there."""
+    parameters: list[torch.Tensor] = []
+    buffers: list[torch.Tensor] = []
+    waiting = [module]
     for one in waiting:
-        for held in (one._parameters, one._buffers):
-            if held:
-                found += [value for value in held.values() if value is not None]
+        if one._parameters:
+            parameters += [value for value in one._parameters.values() if value is not None]
+        if one._buffers:
+            buffers += [value for value in one._buffers.values() if value is not None]
         if one._modules:
             waiting += [child for child in one._modules.values() if child is not None]
-    return found
+    return parameters, buffers
 
 
 def _why_not_run() -> str | None:

@@ -18,7 +18,7 @@ from torch import nn
 from tunebench.kernels.runtime.duel import DuelResult, duel
 from tunebench.kernels.runtime.gradients import DifferentiableCall, replica
 from tunebench.kernels.runtime.kept import KeptForms, Source
-from tunebench.kernels.runtime.ordinary import look_at, saves_differently
+from tunebench.kernels.runtime.ordinary import Call, look_at, saves_differently
 from tunebench.kernels.runtime.policy import Policy, policy_for
 from tunebench.kernels.runtime.selection import Choice, Tier, choices
 from tunebench.tuner.compile.building import build_plan
@@ -38,6 +38,8 @@ SCALAR_TYPE: dict[str, type[ctypes.c_float] | type[ctypes.c_double]] = {
 Form = TypeVar("Form")
 Decided = tuple[Choice, Plan | None]
 """What serves a problem: without a plan the reference's operations."""
+Key = tuple[Problem, Device, Policy, bool]
+"""What is decided once: with or without a gradient a call costs the host something else."""
 
 
 class TunedModule(nn.Module, abc.ABC):
@@ -64,7 +66,7 @@ class TunedModule(nn.Module, abc.ABC):
     def __init__(self) -> None:
         super().__init__()
         self._pinned: Plan | None = None
-        self._plans: dict[tuple[Problem, Device, Policy], Decided] = {}
+        self._plans: dict[Key, Decided] = {}
         self._choices: dict[tuple[Problem | None, Device | None], Choice] = {}
         self._trains = False
         self._reference_won: set[tuple[Hashable, ...]] = set()
@@ -95,7 +97,13 @@ class TunedModule(nn.Module, abc.ABC):
         if torch.compiler.is_compiling():
             return self.reference_forward(*self._in_order(inputs, named))
         # The reference is right whatever else there is to know of a call, so that where it has won no more is asked.
-        outline = (self.training, self._kept is None, policy_for(self.policy), *map(_outline, inputs))
+        outline = (
+            torch.is_grad_enabled(),
+            self.training,
+            self._kept is None,
+            policy_for(self.policy),
+            *_outline(inputs),
+        )
         if outline in self._reference_won and self._pinned is None and not named:
             return self.reference_forward(*inputs)
         inputs = self._in_order(inputs, named)
@@ -106,13 +114,13 @@ class TunedModule(nn.Module, abc.ABC):
         problem = self.problem(*inputs) if obstacle is None else None
         if problem is None:
             return self._by_reference(obstacle or "no kernel serves such inputs or such a module", inputs)
-        plan = self._pinned
-        if plan is None and (plan := self._plan(problem, device_of(call.inputs[0].device), inputs)) is None:
+        plan = self._pinned if self._pinned is not None else self._plan(problem, call, inputs)
+        if plan is None:
             self._reference_won.add(outline)
             return self.reference_forward(*inputs)
         if call.needs_gradient:
-            tuned = partial(self.tuned_forward, plan)
-            return DifferentiableCall(self, tuned, type(self).reference_forward, inputs, self._note_backward)()
+            forward, by_reference = partial(self.tuned_forward, plan), type(self).reference_forward
+            return DifferentiableCall(self, forward, by_reference, inputs, call, self._note_backward)()
         return self.tuned_forward(plan, *inputs)
 
     def _in_order(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
@@ -221,18 +229,20 @@ class TunedModule(nn.Module, abc.ABC):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
-    def _plan(self, problem: Problem, device: Device, inputs: tuple[Any, ...]) -> Plan | None:
+    def _plan(self, problem: Problem, call: Call, inputs: tuple[Any, ...]) -> Plan | None:
         """The plan to run; None where the reference's operations are to."""
-        key = (problem, device, policy_for(self.policy))
+        device = device_of(call.inputs[0].device)
+        key = (problem, device, policy_for(self.policy), call.needs_gradient)
         decided = self._plans.get(key)
         if decided is None:
-            decided = self._decide(key[2], problem, device, inputs)
+            decided = self._decide(key, inputs)
             if not _is_capturing(device):
                 self._plans[key] = decided
         self._choices[problem, device], plan = decided
         return plan
 
-    def _decide(self, policy: Policy, problem: Problem, device: Device, inputs: tuple[Any, ...]) -> Decided:
+    def _decide(self, key: Key, inputs: tuple[Any, ...]) -> Decided:
+        problem, device, policy, needs_gradient = key
         if policy is Policy.REFERENCE:
             return Choice(None, Tier.REFERENCE, "the policy is 'reference'"), None
         choice, plan = _prepare(type(self), problem, device)
@@ -243,7 +253,7 @@ class TunedModule(nn.Module, abc.ABC):
         # A duel waits for the device, which a capture forbids: there the nearest result serves.
         if _is_capturing(device):
             return choice, plan
-        return _settle(self, choice, plan, inputs)
+        return _settle(self, choice, plan, inputs, needs_gradient=needs_gradient)
 
     def __getstate__(self) -> dict[str, Any]:
         """Binaries and kept forms belong to this object: a copied or pickled model gets its own."""
@@ -261,9 +271,8 @@ class TunedModule(nn.Module, abc.ABC):
         super().__setstate__({**state, "_kept": KeptForms() if state["_kept"] else None})  # type: ignore[no-untyped-call]
 
 
-_Key = tuple[str, Problem, Device]
-_prepared: dict[_Key, Decided] = {}
-_settled: dict[_Key, Decided] = {}
+_prepared: dict[tuple[str, Problem, Device], Decided] = {}
+_settled: dict[tuple[str, Problem, Device, bool], Decided] = {}
 _preparing = threading.Lock()
 
 
@@ -276,9 +285,11 @@ def _prepare(model: type[TunedModule], problem: Problem, device: Device) -> Deci
         return _prepared[key]
 
 
-def _settle(module: TunedModule, choice: Choice, plan: Plan, inputs: tuple[Any, ...]) -> Decided:
+def _settle(
+    module: TunedModule, choice: Choice, plan: Plan, inputs: tuple[Any, ...], *, needs_gradient: bool
+) -> Decided:
     """Who serves a problem that nobody measured: the winner of one duel, shared by all models in this process."""
-    key = (module.kernel.digest, plan.problem, plan.device)
+    key = (module.kernel.digest, plan.problem, plan.device, needs_gradient)
     with _preparing:
         if key not in _settled:
             result = _duel(module, plan, inputs)
@@ -290,20 +301,17 @@ def _settle(module: TunedModule, choice: Choice, plan: Plan, inputs: tuple[Any, 
         return _settled[key]
 
 
-@torch.no_grad()
 def _duel(module: TunedModule, plan: Plan, inputs: tuple[Any, ...]) -> DuelResult:
-    """On replicas, so that statistics and counters of the module do not move."""
+    """The whole forward, as the caller waits for it; on replicas, so that statistics and counters stay as they are."""
     tuned, reference = replica(module), replica(module)
-    return duel(
-        partial(type(module).tuned_forward, tuned, plan, *inputs),
-        partial(type(module).reference_forward, reference, *inputs),
-        plan.device.torch_device,
-    )
+    tuned.pin(plan)
+    by_reference = partial(type(module).reference_forward, reference, *inputs)
+    return duel(partial(tuned.forward, *inputs), by_reference, plan.device.torch_device)
 
 
-def _outline(value: Any) -> Any:
-    """What the speed of a call depends on, of one of its inputs."""
-    return (value.shape, value.dtype, value.device) if isinstance(value, torch.Tensor) else type(value)
+def _outline(inputs: tuple[Any, ...]) -> list[Any]:
+    """What the speed of a call depends on, of its inputs."""
+    return [(one.shape, one.dtype, one.device) if isinstance(one, torch.Tensor) else type(one) for one in inputs]
 
 
 def _is_capturing(device: Device) -> bool:
