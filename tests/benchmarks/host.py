@@ -7,6 +7,7 @@ only a GPU tells.
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import time
 import warnings
@@ -16,6 +17,7 @@ from typing import Any
 
 import torch
 
+from tunebench.kernels.runtime.policy import Policy, set_policy
 from tunebench.kernels.runtime.registry import kernel_names, load_model
 
 SIZES: dict[str, dict[str, int | float]] = {
@@ -49,6 +51,9 @@ def _synchronise() -> None:
 
 def main() -> None:
     """Print the table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--policy", choices=list(Policy), default=Policy.BEST)
+    set_policy(parser.parse_args().policy)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     print(
         f"{'kernel':24}{'mode':8}{'eager µs':>10}{'tuned µs':>10}{'ratio':>8}  gradients enabled: eager, tuned, ratio"
