@@ -147,10 +147,11 @@ def test_the_command(write_kernel: WriteKernel, tunebench: CommandLine) -> None:
     done = tunebench("bench", folder, *options, "--json")
     assert done.code == 0, done
     (result,) = done.json["results"]
-    assert result["tier"] == "default" and result["right"] is True
+    # Nobody measured it: a duel says whether the kernel's default serves.
+    assert result["tier"] in ("default", "reference") and result["right"] is True
     assert set(result["speedups"]) == {"reference", "default", "copy"}
     last = tunebench("bench", folder, *options, "--batch", "8").out.rstrip().splitlines()[-1]
-    assert last.split()[:3] == ["weigh", "n=264", "float32"] and last.split()[-1] == "default"
+    assert last.split()[:3] == ["weigh", "n=264", "float32"] and last.split()[-1] in ("default", "reference")
     assert "give one of them" in tunebench("bench", folder, "--json", "--csv").error
     assert "has no value 65" in tunebench("bench", folder, "--config", "block_size=65").error
 
