@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
 from rich.progress import Progress as RichProgress
 
-from tunebench.studies.tune import Announcement
-from tunebench.tuner.study.study import Progress
+if TYPE_CHECKING:  # The first line is on the screen before torch is imported.
+    from tunebench.studies.tune import Announcement
+    from tunebench.tuner.study.study import Progress
 
 _SECONDS_BETWEEN_LINES = 5.0
 
@@ -28,6 +30,15 @@ class StudyDisplay:
             TextColumn("{task.fields[status]}"),
             console=console,
             disable=not console.is_terminal,
+        )
+
+    def starting(self, targets: Sequence[str]) -> None:
+        """Say what is about to happen: importing torch and asking the reference take seconds."""
+        self._console.print(
+            f"{', '.join(targets)}: loading torch, the device and the reference's answers",
+            highlight=False,
+            soft_wrap=True,
+            markup=False,
         )
 
     def __enter__(self) -> StudyDisplay:
@@ -66,27 +77,35 @@ class StudyDisplay:
 
 
 class _PlainLines:
-    """A line every few seconds, and one for the last trial."""
+    """A line every few seconds, one for the last trial, and one for whatever else begins."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._last = time.monotonic()
+        self._phase: str | None = None
 
     def show(self, progress: Progress) -> None:
         finished = progress.done >= progress.planned and progress.here > 0
-        if finished or time.monotonic() - self._last >= _SECONDS_BETWEEN_LINES:
+        if progress.phase is not None and progress.phase != self._phase:
+            self._phase = progress.phase
+            self._print(progress.phase)
+        elif finished or time.monotonic() - self._last >= _SECONDS_BETWEEN_LINES:
             self._last = time.monotonic()
-            line = f"  {progress.done}/{progress.planned} {describe(progress)}"
-            self._console.print(line, highlight=False, soft_wrap=True)
+            self._print(f"{progress.done}/{progress.planned} {describe(progress)}")
+
+    def _print(self, text: str) -> None:
+        self._console.print(f"  {text}", highlight=False, soft_wrap=True)
 
 
 def describe(progress: Progress) -> str:
-    """The best so far, variants a second and time left, in one line."""
+    """The best so far, and variants a second with the time left or what else the study does, in one line."""
     parts = []
     if progress.best_ms is not None:
         parts.append(f"best {progress.best_ms:.4g} ms")
         if progress.default_ms:
             parts.append(f"{progress.default_ms / progress.best_ms:.2f}× default")
+    if progress.phase is not None:
+        return ", ".join([*parts, progress.phase])
     if progress.here:
         parts.append(f"{progress.per_second:.1f} variants/s")
     if progress.seconds_left is not None:

@@ -56,6 +56,10 @@ def _print_notes(report: StudyReport) -> None:
             lines.append(
                 f"the rounds told two copies of one model apart ({outcome.comparison.control}): they decide nothing"
             )
+    elif outcome.best is not None and outcome.best.median_ms is not None:
+        gain = f", {outcome.default_ms / outcome.best.median_ms:.2f}× default" if outcome.default_ms else ""
+        lines.append(f"best so far: {outcome.best.configuration}")
+        lines.append(f"  {milliseconds(outcome.best.median_ms)}{gain}; not confirmed by interleaved rounds")
     refused = {status: count for status, count in outcome.counts.items() if not status.timed}
     by_status = ", ".join(f"{status} {count}" for status, count in refused.items())
     lines.append(f"refused: {sum(refused.values())}" + (f" ({by_status})" if refused else ""))

@@ -180,6 +180,8 @@ def _tune_mode(resolved: Resolved, mode: Mode, database: Database, announce: Rep
         carried = _carried(resolved, description, sampler, database)
         environment = current_environment(device, compiler.version(), kernel.folder)
         log = open_study(database, description, environment, carried)
+        if (begun := begun_study(database, description)) is not None:
+            carried = begun.carried  # another process may have begun it in the meantime
         run = StudyRun(kernel, evaluator, space, compiler, sampler, log, carried=carried)
         progress = announce(Announcement(kernel.name, evaluator.problem, device, len(space), carried, len(log.past())))
         outcome = run.run(Budget(request.trials, request.seconds, stop_early=request.stop_early), progress)

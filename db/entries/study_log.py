@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from sqlalchemy import Connection, select
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import Connection, func, select
 
 from tunebench.db.connection.database import Database
-from tunebench.db.connection.engine import first_line
 from tunebench.db.entries.decode import configuration_of, status_of
 from tunebench.db.entries.live import comparison_facts, late_refusal_facts, result_of, study_facts, trial_facts
 from tunebench.db.entries.reader import own_origin, read_trial
 from tunebench.db.entries.writer import PlacedTrial, Writer
-from tunebench.db.schema.tables import ConfigurationTable, LateRefusalTable, MeasurementTable, TrialTable
+from tunebench.db.schema.tables import ConfigurationTable, LateRefusalTable, MeasurementTable, StudyTable, TrialTable
 from tunebench.tuner.environment import Environment
-from tunebench.tuner.errors import DatabaseError
 from tunebench.tuner.result import Comparison, Stage, TrialResult
 from tunebench.tuner.search.warm_start import Carried
 from tunebench.tuner.study.history import PastTrial, StudyDescription
@@ -53,8 +50,8 @@ class StudyLog:
         self._environment = environment
         self._environment_id = environment_id
 
-    def past(self) -> Sequence[PastTrial]:
-        """The study's trials so far, by number.
+    def past(self, after: int = -1) -> Sequence[PastTrial]:
+        """The study's trials so far with a number above this one, by number.
 
         Raises:
             DatabaseError: the database cannot be read, or holds what tunebench does not write.
@@ -71,7 +68,7 @@ class StudyLog:
             .join(ConfigurationTable, ConfigurationTable.id == TrialTable.configuration_id)
             .outerjoin(MeasurementTable, MeasurementTable.id == TrialTable.measurement_id)
             .outerjoin(LateRefusalTable, LateRefusalTable.trial_id == TrialTable.id)
-            .where(TrialTable.study_id == self.study_id)
+            .where(TrialTable.study_id == self.study_id, TrialTable.number > after)
             .order_by(TrialTable.number)
         )
         with self._database.reading() as connection:
@@ -86,23 +83,30 @@ class StudyLog:
         with self._database.reading() as connection:
             return result_of(read_trial(connection, self._trial_id(connection, number), self._database.name)[1])
 
-    def record(self, number: int, result: TrialResult) -> None:
+    def record(self, result: TrialResult) -> int | None:
         """Add a trial with its build, verdict and measurement, in one transaction.
 
+        Returns:
+            the number that it got in the study, the next one; None where another process has recorded this
+            configuration, so that nothing is added.
+
         Raises:
-            DatabaseError: the database cannot be written, or another process has recorded this number or configuration.
+            DatabaseError: the database cannot be written, or refuses a row.
         """
-        facts = trial_facts(number, result, self._environment, datetime.now(UTC))
-        key = result.configuration.key
+        key, of_study = result.configuration.key, TrialTable.study_id == self.study_id
+        next_number = select(func.coalesce(func.max(TrialTable.number) + 1, 0)).where(of_study)
         with self._database.writing() as connection:
+            # Others that record trials of this study wait here on PostgreSQL; on SQLite they wait before.
+            connection.execute(select(StudyTable.id).where(StudyTable.id == self.study_id).with_for_update())
             writer = self._writer(connection)
-            try:
-                writer.add_trials([PlacedTrial(self.study_id, writer.configurations([key])[key], number, facts)])
-            except IntegrityError as error:
-                raise DatabaseError(
-                    f"{self._database.name}: trial {number} of study {self.study_id} was refused "
-                    f"({first_line(error.orig)}): another process may be running the same study"
-                ) from error
+            configuration_id = writer.configurations([key])[key]
+            tried = select(TrialTable.id).where(of_study, TrialTable.configuration_id == configuration_id)
+            if connection.scalar(tried) is not None:
+                return None
+            number = int(connection.execute(next_number).scalar_one())
+            facts = trial_facts(number, result, self._environment, datetime.now(UTC))
+            writer.add_trials([PlacedTrial(self.study_id, configuration_id, number, facts)])
+            return number
 
     def refuse(self, number: int, stage: Stage) -> None:
         """Add a late refusal of a trial of this study, in one transaction; one that has one keeps it.

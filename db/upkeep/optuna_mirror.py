@@ -8,6 +8,9 @@ extended, so it may be deleted at any time.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +21,7 @@ import optuna
 from optuna.distributions import CategoricalDistribution
 from optuna.storages import BaseStorage, RDBStorage
 from optuna.trial import FrozenTrial, TrialState
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from tunebench.db.connection.database import Database
@@ -35,6 +38,8 @@ TRIAL_ATTRIBUTE = "tunebench_trial"
 _STUDY_ATTRIBUTE = "tunebench_study"
 _CHOICES_ATTRIBUTE = "tunebench_choices"
 _LONGEST_NAME = 512
+_LOCK = 0x6F707475
+"""The advisory lock on PostgreSQL under which copies are made; any number that nobody else takes."""
 
 _STATES = {TrialStatus.CORRECT: TrialState.COMPLETE, TrialStatus.PRUNED: TrialState.PRUNED}
 
@@ -48,7 +53,7 @@ def publish(
     """Create or extend the Optuna study that copies a study; publishing twice changes nothing.
 
     A trial's value is its median in milliseconds. Its parameters are the active tunables; a failure is a failed trial
-    whose user attributes `status` and `message` say why. One process at a time may publish a study.
+    whose user attributes `status` and `message` say why. Processes take turns.
 
     Args:
         choices: every tunable's values in their order; a tunable that is missing has the values seen in trials.
@@ -108,9 +113,37 @@ def _storage_in(database: Database) -> Iterator[BaseStorage]:
     """Optuna's storage on the database while the block runs, with its errors as a `DatabaseError`."""
     if database.read_only:
         raise DatabaseError(f"{database.name} was opened for reading only")
-    storage = optuna_storage(database)
+    with _alone(database):
+        storage = optuna_storage(database)
+        with _closing(storage, database):
+            yield storage
+
+
+@contextmanager
+def _alone(database: Database) -> Iterator[None]:
+    """While the block runs, no other process makes a copy in this database, where Optuna takes several steps."""
+    file = file_of(database.url)
+    if file is None:
+        with database.writing() as connection:
+            connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
+            yield
+        return
+    # The folder, since a file beside the database would stay, and to close the database itself drops SQLite's locks.
+    folder = os.open(file.parent, os.O_RDONLY)
     try:
-        yield storage
+        # A file system that cannot lock a folder leaves us as we are.
+        with contextlib.suppress(OSError):
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def _closing(storage: RDBStorage, database: Database) -> Iterator[None]:
+    """Close the storage after the block, with its errors as a `DatabaseError`."""
+    try:
+        yield
     except SQLAlchemyError as error:
         raise as_database_error(error, database.name) from error
     except optuna.exceptions.StorageInternalError as error:

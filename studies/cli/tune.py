@@ -88,8 +88,12 @@ def tune(
 
     from rich.console import Console
 
-    from tunebench.db.connection.database import open_database
     from tunebench.studies.progress import StudyDisplay
+
+    display = StudyDisplay(Console(stderr=True))
+    display.starting(targets)
+
+    from tunebench.db.connection.database import open_database
     from tunebench.studies.summary import print_reports, report_values
     from tunebench.studies.tune import request_of, resolve
     from tunebench.studies.tune import tune as run_studies
@@ -112,7 +116,7 @@ def tune(
     given = {key: value for key, value in options.items() if value not in (None, {}, [])}
     studies = [resolve(request_of(target, given)) for target in targets]
     reports = []
-    with open_database(db) as database, StudyDisplay(Console(stderr=True)) as display:
+    with open_database(db) as database, display:
         for study in studies:
             reports += run_studies(study, database, display)
             if reports[-1].outcome.ending is Ending.INTERRUPTED:

@@ -67,7 +67,7 @@ def _write(url: str, writer: int, trials: int) -> tuple[list[float], str]:
             log = open_study(database, _study(writer), _ENVIRONMENT)
             for number in range(trials):
                 result, begun = _result(writer, number), time.perf_counter()
-                log.record(number, result)
+                log.record(result)
                 times.append((time.perf_counter() - begun) * 1e3)
     except UserError as error:
         return times, str(error)

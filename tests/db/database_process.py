@@ -72,7 +72,7 @@ def _serve(file: str, pipe: Connection) -> None:
     def record(name: int, numbers: range) -> int:
         log = open_study(opened[name], STUDY, ENVIRONMENT)
         for number in numbers:
-            log.record(number, correct(number))
+            log.record(correct(number))
         return len(numbers)
 
     def count(name: int) -> int:

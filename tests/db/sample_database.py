@@ -40,14 +40,14 @@ def fill(database: Database, seed: int = 0, other_environment: Environment = ON_
     """
     log = open_study(database, replace(STUDY, seed=seed), ENVIRONMENT, carried=[Carried(configuration(3), ODD_TEXT)])
     for number, status in enumerate(TrialStatus):
-        log.record(number, result(number, status))
+        log.record(result(number, status))
     log.conclude(comparison(0))
     other = replace(STUDY, seed=seed, kernel="gemm_scale_bn", device=H100, problem=Problem({"z": 1, "a": 0}, "float16"))
     log = open_study(database, other, replace(other_environment, cuda=None, host=ODD_TEXT))
     shared = build(7, code=b"the same code")
-    log.record(0, replace(correct(20, 0.1 + 0.2, CacheRegime.WARM), build=shared))
-    log.record(1, replace(correct(21, 1e-300), build=replace(shared, cached=True)))
-    log.record(5, failed(22, TrialStatus.COMPILE, ODD_TEXT))
+    log.record(replace(correct(20, 0.1 + 0.2, CacheRegime.WARM), build=shared))
+    log.record(replace(correct(21, 1e-300), build=replace(shared, cached=True)))
+    log.record(failed(22, TrialStatus.COMPILE, ODD_TEXT))
     log.conclude(comparison(20, with_default=False))
     log.conclude(comparison(20, 3.0))
     if refused:

@@ -28,8 +28,8 @@ def results(tmp_path: Path) -> Path:
     file = tmp_path / "results.db"
     with tunebench.connect(file, read_only=False) as database:
         log = open_study(database, STUDY, ENVIRONMENT)
-        log.record(0, correct(0, 0.1 + 0.2))
-        log.record(1, failed(1, TrialStatus.COMPILE))
+        log.record(correct(0, 0.1 + 0.2))
+        log.record(failed(1, TrialStatus.COMPILE))
     return file
 
 

@@ -122,7 +122,7 @@ def test_a_study_that_may_stop_early_says_so_and_stays_stopped(write_kernel: Wri
         for number in range(1, 80):
             blocks, variety = (2, 1, 4)[number % 3], number // 3
             tried = Configuration({"block_size": 64, "blocks": blocks, "variety": variety})
-            log.record(number, replace(correct(number, 1000.0), configuration=tried))
+            log.record(replace(correct(number, 1000.0), configuration=tried))
     report = tuned(folder, file, trials=600, **options)
     assert (report.outcome.trials, report.outcome.ending) == (80, Ending.SETTLED)
     with contextlib.redirect_stdout(io.StringIO()) as printed:

@@ -91,7 +91,10 @@ def test_tune_prints_a_table_and_plain_lines_where_there_is_no_terminal(tmp_path
     assert "6 of 6" in result.stdout
     assert "×" in result.stdout and "best: block_size=" in result.stdout
     assert "refused: 0" in result.stdout
+    said = result.stderr.splitlines()
+    assert said[0] == "scalar_mul: loading torch, the device and the reference's answers"
     assert "6/6 best" in result.stderr and "variants/s" in result.stderr
+    assert "in interleaved rounds with the reference" in said[-1]
     assert "\x1b[" not in result.stdout + result.stderr
 
 

@@ -35,9 +35,9 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with open_database(file) as database:
         for device, factor in ((H200, 1.0), (A100, 2.0)):
             log = open_study(database, replace(STUDY, device=device), ENVIRONMENT)
-            log.record(0, correct(0, 2.0 * factor))
-            log.record(1, correct(1, 1.0 * factor))
-            log.record(2, failed(2, TrialStatus.CORRECTNESS, "element 3 is wrong [/red]\x1b[31m"))
+            log.record(correct(0, 2.0 * factor))
+            log.record(correct(1, 1.0 * factor))
+            log.record(failed(2, TrialStatus.CORRECTNESS, "element 3 is wrong [/red]\x1b[31m"))
             log.conclude(comparison(1))
     monkeypatch.setenv("TUNEBENCH_DB", str(file))
     return file
@@ -81,8 +81,8 @@ def test_a_source_is_shown_only_where_it_is_the_one_that_ran(ask: CommandLine, f
     assert other["text"] is None and "ships with another source now" in other["reason"]
     kernel = load_model("scalar_mul").kernel
     with open_database(file) as database:
-        open_study(database, replace(STUDY, source_digest=kernel.digest), ENVIRONMENT).record(0, correct(0))
-        open_study(database, replace(STUDY, kernel="mine"), ENVIRONMENT).record(0, correct(0))
+        open_study(database, replace(STUDY, source_digest=kernel.digest), ENVIRONMENT).record(correct(0))
+        open_study(database, replace(STUDY, kernel="mine"), ENVIRONMENT).record(correct(0))
     assert ask("show", 7, "--source", "--json").json["source"]["text"] == kernel.source.text
     assert "ships with this very source" in ask("show", 7, "--source").out
     assert "does not ship with this tunebench" in ask("show", 8, "--source").out
@@ -186,7 +186,7 @@ def test_diff_says_what_flipped_and_what_got_slower(ask: CommandLine, file: Path
     newer = file.with_name("newer.db")
     with open_database(newer) as database:
         log = open_study(database, replace(STUDY, source_digest="source-2"), ENVIRONMENT)
-        log.record(0, correct(0, 1.1))
+        log.record(correct(0, 1.1))
     values = ask("diff", file, newer, "--json")
     (pair,) = values.json["pairs"]
     assert values.code == 1 and values.json["slower"] == 1

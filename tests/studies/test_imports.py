@@ -54,7 +54,7 @@ def results(tmp_path: Path) -> str:
     digest = load_model("scalar_mul").kernel.digest
     with open_database(file) as database:
         for study in (STUDY, replace(STUDY, source_digest=digest)):
-            open_study(database, study, ENVIRONMENT).record(0, correct(0, 1.0))
+            open_study(database, study, ENVIRONMENT).record(correct(0, 1.0))
     return str(file)
 
 

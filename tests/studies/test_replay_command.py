@@ -131,9 +131,7 @@ def filled(file: Path) -> Path:
             problem = Problem({"rows": rows}, "float32")
             log = open_study(database, replace(STUDY, kernel=kernel, problem=problem, seed=seed), ENVIRONMENT)
             for number in range(trials):
-                log.record(
-                    number, failed(3, TrialStatus.RUNTIME) if number == 3 else correct(number, 1.0 + number * rows)
-                )
+                log.record(failed(3, TrialStatus.RUNTIME) if number == 3 else correct(number, 1.0 + number * rows))
     return file
 
 

@@ -360,7 +360,7 @@ def test_a_study_that_was_not_concluded(tmp_path: Path) -> None:
         device = find_device("cpu")
         description = StudyDescription("k", "s", "", Problem({"n": 1}), device, CompilerName.CPU, "gp", 0)
         log = open_study(database, description, current_environment(device, "g++"))
-        log.record(0, TrialResult(Configuration({"a": 1}), TrialStatus.RUNTIME, message="it crashed"))
+        log.record(TrialResult(Configuration({"a": 1}), TrialStatus.RUNTIME, message="it crashed"))
         html = render(gather(database))
     texts = Outline(html).text_of("p")
     assert "No variant of this study was correct." in texts
@@ -374,7 +374,7 @@ def test_only_the_newest_study_of_a_problem_is_shown(tmp_path: Path) -> None:
         for seed in range(3):
             description = StudyDescription("k", "s", "", Problem({"n": 1}), device, CompilerName.CPU, "gp", seed)
             log = open_study(database, description, current_environment(device, "g++"))
-            log.record(0, TrialResult(Configuration({"a": 1}), TrialStatus.RUNTIME, message="it crashed"))
+            log.record(TrialResult(Configuration({"a": 1}), TrialStatus.RUNTIME, message="it crashed"))
         report = gather(database)
         assert [study.row.study_id for study in report.studies] == [3]
         assert "left out (2, 1). tunebench report --study NUMBER shows one." in render(report)

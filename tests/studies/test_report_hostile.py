@@ -63,11 +63,11 @@ def record_hostile_study(database: Database, kernel: str = HOSTILE) -> None:
     for number in range(12):
         configuration = Configuration({HOSTILE: values[number % 3], "<b>&amp;": number % 4, "only": number})
         if number == 5:
-            log.record(number, TrialResult(configuration, TrialStatus.COMPILE, message=HOSTILE))
+            log.record(TrialResult(configuration, TrialStatus.COMPILE, message=HOSTILE))
             continue
         median = 1.0 + number / 10
         measured = Measurement((median,) * 3, median, median, median, CacheRegime.WARM, HOSTILE)
-        log.record(number, TrialResult(configuration, TrialStatus.CORRECT, build, verdict, measured))
+        log.record(TrialResult(configuration, TrialStatus.CORRECT, build, verdict, measured))
     samples = {"best": (1.0, 1.1), "reference": (2.0, 2.1), HOSTILE: (3.0, 3.1)}
     log.conclude(
         Comparison(
@@ -104,7 +104,7 @@ def test_absurd_times_are_refused(tmp_path: Path, median: float) -> None:
         log = open_study(database, description, current_environment(device, "g++"))
         measured = Measurement((median,), median, median, median, CacheRegime.WARM, "clock")
         verdict, build = Verdict(True, (), 1e-4), Build("v", CompilerName.CPU, "g++", b"", "", {}, 0.1, False)
-        log.record(0, TrialResult(Configuration({"a": 1}), TrialStatus.CORRECT, build, verdict, measured))
+        log.record(TrialResult(Configuration({"a": 1}), TrialStatus.CORRECT, build, verdict, measured))
         with pytest.raises(DatabaseError, match=r"study 1 holds .* as a time"):
             gather(database)
 

@@ -32,7 +32,7 @@ def record(kernel: Kernel, place: Path, device: Device, winner: Configuration, *
     study = replace(STUDY, kernel=kernel.name, source_digest=kernel.digest, problem=PROBLEM, device=device)
     with open_database(place) as database:
         log = open_study(database, study, ENVIRONMENT)
-        log.record(0, replace(correct(0), configuration=winner))
+        log.record(replace(correct(0), configuration=winner))
         if confirmed:
             log.conclude(replace(comparison(0), best=winner))
 

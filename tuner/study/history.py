@@ -66,17 +66,18 @@ class PastTrial:
 class TrialLog(Protocol):
     """Where one study's trials are kept. Every call is one transaction: it has happened entirely, or not at all.
 
-    A trial that was refused late has the status `correctness` here: see `TrialResult.refused_late`.
+    Several processes may record trials of one study at the same time. A trial that was refused late has the status
+    `correctness` here: see `TrialResult.refused_late`.
     """
 
-    def past(self) -> Sequence[PastTrial]:
-        """The study's trials so far, by number."""
+    def past(self, after: int = -1) -> Sequence[PastTrial]:
+        """The study's trials so far with a number above this one, by number."""
 
     def result(self, number: int) -> TrialResult:
         """What came of one of them, its build apart."""
 
-    def record(self, number: int, result: TrialResult) -> None:
-        """Add a trial."""
+    def record(self, result: TrialResult) -> int | None:
+        """Add a trial and give it the next number; None, and nothing is added, where its configuration has one."""
 
     def refuse(self, number: int, stage: Stage) -> None:
         """Take back a correct trial, because a later stage has refused it."""
@@ -92,19 +93,20 @@ class MemoryLog:
         self.results: list[TrialResult] = []
         self.comparison: Comparison | None = None
 
-    def past(self) -> Sequence[PastTrial]:
-        """The trials recorded so far."""
-        return [PastTrial.of(number, result) for number, result in enumerate(self.results)]
+    def past(self, after: int = -1) -> Sequence[PastTrial]:
+        """The trials recorded so far, from the number after this one on."""
+        return [PastTrial.of(number, result) for number, result in enumerate(self.results) if number > after]
 
     def result(self, number: int) -> TrialResult:
         """The trial of that number."""
         return self.results[number]
 
-    def record(self, number: int, result: TrialResult) -> None:
-        """Append a trial; numbers must come in order."""
-        if number != len(self.results):
-            raise ValueError(f"trial {number} recorded after {len(self.results)} trials")
+    def record(self, result: TrialResult) -> int | None:
+        """Append a trial; see `TrialLog.record`."""
+        if any(result.configuration == one.configuration for one in self.results):
+            return None
         self.results.append(result)
+        return len(self.results) - 1
 
     def refuse(self, number: int, stage: Stage) -> None:
         """Keep what is left of the trial."""

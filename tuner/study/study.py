@@ -1,15 +1,18 @@
 """A study: ask -> build ahead -> evaluate -> record -> tell, until the budget is spent; then the finalists' comparison.
 
 The trial log is the only truth. The Optuna study that samplers see lives in memory and is rebuilt from the log, so
-that a process killed at any moment leaves nothing that could disagree.
+that a process killed at any moment leaves nothing that could disagree, and several processes can search one study: each
+takes in what the others have recorded before it evaluates anything.
 """
 
 from __future__ import annotations
 
 import enum
+import math
 import os
+import random
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -42,7 +45,7 @@ class Budget:
     """When a study ends.
 
     Attributes:
-        trials: in all, those of earlier runs of the same study included.
+        trials: in all, those of earlier runs and of other processes included; each process may be evaluating one more.
         seconds: of this run; None for no limit.
         stop_early: end when the search has settled, see `PoolSampler.settled`.
     """
@@ -62,16 +65,24 @@ class Ending(enum.StrEnum):
     INTERRUPTED = "interrupted"
 
 
+class Phase(enum.StrEnum):
+    """What a study does once its search is over."""
+
+    PROVING = "putting the finalists through the full gate"
+    COMPARING = "timing the finalists again, in interleaved rounds with the reference and the default"
+
+
 @dataclass(frozen=True)
 class Progress:
     """Where a running study stands.
 
     Attributes:
-        done, planned: trials, those of earlier runs included.
-        here: trials of this run.
+        done, planned: trials, those of earlier runs and of other processes included.
+        here: trials since this run began.
         seconds: since this run began.
         best_ms, default_ms: medians so far; None before there is one.
-        last: the result that was just recorded; None at the start.
+        last: the result that was just recorded; None at the start, and where another process had recorded it before.
+        phase: None while it searches.
     """
 
     done: int
@@ -81,10 +92,11 @@ class Progress:
     best_ms: float | None
     default_ms: float | None
     last: TrialResult | None
+    phase: Phase | None = None
 
     @property
     def per_second(self) -> float:
-        """Trials a second in this run."""
+        """Trials a second since this run began."""
         return self.here / self.seconds if self.seconds > 0 else 0.0
 
     @property
@@ -103,6 +115,8 @@ class Outcome:
         proven: every valid configuration has been measured, so the best is the best there is.
         refusals: the first line of each kind of failure and how often it came, in this run.
         sanitizer: what compute-sanitizer was asked about the finalists, or why it was not; empty without finalists.
+        default_ms: the default configuration's median among the trials; None where there is none.
+        repeats: configurations that this run evaluated although another process had just recorded them.
         seconds: of this run.
     """
 
@@ -116,6 +130,8 @@ class Outcome:
     refusals: Mapping[str, int]
     sanitizer: str
     seconds: float
+    default_ms: float | None = None
+    repeats: int = 0
 
 
 @dataclass
@@ -152,8 +168,12 @@ class StudyRun:
         self._carried = carried
         self._queue = BuildQueue(compiler, cache or BuildCache(), workers)
         self._ahead = workers
-        self._past = list(log.past())
-        self._study = self._rebuild()
+        self._past: list[PastTrial] = []
+        self._tried: set[Configuration] = set()
+        self._study = optuna.create_study(sampler=sampler, direction="minimize")
+        self._take_in(log.past())
+        self._recorded = self._foreign = self._repeats = 0
+        self._dice = random.Random()
         self._refusals: Counter[str] = Counter()
         self._sanitizer = ""
         self._started = time.monotonic()
@@ -173,7 +193,9 @@ class StudyRun:
         try:
             report(self._progress(already, budget, None))
             ending = self._search(budget, already, report)
-            comparison = self._conclude()
+            comparison = self._conclude(
+                lambda phase: report(replace(self._progress(already, budget, None), phase=phase))
+            )
         except KeyboardInterrupt:
             ending = Ending.INTERRUPTED
         finally:
@@ -189,11 +211,14 @@ class StudyRun:
             refusals=dict(self._refusals),
             sanitizer=self._sanitizer,
             seconds=time.monotonic() - self._started,
+            default_ms=self._default_ms(),
+            repeats=self._repeats,
         )
 
     def _search(self, budget: Budget, already: int, report: Callable[[Progress], None]) -> Ending:
-        flying: deque[_InFlight] = deque()
+        flying: list[_InFlight] = []
         while True:
+            flying = self._catch_up(flying)
             if budget.seconds is not None and time.monotonic() - self._started >= budget.seconds:
                 return Ending.BUDGET
             if budget.stop_early and self._sampler.settled(self._study):
@@ -203,21 +228,61 @@ class StudyRun:
                     flying.append(self._ask())
                 except SpaceExhausted:
                     break
+            if len(self._past) >= budget.trials:
+                return Ending.BUDGET
             if not flying:
-                return Ending.BUDGET if len(self._past) >= budget.trials else Ending.EXHAUSTED
-            report(self._progress(already, budget, self._finish(flying.popleft())))
+                return Ending.EXHAUSTED
+            # Processes that began together hold the same queue: they part by taking from anywhere in it.
+            place = self._dice.randrange(len(flying)) if self._foreign else 0
+            report(self._progress(already, budget, self._finish(flying.pop(place))))
 
     def _ask(self) -> _InFlight:
-        trial, number = self._sampler.ask(self._study)
-        configuration = self._space[number]
-        return _InFlight(trial, configuration, self._submit(configuration))
+        while True:
+            trial, number = self._sampler.ask(self._study)
+            configuration = self._space[number]
+            if configuration not in self._tried:
+                return _InFlight(trial, configuration, self._submit(configuration))
+            # Enqueued here, and recorded by another process since.
+            self._study.tell(trial, state=TrialState.FAIL)
+
+    def _catch_up(self, flying: Sequence[_InFlight]) -> list[_InFlight]:
+        """Look what other processes have recorded since; what that leaves of what is in flight."""
+        self._learn()
+        for flight in flying:
+            if flight.configuration in self._tried:
+                self._study.tell(flight.trial, state=TrialState.FAIL)
+        return [flight for flight in flying if flight.configuration not in self._tried]
+
+    def _learn(self, before: float = math.inf) -> None:
+        """Take in what other processes have recorded since the last look, below this number."""
+        if news := [trial for trial in self._log.past(after=self._last) if trial.number < before]:
+            self._take_in(news)
+            self._foreign += len(news)
+            self._sampler.share(1 + math.ceil(self._foreign / max(self._recorded, 1)))
+
+    @property
+    def _last(self) -> int:
+        """The number of the latest trial that this run knows; not their count: results may have been pruned."""
+        return self._past[-1].number if self._past else -1
 
     def _submit(self, configuration: Configuration) -> Building:
         return self._queue.submit(self._kernel, configuration, self._evaluator.problem, self._evaluator.device)
 
-    def _finish(self, flight: _InFlight) -> TrialResult:
+    def _finish(self, flight: _InFlight) -> TrialResult | None:
+        """Evaluate and record; None where another process was first."""
         result = self._result_of(flight)
-        self._record(result)
+        number = self._log.record(result)
+        if number is None:
+            self._repeats += 1
+            self._study.tell(flight.trial, state=TrialState.FAIL)
+            return None
+        self._recorded += 1
+        if number > self._last + 1:
+            self._learn(before=number)
+        self._past.append(PastTrial.of(number, result))
+        self._tried.add(result.configuration)
+        if not result.status.timed:
+            self._refusals[f"{result.status}: {result.message.splitlines()[0]}"] += 1
         median_ms = result.measurement.median_ms if result.measurement else None
         if result.status is TrialStatus.CORRECT:
             self._study.tell(flight.trial, median_ms)
@@ -241,16 +306,11 @@ class StudyRun:
         result = self._evaluator.evaluate(flight.configuration, build, incumbent, _finalist_ms(ranked))
         return replace(result, seconds={"wait": waited, **result.seconds})
 
-    def _record(self, result: TrialResult) -> None:
-        # Not their count: results may have been pruned from between.
-        number = self._past[-1].number + 1 if self._past else 0
-        self._log.record(number, result)
-        self._past.append(PastTrial.of(number, result))
-        if not result.status.timed:
-            self._refusals[f"{result.status}: {result.message.splitlines()[0]}"] += 1
-
-    def _conclude(self) -> Comparison | None:
+    def _conclude(self, report: Callable[[Phase], None]) -> Comparison | None:
+        # Other processes' last trials, and what their final comparisons have refused.
+        self._past = list(self._log.past())
         sane: dict[Configuration, Finalist] = {}
+        report(Phase.PROVING)
         # A refusal makes room among the finalists for others, until all of them stand.
         while unasked := [trial for trial in self._contenders() if trial.configuration not in sane]:
             finalists = [self._built(one.configuration) for one in unasked if self._proves(one)]
@@ -260,6 +320,7 @@ class StudyRun:
             return None
         default = self._space[self._space.default]
         baseline = next((finalist for finalist in contenders if finalist[0] == default), None)
+        report(Phase.COMPARING)
         comparison = self._evaluator.compare([one for one in contenders if one is not baseline], baseline)
         self._log.conclude(comparison)
         return comparison
@@ -315,25 +376,28 @@ class StudyRun:
 
     def _progress(self, already: int, budget: Budget, last: TrialResult | None) -> Progress:
         ranked = self._ranked()
-        default = self._space[self._space.default]
         return Progress(
             done=len(self._past),
             planned=min(budget.trials, len(self._space)),
             here=len(self._past) - already,
             seconds=time.monotonic() - self._started,
             best_ms=ranked[0].median_ms if ranked else None,
-            default_ms=next((trial.median_ms for trial in self._past if trial.configuration == default), None),
+            default_ms=self._default_ms(),
             last=last,
         )
 
-    def _rebuild(self) -> optuna.Study:
-        """The Optuna study that this log's trials make."""
-        study = optuna.create_study(sampler=self._sampler, direction="minimize")
-        for past in self._past:
-            correct = past.status is TrialStatus.CORRECT
-            study.add_trial(
+    def _default_ms(self) -> float | None:
+        default = self._space[self._space.default]
+        return next((trial.median_ms for trial in self._past if trial.configuration == default), None)
+
+    def _take_in(self, trials: Sequence[PastTrial]) -> None:
+        """Trials of the log that this run has not made, for the search to know."""
+        for past in trials:
+            self._past.append(past)
+            self._tried.add(past.configuration)
+            self._study.add_trial(
                 optuna.create_trial(
-                    state=TrialState.COMPLETE if correct else TrialState.PRUNED,
+                    state=TrialState.COMPLETE if past.status is TrialStatus.CORRECT else TrialState.PRUNED,
                     value=past.median_ms,
                     params=dict(past.configuration),
                     distributions={
@@ -342,7 +406,6 @@ class StudyRun:
                     },
                 )
             )
-        return study
 
 
 def _finalist_ms(ranked: Sequence[PastTrial]) -> float | None:

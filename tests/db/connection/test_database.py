@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 import os
 import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,7 +69,7 @@ def log(database: Database) -> StudyLog:
 @pytest.mark.parametrize("status", TrialStatus)
 def test_every_status_comes_back_as_it_was_recorded(database: Database, log: TrialLog, status: TrialStatus) -> None:
     recorded = result(3, status)
-    log.record(0, recorded)
+    log.record(recorded)
 
     (row,) = trials(database)
     assert (row.number, row.status, row.configuration) == (0, status, recorded.configuration)
@@ -86,13 +88,13 @@ def test_every_status_comes_back_as_it_was_recorded(database: Database, log: Tri
 def test_samples_come_back_bit_for_bit(database: Database, log: TrialLog) -> None:
     samples = (math.pi, 1 / 3, 5e-324, 1.7976931348623157e308)
     timed = replace(correct(0), measurement=replace(correct(0).measurement or pytest.fail(), samples_ms=samples))
-    log.record(0, timed)
+    log.record(timed)
     row = one(database, select(MeasurementTable.samples_ms, MeasurementTable.sample_count, MeasurementTable.clock))
     assert (tuple(row["samples_ms"]), row["sample_count"], row["clock"]) == (samples, 4, "cuda-event")
 
 
 def test_a_verdict_keeps_its_figures_and_stages_in_order(database: Database, log: TrialLog) -> None:
-    log.record(0, failed(0, TrialStatus.CORRECTNESS))
+    log.record(failed(0, TrialStatus.CORRECTNESS))
     row = one(database, select(VerdictTable.__table__))
     assert (row["passed"], row["reason"], row["tolerance"]) == (False, "element 3000000000 is wrong", 1e-4)
     assert (row["max_absolute"], row["max_relative"], row["relative_norm"]) == (math.inf, None, 0.5)
@@ -105,13 +107,13 @@ def test_a_verdict_keeps_its_figures_and_stages_in_order(database: Database, log
 
 
 def test_a_verdict_without_figures_has_none(database: Database, log: TrialLog) -> None:
-    log.record(0, replace(correct(0), verdict=replace(PASSED, errors=None)))
+    log.record(replace(correct(0), verdict=replace(PASSED, errors=None)))
     row = one(database, select(VerdictTable.max_absolute, VerdictTable.untouched))
     assert set(row.values()) == {None}
 
 
 def test_a_build_keeps_its_figures_and_not_its_binary(database: Database, log: TrialLog) -> None:
-    log.record(0, correct(1))
+    log.record(correct(1))
     row = one(database, select(BuildTable.__table__))
     assert (row["variant_digest"], row["log"], row["code_bytes"]) == ("variant-1", "log of 1", 7)
     assert len(str(row["code_sha256"])) == 64
@@ -123,9 +125,9 @@ def test_a_build_keeps_its_figures_and_not_its_binary(database: Database, log: T
 
 
 def test_trials_that_share_a_build_share_its_row(database: Database, log: TrialLog) -> None:
-    log.record(0, replace(correct(0), build=build(7)))
-    log.record(1, replace(correct(1), build=build(7)))
-    log.record(2, replace(correct(2), build=build(7, code=b"other")))
+    log.record(replace(correct(0), build=build(7)))
+    log.record(replace(correct(1), build=build(7)))
+    log.record(replace(correct(2), build=build(7, code=b"other")))
     assert count(database, BuildTable) == 2
     assert count(database, BuildFiguresTable) == 4
 
@@ -133,13 +135,13 @@ def test_trials_that_share_a_build_share_its_row(database: Database, log: TrialL
 def test_a_study_goes_on_where_it_ended(url: str) -> None:
     with open_database(url) as database:
         first = open_study(database, STUDY, ENVIRONMENT)
-        first.record(0, correct(0))
-        first.record(1, failed(1, TrialStatus.COMPILE))
+        first.record(correct(0))
+        first.record(failed(1, TrialStatus.COMPILE))
     with open_database(url) as database:
         again = open_study(database, STUDY, replace(ENVIRONMENT, driver="590.0"))
         assert again.study_id == first.study_id
         assert [trial.number for trial in again.past()] == [0, 1]
-        again.record(2, correct(2))
+        again.record(correct(2))
         assert count(database, StudyTable) == 1
         assert count(database, EnvironmentTable) == 2
 
@@ -158,7 +160,7 @@ def test_a_study_goes_on_where_it_ended(url: str) -> None:
 )
 def test_another_description_is_another_study(database: Database, change: dict[str, object]) -> None:
     first = open_study(database, STUDY, ENVIRONMENT)
-    first.record(0, correct(0))
+    first.record(correct(0))
     other = open_study(database, replace(STUDY, **change), ENVIRONMENT)
     assert other.study_id != first.study_id
     assert list(other.past()) == []
@@ -172,7 +174,7 @@ def test_a_card_is_the_same_at_another_index(database: Database) -> None:
 
 @pytest.mark.parametrize("with_default", [True, False])
 def test_a_comparison_keeps_samples_and_ratios(database: Database, log: StudyLog, with_default: bool) -> None:
-    log.record(0, correct(0))
+    log.record(correct(0))
     ended = comparison(0, with_default=with_default)
     log.conclude(ended)
     with database.reading() as connection:
@@ -187,21 +189,40 @@ def test_a_comparison_keeps_samples_and_ratios(database: Database, log: StudyLog
 
 
 def test_a_comparison_is_won_by_a_trial_of_the_study(database: Database, log: StudyLog) -> None:
-    log.record(0, correct(0))
+    log.record(correct(0))
     with pytest.raises(DatabaseError):
         log.conclude(comparison(1))
     assert count(database, ComparisonTable) == count(database, ContenderTable) == 0
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_a_trial_is_recorded_once(database: Database, log: StudyLog, number: int) -> None:
-    log.record(0, correct(0))
-    repeated = correct(1 - number)  # a number that is taken, or a configuration that is
-    with pytest.raises(DatabaseError, match=f"trial {number} of study") as caught:
-        log.record(number, repeated)
-    assert "\n" not in str(caught.value)
-    # The refused trial left nothing of itself behind.
-    assert count(database, TrialTable) == count(database, MeasurementTable) == count(database, VerdictTable) == 1
+def test_a_configuration_is_recorded_once_and_numbers_are_the_databases(database: Database, log: StudyLog) -> None:
+    same = open_study(database, STUDY, ENVIRONMENT)
+    assert (log.record(correct(0)), same.record(correct(1)), log.record(correct(2))) == (0, 1, 2)
+    assert same.record(correct(2, 5.0)) is None
+    # The trial that came too late left nothing of itself behind.
+    assert count(database, TrialTable) == count(database, MeasurementTable) == count(database, VerdictTable) == 3
+    assert [trial.number for trial in log.past(after=0)] == [1, 2]
+    assert open_study(database, replace(STUDY, seed=9), ENVIRONMENT).record(correct(2)) == 0
+
+
+def test_processes_that_record_one_study_at_once_lose_nothing(url: str) -> None:
+    with open_database(url) as database:
+        open_study(database, STUDY, ENVIRONMENT)
+    with ProcessPoolExecutor(4, mp_context=multiprocessing.get_context("spawn")) as pool:
+        answers = list(pool.map(_record_some, [url] * 4, range(4)))
+    given = [number for numbers in answers for number in numbers if number is not None]
+    # Each offers configurations that the next one offers too: whoever is first has it.
+    assert sorted(given) == list(range(50))
+    with open_database(url, read_only=True) as database:
+        rows = trials(database, limit=None)
+        assert {row.number for row in rows} == set(range(50))
+        assert len({row.configuration for row in rows}) == 50
+
+
+def _record_some(url: str, process: int) -> list[int | None]:
+    with open_database(url) as database:
+        log = open_study(database, STUDY, ENVIRONMENT)
+        return [log.record(correct(number)) for number in range(10 * process, 10 * process + 20)]
 
 
 ODD = """Robert'); DROP TABLE tunebench_trials; -- "quoted" `ticks` %s :name ? {brace} \\ é 漢字 🙂 \u202e"""
@@ -211,7 +232,7 @@ def test_odd_names_and_texts_are_only_text(database: Database) -> None:
     problem = Problem({ODD: 3}, ODD, {ODD: ODD})
     log = open_study(database, replace(STUDY, kernel=ODD, sampler=ODD, problem=problem), ENVIRONMENT)
     odd = replace(failed(0, TrialStatus.COMPILE, ODD * 100), configuration=configuration(0))
-    log.record(0, odd)
+    log.record(odd)
     (row,) = trials(database, kernel=ODD, problem=problem, sampler=ODD)
     assert (row.kernel, row.problem, row.message, row.sampler) == (ODD, problem, ODD * 100, ODD)
     assert len(row.message) > 8_000
@@ -219,7 +240,7 @@ def test_odd_names_and_texts_are_only_text(database: Database) -> None:
 
 
 def test_what_no_database_can_hold_is_escaped(database: Database, log: StudyLog) -> None:
-    log.record(0, failed(0, TrialStatus.COMPILE, "a\0b\udcffc"))
+    log.record(failed(0, TrialStatus.COMPILE, "a\0b\udcffc"))
     (row,) = trials(database)
     assert row.message == "a\\x00b\\udcffc"
 
@@ -235,7 +256,7 @@ url, writer, trials = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 with open_database(url) as database:
     log = open_study(database, replace(STUDY, seed=writer), ENVIRONMENT)
     for number in range(trials):
-        log.record(number, correct(number))
+        log.record(correct(number))
     log.conclude(comparison(0))
 """
 

@@ -73,9 +73,9 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     file = tmp_path_factory.mktemp("sound") / "results.db"
     with open_database(file) as database:
         log = open_study(database, STUDY, ENVIRONMENT)
-        log.record(0, correct(0))
-        log.record(1, correct(1, 2.0))
-        log.record(2, failed(2, TrialStatus.CORRECTNESS))
+        log.record(correct(0))
+        log.record(correct(1, 2.0))
+        log.record(failed(2, TrialStatus.CORRECTNESS))
         log.conclude(comparison(1))
     with closing(sqlite3.connect(file)) as connection:
         connection.execute("PRAGMA journal_mode = DELETE")
@@ -250,7 +250,7 @@ def test_nothing_outside_the_declared_space_is_ever_chosen(
         compiler=CompilerName.CPU,
     )
     with open_database(file) as database:
-        open_study(database, study, ENVIRONMENT).record(0, replace(correct(0, 1e-9), configuration=hostile))
+        open_study(database, study, ENVIRONMENT).record(replace(correct(0, 1e-9), configuration=hostile))
     hostile_count.tried["configurations"] += 1
     choice = next(choices(ModelNew.kernel, SMALL, CPU))
     assert choice.configuration is not None
@@ -305,7 +305,7 @@ def test_a_trigger_that_would_load_code_only_refuses_the_row(file: Path) -> None
         for statement in SCHEMAS["a trigger"]:
             connection.execute(statement)
     with pytest.raises(UserError) as refusal, open_database(file) as database:
-        open_study(database, STUDY, ENVIRONMENT).record(3, correct(3))
+        open_study(database, STUDY, ENVIRONMENT).record(correct(3))
     assert "\n" not in str(refusal.value)
     with open_database(file, read_only=True) as database:
         assert count_rows(database) == (1, 3)

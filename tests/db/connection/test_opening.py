@@ -38,7 +38,7 @@ def file(tmp_path: Path) -> Path:
     """A database with one trial."""
     file = tmp_path / "results.db"
     with open_database(file) as database:
-        open_study(database, STUDY, ENVIRONMENT).record(0, correct(0))
+        open_study(database, STUDY, ENVIRONMENT).record(correct(0))
     return file
 
 
@@ -61,7 +61,7 @@ def test_a_new_file_is_safe_for_several_processes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["results.db", "a b?c#d%20{e}.db", "é漢字.db"])
 def test_a_path_a_url_and_a_path_object_mean_the_same_file(tmp_path: Path, name: str) -> None:
     with open_database(tmp_path / name) as database:
-        open_study(database, STUDY, ENVIRONMENT).record(0, correct(0))
+        open_study(database, STUDY, ENVIRONMENT).record(correct(0))
     assert (tmp_path / name).exists()
     with open_database(str(tmp_path / name)) as database:
         assert len(trials(database)) == 1
@@ -174,7 +174,7 @@ def test_an_empty_file_becomes_a_database(tmp_path: Path) -> None:
     file = tmp_path / "results.db"
     file.touch()
     with open_database(file) as database:
-        open_study(database, STUDY, ENVIRONMENT).record(0, correct(0))
+        open_study(database, STUDY, ENVIRONMENT).record(correct(0))
 
 
 def test_a_folder_that_is_not_there_is_not_made(folder: Path) -> None:
@@ -226,7 +226,7 @@ def test_a_hostile_value_is_refused_when_it_is_read(tmp_path: Path) -> None:
     """Someone made the tables anew without their constraints."""
     file = tmp_path / "results.db"
     with open_database(file) as database:
-        open_study(database, STUDY, ENVIRONMENT).record(0, correct(0))
+        open_study(database, STUDY, ENVIRONMENT).record(correct(0))
     hostile = {
         "tunebench_configurations SET key": ['{"block": [1]}', "[]", "{", "[" * 100_000, '"__import__"'],
         "tunebench_problems SET key": ["{}", '{"axes":{"n":1},"dtype":"float32","options":{}}'],

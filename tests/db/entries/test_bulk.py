@@ -40,7 +40,13 @@ def counts(database: Database) -> dict[str, int]:
 
 
 def test_everything_arrives_once(database: Database, source: Database) -> None:
-    entries = list(scan(source))
+    # Numbers have gaps where trials were pruned.
+    entries = [
+        replace(one, trial=replace(one.trial, number=5))
+        if one.trial and one.study.kernel == "gemm_scale_bn" and one.trial.number == 2
+        else one
+        for one in scan(source)
+    ]
     assert add_entries(database, entries) == Added(studies=3, trials=10, comparisons=3, late_refusals=1)
     assert content(database) == contents_of(entries)
     before = counts(database)
@@ -61,7 +67,7 @@ def test_shared_parts_are_those_that_a_study_writes(database: Database, source: 
     before = counts(database)
     with database.writing() as connection:
         Writer(connection).environment(ENVIRONMENT)
-    open_study(database, STUDY, ENVIRONMENT).record(0, correct(0))
+    open_study(database, STUDY, ENVIRONMENT).record(correct(0))
     after = counts(database)
     changed = {name: after[name] - before[name] for name in after if after[name] != before[name]}
     # The study is another one, since it began in this database; device, problem, configuration, build are shared.

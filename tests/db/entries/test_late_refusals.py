@@ -54,8 +54,8 @@ def log(database: Database) -> StudyLog:
     """Trials of 1, 2 and 3 ms and a failure."""
     log = open_study(database, STUDY, ENVIRONMENT)
     for number in range(3):
-        log.record(number, correct(number, 1.0 + number))
-    log.record(3, failed(3, TrialStatus.COMPILE, "error: no"))
+        log.record(correct(number, 1.0 + number))
+    log.record(failed(3, TrialStatus.COMPILE, "error: no"))
     return log
 
 

@@ -78,7 +78,7 @@ def test_the_same_study_of_two_machines_is_kept_under_both_origins(tmp_path: Pat
         same = first[0].study
         assert {replace(e.study, origin=same.origin, begun_at=same.begun_at) == same for e in first} == {True}
         # What was measured here stays apart from both.
-        open_study(database, STUDY, ENVIRONMENT).record(0, correct(0, 0.5))
+        open_study(database, STUDY, ENVIRONMENT).record(correct(0, 0.5))
         assert open_study(database, STUDY, ENVIRONMENT).past()[0].median_ms == 0.5
 
 
@@ -107,8 +107,8 @@ def test_a_copy_that_was_tuned_further_adds_what_is_new(tmp_path: Path) -> None:
     for file, median_ms in ((original, 0.7), (copy, 0.6)):
         with open_database(file) as database:
             log = open_study(database, replace(STUDY, seed=1000), ENVIRONMENT)
-            log.record(0, correct(40, median_ms))
-            log.record(1, correct(41 if file == original else 42, median_ms))
+            log.record(correct(40, median_ms))
+            log.record(correct(41 if file == original else 42, median_ms))
     # One configuration was tried by both: its second result is kept under a derived origin.
     assert merged(original, copy) == [Added(studies=1, trials=2, present=10, conflicts=1)]
     assert merged(original, copy) == [Added(present=12)]
@@ -121,8 +121,8 @@ def test_a_copy_that_was_tuned_further_adds_what_is_new(tmp_path: Path) -> None:
 
 def test_a_device_of_another_machine_is_another_device(tmp_path: Path) -> None:
     with open_database(tmp_path / "a.db") as a, open_database(tmp_path / "b.db") as b:
-        open_study(a, STUDY, ENVIRONMENT).record(0, correct(0))
-        open_study(b, replace(STUDY, device=replace(H100, memory_bytes=1)), ENVIRONMENT).record(0, correct(0))
+        open_study(a, STUDY, ENVIRONMENT).record(correct(0))
+        open_study(b, replace(STUDY, device=replace(H100, memory_bytes=1)), ENVIRONMENT).record(correct(0))
     merged(tmp_path / "all.db", tmp_path / "a.db", tmp_path / "b.db")
     assert counts(tmp_path / "all.db")["tunebench_devices"] == 2
     assert counts(tmp_path / "all.db")["tunebench_configurations"] == 1

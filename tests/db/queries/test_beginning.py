@@ -26,7 +26,7 @@ CARRIED = (Carried(configuration(1), "trial 7, elsewhere"), Carried(configuratio
 def record(database: Database, description: StudyDescription, *times_ms: float) -> None:
     log = open_study(database, description, ENVIRONMENT)
     for number, time_ms in enumerate(times_ms):
-        log.record(number, correct(number, time_ms))
+        log.record(correct(number, time_ms))
 
 
 def test_an_empty_database_has_nothing(database: Database) -> None:
@@ -56,25 +56,25 @@ def test_studies_of_the_kernel_come_nearest_first(database: Database) -> None:
 
 def test_studies_in_which_nothing_was_timed_say_nothing(database: Database) -> None:
     log = open_study(database, replace(STUDY, seed=1), ENVIRONMENT)
-    log.record(0, failed(0, TrialStatus.COMPILE))
+    log.record(failed(0, TrialStatus.COMPILE))
     open_study(database, replace(STUDY, seed=2), ENVIRONMENT)
     assert earlier_studies(database, STUDY) == []
 
 
 def test_only_the_fastest_that_were_right_are_looked_at(database: Database) -> None:
     log = open_study(database, replace(STUDY, seed=1), ENVIRONMENT)
-    log.record(0, failed(0, TrialStatus.RUNTIME))
-    log.record(1, replace(correct(1, 0.1), status=TrialStatus.PRUNED, message="hopeless"))
+    log.record(failed(0, TrialStatus.RUNTIME))
+    log.record(replace(correct(1, 0.1), status=TrialStatus.PRUNED, message="hopeless"))
     for number in range(2, 50):
-        log.record(number, correct(number, 100.0 - number))
+        log.record(correct(number, 100.0 - number))
     (earlier,) = earlier_studies(database, STUDY)
     assert [trial.time_ms for trial in earlier.trials] == [100.0 - number for number in range(49, 17, -1)]
 
 
 def test_a_study_goes_on_as_it_began(database: Database) -> None:
     log = open_study(database, STUDY, ENVIRONMENT, CARRIED)
-    log.record(0, correct(1, 1.5))
-    log.record(1, correct(5, 1.2))
+    log.record(correct(1, 1.5))
+    log.record(correct(5, 1.2))
     assert begun_study(database, STUDY) == BegunStudy(log.study_id, CARRIED)
     # What it began with is what it was created with, whatever it is opened with later.
     assert open_study(database, STUDY, ENVIRONMENT, ()).study_id == log.study_id
@@ -104,8 +104,8 @@ def test_what_is_no_list_of_configurations_is_refused(value: object) -> None:
 
 def test_a_trial_of_the_log_is_given_back_whole(database: Database) -> None:
     log = open_study(database, STUDY, ENVIRONMENT)
-    log.record(0, failed(0, TrialStatus.CORRECTNESS))
-    log.record(1, correct(1, 1.5))
+    log.record(failed(0, TrialStatus.CORRECTNESS))
+    log.record(correct(1, 1.5))
     given = log.result(1)
     assert given == replace(correct(1, 1.5), build=None)
     assert log.result(0).verdict is not None

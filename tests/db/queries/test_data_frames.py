@@ -21,8 +21,8 @@ from tunebench.tuner.result import TrialStatus
 def filled(database: Database) -> Database:
     """A database with a winner and a failure."""
     log = open_study(database, STUDY, ENVIRONMENT)
-    log.record(0, correct(0, 0.1 + 0.2))
-    log.record(1, failed(1, TrialStatus.COMPILE, 'error: "no",\nno'))
+    log.record(correct(0, 0.1 + 0.2))
+    log.record(failed(1, TrialStatus.COMPILE, 'error: "no",\nno'))
     log.conclude(comparison(0))
     return database
 

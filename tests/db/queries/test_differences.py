@@ -23,10 +23,10 @@ def filled(database: Database) -> Iterator[Database]:
     """The same problem on two devices, then under a newer torch with one trial more, then another source."""
     for device, factor in ((H200, 1.0), (A100, 3.0)):
         log = open_study(database, replace(STUDY, device=device), ENVIRONMENT)
-        log.record(0, correct(0, 1.0 * factor))
-        log.record(1, correct(1, 2.0 * factor))
-        open_study(database, replace(STUDY, device=device), NEWER).record(2, correct(2, 1.2 * factor))
-    open_study(database, replace(STUDY, source_digest="other-2"), ENVIRONMENT).record(0, correct(1, 0.5))
+        log.record(correct(0, 1.0 * factor))
+        log.record(correct(1, 2.0 * factor))
+        open_study(database, replace(STUDY, device=device), NEWER).record(correct(2, 1.2 * factor))
+    open_study(database, replace(STUDY, source_digest="other-2"), ENVIRONMENT).record(correct(1, 0.5))
     yield database
 
 
@@ -52,7 +52,7 @@ def test_two_versions_are_compared_on_the_same_device_and_source(filled: Databas
 def test_two_commits_are_named_by_their_beginnings(database: Database) -> None:
     for number, commit in enumerate(("3f2a" * 10, "3f2b" * 10 + "+dirty")):
         log = open_study(database, STUDY, replace(ENVIRONMENT, kernel_commit=commit))
-        log.record(number, correct(number, 1.0 + number))
+        log.record(correct(number, 1.0 + number))
     assert compared(database, "kernel_commit=3f2a", "kernel_commit=3f2b") == [("NVIDIA H200", 2.0, True)]
     with pytest.raises(UserError, match="kernel_commit"):
         select_best(database, parse_selector("kernel_commit=4"))

@@ -19,7 +19,7 @@ from tunebench.tuner.result import TrialStatus
 @pytest.mark.parametrize("status", TrialStatus)
 def test_a_trial_of_any_status_comes_back_whole(database: Database, status: TrialStatus) -> None:
     recorded = result(0, status)
-    open_study(database, STUDY, ENVIRONMENT).record(0, recorded)
+    open_study(database, STUDY, ENVIRONMENT).record(recorded)
     (row,) = trials(database)
     found = trial_details(database, row.trial_id)
 
@@ -41,7 +41,7 @@ def test_a_trial_of_any_status_comes_back_whole(database: Database, status: Tria
 
 def test_the_comparisons_won_come_newest_first(database: Database) -> None:
     log = open_study(database, STUDY, ENVIRONMENT)
-    log.record(0, correct(0))
+    log.record(correct(0))
     log.conclude(comparison(0, 2.0))
     newer = replace(ENVIRONMENT, driver="590.1")
     open_study(database, STUDY, newer).conclude(comparison(0, 3.0))
@@ -59,7 +59,7 @@ def test_a_trial_that_is_not_there(database: Database, number: int) -> None:
 
 def test_what_breaks_a_result_s_invariants_is_refused(tmp_path: Path) -> None:
     with open_database(tmp_path / "results.db") as database:
-        open_study(database, STUDY, ENVIRONMENT).record(0, correct(0))
+        open_study(database, STUDY, ENVIRONMENT).record(correct(0))
         with database.writing() as connection:
             connection.exec_driver_sql("INSERT INTO tunebench_verdict_stages VALUES (1, 9, 'late', 0, 0.1, '')")
         with pytest.raises(DatabaseError, match="trial 1 is not as tunebench writes it: a verdict passes exactly"):

@@ -25,8 +25,8 @@ def filled(url: str) -> Iterator[Database]:
     """A database with two trials, opened for writing: a query may not use that."""
     with open_database(url) as database:
         log = open_study(database, STUDY, ENVIRONMENT)
-        log.record(0, correct(0))
-        log.record(1, correct(1, 2.0))
+        log.record(correct(0))
+        log.record(correct(1, 2.0))
         yield database
 
 
@@ -97,7 +97,7 @@ def test_what_does_not_read_is_refused(filled: Database, sql: str) -> None:
 def test_a_file_is_left_as_it_is(tmp_path: Path, sql: str) -> None:
     file = tmp_path / "results.db"
     with open_database(file) as database:
-        open_study(database, STUDY, ENVIRONMENT).record(0, correct(0))
+        open_study(database, STUDY, ENVIRONMENT).record(correct(0))
     before = hashlib.sha256(file.read_bytes()).hexdigest()
     with open_database(file, read_only=True) as database, pytest.raises(UserError):
         ask(database, sql.format(folder=tmp_path))
@@ -138,7 +138,7 @@ def test_no_query_takes_more_than_its_time_and_memory(tmp_path: Path) -> None:
     file, sql = tmp_path / "results.db", tmp_path / "queries.json"
     with open_database(file) as database:
         for number in range(3):
-            open_study(database, STUDY, ENVIRONMENT).record(number, correct(number))
+            open_study(database, STUDY, ENVIRONMENT).record(correct(number))
     sql.write_text(json.dumps(GREEDY), encoding="utf-8")
     script = """
 import json, pathlib, resource, sys, time
@@ -170,7 +170,7 @@ print(max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, re
 
 def test_json_tables_can_be_asked(tmp_path: Path) -> None:
     with open_database(tmp_path / "results.db") as database:
-        open_study(database, STUDY, ENVIRONMENT).record(0, correct(0))
+        open_study(database, STUDY, ENVIRONMENT).record(correct(0))
         asked = ask(database, "SELECT key, value FROM trials_flat, json_each(configuration) ORDER BY key")
         assert asked.rows == tuple(sorted((key, value) for key, value in correct(0).configuration.items()))
         assert ask(database, "SELECT fullkey FROM json_tree('[[1]]')").rows == (("$",), ("$[0]",), ("$[0][0]",))

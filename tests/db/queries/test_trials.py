@@ -44,21 +44,21 @@ def study(database: Database, medians_ms: Sequence[float], description: StudyDes
     """A study whose trials are correct and take these times."""
     log = open_study(database, description, ENVIRONMENT)
     for number, median_ms in enumerate(medians_ms):
-        log.record(number, correct(number, median_ms))
+        log.record(correct(number, median_ms))
     return log
 
 
 def test_the_best_is_the_fastest_correct_trial(database: Database) -> None:
     log = study(database, [3.0, 1.0, 2.0])
-    log.record(3, replace(correct(3, 0.5), status=TrialStatus.PRUNED, message="hopeless"))
-    log.record(4, failed(4, TrialStatus.CORRECTNESS))
+    log.record(replace(correct(3, 0.5), status=TrialStatus.PRUNED, message="hopeless"))
+    log.record(failed(4, TrialStatus.CORRECTNESS))
     (row,) = best(database)
     assert (row.configuration, row.median_ms, row.number, row.confirmed) == (configuration(1), 1.0, 1, False)
     assert (row.over_reference, row.over_default, row.confirmed_at) == (None, None, None)
 
 
 def test_nothing_is_best_where_nothing_is_correct(database: Database) -> None:
-    open_study(database, STUDY, ENVIRONMENT).record(0, failed(0, TrialStatus.COMPILE))
+    open_study(database, STUDY, ENVIRONMENT).record(failed(0, TrialStatus.COMPILE))
     assert best(database) == []
 
 
@@ -127,9 +127,9 @@ def test_another_card_of_the_same_kind_is_the_same_device(database: Database) ->
 
 def test_cache_regimes_are_ranked_apart(database: Database) -> None:
     log = open_study(database, STUDY, ENVIRONMENT)
-    log.record(0, correct(0, 1.0, CacheRegime.WARM))
-    log.record(1, correct(1, 2.0, CacheRegime.COLD))
-    log.record(2, correct(2, 3.0, CacheRegime.COLD))
+    log.record(correct(0, 1.0, CacheRegime.WARM))
+    log.record(correct(1, 2.0, CacheRegime.COLD))
+    log.record(correct(2, 3.0, CacheRegime.COLD))
     assert {(row.regime, row.median_ms) for row in best(database)} == {(CacheRegime.WARM, 1.0), (CacheRegime.COLD, 2.0)}
 
 
@@ -154,7 +154,7 @@ def many(database: Database) -> Database:
     """A study with a trial of every status, and after it one of another kernel with a correct trial."""
     log = open_study(database, STUDY, ENVIRONMENT)
     for number, status in enumerate(TrialStatus):
-        log.record(number, result(number, status))
+        log.record(result(number, status))
     study(database, [0.5], replace(STUDY, kernel="other", device=A100, sampler="random"))
     return database
 
@@ -241,7 +241,7 @@ def test_a_million_trials_are_not_in_memory_at_once(many: Database, monkeypatch:
 def test_the_best_of_each_study_is_its_own(database: Database) -> None:
     study(database, [3.0, 1.0, 2.0]).conclude(comparison(2))
     study(database, [0.5, 0.1], replace(STUDY, seed=1))
-    open_study(database, replace(STUDY, seed=2), ENVIRONMENT).record(0, failed(0, TrialStatus.COMPILE))
+    open_study(database, replace(STUDY, seed=2), ENVIRONMENT).record(failed(0, TrialStatus.COMPILE))
     found = best_of_studies(database)
     assert {number: (row.configuration, row.time_ms) for number, row in found.items()} == {
         1: (configuration(2), comparison(2).medians_ms["best"]),

@@ -28,10 +28,10 @@ def filled(database: Database) -> Database:
     for device in (H200, A100):
         for seed in (0, 1):
             log = open_study(database, replace(STUDY, device=device, seed=seed), ENVIRONMENT)
-            log.record(0, correct(0, 3.0 + seed))
-            log.record(1, correct(1, 2.0 + seed))
-            log.record(2, correct(2, 1.0, CacheRegime.WARM))
-            log.record(3, failed(3, TrialStatus.COMPILE, "error: no"))
+            log.record(correct(0, 3.0 + seed))
+            log.record(correct(1, 2.0 + seed))
+            log.record(correct(2, 1.0, CacheRegime.WARM))
+            log.record(failed(3, TrialStatus.COMPILE, "error: no"))
             if device is H200 and seed == 1:
                 log.conclude(comparison(0))
     return database
@@ -83,7 +83,7 @@ def test_the_leaderboard_has_each_configuration_once(filled: Database) -> None:
 def test_the_views_work_where_the_schema_is_not_trusted(tmp_path: Path) -> None:
     file = tmp_path / "results.db"
     with open_database(file) as database:
-        open_study(database, STUDY, ENVIRONMENT).record(0, correct(0))
+        open_study(database, STUDY, ENVIRONMENT).record(correct(0))
     with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as connection:
         connection.execute("PRAGMA trusted_schema = OFF")
         for view in ("best", "trials_flat", "leaderboard"):

@@ -21,9 +21,9 @@ TABLES = sorted(Base.metadata.tables)
 def filled(database: Database) -> Database:
     """Trial 1 is correct and confirmed, trial 2 was refused and trial 3 late; a measurement and verdict are free."""
     log = open_study(database, STUDY, ENVIRONMENT)
-    log.record(0, correct(0))
-    log.record(1, failed(1, TrialStatus.CORRECTNESS))
-    log.record(2, correct(2))
+    log.record(correct(0))
+    log.record(failed(1, TrialStatus.CORRECTNESS))
+    log.record(correct(2))
     log.refuse(2, Stage("sanitizer", False, 2.5, "memcheck: Invalid read"))
     log.conclude(comparison(0))
     with database.writing() as connection:

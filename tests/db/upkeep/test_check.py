@@ -20,9 +20,9 @@ from tunebench.tuner.result import TrialStatus
 def filled(database: Database) -> Database:
     """Three trials, one of them refused, and a comparison."""
     log = open_study(database, STUDY, ENVIRONMENT)
-    log.record(0, correct(0))
-    log.record(1, correct(1))
-    log.record(2, failed(2, TrialStatus.CORRECTNESS))
+    log.record(correct(0))
+    log.record(correct(1))
+    log.record(failed(2, TrialStatus.CORRECTNESS))
     log.conclude(comparison(1))
     return database
 
@@ -80,7 +80,7 @@ def test_rows_are_counted(filled: Database) -> None:
 def test_what_is_wrong_is_named(tmp_path: Path, damage: str, subject: str, problem: str) -> None:
     file = tmp_path / "results.db"
     with open_database(file) as database:
-        open_study(database, STUDY, ENVIRONMENT).record(0, correct(0))
+        open_study(database, STUDY, ENVIRONMENT).record(correct(0))
     with closing(sqlite3.connect(file)) as connection:
         connection.executescript(damage)
     with open_database(file, read_only=True) as database:

@@ -35,7 +35,7 @@ def load(database: Database, name: str) -> optuna.Study:
 def test_optuna_reads_every_status(database: Database) -> None:
     log = open_study(database, STUDY, ENVIRONMENT)
     for number, status in enumerate(TrialStatus):
-        log.record(number, result(number, status))
+        log.record(result(number, status))
     name = publish(database, log.study_id, CHOICES)
     assert name.startswith("scalar_mul/rows=1024 columns=8192 float32 mode=eval/")
 
@@ -60,7 +60,7 @@ def test_optuna_reads_every_status(database: Database) -> None:
 def test_a_copy_is_extended_and_never_doubled(database: Database, choices: dict[str, list[object]] | None) -> None:
     log = open_study(database, STUDY, ENVIRONMENT)
     for number in range(6):
-        log.record(number, correct(number, 1.0 + number))
+        log.record(correct(number, 1.0 + number))
         name = publish(database, log.study_id, choices)
         assert publish(database, log.study_id, choices) == name
         copies = load(database, name).trials
@@ -71,28 +71,28 @@ def test_a_copy_is_extended_and_never_doubled(database: Database, choices: dict[
 
 def test_only_active_tunables_are_parameters(database: Database) -> None:
     log = open_study(database, STUDY, ENVIRONMENT)
-    log.record(0, replace(correct(0), configuration=Configuration({"grid": "stride", "waves": 2})))
-    log.record(1, replace(correct(1), configuration=Configuration({"grid": "one_shot"})))
+    log.record(replace(correct(0), configuration=Configuration({"grid": "stride", "waves": 2})))
+    log.record(replace(correct(1), configuration=Configuration({"grid": "one_shot"})))
     study = load(database, publish(database, log.study_id))
     assert [trial.params for trial in study.trials] == [{"grid": "stride", "waves": 2}, {"grid": "one_shot"}]
 
 
 def test_a_spoilt_copy_is_made_anew(database: Database) -> None:
     log = open_study(database, STUDY, ENVIRONMENT)
-    log.record(0, correct(0))
+    log.record(correct(0))
     name = publish(database, log.study_id)
     copy = load(database, name)
     copy.add_trial(copy.trials[0])
-    log.record(1, correct(1))
+    log.record(correct(1))
     publish(database, log.study_id, CHOICES)
     assert [trial.user_attrs[TRIAL_ATTRIBUTE] for trial in load(database, name).trials] == [1, 2]
 
 
 def test_the_database_stays_tunebenchs(database: Database, url: str) -> None:
     log = open_study(database, STUDY, ENVIRONMENT)
-    log.record(0, failed(0, TrialStatus.COMPILE))
+    log.record(failed(0, TrialStatus.COMPILE))
     publish(database, log.study_id)
-    log.record(1, correct(1))
+    log.record(correct(1))
     with open_database(url, read_only=True) as again:
         assert len(trials(again)) == 2
         with again.reading() as connection:
@@ -103,7 +103,7 @@ def test_studies_of_one_name_are_told_apart(database: Database) -> None:
     names = set()
     for seed in range(2):
         log = open_study(database, replace(STUDY, seed=seed, kernel="k" * 600), ENVIRONMENT)
-        log.record(0, correct(0))
+        log.record(correct(0))
         names.add(publish(database, log.study_id))
     assert len(names) == 2
     assert max(len(name) for name in names) <= 512
@@ -118,7 +118,7 @@ def test_a_database_opened_for_reading_is_not_written(tmp_path: Path) -> None:
     file = tmp_path / "a{b}?c.db"
     with open_database(file) as database:
         log = open_study(database, STUDY, ENVIRONMENT)
-        log.record(0, correct(0))
+        log.record(correct(0))
     with open_database(file, read_only=True) as database, pytest.raises(DatabaseError, match="reading only"):
         publish(database, log.study_id)
     with open_database(file) as database:

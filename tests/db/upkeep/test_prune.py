@@ -25,15 +25,15 @@ from tunebench.tuner.result import TrialStatus
 def filled(database: Database) -> Database:
     """Two kernels; the first has two sources and a comparison that its second trial won."""
     log = open_study(database, STUDY, ENVIRONMENT)
-    log.record(0, correct(0))
-    log.record(1, correct(1, 2.0))
-    log.record(2, failed(2, TrialStatus.CORRECTNESS))
+    log.record(correct(0))
+    log.record(correct(1, 2.0))
+    log.record(failed(2, TrialStatus.CORRECTNESS))
     log.conclude(comparison(0))
     log.conclude(comparison(1))
     other = open_study(database, replace(STUDY, source_digest="older"), ENVIRONMENT)
-    other.record(0, correct(0))
-    other.record(1, failed(1, TrialStatus.COMPILE))
-    open_study(database, replace(STUDY, kernel="gemm", device=A100), ENVIRONMENT).record(0, correct(7))
+    other.record(correct(0))
+    other.record(failed(1, TrialStatus.COMPILE))
+    open_study(database, replace(STUDY, kernel="gemm", device=A100), ENVIRONMENT).record(correct(7))
     return database
 
 
@@ -115,7 +115,7 @@ def test_a_pruned_study_goes_on(filled: Database) -> None:
     prune(filled, Pruning(kernel="scalar_mul", source="source-1"), dry_run=False)
     log = open_study(filled, STUDY, ENVIRONMENT)
     assert [trial.number for trial in log.past()] == [0, 1]
-    log.record(2, correct(3))
+    log.record(correct(3))
     with filled.reading() as connection:
         newest = connection.scalar(select(func.max(TrialTable.id)))
     assert newest == 7, "a number is never used again"

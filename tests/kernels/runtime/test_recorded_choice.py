@@ -39,7 +39,7 @@ def study(database: Database, medians_ms: Sequence[float], description: StudyDes
     """A study whose trials are correct and take these times."""
     log = open_study(database, description, ENVIRONMENT)
     for number, median_ms in enumerate(medians_ms):
-        log.record(number, correct(number, median_ms))
+        log.record(correct(number, median_ms))
 
 
 def selected(
@@ -51,9 +51,9 @@ def selected(
 
 def test_cold_caches_are_preferred_and_a_confirmed_result_to_both(database: Database) -> None:
     log = open_study(database, STUDY, ENVIRONMENT)
-    log.record(0, correct(0, 1.0, CacheRegime.WARM))
-    log.record(1, correct(1, 2.0, CacheRegime.COLD))
-    log.record(2, correct(2, 3.0, CacheRegime.COLD))
+    log.record(correct(0, 1.0, CacheRegime.WARM))
+    log.record(correct(1, 2.0, CacheRegime.COLD))
+    log.record(correct(2, 3.0, CacheRegime.COLD))
     chosen = selected(database) or pytest.fail()
     assert chosen.configuration == configuration(1)
 

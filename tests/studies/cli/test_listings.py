@@ -38,13 +38,13 @@ def file(tmp_path: Path) -> Path:
     with open_database(file) as database:
         log = open_study(database, replace(STUDY, kernel="mine", device=H200), ENVIRONMENT)
         for number in range(4):
-            log.record(number, correct(number, 6.0 + number))
-        log.record(4, failed(4, TrialStatus.COMPILE, "error: \x1b[31mno"))
+            log.record(correct(number, 6.0 + number))
+        log.record(failed(4, TrialStatus.COMPILE, "error: \x1b[31mno"))
         log.conclude(comparison(1, over_reference=0.78))
         other = open_study(database, replace(STUDY, kernel="other", device=A100, seed=3), ENVIRONMENT)
-        other.record(0, correct(0, 2.5))
+        other.record(correct(0, 2.5))
         open_study(database, replace(STUDY, kernel="other", seed=4), ENVIRONMENT).record(
-            0, failed(5, TrialStatus.COMPILE, "no")
+            failed(5, TrialStatus.COMPILE, "no")
         )
     return file
 

@@ -18,7 +18,7 @@ from tunebench.tuner.search.warm_start import Carried
 from tunebench.tuner.space import Configuration
 from tunebench.tuner.study.evaluate import Finalist, LocalEvaluator, Subject
 from tunebench.tuner.study.history import MemoryLog, PastTrial
-from tunebench.tuner.study.study import Budget, Ending, Outcome, Progress, StudyRun
+from tunebench.tuner.study.study import Budget, Ending, Outcome, Phase, Progress, StudyRun
 
 CPU = find_device("cpu")
 
@@ -117,6 +117,56 @@ def test_an_interrupt_keeps_everything_done(write_kernel: WriteKernel) -> None:
     assert keys(log) == keys(whole)
 
 
+@pytest.mark.parametrize("sampler", ["gp", "tpe", "random", "exhaustive"])
+def test_what_another_run_records_meanwhile_is_taken_in_and_not_tried_again(
+    write_kernel: WriteKernel, sampler: str
+) -> None:
+    factory, log = write_kernel(), MemoryLog()
+    seen = []
+
+    def another(progress: Progress) -> None:
+        if progress.phase is not None:
+            return
+        seen.append(progress.done)
+        if progress.done in (0, 4):
+            run(factory, log, progress.done + 3, sampler)
+
+    outcome = run(factory, log, 12, sampler, another)
+    # Its default, and whatever else it had in flight, was there before it came to it.
+    assert seen == [0, 4, 8, 9, 10, 11, 12]
+    assert outcome.trials == len(log.results) == len(set(keys(log))) == 12
+    assert (outcome.ending, outcome.repeats) == (Ending.BUDGET, 0)
+    assert outcome.best is not None
+    times = [result.measurement.median_ms for result in log.results if result.measurement]
+    assert outcome.best.median_ms == min(times)
+
+
+def test_a_configuration_that_two_evaluate_at_once_is_recorded_once(write_kernel: WriteKernel) -> None:
+    class OthersAreFaster(MemoryLog):
+        def record(self, result: TrialResult) -> int | None:
+            if len(self.results) in (1, 4):
+                super().record(result)
+            return super().record(result)
+
+    log = OthersAreFaster()
+    outcome = run(write_kernel(), log, 8, "gp")
+    assert outcome.trials == len(set(keys(log))) == 8
+    assert outcome.repeats == 2
+    assert log.comparison is not None
+
+
+def test_runs_that_share_a_space_exhaust_it(write_kernel: WriteKernel) -> None:
+    factory, log = write_kernel(), MemoryLog()
+
+    def another(progress: Progress) -> None:
+        if progress.done == 5:
+            run(factory, log, 15, "exhaustive")
+
+    outcome = run(factory, log, 500, "exhaustive", another)
+    assert outcome.ending is Ending.EXHAUSTED and outcome.proven
+    assert len(log.results) == len(set(keys(log))) == outcome.space_size
+
+
 def test_variants_that_fail_are_rows_and_the_study_goes_on(write_kernel: WriteKernel) -> None:
     factory = write_kernel(
         source={
@@ -166,9 +216,13 @@ def test_a_model_that_cannot_serve_its_reference_is_a_question_that_was_wrong(wr
 def test_progress_counts_up_to_the_plan(write_kernel: WriteKernel) -> None:
     seen: list[Progress] = []
     run(write_kernel(), MemoryLog(), trials=5, report=seen.append)
-    assert [progress.done for progress in seen] == [0, 1, 2, 3, 4, 5]
+    assert [(progress.done, progress.phase) for progress in seen] == [
+        *((done, None) for done in range(6)),
+        (5, Phase.PROVING),
+        (5, Phase.COMPARING),
+    ]
     assert {progress.planned for progress in seen} == {5}
-    assert seen[0].last is None and isinstance(seen[-1].last, TrialResult)
+    assert seen[0].last is None and isinstance(seen[5].last, TrialResult)
     assert seen[0].best_ms is None and seen[-1].best_ms is not None
     assert seen[-1].default_ms is not None and seen[-1].default_ms >= seen[-1].best_ms
     assert seen[-1].seconds_left == 0.0

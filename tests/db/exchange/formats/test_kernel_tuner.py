@@ -220,11 +220,8 @@ def test_every_status_survives_export_and_import(database: Database, tmp_path: P
 def test_a_tunable_that_does_not_matter_gets_its_first_value(database: Database, tmp_path: Path) -> None:
     log = open_study(database, STUDY, ENVIRONMENT)
     done = correct(0)
-    for number, values in enumerate(({"a": 1, "b": True}, {"a": 2}, {"a": 3, "b": 1})):
-        log.record(
-            number,
-            TrialResult(Configuration(values), done.status, done.build, done.verdict, done.measurement),
-        )
+    for values in ({"a": 1, "b": True}, {"a": 2}, {"a": 3, "b": 1}):
+        log.record(TrialResult(Configuration(values), done.status, done.build, done.verdict, done.measurement))
     export_file(database, tmp_path / "out.json", KERNEL_TUNER)
     content = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
     assert list(content["cache"]) == ["1,True", "2,True", "3,1"]
@@ -233,7 +230,7 @@ def test_a_tunable_that_does_not_matter_gets_its_first_value(database: Database,
 def test_a_tunable_with_a_name_of_the_format_is_refused(database: Database, tmp_path: Path) -> None:
     log = open_study(database, STUDY, ENVIRONMENT)
     done = correct(0)
-    log.record(0, TrialResult(Configuration({"time": 1}), done.status, done.build, done.verdict, done.measurement))
+    log.record(TrialResult(Configuration({"time": 1}), done.status, done.build, done.verdict, done.measurement))
     with pytest.raises(FormatError, match="tunable 'time'"):
         export_file(database, tmp_path / "out.json", KERNEL_TUNER)
     assert list(tmp_path.glob("out.json*")) == []

@@ -1,0 +1,151 @@
+"""Several processes on one study: `python -m tests.benchmarks.one_study --processes 6 --trials 200`.
+
+Each process runs a real study on one database; compiling and timing are replaced by a recorded space's times and by
+waiting, so that many processes do not disturb each other on few cores. Printed: the trials, those that two processes
+evaluated at the same time, and the best found.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from tests.benchmarks.writing import _ENVIRONMENT, _study
+
+from tunebench.db.connection.database import open_database
+from tunebench.db.entries.study_log import open_study
+from tunebench.kernels.runtime.registry import load_model
+from tunebench.studies.recordings import load_spaces
+from tunebench.tuner.build import Build, CompilerName, LoadedModule
+from tunebench.tuner.compile.base import Compiler
+from tunebench.tuner.compile.cache import BuildCache
+from tunebench.tuner.device import find_device
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.result import CacheRegime, Comparison, Measurement, Stage, TrialResult, TrialStatus, Verdict
+from tunebench.tuner.search.recorded import RecordedSpace
+from tunebench.tuner.search.strategies import find_sampler
+from tunebench.tuner.space import Configuration
+from tunebench.tuner.study.evaluate import Finalist
+from tunebench.tuner.study.history import PastTrial
+from tunebench.tuner.study.study import Budget, StudyRun
+from tunebench.tuner.variant import Variant
+
+
+class AtOnce(Compiler):
+    """A compiler that has nothing to do."""
+
+    name = CompilerName.CPU
+
+    def version(self) -> str:
+        """Part of the cache's key."""
+        return "none"
+
+    def flags(self, variant: Variant) -> tuple[str, ...]:
+        """None."""
+        del variant
+        return ()
+
+    def compile(self, variant: Variant) -> Build:
+        """An empty build."""
+        return Build(variant.digest, self.name, "none", b"", "", {}, 0.0)
+
+    def load(self, build: Build, device_index: int | None = None) -> LoadedModule:
+        """Nothing is run."""
+        raise NotImplementedError
+
+
+class Waiting:
+    """An evaluator that waits as long as a trial takes, and tells the recorded time."""
+
+    def __init__(self, recorded: RecordedSpace, seconds: float) -> None:
+        self.problem = Problem({})
+        self.device = find_device("cpu")
+        self._recorded = recorded
+        self._seconds = seconds
+
+    def evaluate(
+        self,
+        configuration: Configuration,
+        build: Build,
+        incumbent: PastTrial | None = None,
+        finalist_ms: float | None = None,
+    ) -> TrialResult:
+        """See `Evaluator.evaluate`."""
+        del build, incumbent, finalist_ms
+        time.sleep(self._seconds * random.lognormvariate(0, 0.5))
+        time_ms = float(self._recorded.times_ms[self._recorded.space.require(configuration)])
+        if np.isnan(time_ms):
+            return TrialResult(configuration, TrialStatus.COMPILE, message="refused")
+        verdict = Verdict(True, (Stage("values", True, 0.0),), None, None)
+        measured = Measurement((time_ms,) * 3, time_ms, time_ms, time_ms, CacheRegime.WARM, "recorded")
+        return TrialResult(configuration, TrialStatus.CORRECT, None, verdict, measured)
+
+    def sanitize(self, finalists: Sequence[Finalist]) -> list[Stage]:
+        """See `Evaluator.sanitize`."""
+        del finalists
+        raise KeyboardInterrupt  # the search is over
+
+    def compare(self, finalists: Sequence[Finalist], default: Finalist | None) -> Comparison:
+        """See `Evaluator.compare`."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+def _recorded(file: Path) -> RecordedSpace:
+    (recorded,) = load_spaces(str(file))
+    return recorded
+
+
+def _search(url: str, space: Path, sampler: str, trials: int, seconds: float) -> tuple[int, float | None]:
+    """One process: configurations that another one had recorded first, and the best time."""
+    recorded = _recorded(space)
+    with open_database(url) as database, tempfile.TemporaryDirectory() as builds:
+        log = open_study(database, _study(0), _ENVIRONMENT)
+        strategy = find_sampler(sampler)(recorded.space, 0)
+        kernel = replace(load_model("scalar_mul").kernel, space=recorded.space.space)
+        evaluator = Waiting(recorded, seconds)
+        run = StudyRun(kernel, evaluator, recorded.space, AtOnce(), strategy, log, BuildCache(Path(builds)))
+        outcome = run.run(Budget(trials))
+    return outcome.repeats, outcome.best.median_ms if outcome.best else None
+
+
+def main(
+    space: Annotated[Path, typer.Argument(help="A recorded space, such as convolution_A100_T4.json.gz.")],
+    processes: int = 6,
+    trials: int = 200,
+    sampler: str = "gp",
+    seconds: Annotated[float, typer.Option(help="What a trial takes, in the median.")] = 0.25,
+    studies: Annotated[int, typer.Option(help="How often the whole is done.")] = 1,
+) -> None:
+    """Print what each study comes to."""
+    optimum_ms = _recorded(space).optimum_ms
+    for _ in range(studies):
+        with tempfile.TemporaryDirectory() as folder:
+            url = str(Path(folder) / "results.db")
+            open_database(url).close()
+            begun = time.perf_counter()
+            with multiprocessing.get_context("spawn").Pool(processes) as pool:
+                ends = pool.starmap(_search, [(url, space, sampler, trials, seconds)] * processes, chunksize=1)
+            elapsed = time.perf_counter() - begun
+            with open_database(url, read_only=True) as database, database.reading() as connection:
+                recorded = connection.exec_driver_sql("select count(*) from tunebench_trials").scalar_one()
+        repeats = sum(count for count, _ in ends)
+        best_ms = min(best for _, best in ends if best is not None)
+        print(
+            f"{sampler}, {processes} processes: {recorded} trials for a budget of {trials}, {repeats} evaluated twice "
+            f"({repeats / (recorded + repeats):.1%}), best/optimum {best_ms / optimum_ms:.3f}, {elapsed:.0f} s"
+        )
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,56 @@
+"""What a running study says, from its first second to Ctrl-C."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from sample_kernel import WriteKernel
+
+from tunebench.db.connection.database import open_database
+from tunebench.studies.progress import StudyDisplay
+from tunebench.studies.summary import print_reports
+from tunebench.studies.tune import Announcement, request_of, resolve, tune
+from tunebench.tuner.study.study import Phase, Progress
+
+
+def test_the_first_line_needs_no_torch() -> None:
+    code = "import sys, tunebench.studies.progress; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_follows_the_search_is_said(write_kernel: WriteKernel, tmp_path: Path, terminal: bool) -> None:
+    shown = io.StringIO()
+    study = resolve(request_of(str(write_kernel().kernel.folder), {"trials": 3, "device": "cpu"}))
+    display = StudyDisplay(Console(file=shown, force_terminal=terminal, width=300))
+    with open_database(tmp_path / "a.db") as database, display:
+        tune(study, database, display)
+    assert Phase.COMPARING in shown.getvalue()
+
+
+def test_ctrl_c_shows_the_best_so_far(
+    write_kernel: WriteKernel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(_: Announcement) -> Callable[[Progress], None]:
+        def show(progress: Progress) -> None:
+            if progress.done == 3:
+                raise KeyboardInterrupt
+
+        return show
+
+    study = resolve(request_of(str(write_kernel().kernel.folder), {"trials": 9, "device": "cpu"}))
+    with open_database(tmp_path / "a.db") as database:
+        (report,) = tune(study, database, interrupt)
+    best = report.outcome.best
+    assert best is not None and best.median_ms is not None and report.outcome.default_ms is not None
+    print_reports([report])
+    shown = capsys.readouterr().out
+    assert f"best so far: {best.configuration}" in shown
+    assert f"{report.outcome.default_ms / best.median_ms:.2f}× default; not confirmed by interleaved rounds" in shown
+    assert "interrupted: everything done is recorded" in shown
