@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tunebench.db.queries.rows import BestRow, TrialRow
     from tunebench.kernels.runtime.tuned_module import TunedModule
     from tunebench.studies.check import CheckReport
-    from tunebench.studies.compare import Duel, Side
+    from tunebench.studies.compare import CompareReport, Side
     from tunebench.studies.tune import StudyReport
     from tunebench.tuner.problem import Problem
     from tunebench.tuner.space import Value
@@ -314,7 +314,7 @@ def compare(
     device: str | None = None,
     compiler: str | None = None,
     db: str | Path | None = None,
-) -> Duel:
+) -> CompareReport:
     """Is the first really faster than the second? Both are checked, then timed in interleaved rounds.
 
     Args:

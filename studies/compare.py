@@ -79,7 +79,7 @@ class FileQuestion:
 
 
 @dataclass(frozen=True)
-class Duel:
+class CompareReport:
     """What a comparison found.
 
     Attributes:
@@ -199,7 +199,7 @@ def _named_side(side: Side, database: str | Path | None) -> tuple[str | None, Ke
     return None, KernelSide(str(side), {} if side == DEFAULT else None)
 
 
-def compare(question: KernelQuestion | FileQuestion) -> Duel:
+def compare(question: KernelQuestion | FileQuestion) -> CompareReport:
     """Answer a question.
 
     Raises:
@@ -207,7 +207,9 @@ def compare(question: KernelQuestion | FileQuestion) -> Duel:
         WorkerError: what was compared killed its process, or hung.
     """
     start_forkserver([__name__])
-    function: Callable[..., Duel] = _compare_files if isinstance(question, FileQuestion) else _compare_configurations
+    function: Callable[..., CompareReport] = (
+        _compare_files if isinstance(question, FileQuestion) else _compare_configurations
+    )
     try:
         return run_isolated(SECONDS, function, question)
     except DeathError as death:
@@ -217,7 +219,7 @@ def compare(question: KernelQuestion | FileQuestion) -> Duel:
 # What follows runs in the process.
 
 
-def _compare_configurations(question: KernelQuestion) -> Duel:
+def _compare_configurations(question: KernelQuestion) -> CompareReport:
     evaluator = make_evaluator(question.request, question.mode)
     asked = (question.first, question.second)
     sides = [_finalist(question.request, side, evaluator) for side in asked]
@@ -225,7 +227,7 @@ def _compare_configurations(question: KernelQuestion) -> Duel:
         side.label if built is None or side.problem else f"{side.label}: {built[0]}"
         for side, built in zip(asked, sides, strict=True)
     )
-    duel = Duel(first, second, str(evaluator.problem), evaluator.device.name, None)
+    duel = CompareReport(first, second, str(evaluator.problem), evaluator.device.name, None)
     for label, built in zip((first, second), sides, strict=True):
         if built is not None and not (result := evaluator.evaluate(*built)).status.timed:
             refusal = f"{label} is refused ({result.status}): {result.message.splitlines()[0]}"
@@ -253,7 +255,7 @@ def _finalist(request: StudyRequest, side: KernelSide, evaluator: LocalEvaluator
         raise UserError(f"'{side.label}' does not compile: {error}") from error
 
 
-def _compare_files(question: FileQuestion) -> Duel:
+def _compare_files(question: FileQuestion) -> CompareReport:
     device = find_device(question.device)
     first = _run(question.first)
     second = first if question.second is None else _run(question.second)
@@ -268,7 +270,7 @@ def _compare_files(question: FileQuestion) -> Duel:
         _share_weights(models)
         inputs = source.make_inputs(1, device.torch_device)
         calls = [_call(model, inputs) for model in models]
-        duel = Duel(*labels, ", ".join(_shape(value) for value in inputs), device.name, None)
+        duel = CompareReport(*labels, ", ".join(_shape(value) for value in inputs), device.name, None)
         with torch.no_grad():
             outputs = [_tensors(call()) for call in calls]
             apart, allowed = _apart(*outputs)

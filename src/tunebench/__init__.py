@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tunebench.db.connection.database import Database
     from tunebench.db.queries.rows import BestRow, TrialRow
+    from tunebench.kernels.runtime.policy import Policy, set_policy, use_policy
     from tunebench.studies.api import Rows, best, check, compare, connect, load, trials, tune
     from tunebench.studies.check import CheckReport
-    from tunebench.studies.compare import Duel
+    from tunebench.studies.compare import CompareReport
     from tunebench.studies.tune import StudyReport
     from tunebench.tuner.errors import DatabaseError, DatabaseMissingError, TunebenchError, UserError
     from tunebench.tuner.problem import Problem
@@ -32,9 +33,10 @@ __version__ = "0.1.0"
 _HOMES = {
     "tunebench.db.connection.database": ("Database",),
     "tunebench.db.queries.rows": ("BestRow", "TrialRow"),
+    "tunebench.kernels.runtime.policy": ("Policy", "set_policy", "use_policy"),
     "tunebench.studies.api": ("Rows", "best", "check", "compare", "connect", "load", "trials", "tune"),
     "tunebench.studies.check": ("CheckReport",),
-    "tunebench.studies.compare": ("Duel",),
+    "tunebench.studies.compare": ("CompareReport",),
     "tunebench.studies.tune": ("StudyReport",),
     "tunebench.tuner.errors": ("DatabaseError", "DatabaseMissingError", "TunebenchError", "UserError"),
     "tunebench.tuner.problem": ("Problem",),
@@ -45,11 +47,12 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = [
     "BestRow",
     "CheckReport",
+    "CompareReport",
     "Database",
     "DatabaseError",
     "DatabaseMissingError",
     "Decision",
-    "Duel",
+    "Policy",
     "Problem",
     "Ratio",
     "Rows",
@@ -63,8 +66,10 @@ __all__ = [
     "compare",
     "connect",
     "load",
+    "set_policy",
     "trials",
     "tune",
+    "use_policy",
 ]
 
 

@@ -18,7 +18,7 @@ from tunebench.studies.cli.options import (
 from tunebench.studies.cli.output import print_json
 
 if TYPE_CHECKING:
-    from tunebench.studies.compare import Duel, Side
+    from tunebench.studies.compare import CompareReport, Side
 
 _SIDE = "A trial's number, NAME=VALUE[,NAME=VALUE...] (the rest as in the default), default, reference, or a .py file."
 
@@ -78,7 +78,7 @@ def _side(text: str) -> Side:
     return {name: values[0] for name, values in parse_tunables(text.replace(",", " ").split()).items()}
 
 
-def _values(duel: Duel) -> dict[str, object]:
+def _values(duel: CompareReport) -> dict[str, object]:
     from dataclasses import asdict
 
     return {
@@ -95,7 +95,7 @@ def _values(duel: Duel) -> dict[str, object]:
     }
 
 
-def _print(duel: Duel) -> None:
+def _print(duel: CompareReport) -> None:
     from tunebench.studies.terminal import print_table, printable
     from tunebench.tuner.result import Decision
 

@@ -88,7 +88,8 @@ def test_what_is_loaded_from_a_folder_can_be_copied_and_pickled(write_kernel: Wr
     assert pickle.loads(pickle.dumps(ModelNew)) is ModelNew
     (tmp_path / "model.pickle").write_bytes(pickle.dumps((model, x)))
     code = (
-        "import pickle, sys, torch\n"
+        "import pickle, sys, torch, tunebench\n"
+        "tunebench.set_policy('recorded')\n"
         "model, x = pickle.load(open(sys.argv[1], 'rb'))\n"
         "with torch.no_grad():\n"
         "    assert torch.equal(model(x), model.reference_forward(x))\n"
