@@ -8,7 +8,6 @@ from functools import lru_cache
 from tunebench.tuner.errors import DatabaseError
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import CacheRegime, TrialStatus
-from tunebench.tuner.search.warm_start import Carried
 from tunebench.tuner.space import Configuration
 
 
@@ -71,35 +70,3 @@ def regime_of(name: str) -> CacheRegime:
 
 def _mismatch(key: str, kind: str) -> DatabaseError:
     return DatabaseError(f"the database holds {key!r:.80} as {kind}: it was not written by tunebench")
-
-
-def reasons_of(value: object) -> dict[str, str]:
-    """Texts by name; none for NULL.
-
-    Raises:
-        DatabaseError: the value is not such a mapping.
-    """
-    if value is None:
-        return {}
-    if isinstance(value, dict) and all(isinstance(part, str) for pair in value.items() for part in pair):
-        return value
-    raise DatabaseError(f"the database holds {value!r:.80} where texts by name belong")
-
-
-def carried_of(value: object) -> tuple[Carried, ...] | None:
-    """What a study began with from earlier ones; None where that was not recorded.
-
-    Raises:
-        DatabaseError: the value is not a list of configurations with their origins.
-    """
-    if value is None:
-        return None
-    if not isinstance(value, list) or not all(isinstance(one, dict) and one.keys() == _CARRIED for one in value):
-        raise _mismatch(str(value), "configurations carried over")
-    found = [Carried(configuration_of(json.dumps(one["configuration"])), one["origin"]) for one in value]
-    if not all(isinstance(one.origin, str) for one in found):
-        raise _mismatch(str(value), "configurations carried over")
-    return tuple(found)
-
-
-_CARRIED = {"configuration", "origin"}

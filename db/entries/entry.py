@@ -8,11 +8,11 @@ every value that the tables' constraints would refuse, and say which.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import cache
-from typing import Annotated, Any, ClassVar, get_type_hints
+from typing import Annotated, Any, ClassVar, TypeVar, cast, get_type_hints
 
 from pydantic import (
     AfterValidator,
@@ -376,9 +376,25 @@ class Entry(_Part):
     trial: TrialFacts | None
 
 
+_Checked = TypeVar("_Checked")
+
+
 @cache
-def _adapter() -> TypeAdapter[Entry]:
-    return TypeAdapter(Entry)
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def part_of(kind: type[_Checked], values: Mapping[str, Any]) -> _Checked:
+    """A part of an entry from nested mappings by field name.
+
+    Raises:
+        EntryError: a value is missing, unknown, or of the wrong type or size.
+    """
+    try:
+        part: _Checked = _adapter(cast(Hashable, kind)).validate_python(values)
+    except PydanticError as error:
+        raise EntryError(_first(error)) from None
+    return part
 
 
 def entry_of(values: Mapping[str, Any]) -> Entry:
@@ -387,10 +403,7 @@ def entry_of(values: Mapping[str, Any]) -> Entry:
     Raises:
         EntryError: a value is missing, unknown, or of the wrong type or size.
     """
-    try:
-        return _adapter().validate_python(values)
-    except PydanticError as error:
-        raise EntryError(_first(error)) from None
+    return part_of(Entry, values)
 
 
 def entry_of_json(text: str | bytes) -> Entry:
@@ -407,12 +420,13 @@ def entry_of_json(text: str | bytes) -> Entry:
 
 def json_of(entry: Entry) -> bytes:
     """The entry as one line of JSON without its end."""
-    return _adapter().dump_json(entry)
+    text: bytes = _adapter(Entry).dump_json(entry)
+    return text
 
 
 def values_of(entry: Entry) -> dict[str, Any]:
     """The entry as nested mappings and lists that JSON can say."""
-    values: dict[str, Any] = _adapter().dump_python(entry, mode="json")
+    values: dict[str, Any] = _adapter(Entry).dump_python(entry, mode="json")
     return values
 
 

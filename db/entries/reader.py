@@ -18,6 +18,7 @@ from tunebench.db.entries.entry import (
     ContenderFacts,
     DeviceFacts,
     Entry,
+    EnvironmentFacts,
     LateRefusalFacts,
     MeasurementFacts,
     Origin,
@@ -27,6 +28,7 @@ from tunebench.db.entries.entry import (
     TrialFacts,
     VerdictFacts,
     entry_of,
+    part_of,
 )
 from tunebench.db.entries.strict_json import EntryError
 from tunebench.db.schema.tables import (
@@ -53,6 +55,7 @@ from tunebench.tuner.build import KernelFigures
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.errors import DatabaseError, UserError
 from tunebench.tuner.result import Stage
+from tunebench.tuner.space import Configuration
 
 _PAGE = 500
 """Trials at a time: their compilers' logs are in memory as well, and every table takes one query."""
@@ -114,28 +117,23 @@ def scan(database: Database, studies: Sequence[int] | None = None) -> Iterator[E
     Raises:
         DatabaseError: the database cannot be read, or holds what tunebench does not write.
     """
-    with database.reading() as connection, _believing_nothing(database.name):
-        reader = _Reader(connection)
+    with database.reading() as connection, _naming(database.name):
+        reader = Reader(connection)
         for page in _pages(connection, studies):
             yield from reader.entries(page)
         for study_id in _without_trials(connection, studies):
-            yield entry_of({"study": reader.study(study_id), "trial": None})
+            yield Entry(reader.study(study_id), None)
 
 
-def read_trial(connection: Connection, trial_id: int, where: str) -> tuple[StudyFacts, TrialFacts]:
-    """One trial of the database with everything about it, and its study.
-
-    Args:
-        where: the database's name in messages.
+@contextmanager
+def reading(database: Database) -> Iterator[Reader]:
+    """A reader of parts of the database, all of them as they were at one moment.
 
     Raises:
-        DatabaseError: it cannot be read, or holds what tunebench does not write.
+        DatabaseError: the database cannot be read, or holds what tunebench does not write.
     """
-    with _believing_nothing(where):
-        rows = _rows(connection, select(*TrialTable.__table__.columns).where(TrialTable.id == trial_id))
-        (entry,) = _Reader(connection).entries(rows)
-    assert entry.trial is not None
-    return entry.study, entry.trial
+    with database.reading() as connection, _naming(database.name):
+        yield Reader(connection)
 
 
 def own_origin(connection: Connection) -> Origin:
@@ -145,7 +143,7 @@ def own_origin(connection: Connection) -> Origin:
 
 
 @contextmanager
-def _believing_nothing(where: str) -> Iterator[None]:
+def _naming(where: str) -> Iterator[None]:
     """What tunebench does not write is a `DatabaseError` that names the database."""
     try:
         yield
@@ -153,6 +151,8 @@ def _believing_nothing(where: str) -> Iterator[None]:
         raise DatabaseError(f"{where} holds what tunebench does not write: {error}") from error
     except DatabaseError as error:
         # A column's own refusal does not know which database it is of.
+        if str(error).startswith(where):
+            raise
         raise DatabaseError(f"{where}: {error}") from error
 
 
@@ -193,15 +193,51 @@ def _only(row: Values, names: Iterable[str]) -> Values:
     return {name: row[name] for name in names if name in row}
 
 
-class _Reader:
-    """Everything about the trials of a page, one query a table; studies and environments are kept between pages."""
+class Reader:
+    """Everything about the trials of a page, one query a table; studies and environments are kept between pages.
+
+    Its methods raise an `EntryError` for what tunebench does not write.
+    """
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+        self.connection = connection
         self._studies: dict[int, Values] = {}
         self._environments: dict[int, Values] = {}
 
+    def trial(self, trial_id: int) -> tuple[StudyFacts, TrialFacts] | None:
+        """One trial with everything about it, and its study; None where there is none of that number."""
+        page = _rows(self.connection, select(*TrialTable.__table__.columns).where(TrialTable.id == trial_id))
+        for entry in self.entries(page):
+            assert entry.trial is not None
+            return entry.study, entry.trial
+        return None
+
+    def study(self, study_id: int) -> StudyFacts:
+        """The study of that number."""
+        (study,) = self.studies([study_id])
+        return study
+
+    def studies(self, study_ids: Sequence[int]) -> Iterator[StudyFacts]:
+        """The studies of these numbers, in their order."""
+        for start in range(0, len(study_ids), _PAGE):
+            page = study_ids[start : start + _PAGE]
+            self._load_studies(page)
+            yield from (part_of(StudyFacts, self._studies[study_id]) for study_id in page)
+
+    def environment(self, environment_id: int) -> Environment:
+        """The environment of that number."""
+        return part_of(EnvironmentFacts, self._environment(environment_id))
+
+    def comparison(self, comparison_id: int) -> tuple[Configuration, ComparisonFacts]:
+        """The comparison of that number, and the configuration that won it."""
+        row = self._by_id(ComparisonTable, [comparison_id])[comparison_id]
+        won = self._by_id(ConfigurationTable, [row["configuration_id"]])[row["configuration_id"]]
+        (values,) = self._with_parts([row])
+        return Configuration(_configuration(won["key"])), part_of(ComparisonFacts, values)
+
     def entries(self, page: list[Values]) -> Iterator[Entry]:
+        """The trials of these rows of their table."""
+        self._load_studies(row["study_id"] for row in page)
         configurations = self._by_id(ConfigurationTable, (row["configuration_id"] for row in page))
         builds = self._builds({row["build_id"] for row in page} - {None})
         verdicts = self._verdicts({row["verdict_id"] for row in page} - {None})
@@ -218,22 +254,21 @@ class _Reader:
             trial["measurement"] = measured and _only(measured, _names(MeasurementFacts))
             trial["comparisons"] = comparisons.get((row["study_id"], row["configuration_id"]), [])
             trial["late_refusal"] = next((_only(one, _names(LateRefusalFacts)) for one in refusals[row["id"]]), None)
-            yield entry_of({"study": self.study(row["study_id"]), "trial": trial})
+            yield entry_of({"study": self._studies[row["study_id"]], "trial": trial})
 
-    def study(self, study_id: int) -> Values:
-        """A study with its origin, problem and device."""
-        if study_id not in self._studies:
-            row = self._by_id(StudyTable, [study_id])[study_id]
-            study = _only(row, _names(StudyFacts))
+    def _load_studies(self, study_ids: Iterable[int]) -> None:
+        rows = self._by_id(StudyTable, set(study_ids) - self._studies.keys())
+        shared = [
+            (name, part, self._by_id(table, {row[f"{name}_id"] for row in rows.values()}))
             for name, table, part in (
                 ("origin", OriginTable, Origin),
                 ("problem", ProblemTable, ProblemFacts),
                 ("device", DeviceTable, DeviceFacts),
-            ):
-                number = row[f"{name}_id"]
-                study[name] = _only(self._by_id(table, [number])[number], _names(part))
-            self._studies[study_id] = study
-        return self._studies[study_id]
+            )
+        ]
+        for study_id, row in rows.items():
+            parts = {name: _only(known[row[f"{name}_id"]], _names(part)) for name, part, known in shared}
+            self._studies[study_id] = _only(row, _names(StudyFacts)) | parts
 
     def _environment(self, environment_id: int) -> Values:
         if environment_id not in self._environments:
@@ -267,27 +302,30 @@ class _Reader:
         """By study and configuration, oldest first. A study has few, so that all of its are looked at."""
         query = select(*ComparisonTable.__table__.columns).where(ComparisonTable.study_id.in_(studies))
         ordered = query.order_by(ComparisonTable.concluded_at, ComparisonTable.id)
-        rows = [row for row in _rows(self._connection, ordered) if row["configuration_id"] in configurations]
-        numbers = [row["id"] for row in rows]
+        rows = [row for row in _rows(self.connection, ordered) if row["configuration_id"] in configurations]
+        found = defaultdict(list)
+        for row, comparison in zip(rows, self._with_parts(rows), strict=True):
+            found[row["study_id"], row["configuration_id"]].append(comparison)
+        return found
+
+    def _with_parts(self, comparisons: list[Values]) -> Iterator[Values]:
+        numbers = [row["id"] for row in comparisons]
         contenders = self._parts(ContenderTable, "comparison_id", numbers)
         speed_ups = self._parts(SpeedUpTable, "comparison_id", numbers)
-        found = defaultdict(list)
-        for row in rows:
+        for row in comparisons:
             of_contenders, of_speed_ups = contenders[row["id"]], speed_ups[row["id"]]
-            comparison = _only(row, _names(ComparisonFacts)) | {
+            yield _only(row, _names(ComparisonFacts)) | {
                 "environment": self._environment(row["environment_id"]),
                 "contenders": {part["name"]: _only(part, _names(ContenderFacts)) for part in of_contenders},
                 "speed_ups": {part["baseline"]: _only(part, _names(SpeedUpFacts)) for part in of_speed_ups},
             }
-            found[row["study_id"], row["configuration_id"]].append(comparison)
-        return found
 
     def _by_id(self, table: type[Base], numbers: Iterable[int]) -> _Rows:
         wanted = sorted(set(numbers))
         if not wanted:
             return {}
         query = select(*table.__table__.columns).where(table.__table__.c.id.in_(wanted))
-        rows = {row["id"]: row for row in _rows(self._connection, query)}
+        rows = {row["id"]: row for row in _rows(self.connection, query)}
         if len(rows) != len(wanted):
             missing = next(number for number in wanted if number not in rows)
             raise EntryError(f"row {missing} of {table.__tablename__} is referred to and is not there")
@@ -299,7 +337,7 @@ class _Reader:
         if numbers:
             column = table.__table__.c[reference]
             query = select(*table.__table__.columns).where(column.in_(sorted(numbers)))
-            for row in _rows(self._connection, query.order_by(*table.__table__.primary_key)):
+            for row in _rows(self.connection, query.order_by(*table.__table__.primary_key)):
                 found[row[reference]].append(row)
         return found
 

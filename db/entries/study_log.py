@@ -10,7 +10,7 @@ from sqlalchemy import Connection, func, select
 from tunebench.db.connection.database import Database
 from tunebench.db.entries.decode import configuration_of, status_of
 from tunebench.db.entries.live import comparison_facts, late_refusal_facts, result_of, study_facts, trial_facts
-from tunebench.db.entries.reader import own_origin, read_trial
+from tunebench.db.entries.reader import own_origin, reading
 from tunebench.db.entries.writer import PlacedTrial, Writer
 from tunebench.db.schema.tables import ConfigurationTable, LateRefusalTable, MeasurementTable, StudyTable, TrialTable
 from tunebench.tuner.environment import Environment
@@ -80,8 +80,10 @@ class StudyLog:
         Raises:
             DatabaseError: the database cannot be read, or holds what tunebench does not write.
         """
-        with self._database.reading() as connection:
-            return result_of(read_trial(connection, self._trial_id(connection, number), self._database.name)[1])
+        with reading(self._database) as reader:
+            found = reader.trial(self._trial_id(reader.connection, number))
+        assert found is not None
+        return result_of(found[1])
 
     def record(self, result: TrialResult) -> int | None:
         """Add a trial with its build, verdict and measurement, in one transaction.

@@ -12,10 +12,9 @@ from tunebench.db.connection.database import Database
 from tunebench.db.connection.engine import first_line
 from tunebench.db.entries.entry import BuildFacts, StudyFacts
 from tunebench.db.entries.live import comparison_of, device_of, measurement_of, verdict_of
-from tunebench.db.entries.reader import read_trial
+from tunebench.db.entries.reader import reading
 from tunebench.db.queries.rows import TrialRow
 from tunebench.db.queries.statements import everything_about, fields_of
-from tunebench.db.schema.tables import TrialTable
 from tunebench.tuner.device import Device
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.errors import DatabaseError, UserError
@@ -69,15 +68,15 @@ def trial_details(database: Database, trial_id: int) -> TrialDetails:
         UserError: there is no such trial.
         DatabaseError: the database cannot be read, or holds what tunebench does not write.
     """
-    with database.reading() as connection:
+    with reading(database) as reader:
         # A number beyond 64 bits is no trial's; asked for as it is, it would be an error of the driver's.
-        wanted = select(TrialTable.id).where(TrialTable.id == trial_id)
-        if not 0 < trial_id < 2**63 or connection.scalar(wanted) is None:
+        found = reader.trial(trial_id) if 0 < trial_id < 2**63 else None
+        if found is None:
             raise UserError(f"{database.name} has no trial {trial_id}: 'tunebench trials' lists those that there are")
-        study, trial = read_trial(connection, trial_id, database.name)
+        study, trial = found
         picked = select(literal(trial_id).label("trial_id")).cte("picked")
         try:
-            row = TrialRow(**fields_of(connection.execute(everything_about(picked)).one(), {}))
+            row = TrialRow(**fields_of(reader.connection.execute(everything_about(picked)).one(), {}))
             verdict = trial.standing.verdict
             return TrialDetails(
                 row=row,

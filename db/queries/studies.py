@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, TypeVar
 
 from sqlalchemy import and_, func, select
 
 from tunebench.db.connection.database import Database
-from tunebench.db.entries.decode import configuration_of, problem_of, reasons_of
+from tunebench.db.entries.entry import StudyFacts
+from tunebench.db.entries.live import device_of, ratio_of
+from tunebench.db.entries.reader import reading
 from tunebench.db.schema.tables import (
     ComparisonTable,
-    ConfigurationTable,
-    ContenderTable,
     DeviceTable,
-    EnvironmentTable,
     ProblemTable,
-    SpeedUpTable,
     StudyTable,
     TrialTable,
 )
 from tunebench.db.schema.views import CORRECT
-from tunebench.tuner.device import Device, DeviceKind
+from tunebench.tuner.device import Device
 from tunebench.tuner.environment import Environment
-from tunebench.tuner.errors import DatabaseError
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import Ratio
 from tunebench.tuner.space import Configuration
-
-_Facts = TypeVar("_Facts")
 
 
 @dataclass(frozen=True)
@@ -122,13 +115,8 @@ def studies(
     if study_ids is not None:
         counted = counted.where(TrialTable.study_id.in_(study_ids))
     of_study = counted.subquery()
-    columns = [
-        column.label(f"{prefix}_{column.name}")
-        for prefix, table in (("study", StudyTable), ("problem", ProblemTable), ("device", DeviceTable))
-        for column in table.__table__.columns
-    ]
     query = (
-        select(*columns, of_study.c.trials, of_study.c.last_at)
+        select(StudyTable.id, of_study.c.trials, of_study.c.last_at)
         .join(of_study, of_study.c.study_id == StudyTable.id)
         .join(ProblemTable, ProblemTable.id == StudyTable.problem_id)
         .join(DeviceTable, DeviceTable.id == StudyTable.device_id)
@@ -136,8 +124,10 @@ def studies(
     )
     if kernels is not None:
         query = query.where(StudyTable.kernel.in_(kernels))
-    with database.reading() as connection:
-        return [_study(row) for row in connection.execute(query)]
+    with reading(database) as reader:
+        rows = reader.connection.execute(query).all()
+        found = reader.studies([row.id for row in rows])
+        return [_study(row.id, facts, row.trials, row.last_at) for row, facts in zip(rows, found, strict=True)]
 
 
 def newest_comparison(database: Database, study_id: int) -> ComparisonRow | None:
@@ -147,13 +137,7 @@ def newest_comparison(database: Database, study_id: int) -> ComparisonRow | None
         DatabaseError: the database cannot be read, or holds what tunebench does not write.
     """
     newest = (
-        select(
-            ComparisonTable.id,
-            ComparisonTable.concluded_at,
-            ComparisonTable.missing_baselines,
-            ConfigurationTable.key,
-        )
-        .join(ConfigurationTable, ConfigurationTable.id == ComparisonTable.configuration_id)
+        select(ComparisonTable.id)
         .join(
             TrialTable,
             and_(
@@ -165,27 +149,17 @@ def newest_comparison(database: Database, study_id: int) -> ComparisonRow | None
         .order_by(ComparisonTable.concluded_at.desc(), ComparisonTable.id.desc())
         .limit(1)
     )
-    with database.reading() as connection:
-        found = connection.execute(newest).one_or_none()
-        if found is None:
+    with reading(database) as reader:
+        number = reader.connection.scalar(newest)
+        if number is None:
             return None
-        contenders = connection.execute(
-            select(ContenderTable.name, ContenderTable.median_ms, ContenderTable.samples_ms)
-            .where(ContenderTable.comparison_id == found.id)
-            .order_by(ContenderTable.name)
-        ).all()
-        ratio = (SpeedUpTable.ratio, SpeedUpTable.low, SpeedUpTable.high)
-        ratios = connection.execute(
-            select(SpeedUpTable.baseline, *ratio, SpeedUpTable.rounds, SpeedUpTable.confidence)
-            .where(SpeedUpTable.comparison_id == found.id)
-            .order_by(SpeedUpTable.baseline)
-        ).all()
+        configuration, facts = reader.comparison(number)
     return ComparisonRow(
-        configuration=configuration_of(found.key),
-        concluded_at=found.concluded_at,
-        contenders=tuple(ContenderRow(row.name, row.median_ms, _samples(row.samples_ms)) for row in contenders),
-        speed_ups={row.baseline: Ratio(row.ratio, row.low, row.high, row.rounds, row.confidence) for row in ratios},
-        missing=reasons_of(found.missing_baselines),
+        configuration=configuration,
+        concluded_at=facts.concluded_at,
+        contenders=tuple(ContenderRow(name, one.median_ms, one.samples_ms) for name, one in facts.contenders.items()),
+        speed_ups={baseline: ratio_of(one) for baseline, one in facts.speed_ups.items()},
+        missing=facts.missing_baselines or {},
     )
 
 
@@ -195,58 +169,29 @@ def environments(database: Database, study_id: int) -> list[EnvironmentRow]:
     Raises:
         DatabaseError: the database cannot be read.
     """
-    of_study = (
-        select(
-            TrialTable.environment_id,
-            func.count().label("trials"),
-            func.min(TrialTable.recorded_at).label("first_at"),
-            func.max(TrialTable.recorded_at).label("last_at"),
-        )
+    first_at, last_at = func.min(TrialTable.recorded_at), func.max(TrialTable.recorded_at)
+    query = (
+        select(TrialTable.environment_id, func.count(), first_at, last_at)
         .where(TrialTable.study_id == study_id)
         .group_by(TrialTable.environment_id)
-        .subquery()
+        .order_by(first_at)
     )
-    query = (
-        select(*EnvironmentTable.__table__.columns, of_study.c.trials, of_study.c.first_at, of_study.c.last_at)
-        .join(of_study, of_study.c.environment_id == EnvironmentTable.id)
-        .order_by(of_study.c.first_at)
-    )
-    with database.reading() as connection:
-        return [
-            EnvironmentRow(_facts(Environment, row._mapping), row.trials, row.first_at, row.last_at)
-            for row in connection.execute(query)
-        ]
+    with reading(database) as reader:
+        rows = reader.connection.execute(query).all()
+        return [EnvironmentRow(reader.environment(row[0]), row[1], row[2], row[3]) for row in rows]
 
 
-def _study(row: Any) -> StudyRow:
+def _study(study_id: int, facts: StudyFacts, trials: int, last_at: datetime) -> StudyRow:
     return StudyRow(
-        study_id=row.study_id,
-        kernel=row.study_kernel,
-        source_digest=row.study_source_digest,
-        problem=problem_of(row.problem_key, row.problem_dtype, row.problem_axes, row.problem_options),
-        device=_device(row),
-        compiler=row.study_compiler,
-        sampler=row.study_sampler,
-        seed=row.study_seed,
-        begun_at=row.study_begun_at,
-        trials=row.trials,
-        last_at=row.last_at,
+        study_id=study_id,
+        kernel=facts.kernel,
+        source_digest=facts.source_digest,
+        problem=Problem(facts.problem.axes, facts.problem.dtype, facts.problem.options),
+        device=device_of(facts.device),
+        compiler=facts.compiler,
+        sampler=facts.sampler,
+        seed=facts.seed,
+        begun_at=facts.begun_at,
+        trials=trials,
+        last_at=last_at,
     )
-
-
-def _device(row: Any) -> Device:
-    columns = {name.removeprefix("device_"): value for name, value in row._mapping.items()}
-    return _facts(Device, columns | {"index": 0, "kind": DeviceKind(row.device_kind)})
-
-
-def _facts(kind: type[_Facts], columns: Mapping[Any, Any]) -> _Facts:
-    """A dataclass from columns of its attributes' names."""
-    return kind(**{field.name: columns[field.name] for field in fields(kind)})  # type: ignore[arg-type]
-
-
-def _samples(stored: object) -> tuple[float, ...]:
-    legal = isinstance(stored, list) and all(isinstance(v, int | float) and 0 < v < math.inf for v in stored)
-    if not legal:
-        raise DatabaseError(f"the database holds {stored!r:.80} as samples: it was not written by tunebench")
-    assert isinstance(stored, list)
-    return tuple(float(value) for value in stored)

@@ -8,7 +8,8 @@ from typing import Any
 from sqlalchemy import Connection, Row, and_, select
 
 from tunebench.db.connection.database import Database
-from tunebench.db.entries.decode import carried_of, configuration_of, problem_of
+from tunebench.db.entries.decode import configuration_of, problem_of
+from tunebench.db.entries.reader import reading
 from tunebench.db.schema.tables import (
     OWN_ORIGIN,
     ConfigurationTable,
@@ -20,6 +21,7 @@ from tunebench.db.schema.tables import (
 )
 from tunebench.db.schema.views import CORRECT
 from tunebench.tuner.search.warm_start import WORTH_KNOWING, Carried, EarlierStudy, EarlierTrial, distance
+from tunebench.tuner.space import Configuration
 from tunebench.tuner.study.history import StudyDescription
 
 _MOST_STUDIES = 8
@@ -46,16 +48,19 @@ def begun_study(database: Database, description: StudyDescription) -> BegunStudy
     """
     words = ("kernel", "source_digest", "space_digest", "compiler", "sampler", "seed")
     query = (
-        select(StudyTable.id, StudyTable.carried)
+        select(StudyTable.id)
         .join(ProblemTable, ProblemTable.id == StudyTable.problem_id)
         .join(DeviceTable, DeviceTable.id == StudyTable.device_id)
         .where(StudyTable.origin_id == OWN_ORIGIN, ProblemTable.key == description.problem.key)
         .where(DeviceTable.digest == digest_of(DeviceTable, description.device))
         .where(*(getattr(StudyTable, word) == getattr(description, word) for word in words))
     )
-    with database.reading() as connection:
-        found = connection.execute(query).one_or_none()
-        return None if found is None else BegunStudy(found.id, carried_of(found.carried) or ())
+    with reading(database) as reader:
+        found = reader.connection.scalar(query)
+        if found is None:
+            return None
+        carried = reader.study(found).carried or ()
+        return BegunStudy(found, tuple(Carried(Configuration(one.configuration), one.origin) for one in carried))
 
 
 def earlier_studies(database: Database, description: StudyDescription) -> list[EarlierStudy]:

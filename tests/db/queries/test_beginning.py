@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 from sample_results import A100, ENVIRONMENT, H100, H200, STUDY, configuration, correct, failed
+from sqlalchemy import bindparam, text
 
 from tunebench.db.connection.database import Database
-from tunebench.db.entries.decode import carried_of
 from tunebench.db.entries.study_log import open_study
 from tunebench.db.queries.one_trial import trial_details
 from tunebench.db.queries.warm_start import BegunStudy, begun_study, earlier_studies
+from tunebench.db.schema.columns import Json
+from tunebench.db.schema.tables import StudyTable
 from tunebench.tuner.build import CompilerName
 from tunebench.tuner.device import DeviceKind
 from tunebench.tuner.errors import DatabaseError
@@ -87,7 +89,6 @@ def test_a_study_goes_on_as_it_began(database: Database) -> None:
 def test_a_study_that_began_without_has_nothing_carried(database: Database) -> None:
     log = open_study(database, STUDY, ENVIRONMENT)
     assert begun_study(database, STUDY) == BegunStudy(log.study_id, ())
-    assert carried_of(None) is None
 
 
 @pytest.mark.parametrize(
@@ -97,9 +98,21 @@ def test_a_study_that_began_without_has_nothing_carried(database: Database) -> N
         *([{"configuration": {"a": 1}, "origin": 3}], [{"configuration": {"a": [1]}, "origin": "x"}]),
     ],
 )
-def test_what_is_no_list_of_configurations_is_refused(value: object) -> None:
-    with pytest.raises(DatabaseError, match="was not written by tunebench"):
-        carried_of(value)
+def test_what_is_no_list_of_configurations_is_refused(database: Database, value: object) -> None:
+    open_study(database, STUDY, ENVIRONMENT)
+    with database.writing() as connection:
+        # Another row, since rows are not changed.
+        columns = [column for column in StudyTable.__table__.columns if column.name not in ("id", "sampler", "carried")]
+        names = ", ".join(column.name for column in columns)
+        connection.execute(
+            text(
+                f"INSERT INTO tunebench_studies ({names}, sampler, carried) "
+                f"SELECT {names}, 'hostile', :carried FROM tunebench_studies"
+            ).bindparams(bindparam("carried", type_=Json())),
+            {"carried": value},
+        )
+    with pytest.raises(DatabaseError, match="holds what tunebench does not write: carried"):
+        begun_study(database, replace(STUDY, sampler="hostile"))
 
 
 def test_a_trial_of_the_log_is_given_back_whole(database: Database) -> None:
