@@ -48,6 +48,15 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: st
         print(line)
 
 
+def print_line(text: str, *, error: bool = False) -> None:
+    """Print one line, whatever is in the names that it mentions.
+
+    Args:
+        error: on standard error.
+    """
+    print(one_line(text), file=sys.stderr if error else sys.stdout)
+
+
 def print_paragraph(text: str) -> None:
     """Print a paragraph, wrapped between words, and an empty line."""
     print("\n".join(_wrapped(one_line(text), output_width())) + "\n")

@@ -41,7 +41,7 @@ def locate(url_or_path: str | Path | None) -> URL:
         return URL.create("sqlite", database=str(Path(url_or_path).expanduser().absolute()))
     try:
         url = make_url(url_or_path)
-    except ArgumentError:
+    except (ArgumentError, ValueError):
         # The text is not shown: it may hold a password.
         raise DatabaseError("the database URL cannot be read: write it as dialect://user:password@host/name") from None
     if url.get_backend_name() not in _DIALECTS:

@@ -16,6 +16,7 @@ from tunebench.studies.cli.options import (
     parse_tunables,
 )
 from tunebench.studies.cli.output import print_json
+from tunebench.studies.terminal import print_line
 
 if TYPE_CHECKING:
     from tunebench.studies.compare import CompareReport, Side
@@ -112,6 +113,6 @@ def _print(duel: CompareReport) -> None:
     words = {Decision.FASTER: "A is faster than B", Decision.SLOWER: "A is slower than B", Decision.TIE: "a tie"}
     assert duel.decision is not None
     interval = f"{100 * duel.ratio.confidence:g} % interval of {duel.ratio.rounds} rounds"
-    print(f"{words[duel.decision]}: {duel.ratio}, {interval}")
+    print_line(f"{words[duel.decision]}: {duel.ratio}, {interval}")
     if duel.control.decision is not Decision.TIE:
-        print(f"the two copies of B were told apart ({duel.control}): these rounds decide nothing, try again")
+        print_line(f"the two copies of B were told apart ({duel.control}): these rounds decide nothing, try again")

@@ -11,6 +11,7 @@ import typer
 
 from tunebench.studies.cli.options import DatabaseOption, JsonOption
 from tunebench.studies.cli.output import counted, print_json
+from tunebench.studies.terminal import print_line
 
 
 def dashboard(
@@ -23,11 +24,11 @@ def dashboard(
 
     with serving(load_dashboard(), db, port) as served:
         if served.not_kept:
-            print(f"{served.not_kept}: what you change in the dashboard is not kept", file=sys.stderr)
+            print_line(f"{served.not_kept}: what you change in the dashboard is not kept", error=True)
         if as_json:
             print_json({"address": served.address, "studies": served.studies, "kept": not served.not_kept})
         else:
-            print(f"{counted(served.studies)} at {served.address}, until Ctrl-C")
+            print_line(f"{counted(served.studies)} at {served.address}, until Ctrl-C")
         sys.stdout.flush()
         # Ctrl-C is the ordinary end.
         with contextlib.suppress(KeyboardInterrupt):

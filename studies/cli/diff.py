@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +9,7 @@ import typer
 
 from tunebench.studies.cli.options import DatabaseOption, JsonOption, KernelArgument
 from tunebench.studies.cli.output import print_json
+from tunebench.studies.terminal import print_line
 
 if TYPE_CHECKING:
     from tunebench.db.queries.differences import Difference, Pair
@@ -101,7 +101,7 @@ def _print(found: Difference, threshold: float) -> None:
     print_table(columns, rows, "Time of the best; medians from different runs")
     for side, alone in (("A", found.only_before), ("B", found.only_after)):
         for row in alone:
-            print(f"only in {side}: {row.kernel} ({row.problem}) on {row.device_name}", file=sys.stderr)
+            print_line(f"only in {side}: {row.kernel} ({row.problem}) on {row.device_name}", error=True)
 
 
 def _changes(pair: Pair) -> str:

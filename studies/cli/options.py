@@ -111,8 +111,8 @@ def _number(name: str, text: str) -> int | float:
     from tunebench.tuner.errors import UserError
 
     value = _value(text)
-    if isinstance(value, bool | str):
-        raise UserError(f"size '{name}' is '{text}': give a positive number")
+    if isinstance(value, bool | str) or not abs(value) <= LARGEST:
+        raise UserError(f"size '{name}' is '{text:.40}': give a positive number below 2^63")
     return value
 
 

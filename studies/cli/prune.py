@@ -8,6 +8,7 @@ import typer
 
 from tunebench.studies.cli.options import DatabaseOption, JsonOption, KernelArgument, known_kernel, parse_moment
 from tunebench.studies.cli.output import print_json
+from tunebench.studies.terminal import print_line
 
 
 def prune(
@@ -47,6 +48,6 @@ def prune(
     deed = "would remove" if dry_run else "removed"
     kept = f"; {done.winners_kept:,} winners stay" if done.winners_kept else ""
     hint = "; --no-dry-run does it" if dry_run and done.trials else ""
-    print(f"{name}: {deed} {done.trials:,} trials, and {done.studies:,} studies with nothing left{kept}{hint}")
+    print_line(f"{name}: {deed} {done.trials:,} trials, and {done.studies:,} studies with nothing left{kept}{hint}")
     if done.backup is not None:
-        print(f"as it was: {done.backup}")
+        print_line(f"as it was: {done.backup}")

@@ -9,6 +9,9 @@ import typer
 
 from tunebench.studies.cli.options import LARGEST, CsvOption, DatabaseOption, JsonOption
 from tunebench.studies.cli.output import print_csv, print_json, require_one_form
+from tunebench.studies.terminal import print_line
+
+_LONGEST_SQL = 1_000_000
 
 
 def query(
@@ -29,7 +32,7 @@ def query(
 
     require_one_form(as_json=as_json, as_csv=as_csv)
     with open_database(db, read_only=True) as database:
-        answer = ask(database, sys.stdin.read() if sql == "-" else sql, limit=limit, seconds=seconds)
+        answer = ask(database, _standard_input() if sql == "-" else sql, limit=limit, seconds=seconds)
     if as_json:
         print_json([dict(zip(answer.columns, row, strict=True)) for row in answer.rows])
     elif as_csv:
@@ -38,4 +41,23 @@ def query(
         rows = [[csv_text(cell) for cell in row] for row in answer.rows]
         print_table(answer.columns, rows)
     if not answer.complete:
-        print(f"only the first {limit} rows: ask for less, or for more with --limit", file=sys.stderr)
+        print_line(f"only the first {limit} rows: ask for less, or for more with --limit", error=True)
+
+
+def _standard_input() -> str:
+    """The SQL on standard input.
+
+    Raises:
+        UserError: there is none, more than SQL ever is, or no text.
+    """
+    from tunebench.tuner.errors import UserError
+
+    try:
+        text = sys.stdin.read(_LONGEST_SQL + 1)
+    except UnicodeDecodeError:
+        raise UserError("standard input is not text in UTF-8: give one SELECT") from None
+    except OSError as error:
+        raise UserError(f"standard input cannot be read: {error.strerror}") from error
+    if not text.strip() or len(text) > _LONGEST_SQL:
+        raise UserError(f"standard input is empty, or longer than {_LONGEST_SQL:,} characters: give one SELECT")
+    return text

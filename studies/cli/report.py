@@ -10,6 +10,7 @@ import typer
 
 from tunebench.studies.cli.options import LARGEST, DatabaseOption, JsonOption
 from tunebench.studies.cli.output import counted, print_json
+from tunebench.studies.terminal import print_line
 
 
 def report(
@@ -55,4 +56,6 @@ def report(
         print_json({"file": str(output), "bytes": size, "studies": numbers, "sections": sections})
     else:
         some = f" ({len(sections)} of them in full)" if len(sections) < len(numbers) else ""
-        print(f"{output}: {counted(len(numbers))}{some}, {size / 1e6:.1f} MB, opens in any browser without a network")
+        print_line(
+            f"{output}: {counted(len(numbers))}{some}, {size / 1e6:.1f} MB, opens in any browser without a network"
+        )

@@ -11,6 +11,7 @@ import typer
 from tunebench.studies.cli.db.transfer import FormatOption, progress_of
 from tunebench.studies.cli.options import LARGEST, DatabaseOption, JsonOption, KernelArgument
 from tunebench.studies.cli.output import print_json
+from tunebench.studies.terminal import print_line
 
 if TYPE_CHECKING:
     from tunebench.db.exchange.formats import Format
@@ -50,7 +51,7 @@ def export(
     if as_json:
         print_json({"files": files, "format": chosen.name, "studies": done.studies, "trials": done.trials})
     else:
-        print(f"{done.trials} trials of {done.studies} studies written to {' and '.join(files)}")
+        print_line(f"{done.trials} trials of {done.studies} studies written to {' and '.join(files)}")
 
 
 def _format(name: str | None, file: Path) -> Format:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tunebench.studies.cli.options import DatabaseOption, JsonOption
 from tunebench.studies.cli.output import print_json
+from tunebench.studies.terminal import print_line
 
 
 def upgrade(db: DatabaseOption = None, as_json: JsonOption = False) -> None:
@@ -21,9 +22,9 @@ def upgrade(db: DatabaseOption = None, as_json: JsonOption = False) -> None:
         return
     where = name_of(locate(db))
     if done.before == done.after:
-        print(f"{where} has revision {done.after} already")
+        print_line(f"{where} has revision {done.after} already")
     elif done.before is None:
-        print(f"{where} created with revision {done.after}")
+        print_line(f"{where} created with revision {done.after}")
     else:
         copy = f", a copy of it as it was is {done.backup}" if done.backup else ""
-        print(f"{where} upgraded from revision {done.before} to {done.after}{copy}")
+        print_line(f"{where} upgraded from revision {done.before} to {done.after}{copy}")
