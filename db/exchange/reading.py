@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,9 @@ from tunebench.db.exchange.formats.kernel_tuner import parse_cache
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _PIECE = 1 << 20
+
+_KEYS = {"results": FormatName.T4, "cache": FormatName.KERNEL_TUNER}
+"""What the object of a file of another tuner has, by which its format is known."""
 
 _UNDOUBTED = 256 << 20
 """Bytes that any compressed file may unpack to."""
@@ -56,11 +60,15 @@ def format_of(file: Path) -> Format:
             f"with --format ({', '.join(FormatName)})"
         )
     with _readable(file) as stream:
-        content = parse_cache(read_whole(stream))
-        for key, form in (("results", FormatName.T4), ("cache", FormatName.KERNEL_TUNER)):
-            if key in content:
-                return FORMATS[form]
-        raise EntryError("neither T4 results nor a Kernel Tuner cache file: there is no 'results' or 'cache' in it")
+        data = read_whole(stream)
+        found = [key for key in _KEYS if re.search(rf'"{key}"\s*:'.encode(), data)]
+        if len(found) > 1:
+            # Only then it takes reading the file twice to know which of them is the file's own.
+            content = parse_cache(data)
+            found = [key for key in found if key in content]
+        if not found:
+            raise EntryError("neither T4 results nor a Kernel Tuner cache file: there is no 'results' or 'cache' in it")
+        return FORMATS[_KEYS[found[0]]]
 
 
 def stem(file: Path) -> str:

@@ -139,8 +139,10 @@ def test_reads_conditional_and_mixed_tunables_and_units(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("hello", "not JSON"),
-        ("[1, 2]", "the file is not an object"),
+        ("hello", "neither T4 results nor a Kernel Tuner cache file"),
+        ('{"results": [', "not JSON"),
+        ("[1, 2]", "neither T4 results nor a Kernel Tuner cache file"),
+        ('[{"cache": 1}]', "the file is not an object"),
         ('{"rows": []}', "neither T4 results nor a Kernel Tuner cache file"),
         ('{"cache": {"1": {"a": 1, "time": "InvalidConfig"}}, "tune_params_keys": ["a"]}', "that was timed"),
     ],
@@ -153,6 +155,12 @@ def test_refuses_other_files_in_one_line(tmp_path: Path, text: str, message: str
         load_space(tmp_path / "absent.json")
     with pytest.raises(FormatError, match="of no known format"):
         load_space(written(tmp_path, "other.txt", text))
+
+
+def test_a_tunable_may_be_called_as_what_the_other_format_has(tmp_path: Path) -> None:
+    entry = {"results": 1, "time": 2.0}
+    content = {"tune_params_keys": ["results"], "tune_params": {"results": [1]}, "cache": {"1": entry}}
+    assert load_space(written(tmp_path, "one.json", json.dumps(content))).times_ms.tolist() == [2.0]
 
 
 def test_the_time_is_the_median_of_the_samples_whatever_the_file(tmp_path: Path) -> None:

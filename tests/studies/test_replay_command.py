@@ -76,7 +76,7 @@ def test_bad_input_gets_one_line(run: CommandLine, space: Path, tmp_path: Path) 
     assert message in run("replay", space, "--sampler", "optuna:TPEsampler").error
     assert "cannot read" in run("replay", tmp_path / "absent.json").error
     space.write_text("[1, 2]", encoding="utf-8")
-    assert "the file is not an object" in run("replay", space).error
+    assert "neither T4 results nor" in run("replay", space).error
 
 
 def test_nothing_in_a_file_reaches_the_terminal(run: CommandLine, tmp_path: Path) -> None:
