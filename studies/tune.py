@@ -187,7 +187,8 @@ def _tune_mode(resolved: Resolved, mode: Mode, database: Database, announce: Rep
         outcome = run.run(Budget(request.trials, request.seconds, stop_early=request.stop_early), progress)
     finally:
         evaluator.close()
-    publish(database, log.study_id, {tunable.name: tunable.values for tunable in resolved.space.tunables})
+    if outcome.trials:
+        publish(database, log.study_id, {tunable.name: tunable.values for tunable in resolved.space.tunables})
     return StudyReport(kernel.name, evaluator.problem, device, log.study_id, outcome, carried)
 
 

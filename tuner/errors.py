@@ -110,6 +110,10 @@ class CompileTimeoutError(CompileError):
     """A compiler that was still running at its deadline."""
 
 
+class CompilerKilledError(CompileError):
+    """A compiler that was killed from outside, which says nothing of what it compiled."""
+
+
 class DiskFullError(TunebenchError):
     """There is no room left to compile or to record; what was done is recorded, and the same command goes on."""
 

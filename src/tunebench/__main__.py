@@ -1,157 +1,64 @@
-"""`python -m tunebench` and the `tunebench` command: where every failure becomes one line and an exit code."""
+"""`python -m tunebench` and the `tunebench` command.
+
+Whatever takes time is imported late, so that a signal is answered from the start.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import io
 import os
-import select
 import signal
 import sys
-import tempfile
-import time
-import traceback
-from pathlib import Path
-from typing import NoReturn, TextIO, cast
+from contextlib import suppress
+from types import FrameType
+from typing import NoReturn
 
-import typer
+_ENDINGS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "the terminal is gone"}
 
-from tunebench.studies.terminal import one_line
-from tunebench.tuner.errors import TunebenchError, UserError
-
-_BUG = 3
-_OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+_received = signal.SIGINT
 
 
 def main() -> NoReturn:
-    """Run the command line.
+    """Run the command line; see `tunebench.studies.cli.run`.
 
-    Exit codes: 0 done, 1 the answer is no, 2 the question was wrong, 3 tunebench itself is wrong, 130 Ctrl-C.
+    Ctrl-C, SIGTERM and SIGHUP end it in one line, with the exit codes 130, 143 and 129.
     """
+    for number in _ENDINGS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as it is under nohup
+            signal.signal(number, _answer)
     try:
-        closed = _fill_closed_streams()
-        code = _run()
-        sys.stdout.flush()
-        if closed:
-            code = _say("standard output is closed, so what there was to print is lost: send it to /dev/null", 2)
-    except UserError as error:
-        code = _say(str(error), 2)
-    except TunebenchError as error:
-        code = _say(str(error), 1)
-    except SystemExit as ending:
-        # Typer's own answer to a reader that has gone is the exit code 1, which here means "no".
-        code = _input_or_output(ending.__context__) if isinstance(ending.__context__, OSError) else 2
-    except typer.TyperException as error:
-        code = _say(_usage(error), error.exit_code)
-    except (typer.Abort, KeyboardInterrupt):
-        code = _say("interrupted", 130)
-    except MemoryError:
-        code = _say("there is not enough memory for this: ask for less, or free some", 2)
-    except OSError as error:
-        code = _input_or_output(error)
-    except Exception as error:  # noqa: BLE001 (the process boundary)
-        code = _bug(error)
+        from tunebench.studies.cli.run import INTERRUPTED, run
+
+        code = run()
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    for number in _ENDINGS:
+        signal.signal(number, signal.SIG_IGN)  # nothing is left to end
+    if code == INTERRUPTED:
+        code = _tell(_received)
     sys.exit(code)
 
 
-def _run() -> int:
-    from tunebench.studies.cli import app
+def _answer(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt, which lets commands put things in order.
 
-    ending = typer.main.get_command(app).main(prog_name="tunebench", standalone_mode=False)
-    return ending if isinstance(ending, int) else 0
-
-
-def _say(message: str, code: int) -> int:
-    """Print one line on standard error, whatever has become of that."""
-    with contextlib.suppress(OSError):
-        print(f"tunebench: {one_line(message)}", file=sys.stderr, flush=True)
-    return code
-
-
-def _usage(error: typer.TyperException) -> str:
-    """What is wrong with the command line, and where to read what is right."""
-    command = getattr(getattr(error, "ctx", None), "command_path", "tunebench")
-    return f"{error.format_message().rstrip('.')} (see '{command} --help')"
-
-
-def _input_or_output(error: OSError) -> int:
-    """The last word on a file, a pipe or a disk that no command has said more of."""
-    if isinstance(error, BrokenPipeError) and _nobody_reads():
-        # As `head` does to every program: it has what it wanted.
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGPIPE)
-    if error.filename is not None:
-        return _say(f"{error.filename}: {error.strerror}", 2)
-    if error.errno in _OUTPUT_ERRORS:
-        _abandon_output()
-        return _say(f"the output cannot be written: {error.strerror}", 2)
-    return _bug(error)
-
-
-def _nobody_reads() -> bool:
-    """Whether the other end of standard output or standard error is closed."""
-    poll = select.poll()
-    for descriptor in (1, 2):
-        poll.register(descriptor, 0)
-    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
-
-
-def _abandon_output() -> None:
-    """Let Python's last flush succeed; what it could not write is lost, and has been reported."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
-    os.close(null)
-
-
-def _bug(error: Exception) -> int:
-    """Keep the traceback in a file, and say which."""
-    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    try:
-        file = _keep(error)
-    except OSError:
-        file = None
-    where = f"its traceback is in {file}: please report it with that file" if file else "please report it"
-    return _say(f"this is an error of tunebench, not yours: {what:.300}; {where}", _BUG)
-
-
-def _keep(error: Exception) -> Path:
-    import platformdirs
-
-    name = f"traceback-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
-    text = "".join((f"{sys.argv!r}\n", *traceback.format_exception(error)))
-    file = Path(platformdirs.user_cache_dir("tunebench")) / "tracebacks" / name
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        file.write_text(text, encoding="utf-8", errors="backslashreplace")
-    except OSError:
-        file = Path(tempfile.mkdtemp(prefix="tunebench-")) / name
-        file.write_text(text, encoding="utf-8", errors="backslashreplace")
-    return file
-
-
-def _fill_closed_streams() -> bool:
-    """Put `/dev/null` in the place of standard streams that are closed, or a database would get their numbers.
-
-    A terminal that lacks a character is shown its escape.
-
-    Returns:
-        Whether standard output was closed.
+    Inside an import the process ends at once: C extensions that are being imported turn the exception into others or
+    lose it, and nothing is half done there that the next run would miss.
     """
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass
-    os.close(descriptor)
-    closed = sys.stdout is None
-    sys.stdout, sys.stderr = sys.stdout or _null("w"), sys.stderr or _null("w")
-    sys.stdin = sys.stdin or _null("r")
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-    return closed
+    global _received  # noqa: PLW0603 - there is one process to end
+    _received = signal.Signals(number)
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            os._exit(_tell(_received))
+        frame = frame.f_back
+    raise KeyboardInterrupt
 
 
-def _null(mode: str) -> TextIO:
-    return cast(TextIO, Path(os.devnull).open(mode, encoding="utf-8"))
+def _tell(number: signal.Signals) -> int:
+    """Print why the process ends, and return the exit code for it."""
+    line = f"tunebench: {_ENDINGS[number]}\n"
+    with suppress(OSError):  # nobody may be there to read it
+        os.write(2, line.encode())
+    return 128 + number
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tunebench.__main__ import main
+from tunebench.studies.cli.run import run
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,7 @@ class CommandLine:
         self._monkeypatch.setattr("sys.argv", ["tunebench", *map(str, arguments)])
         self._capsys.readouterr()
         try:
-            main()
-            code = 0
+            code = run()
         except SystemExit as ending:
             code = ending.code if isinstance(ending.code, int) else 0
         captured = self._capsys.readouterr()

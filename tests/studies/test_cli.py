@@ -16,10 +16,10 @@ import pytest
 from command_line import CommandLine
 from sample_kernel import WriteKernel
 
-from tunebench.__main__ import main
 from tunebench.db.connection.database import open_database
 from tunebench.db.queries.trials import count_rows
 from tunebench.kernels.runtime.tuned_module import TunedModule
+from tunebench.studies.cli.run import run as run_command_line
 from tunebench.tuner.errors import DatabaseError
 
 SMALL = ("--device", "cpu", "--size", "M=64", "--size", "N=33")
@@ -31,8 +31,7 @@ def tunebench(*arguments: str) -> subprocess.CompletedProcess[str]:
     sys.argv = ["tunebench", *arguments]
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            main()
-        code = 0
+            code = run_command_line()
     except SystemExit as ending:
         code = ending.code if isinstance(ending.code, int) else 0
     finally:
@@ -50,6 +49,42 @@ def spawn(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
         check=False,
         encoding="utf-8",
     )
+
+
+@pytest.mark.parametrize(
+    ("number", "line"),
+    [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated"), (signal.SIGHUP, "the terminal is gone")],
+)
+@pytest.mark.parametrize("moment", ["import", "study"])
+def test_a_signal_ends_a_command_in_one_line(
+    write_kernel: WriteKernel, tmp_path: Path, number: signal.Signals, line: str, moment: str
+) -> None:
+    """While its kernel is being imported, and while a study waits for a variant that never ends."""
+    marker = tmp_path / "marker"
+    announce = f"__import__('pathlib').Path({str(marker)!r}).write_text('here', encoding='utf-8')"
+    wait = f"{announce}; __import__('time').sleep(1000)"
+    if moment == "import":
+        factory = write_kernel()
+        model = factory.kernel.folder / "model.py"
+        model.write_text(f"{wait}\n{model.read_text(encoding='utf-8')}", encoding="utf-8")
+    else:
+        factory = write_kernel(model={"        grid = (": f"        {wait}\n        grid = ("})
+    command = [sys.executable, "-m", "tunebench", "tune", str(factory.kernel.folder), "--device", "cpu"]
+    process = subprocess.Popen(
+        [*command, "--db", str(tmp_path / "a.db")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 60
+    while not marker.exists():
+        assert time.monotonic() < deadline, "it never began"
+        time.sleep(0.02)
+    os.killpg(process.pid, number)
+    _, errors = process.communicate()
+    assert process.returncode == 128 + number, errors.decode()
+    assert errors.decode().splitlines()[-1:] == [f"tunebench: {line}"]
+    assert "Traceback" not in errors.decode()
 
 
 def one_line_error(result: subprocess.CompletedProcess[str]) -> str:

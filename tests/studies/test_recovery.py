@@ -90,6 +90,42 @@ def runs(process: str) -> bool:
     return status.exists() and "State:\tZ" not in status.read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(("program", "kills"), [("g++", 1), ("cc1plus", 1), ("cc1plus", 2)])
+def test_a_compiler_that_is_killed_has_one_more_try(
+    write_kernel: WriteKernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, kills: int
+) -> None:
+    """The driver and the compiler proper, each of which says in its own way that it was killed."""
+    folder, counter = tmp_path / "bin", tmp_path / "kills"
+    folder.mkdir()
+    gxx = shutil.which("g++")
+    assert gxx is not None
+    compiler = (
+        subprocess.run([gxx, "-print-prog-name=cc1plus"], capture_output=True, check=True).stdout.decode().strip()
+    )
+    (folder / program).write_text(
+        "#!/bin/sh\n"
+        f"if [ -f variant.cu ] && grep -q 'variety = 1;' variant.cu && [ $(cat {counter} | wc -l) -lt {kills} ]; then\n"
+        f"    echo killed >> {counter}; kill -KILL $$\n"
+        f'fi\nexec {gxx if program == "g++" else compiler} "$@"\n',
+        encoding="utf-8",
+    )
+    (folder / program).chmod(0o755)
+    counter.touch()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setenv("COMPILER_PATH", str(folder))
+    monkeypatch.setenv("TUNEBENCH_CACHE", str(tmp_path / "builds"))
+    tunables = {"variety": [0, 1], "block_size": [64], "blocks": [1]}
+    found = tune_folder(write_kernel(), tmp_path / "a.db", tunables=tunables)
+    assert len(counter.read_text(encoding="utf-8").splitlines()) == kills
+    statuses = dict(found)
+    assert statuses[0].timed
+    assert statuses[1].timed if kills == 1 else statuses[1] is TrialStatus.COMPILE
+    with open_database(tmp_path / "a.db") as database:
+        messages = [row.message for row in trials(database, limit=None)]
+    told = [message for message in messages if "g++ was killed while it compiled weigh.cu: is there enough" in message]
+    assert len(told) == kills - 1
+
+
 class Stuck(CpuCompiler):
     """A compiler inside this process that never comes back."""
 

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import abc
+import re
 
 from tunebench.tuner.build import Build, CompilerName, LoadedModule
 from tunebench.tuner.variant import Variant
+
+KILLED = re.compile(
+    r"(?:Killed|Terminated) signal terminated program|(?:terminated with|died due to) signal (?:9|15)\b|^Killed$",
+    re.MULTILINE,
+)
+"""What g++ and nvcc say of a program of theirs that was killed. Their exit code is the same as for a refused source."""
 
 
 class Compiler(abc.ABC):
@@ -33,6 +40,7 @@ class Compiler(abc.ABC):
 
         Raises:
             CompileError: the source was refused; carries the log.
+            CompilerKilledError: the compiler was killed from outside.
             CompilerMissingError: the compiler is not on this machine.
             DiskFullError: there is no room to compile.
         """

@@ -17,6 +17,7 @@ import platformdirs
 
 from tunebench.tuner.build import Build, CompilerName, KernelFigures
 from tunebench.tuner.compile.base import Compiler
+from tunebench.tuner.errors import CompilerKilledError
 from tunebench.tuner.variant import Variant
 
 _FORMAT = 1
@@ -44,7 +45,10 @@ class BuildCache:
         path = self._path(compiler, variant)
         if (found := self._read(path)) is not None:
             return found
-        build = compiler.compile(variant)
+        try:
+            build = compiler.compile(variant)
+        except CompilerKilledError:
+            build = compiler.compile(variant)  # the second time it is taken for the variant's doing
         try:
             self._publish(path, build)
         except OSError as error:

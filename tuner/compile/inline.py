@@ -15,8 +15,8 @@ from collections.abc import Sequence
 import torch
 
 from tunebench.tuner.build import Argument, Build, CompilerName, Dim3, KernelFigures, LoadedModule
-from tunebench.tuner.compile.base import Compiler
-from tunebench.tuner.errors import CompileError, CompilerMissingError, LaunchError
+from tunebench.tuner.compile.base import KILLED, Compiler
+from tunebench.tuner.errors import CompileError, CompilerKilledError, CompilerMissingError, LaunchError
 from tunebench.tuner.scratch import scratch, scratch_folder
 from tunebench.tuner.variant import Variant
 
@@ -65,6 +65,7 @@ class InlineCompiler(Compiler):
 
         Raises:
             CompileError: nvcc refused the source; carries ninja's output.
+            CompilerKilledError: nvcc was killed from outside.
             CompilerMissingError: see `version`.
         """
         version = self.version()
@@ -88,6 +89,9 @@ class InlineCompiler(Compiler):
                     no_implicit_headers=True,
                 )
             except RuntimeError as error:
+                if KILLED.search(str(error)):
+                    told = f"nvcc was killed while it compiled {variant.source.name}.cu: is there enough memory?"
+                    raise CompilerKilledError(told, str(error)) from error
                 raise CompileError(f"nvcc refused {variant.source.name}.cu", str(error)) from error
             code = (folder / f"{name}.so").read_bytes()
         return Build(

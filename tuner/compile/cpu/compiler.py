@@ -29,9 +29,15 @@ from pathlib import Path
 import torch
 
 from tunebench.tuner.build import Argument, Build, CompilerName, Dim3, KernelFigures, LoadedModule
-from tunebench.tuner.compile.base import Compiler
+from tunebench.tuner.compile.base import KILLED, Compiler
 from tunebench.tuner.disk import full_disk_named, require_room
-from tunebench.tuner.errors import CompileError, CompilerMissingError, CompileTimeoutError, LaunchError
+from tunebench.tuner.errors import (
+    CompileError,
+    CompilerKilledError,
+    CompilerMissingError,
+    CompileTimeoutError,
+    LaunchError,
+)
 from tunebench.tuner.scratch import scratch, scratch_folder
 from tunebench.tuner.variant import Variant
 
@@ -66,6 +72,7 @@ _FLAGS = (
     "-Wl,-z,defs",
     "-Wl,--strip-all",
 )
+_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
 _LIBRARIES = ("-lm", "-lc", "-lgcc")
 
 _COOPERATION = re.compile(r"\b(?:__sync(?:threads|warp)|__shfl|__ballot|__any_sync|__all_sync|__activemask)")
@@ -102,6 +109,7 @@ class CpuCompiler(Compiler):
 
         Raises:
             CompileError: the source was refused (carries the log), or g++ hangs.
+            CompilerKilledError: g++ was killed from outside.
             CompilerMissingError: there is no g++.
             DiskFullError: there is no room for its files.
         """
@@ -119,6 +127,10 @@ class CpuCompiler(Compiler):
                 raise CompileTimeoutError(f"g++ was still compiling after {self.deadline_seconds:.0f} s: killed", log)
             if status:
                 require_room(folder)
+                if -status in _FROM_OUTSIDE or KILLED.search(log):
+                    raise CompilerKilledError(
+                        f"g++ was killed while it compiled {variant.source.name}.cu: is there enough memory?", log
+                    )
                 raise CompileError(f"g++ refused {variant.source.name}.cu: {_first_error(log)}", log)
             code = (folder / "variant.so").read_bytes()
         return Build(
