@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.abc
 import importlib.util
+import os
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
@@ -24,7 +25,7 @@ def import_folder(folder: Path) -> ModuleType:
     Raises:
         Exception: whatever the file raises.
     """
-    name = f"{__name__}.{str(folder.resolve()).encode().hex()}"
+    name = f"{__name__}.{os.fsencode(folder.resolve()).hex()}"
     sys.modules.pop(name, None)
     return importlib.import_module(name)
 
