@@ -39,7 +39,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         if parent != __name__:
             return None
         try:
-            file = Path(bytes.fromhex(name).decode()) / "model.py"
+            file = Path(os.fsdecode(bytes.fromhex(name))) / "model.py"
         except ValueError:
             return None
         return importlib.util.spec_from_file_location(fullname, file)

@@ -1,6 +1,7 @@
 """The on-disk build cache: complete keys, atomic publication, corrupt entries put aside.
 
-One file a build: a line of JSON (everything but the binary, with the binary's digest) and then the binary.
+One file a build: a line of JSON (everything but the binary) and then the binary. Its name has the key and the digest of
+all its content. What is in the cache is run, so that only files are read that nobody but their user can have written.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import tempfile
 import warnings
 from dataclasses import asdict, replace
@@ -20,7 +22,7 @@ from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.errors import CompilerKilledError
 from tunebench.tuner.variant import Variant
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 def default_cache_folder() -> Path:
@@ -30,7 +32,7 @@ def default_cache_folder() -> Path:
 
 
 class BuildCache:
-    """Builds by the digest of all that determines them. Safe to share between threads and processes."""
+    """Builds by the digest of all that determines them. Safe to share between threads and processes of one user."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder or default_cache_folder()
@@ -42,57 +44,91 @@ class BuildCache:
             CompileError: the compiler refused the source; refusals are not cached.
             CompilerMissingError: the compiler is not on this machine.
         """
-        path = self._path(compiler, variant)
-        if (found := self._read(path)) is not None:
+        key = _key(compiler, variant)
+        folder = self._folder / key[:2]
+        try:
+            trusted = _made_private(self._folder) and _made_private(folder)
+            why_not = f"it, or a folder in it, is another user's or writable by others ('chmod -R go-w {self._folder}')"
+        except OSError as error:
+            trusted, why_not = False, str(error.strerror)
+        if trusted and (found := _read(folder, key, compiler, variant)) is not None:
             return found
         try:
             build = compiler.compile(variant)
         except CompilerKilledError:
             build = compiler.compile(variant)  # the second time it is taken for the variant's doing
         try:
-            self._publish(path, build)
+            if trusted:
+                _publish(folder, key, build)
         except OSError as error:
+            trusted, why_not = False, str(error.strerror)
+        if not trusted:
             # The build is good; what a full or read-only disk costs is that it is compiled again the next time.
-            warnings.warn(f"builds are not kept in {self._folder}: {error.strerror}", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"builds are not kept in {self._folder}: {why_not}", RuntimeWarning, stacklevel=2)
         return build
 
-    def _path(self, compiler: Compiler, variant: Variant) -> Path:
-        parts = [_FORMAT, compiler.name, compiler.version(), compiler.flags(variant), variant.digest]
-        key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-        return self._folder / key[:2] / f"{key}.build"
 
-    @staticmethod
-    def _read(path: Path) -> Build | None:
+def _key(compiler: Compiler, variant: Variant) -> str:
+    parts = [_FORMAT, compiler.name, compiler.version(), compiler.flags(variant), variant.digest]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _made_private(folder: Path) -> bool:
+    """Whether nobody but this user can write into a folder, which is made where there is none."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return _is_private(folder.stat())
+
+
+def _is_private(status: os.stat_result) -> bool:
+    return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _read(folder: Path, key: str, compiler: Compiler, variant: Variant) -> Build | None:
+    for path in sorted(folder.glob(f"{key}.*.build")):
         try:
-            content = path.read_bytes()
+            with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:  # noqa: PTH123 - a link is not followed
+                if not _is_private(os.fstat(file.fileno())):
+                    continue
+                content = file.read()
         except OSError:
-            return None  # not there, or not to be read: it is compiled
-        head, _, code = content.partition(b"\n")
+            continue  # not there any more, or not to be read: it is compiled
         try:
-            fields = json.loads(head)
-            if fields.pop("code_sha256") != hashlib.sha256(code).hexdigest():
-                raise ValueError("the binary is not the one that was stored")
-            fields["figures"] = {name: KernelFigures(**figures) for name, figures in fields["figures"].items()}
-            fields["compiler"] = CompilerName(fields["compiler"])
-            return replace(Build(code=code, **fields), cached=True)
+            return _decoded(content, path.name.split(".")[1], compiler, variant)
         except (ValueError, KeyError, TypeError, AttributeError):
             # Put aside rather than deleted: a torn file is evidence of a disk or a program that misbehaves.
             path.replace(path.with_suffix(".corrupt"))
-            return None
+    return None
 
-    @staticmethod
-    def _publish(path: Path, build: Build) -> None:
-        fields = asdict(build)
-        code = fields.pop("code")
-        del fields["cached"]
-        fields["code_sha256"] = hashlib.sha256(code).hexdigest()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
-            partial = Path(file.name)
-            try:
-                file.write(json.dumps(fields).encode() + b"\n" + code)
-                file.flush()
-            except OSError:
-                partial.unlink()
-                raise
-        partial.replace(path)
+
+def _decoded(content: bytes, digest: str, compiler: Compiler, variant: Variant) -> Build:
+    """The build that an entry holds.
+
+    Raises:
+        ValueError: it is not what was stored, or the build of something else.
+    """
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise ValueError("the content is not what was stored")
+    head, _, code = content.partition(b"\n")
+    fields = json.loads(head)
+    fields["figures"] = {name: KernelFigures(**figures) for name, figures in fields["figures"].items()}
+    fields["compiler"] = CompilerName(fields["compiler"])
+    build = Build(code=code, **fields)
+    if (build.variant_digest, build.compiler) != (variant.digest, compiler.name):
+        raise ValueError("the build is another variant's")
+    return replace(build, cached=True)
+
+
+def _publish(folder: Path, key: str, build: Build) -> None:
+    fields = asdict(build)
+    code = fields.pop("code")
+    del fields["cached"]
+    content = json.dumps(fields).encode() + b"\n" + code
+    with tempfile.NamedTemporaryFile(dir=folder, suffix=".tmp", delete=False) as file:  # mode 0600
+        partial = Path(file.name)
+        try:
+            file.write(content)
+            file.flush()
+        except BaseException:
+            partial.unlink()
+            raise
+    partial.replace(folder / f"{key}.{hashlib.sha256(content).hexdigest()}.build")
