@@ -7,7 +7,7 @@ import sqlite3
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -144,6 +144,7 @@ def use_wal(file: Path) -> None:
         sqlite3.Error: the file cannot be written, or stays locked.
     """
     deadline = time.monotonic() + BUSY_SECONDS
+    _make_private(file)
     with closing(connect_file(file, read_only=False)) as connection:
         while True:
             try:
@@ -153,6 +154,12 @@ def use_wal(file: Path) -> None:
                 if not error.sqlite_errorname.startswith("SQLITE_BUSY") or time.monotonic() > deadline:
                     raise
                 time.sleep(0.01)
+
+
+def _make_private(file: Path) -> None:
+    """Create a file for its user alone; SQLite gives the files that it puts beside it the same mode."""
+    with suppress(OSError):  # it is there, and its user's to decide on; or SQLite says what is wrong
+        os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
 def back_up(file: Path, occasion: str) -> Path:
@@ -167,6 +174,7 @@ def back_up(file: Path, occasion: str) -> Path:
         number += 1
         copy = file.with_name(f"{file.name}.{occasion}.{number}.backup")
     partial = copy.with_name(f"{copy.name}.{os.getpid()}.partial")
+    _make_private(partial)
     try:
         with (
             closing(connect_file(file, read_only=True)) as source,
@@ -175,6 +183,7 @@ def back_up(file: Path, occasion: str) -> Path:
             source.backup(target)
         partial.replace(copy)
     except (OSError, sqlite3.Error) as error:
-        partial.unlink(missing_ok=True)
         raise DatabaseError(f"cannot back up {file} to {copy} before changing it: {error}") from error
+    finally:
+        partial.unlink(missing_ok=True)
     return copy

@@ -91,8 +91,7 @@ def test_a_terminal_without_the_letters_gets_their_escapes(tmp_path: Path) -> No
     assert r"3 \xb5s" in shown.stdout
     refused = run(["-m", "tunebench", "tune", "scalar_mül"], LC_ALL="C", PYTHONIOENCODING="ascii")
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert len(refused.stderr.splitlines()) == 1
-    assert r"scalar_m\udcc3\udcbcl" in refused.stderr
+    assert r"tunebench: unknown kernel 'scalar_m\udcc3\udcbcl'" in refused.stderr.splitlines()[-1]
 
 
 def test_a_closed_output_is_nobody_elses(tmp_path: Path, command_line: CommandLine) -> None:

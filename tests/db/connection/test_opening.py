@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -13,6 +14,7 @@ from sqlalchemy import text
 
 from tunebench.db.connection.database import open_database
 from tunebench.db.connection.engine import locate, name_of
+from tunebench.db.connection.files import back_up
 from tunebench.db.connection.upgrade import HEAD
 from tunebench.db.entries.study_log import open_study
 from tunebench.db.queries.trials import trials
@@ -257,3 +259,20 @@ def test_a_hostile_value_is_refused_when_it_is_read(tmp_path: Path) -> None:
                 connection.execute(f"UPDATE {table} SET {column} = ?", (sound,))
     with open_database(file, read_only=True) as database:
         assert len(trials(database)) == 1
+
+
+def test_a_new_database_is_its_users_alone_and_an_old_one_keeps_its_mode(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        with open_database(tmp_path / "a.db") as database:
+            with database.reading() as connection:
+                connection.execute(text("SELECT count(*) FROM sqlite_master"))
+            modes = {path.name: oct(path.stat().st_mode & 0o777) for path in tmp_path.glob("a.db*")}
+        back_up(tmp_path / "a.db", "test")
+        assert oct((tmp_path / "a.db.test.backup").stat().st_mode & 0o777) == "0o600"
+    finally:
+        os.umask(before)
+    assert modes == {"a.db": "0o600", "a.db-wal": "0o600", "a.db-shm": "0o600"}
+    (tmp_path / "a.db").chmod(0o644)
+    open_database(tmp_path / "a.db").close()
+    assert oct((tmp_path / "a.db").stat().st_mode & 0o777) == "0o644"
