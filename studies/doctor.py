@@ -1,26 +1,35 @@
-"""What is on this machine, and what will run where."""
+"""What is on this machine, and what will run where; and what is wrong with a kernel's folder.
+
+What needs torch is looked at last: importing it takes longer than all the rest, and may be what is wrong.
+"""
 
 from __future__ import annotations
 
+import os
+import platform
+from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
 
-import torch
-
+from tunebench import __version__
 from tunebench.db.connection.database import open_database
 from tunebench.db.connection.engine import locate, name_of
 from tunebench.db.queries.trials import count_rows
-from tunebench.kernels.runtime.registry import kernel_names, load_model
+from tunebench.kernels.runtime.registry import folder_of, kernel_names, load_model
 from tunebench.kernels.runtime.shipped import ShippedFileError, files_of, is_stale, read_file
-from tunebench.kernels.shared import cudnn_graph
 from tunebench.tuner.build import CompilerName
 from tunebench.tuner.compile.cache import default_cache_folder
-from tunebench.tuner.compile.compilers import COMPILERS
 from tunebench.tuner.device import find_device
-from tunebench.tuner.errors import DatabaseError, DatabaseMissingError, UserError
+from tunebench.tuner.errors import CompileError, DatabaseError, DatabaseMissingError, UserError
+from tunebench.tuner.gate.faults import FAILURES, described
+from tunebench.tuner.problem import Problem
+
+_PACKAGES = ("torch", "optuna", "sqlalchemy", "numpy", "cuda-core")
 
 
 @dataclass(frozen=True)
-class Finding:
+class Diagnosis:
     """One line of the doctor's report.
 
     Attributes:
@@ -34,70 +43,214 @@ class Finding:
     remedy: str = ""
 
 
-def examine(database: str | None) -> list[Finding]:
-    """Look at torch, devices, compilers, the build cache and the database; changes nothing."""
+def examine(database: str | None) -> Iterator[Diagnosis]:
+    """Look at packages, the database, the build cache, devices, compilers and what ships; changes nothing."""
+    yield Diagnosis("tunebench", True, f"{__version__}, Python {platform.python_version()}, {platform.platform()}")
+    yield _packages()
+    yield _cache()
+    yield _database(database)
+    yield (torch := _torch())
+    if torch.works:
+        yield from _devices()
+        yield from map(_compiler, CompilerName)
+        yield _cudnn_graph()
+        yield from (_shipped(name, name) for name in kernel_names())
+
+
+def examine_kernel(target: str) -> Iterator[Diagnosis]:
+    """Look at a kernel's folder, one part after the other until one is wrong; compiles its default, runs nothing.
+
+    Whether the kernel computes what its reference computes is what `check` says.
+
+    Args:
+        target: the folder, or a shipped kernel's name.
+
+    Raises:
+        UnknownNameError: neither a shipped kernel nor a folder.
+    """
+    folder = folder_of(target)
+    names = ("reference.py", "model.py", f"{folder.resolve().name}.cu")
+    missing = [name for name in names if not (folder / name).is_file()]
+    yield Diagnosis("files", not missing, ", ".join(missing or names), "write what is missing" if missing else "")
+    if missing:
+        return
+    looked = _KernelFolder(target)
+    for part, look in (
+        ("reference", looked.reference),
+        ("model", looked.model),
+        ("parameters", looked.parameters),
+        ("problem", looked.problem),
+        ("default", looked.default),
+        ("build", looked.build),
+    ):
+        try:
+            yield Diagnosis(part, True, look())
+        except CompileError as error:
+            yield Diagnosis(part, False, str(error), "\n".join(error.log.splitlines()[:12]))
+            return
+        except UserError as error:
+            yield Diagnosis(part, False, str(error))
+            return
+        except FAILURES as error:
+            remedy = f"looked at with tensors that have no memory; 'tunebench check {target}' runs it"
+            yield Diagnosis(part, False, described(error), remedy)
+            return
+    yield _shipped(folder.resolve().name, target)
+
+
+class _KernelFolder:
+    """The parts of a kernel's folder, to be looked at in order: what each says where it is well.
+
+    Models and inputs are tensors without memory: sizes as large as those of KernelBench take no time.
+    """
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+
+    def reference(self) -> str:
+        """Whether it has KernelBench's form and makes a model and inputs."""
+        import torch
+
+        from tunebench.tuner.reference import load_reference
+
+        self._nowhere = torch.device("meta")
+        self._reference = load_reference(folder_of(self._target) / "reference.py")
+        self._original = self._reference.make_model(0, self._nowhere)
+        self._inputs = self._reference.make_inputs(0, self._nowhere)
+        return f"sizes {' '.join(f'{name}={size}' for name, size in self._reference.sizes.items())}"
+
+    def model(self) -> str:
+        """Whether it declares a kernel and is made like the reference."""
+        model = load_model(self._target)
+        self._kernel = model.kernel
+        self._tuned: Any = self._reference.make_model(0, self._nowhere, model)
+        return f"{self._kernel.name}: tunables {', '.join(self._kernel.space.names)}"
+
+    def parameters(self) -> str:
+        """Whether the model has the reference's parameters and buffers."""
+        theirs, ours = (
+            {f"{name} {tuple(one.shape)}" for name, one in module.state_dict().items()}
+            for module in (self._original, self._tuned)
+        )
+        if differing := ", ".join(sorted(theirs ^ ours)):
+            raise UserError(
+                f"ModelNew and Model differ in {differing}: give ModelNew those of Model, by the same names"
+            )
+        return f"{len(ours)}, as the reference has them"
+
+    def problem(self) -> str:
+        """Whether the kernel serves the reference's inputs."""
+        problem = self._kernel.modes[0].put(self._tuned).problem(*self._inputs)
+        if problem is None:
+            raise UserError(
+                "'problem' returns None for the inputs that 'get_inputs' makes: the kernel serves none of them"
+            )
+        self._problem: Problem = problem
+        return str(problem)
+
+    def default(self) -> str:
+        """Whether the default, or a configuration near it, is valid for the problem on this machine."""
+        self._device = find_device()
+        self._default = self._kernel.space.default_for(self._problem, self._device)
+        return str(self._default)
+
+    def build(self) -> str:
+        """Whether the default compiles."""
+        from tunebench.tuner.compile.building import build_plan
+        from tunebench.tuner.compile.compilers import compiler_for
+
+        compiler = compiler_for(self._device)
+        build_plan(self._kernel, self._default, self._problem, self._device, compiler)
+        return f"the default, by {compiler.name} for {self._device}"
+
+
+def _packages() -> Diagnosis:
+    found, missing = [], []
+    for name in _PACKAGES:
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            missing.append(name)
+    if missing:
+        return Diagnosis("packages", False, f"not installed: {', '.join(missing)}", f"pip install {' '.join(missing)}")
+    return Diagnosis("packages", True, ", ".join(found))
+
+
+def _cache() -> Diagnosis:
+    folder = default_cache_folder()
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if there.is_dir() and os.access(there, os.W_OK):
+        return Diagnosis("build cache", True, str(folder))
+    remedy = "builds are not kept: set TUNEBENCH_CACHE to a folder of your own"
+    return Diagnosis("build cache", False, f"{folder} cannot be written", remedy)
+
+
+def _database(database: str | None) -> Diagnosis:
+    try:
+        where = name_of(locate(database))
+        with open_database(database, read_only=True) as opened:
+            studies, trials = count_rows(opened)
+        return Diagnosis("database", True, f"{where}: {trials} trials in {studies} studies")
+    except DatabaseMissingError:
+        return Diagnosis("database", True, f"{where}: not there yet, the first study makes it")
+    except DatabaseError as error:
+        return Diagnosis("database", False, "not usable", str(error))
+
+
+def _torch() -> Diagnosis:
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        return Diagnosis("torch", False, f"does not import: {described(error)}", "install torch again: pytorch.org")
     cuda = torch.version.cuda
-    findings = [Finding("torch", True, f"{torch.__version__}, " + (f"CUDA {cuda}" if cuda else "CPU build"))]
-    findings += _devices()
-    findings += [_compiler(name) for name in CompilerName]
-    findings.append(_cudnn_graph())
-    findings += [Finding("build cache", True, str(default_cache_folder())), _database(database)]
-    findings += [_shipped(name) for name in kernel_names()]
-    return findings
+    return Diagnosis("torch", True, f"{torch.__version__}, " + (f"CUDA {cuda}" if cuda else "CPU build"))
 
 
-def _shipped(name: str) -> Finding:
+def _devices() -> Iterator[Diagnosis]:
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    for index in range(count):
+        yield Diagnosis(f"cuda:{index}", True, f"{find_device(f'cuda:{index}')}; kernels run here, built by nvrtc")
+    if not count:
+        remedy = "nothing to do on a machine without an NVIDIA GPU"
+        if torch.version.cuda is None:
+            remedy += "; else install a CUDA build of torch"
+        yield Diagnosis("cuda", False, "no CUDA device; nvrtc still compiles for any architecture", remedy)
+    yield Diagnosis("cpu", True, f"{find_device('cpu')}; kernels run here, built by g++")
+
+
+def _compiler(name: CompilerName) -> Diagnosis:
+    from tunebench.tuner.compile.compilers import COMPILERS
+
+    try:
+        return Diagnosis(f"compiler {name}", True, COMPILERS[name]().version().splitlines()[0])
+    except UserError as error:
+        return Diagnosis(f"compiler {name}", False, "not usable", str(error))
+
+
+def _cudnn_graph() -> Diagnosis:
+    """Whether kernels may choose cuDNN's graph API."""
+    from tunebench.kernels.shared import cudnn_graph
+
+    works = cudnn_graph.is_installed()
+    remedy = "" if works else "pip install 'tunebench[cudnn]'"
+    return Diagnosis("cuDNN's graph API", works, "a choice of conv_min_add_mul on NVIDIA GPUs", remedy)
+
+
+def _shipped(name: str, target: str) -> Diagnosis:
     """Whether the results that ship with a kernel are of the kernel as it is now."""
-    subject, remedy = f"shipped {name}", f"tunebench tune studies/files/shipped/{name}*.toml && tunebench ship {name}"
-    kernel = load_model(name).kernel
+    subject = f"shipped {name}"
+    files = f"studies/files/shipped/{name}*.toml" if name == target else target
+    remedy = f"tunebench tune {files} && tunebench ship {target}"
+    kernel = load_model(target).kernel
     served = []
     for path in files_of(kernel):
         try:
             file = read_file(path)
         except ShippedFileError as error:
-            return Finding(subject, False, str(error), remedy)
+            return Diagnosis(subject, False, str(error), remedy)
         if is_stale(kernel, file):
-            return Finding(subject, False, f"{path.name} is of another version of the kernel: not served", remedy)
+            return Diagnosis(subject, False, f"{path.name} is of another version of the kernel: not served", remedy)
         served.append(f"{file.device}: {len(file.results)} problems")
-    return Finding(subject, True, ", ".join(served) or "no results ship with it")
-
-
-def _devices() -> list[Finding]:
-    found = []
-    for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
-        device = find_device(f"cuda:{index}")
-        found.append(Finding(f"cuda:{index}", True, f"{device}; kernels run here, built by nvrtc"))
-    if not found:
-        remedy = "nothing to do on a machine without an NVIDIA GPU"
-        if torch.version.cuda is None:
-            remedy += "; else install a CUDA build of torch"
-        found.append(Finding("cuda", False, "no CUDA device; nvrtc still compiles for any architecture", remedy))
-    found.append(Finding("cpu", True, f"{find_device('cpu')}; kernels run here, built by g++"))
-    return found
-
-
-def _cudnn_graph() -> Finding:
-    """Whether kernels may choose cuDNN's graph API."""
-    subject = "cuDNN's graph API"
-    if not cudnn_graph.is_installed():
-        return Finding(subject, False, "a choice of conv_min_add_mul on NVIDIA GPUs", "pip install 'tunebench[cudnn]'")
-    return Finding(subject, True, "a choice of conv_min_add_mul on NVIDIA GPUs")
-
-
-def _compiler(name: CompilerName) -> Finding:
-    try:
-        return Finding(f"compiler {name}", True, COMPILERS[name]().version().splitlines()[0])
-    except UserError as error:
-        return Finding(f"compiler {name}", False, "not usable", str(error))
-
-
-def _database(database: str | None) -> Finding:
-    try:
-        where = name_of(locate(database))
-        with open_database(database, read_only=True) as opened:
-            studies, trials = count_rows(opened)
-        return Finding("database", True, f"{where}: {trials} trials in {studies} studies")
-    except DatabaseMissingError:
-        return Finding("database", True, f"{where}: not there yet, the first study makes it")
-    except DatabaseError as error:
-        return Finding("database", False, "not usable", str(error))
+    return Diagnosis(subject, True, ", ".join(served) or "no results ship with it")

@@ -76,6 +76,15 @@ def print_facts(title: str, facts: Sequence[tuple[str, str]]) -> None:
     print()
 
 
+def print_beside(label: str, texts: Sequence[str], indent: int) -> None:
+    """Print texts below each other, wrapped beside a label that has so many columns; at once, not with what follows."""
+    width = output_width()
+    room = None if width is None else max(10, width - indent)
+    lines = [part for text in texts for line in printable(text).splitlines() for part in _wrapped(line, room)]
+    shown = [_padded(one_line(label), indent - len(_GAP)) + _GAP, *[" " * indent] * (len(lines) - 1)]
+    print("\n".join(f"{before}{line}".rstrip() for before, line in zip(shown, lines, strict=True)), flush=True)
+
+
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str, width: int | None) -> Iterator[str]:
     header = [one_line(column) for column in columns]
     cells = [[printable(cell) for cell in row] for row in rows]

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 
 ORDER = {
     "tuner": (".", "compile", "timing", "gate", "search", "study"),
-    "db": ("schema", "connection", "entries", "queries", "exchange", "upkeep", "migrations"),
+    "db": (".", "schema", "connection", "entries", "queries", "exchange", "upkeep", "migrations"),
     "kernels": (".", "runtime", "shared"),
     "studies": (".", "report", "cli"),
 }

@@ -9,21 +9,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from tunebench.tuner.build import Argument, Dim3, LoadedModule
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.problem import Problem, Work
-from tunebench.tuner.reference import Reference, load_reference
 from tunebench.tuner.running_text import running_text
 from tunebench.tuner.space import Configuration, SearchSpace
 from tunebench.tuner.variant import KernelSource, Variant, prologue
 
-Module = TypeVar("Module", bound=nn.Module)
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from tunebench.tuner.reference import Reference
+
+Module = TypeVar("Module", bound="nn.Module")
 
 
 class Mode(enum.StrEnum):
@@ -146,6 +148,8 @@ class Kernel:
 
     def reference(self, sizes: Mapping[str, int | float] | None = None) -> Reference:
         """The kernel's reference, with some of its sizes changed."""
+        from tunebench.tuner.reference import load_reference
+
         return load_reference(self.folder / "reference.py", sizes)
 
     def variant(self, configuration: Configuration, problem: Problem, architecture: str) -> Variant:

@@ -41,14 +41,7 @@ def load_model(target: str) -> type[TunedModule]:
         model = _model_of(importlib.import_module(f"tunebench.kernels.{target}.model"), target)
         _remember(target, model)
         return model
-    folder = Path(target)
-    try:
-        is_folder = folder.is_dir()
-    except OSError:
-        # Such as a name that is too long for a file.
-        is_folder = False
-    if not is_folder:
-        raise UnknownNameError("kernel", target, kernel_names())
+    folder = folder_of(target)
     path = folder.resolve() / "model.py"
     if not path.exists():
         raise KernelFolderError(f"{folder}: no model.py; a kernel's folder has reference.py, model.py and its .cu")
@@ -57,6 +50,21 @@ def load_model(target: str) -> type[TunedModule]:
     except (ImportError, SyntaxError, NameError, AttributeError) as error:
         raise KernelFolderError(f"{path}: does not import: {error}") from error
     return _model_of(module, target)
+
+
+def folder_of(target: str) -> Path:
+    """The folder of a shipped kernel's name, or the folder itself.
+
+    Raises:
+        UnknownNameError: neither a shipped kernel nor a folder; the message has the nearest names.
+    """
+    if target in kernel_names():
+        return _SHIPPED / target
+    folder = Path(target)
+    with contextlib.suppress(OSError):  # such as a name that is too long for a file
+        if folder.is_dir():
+            return folder
+    raise UnknownNameError("kernel", target, kernel_names())
 
 
 def of_current_kernels(rows: Sequence[Row]) -> list[Row]:

@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
+from tunebench.studies.cli.completion import complete_kernel
 from tunebench.studies.cli.options import DatabaseOption, JsonOption
 from tunebench.studies.cli.output import print_json
 
 
-def doctor(db: DatabaseOption = None, as_json: JsonOption = False) -> None:
-    """What is on this machine: GPU, driver, compilers, database, and what will run where. Changes nothing."""
+def doctor(
+    kernel: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[KERNEL]",
+            help="A kernel's folder or name. Default: look at this machine.",
+            autocompletion=complete_kernel,
+        ),
+    ] = None,
+    db: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What is on this machine: GPU, driver, compilers, database, and what will run where. Changes nothing.
+
+    With a KERNEL, what is wrong with its folder; exit code 1 where something is.
+    """
     from dataclasses import asdict
 
-    from tunebench.studies.doctor import examine
-    from tunebench.studies.terminal import print_table
+    from tunebench.studies.doctor import examine, examine_kernel
+    from tunebench.studies.terminal import print_beside
 
-    findings = examine(db)
+    diagnoses = []
+    for diagnosis in examine(db) if kernel is None else examine_kernel(kernel):
+        diagnoses.append(diagnosis)
+        if not as_json:
+            texts = [text for text in (diagnosis.detail, diagnosis.remedy) if text]
+            print_beside(f"{'yes' if diagnosis.works else 'NO':3}  {diagnosis.subject}", texts, indent=36)
     if as_json:
-        print_json([asdict(finding) for finding in findings])
-        return
-    rows = [
-        ("yes" if finding.works else "no", finding.subject, "\n".join(filter(None, (finding.detail, finding.remedy))))
-        for finding in findings
-    ]
-    print_table(("works", "what", "detail"), rows)
+        print_json([asdict(diagnosis) for diagnosis in diagnoses])
+    if kernel is not None and not all(diagnosis.works for diagnosis in diagnoses):
+        raise typer.Exit(1)
