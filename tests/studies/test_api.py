@@ -114,7 +114,7 @@ def test_the_document_runs_from_a_plain_script(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(script)],
         cwd=tmp_path,
-        env={**os.environ, "TUNEBENCH_DB": str(tmp_path / "results.db")},
+        env={**os.environ, "TUNEBENCH_DB": str(tmp_path / "tunebench.db")},
         capture_output=True,
         text=True,
         encoding="utf-8",
@@ -122,4 +122,4 @@ def test_the_document_runs_from_a_plain_script(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("begins") == 1
-    assert (tmp_path / "results.db").exists()
+    assert (tmp_path / "tunebench.db").exists()
