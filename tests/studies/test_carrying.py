@@ -12,7 +12,7 @@ import pytest
 from command_line import CommandLine
 from rich.console import Console
 from sample_kernel import WriteKernel
-from sample_results import correct
+from sample_results import ENVIRONMENT, correct
 
 from tunebench.db.connection.database import open_database
 from tunebench.db.entries.study_log import StudyLog
@@ -118,7 +118,7 @@ def test_a_study_that_may_stop_early_says_so_and_stays_stopped(write_kernel: Wri
     assert first.outcome.ending is Ending.BUDGET
     # Beside the default everything takes a second: there is nothing left to gain.
     with open_database(file) as database:
-        log = StudyLog(database, first.study, 1)
+        log = StudyLog(database, first.study, ENVIRONMENT, 1)
         for number in range(1, 80):
             blocks, variety = (2, 1, 4)[number % 3], number // 3
             tried = Configuration({"block_size": 64, "blocks": blocks, "variety": variety})
