@@ -58,10 +58,10 @@ class StudyDisplay:
             highlight=False,
             soft_wrap=True,
         )
-        if announcement.carried and not announcement.done:
-            origins = dict.fromkeys(one.origin.partition(", ")[2] for one in announcement.carried)
+        if announcement.warm_starts and not announcement.done:
+            origins = dict.fromkeys(one.origin.partition(", ")[2] for one in announcement.warm_starts)
             self._console.print(
-                f"  carried over: {len(announcement.carried)} first trials, from {'; '.join(origins)} "
+                f"  warm start: {len(announcement.warm_starts)} first trials, from {'; '.join(origins)} "
                 "(--fresh begins without)",
                 highlight=False,
                 soft_wrap=True,

@@ -68,9 +68,9 @@ def _print_notes(report: StudyReport) -> None:
         lines.append(f"given up early: {outcome.counts[TrialStatus.PRUNED]}, hopelessly slower than the best")
     if outcome.sanitizer and report.device.kind is DeviceKind.CUDA:
         lines.append(f"compute-sanitizer on the finalists: {outcome.sanitizer}")
-    if report.carried:
-        lines.append(f"carried over from earlier studies: {len(report.carried)}")
-        lines += [f"  {one.origin}: {one.configuration}" for one in report.carried]
+    if report.warm_starts:
+        lines.append(f"warm-start configurations from earlier studies: {len(report.warm_starts)}")
+        lines += [f"  {one.origin}: {one.configuration}" for one in report.warm_starts]
     if outcome.ending is Ending.SETTLED:
         lines.append(
             f"stopped early after {outcome.trials} trials: another one is expected to gain less than timing can tell"
@@ -105,7 +105,7 @@ def report_values(report: StudyReport) -> dict[str, object]:
         "refusals": dict(outcome.refusals),
         "ending": outcome.ending.value,
         "proven": outcome.proven,
-        "carried": [{"configuration": dict(one.configuration), "origin": one.origin} for one in report.carried],
+        "warm_starts": [{"configuration": dict(one.configuration), "origin": one.origin} for one in report.warm_starts],
         "seconds": outcome.seconds,
         "best": dict(comparison.best) if comparison else None,
         "medians_ms": dict(comparison.medians_ms) if comparison else None,

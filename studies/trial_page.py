@@ -57,7 +57,7 @@ def detail_values(details: TrialDetails, *, source: CurrentSource | None = None)
         "verdict": asdict(verdict) if verdict else None,
         "measurement": asdict(measurement) if measurement else None,
         "seconds": dict(details.seconds),
-        "carried_from": details.carried_from,
+        "warm_start_from": details.warm_start_from,
         "comparisons": [_comparison_values(one) for one in details.comparisons],
     }
     if source is not None:
@@ -123,7 +123,7 @@ def _facts(details: TrialDetails) -> list[tuple[str, str]]:
     facts = [
         ("status", row.status.value),
         ("message", row.message),
-        ("carried over from", details.carried_from or ""),
+        ("warm start from", details.warm_start_from or ""),
         ("recorded", row.recorded_at.isoformat(timespec="seconds")),
         ("seconds", ", ".join(f"{phase} {seconds:.3g}" for phase, seconds in details.seconds.items())),
         ("sampler", f"{row.sampler}, seed {row.seed}"),

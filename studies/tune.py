@@ -28,7 +28,7 @@ from tunebench.tuner.problem import Problem
 from tunebench.tuner.reference import Reference
 from tunebench.tuner.search.sampler import PoolSampler
 from tunebench.tuner.search.strategies import find_sampler
-from tunebench.tuner.search.warm_start import Carried, carry_over
+from tunebench.tuner.search.warm_start import WarmStart, choose_warm_starts
 from tunebench.tuner.space import SearchSpace
 from tunebench.tuner.study.evaluate import LocalEvaluator, Subject
 from tunebench.tuner.study.history import StudyDescription
@@ -42,7 +42,7 @@ class StudyReport:
 
     Attributes:
         study: its number in the database.
-        carried: what it began with from earlier studies.
+        warm_starts: what it began with from earlier studies.
     """
 
     kernel: str
@@ -50,7 +50,7 @@ class StudyReport:
     device: Device
     study: int
     outcome: Outcome
-    carried: tuple[Carried, ...] = ()
+    warm_starts: tuple[WarmStart, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Announcement:
     """A study that is about to run, for whoever shows progress.
 
     Attributes:
-        carried: what it began with from earlier studies.
+        warm_starts: what it began with from earlier studies.
         done: trials of earlier runs.
     """
 
@@ -66,7 +66,7 @@ class Announcement:
     problem: Problem
     device: Device
     space_size: int
-    carried: tuple[Carried, ...] = ()
+    warm_starts: tuple[WarmStart, ...] = ()
     done: int = 0
 
 
@@ -177,24 +177,25 @@ def _tune_mode(resolved: Resolved, mode: Mode, database: Database, announce: Rep
             seed=request.seed,
         )
         sampler = find_sampler(request.sampler)(space, request.seed)
-        carried = _carried(resolved, description, sampler, database)
+        warm_starts = _warm_starts(resolved, description, sampler, database)
         environment = current_environment(device, compiler.version(), kernel.folder)
-        log = open_study(database, description, environment, carried)
+        log = open_study(database, description, environment, warm_starts)
         if (begun := begun_study(database, description)) is not None:
-            carried = begun.carried  # another process may have begun it in the meantime
-        run = StudyRun(kernel, evaluator, space, compiler, sampler, log, carried=carried)
-        progress = announce(Announcement(kernel.name, evaluator.problem, device, len(space), carried, len(log.past())))
+            warm_starts = begun.warm_starts  # another process may have begun it in the meantime
+        run = StudyRun(kernel, evaluator, space, compiler, sampler, log, warm_starts=warm_starts)
+        done = len(log.past())
+        progress = announce(Announcement(kernel.name, evaluator.problem, device, len(space), warm_starts, done))
         outcome = run.run(Budget(request.trials, request.seconds, stop_early=request.stop_early), progress)
     finally:
         evaluator.close()
     if outcome.trials:
         publish(database, log.study_id, {tunable.name: tunable.values for tunable in resolved.space.tunables})
-    return StudyReport(kernel.name, evaluator.problem, device, log.study_id, outcome, carried)
+    return StudyReport(kernel.name, evaluator.problem, device, log.study_id, outcome, warm_starts)
 
 
-def _carried(
+def _warm_starts(
     resolved: Resolved, description: StudyDescription, sampler: PoolSampler, database: Database
-) -> tuple[Carried, ...]:
+) -> tuple[WarmStart, ...]:
     """The configurations that a study begins with; those on record where it began, so that a resumed one is alike.
 
     Raises:
@@ -203,17 +204,17 @@ def _carried(
     request = resolved.request
     begun = begun_study(database, description)
     if begun is not None:
-        if request.fresh and begun.carried:
+        if request.fresh and begun.warm_starts:
             raise UserError(
-                f"study {begun.study} has begun with {len(begun.carried)} configurations from earlier ones: leave out "
-                "--fresh to go on with it, or begin another one with --seed"
+                f"study {begun.study} has begun with {len(begun.warm_starts)} configurations from earlier ones: "
+                "leave out --fresh to go on with it, or begin another one with --seed"
             )
-        return begun.carried
+        return begun.warm_starts
     if request.fresh or not sampler.learns:
         return ()
     shipped = shipped_studies(resolved.kernel, description.problem, description.device)
     earlier = [*earlier_studies(database, description), *shipped]
-    return tuple(carry_over(sampler.space, sorted(earlier, key=lambda study: study.distance)))
+    return tuple(choose_warm_starts(sampler.space, sorted(earlier, key=lambda study: study.distance)))
 
 
 def _modes(kernel: Kernel, request: StudyRequest) -> Sequence[Mode]:

@@ -164,7 +164,7 @@ class ProblemFacts(_Part):
 
 
 @dataclass(frozen=True)
-class CarriedFacts(_Part):
+class WarmStartFacts(_Part):
     """A configuration that a study began with because of an earlier result, and where that is from, in words."""
 
     configuration: Annotated[dict[Name, TunableValue], Field(max_length=_MOST_PARTS)]
@@ -173,7 +173,7 @@ class CarriedFacts(_Part):
 
 @dataclass(frozen=True)
 class StudyFacts(_Part):
-    """What makes a study, `begun_at` and `carried` apart: all of it is its identity."""
+    """What makes a study, `begun_at` and `warm_starts` apart: all of it is its identity."""
 
     origin: Origin
     kernel: Annotated[Name, Field(min_length=1)]
@@ -185,7 +185,7 @@ class StudyFacts(_Part):
     sampler: Name
     seed: Whole
     begun_at: Moment
-    carried: Annotated[tuple[CarriedFacts, ...], Field(max_length=_MOST_PARTS)] | None = field(default=None)
+    warm_starts: Annotated[tuple[WarmStartFacts, ...], Field(max_length=_MOST_PARTS)] | None = field(default=None)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from typing import Any
 
 from tunebench.db.entries.entry import (
     BuildFacts,
-    CarriedFacts,
     ComparisonFacts,
     ContenderFacts,
     DeviceFacts,
@@ -23,6 +22,7 @@ from tunebench.db.entries.entry import (
     StudyFacts,
     TrialFacts,
     VerdictFacts,
+    WarmStartFacts,
 )
 from tunebench.tuner.build import Build
 from tunebench.tuner.device import Device
@@ -40,7 +40,7 @@ from tunebench.tuner.result import (
     TrialResult,
     Verdict,
 )
-from tunebench.tuner.search.warm_start import Carried
+from tunebench.tuner.search.warm_start import WarmStart
 from tunebench.tuner.space import Configuration
 from tunebench.tuner.study.history import StudyDescription
 from tunebench.tuner.timing.statistics import control_ratio
@@ -50,7 +50,7 @@ _CONDITIONS = tuple(one.name for one in fields(Conditions))
 
 
 def study_facts(
-    description: StudyDescription, origin: Origin, begun_at: datetime, carried: Sequence[Carried]
+    description: StudyDescription, origin: Origin, begun_at: datetime, warm_starts: Sequence[WarmStart]
 ) -> StudyFacts:
     """A study that begins now in the database of that origin."""
     return StudyFacts(
@@ -64,7 +64,7 @@ def study_facts(
         sampler=description.sampler,
         seed=description.seed,
         begun_at=begun_at,
-        carried=tuple(CarriedFacts(dict(one.configuration), one.origin) for one in carried),
+        warm_starts=tuple(WarmStartFacts(dict(one.configuration), one.origin) for one in warm_starts),
     )
 
 

@@ -15,25 +15,25 @@ from tunebench.db.entries.writer import PlacedTrial, Writer
 from tunebench.db.schema.tables import ConfigurationTable, LateRefusalTable, MeasurementTable, StudyTable, TrialTable
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.result import Comparison, Stage, TrialResult
-from tunebench.tuner.search.warm_start import Carried
+from tunebench.tuner.search.warm_start import WarmStart
 from tunebench.tuner.study.history import PastTrial, StudyDescription
 
 
 def open_study(
-    database: Database, description: StudyDescription, environment: Environment, carried: Sequence[Carried] = ()
+    database: Database, description: StudyDescription, environment: Environment, warm_starts: Sequence[WarmStart] = ()
 ) -> StudyLog:
     """The log of the study of that description: a new one, or the one of an earlier run.
 
     Args:
         environment: in force now; it goes with the trials that are recorded through this log.
-        carried: what a new study begins with from earlier ones.
+        warm_starts: what a new study begins with from earlier ones.
 
     Raises:
         DatabaseError: the database cannot be written.
     """
     with database.writing() as connection:
         writer = Writer(connection)
-        study_id = writer.study(study_facts(description, own_origin(connection), datetime.now(UTC), carried))
+        study_id = writer.study(study_facts(description, own_origin(connection), datetime.now(UTC), warm_starts))
         return StudyLog(database, study_id, environment, writer.environment(environment))
 
 

@@ -302,8 +302,8 @@ def _insert_unless_there(dialect: str, table: type[Base], *returning: str) -> In
 
 
 def _beginning(study: StudyFacts) -> Values:
-    carried = None if study.carried is None else [dict(vars(one)) for one in study.carried]
-    return {"begun_at": study.begun_at, "carried": carried}
+    warm_starts = None if study.warm_starts is None else [dict(vars(one)) for one in study.warm_starts]
+    return {"begun_at": study.begun_at, "warm_starts": warm_starts}
 
 
 def _build_identity(build: BuildFacts) -> _Identity:

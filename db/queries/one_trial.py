@@ -45,7 +45,7 @@ class TrialDetails:
             measurement and the comparisons are those that were made before it.
         seconds: what each phase took, by its name.
         comparisons: the newest first.
-        carried_from: where the study had this configuration from when it began; None where the search proposed it.
+        warm_start_from: where the study had this configuration from when it began; None where the search proposed it.
     """
 
     row: TrialRow
@@ -58,7 +58,7 @@ class TrialDetails:
     measurement: Measurement | None
     seconds: Mapping[str, float]
     comparisons: tuple[WonComparison, ...]
-    carried_from: str | None = None
+    warm_start_from: str | None = None
 
 
 def trial_details(database: Database, trial_id: int) -> TrialDetails:
@@ -92,8 +92,8 @@ def trial_details(database: Database, trial_id: int) -> TrialDetails:
                     WonComparison(one.concluded_at, one.environment, comparison_of(one, row.configuration))
                     for one in reversed(trial.comparisons)
                 ),
-                carried_from=next(
-                    (one.origin for one in study.carried or () if one.configuration == trial.configuration), None
+                warm_start_from=next(
+                    (one.origin for one in study.warm_starts or () if one.configuration == trial.configuration), None
                 ),
             )
         except (TypeError, ValueError) as error:

@@ -20,7 +20,7 @@ from tunebench.db.schema.tables import (
     digest_of,
 )
 from tunebench.db.schema.views import CORRECT
-from tunebench.tuner.search.warm_start import WORTH_KNOWING, Carried, EarlierStudy, EarlierTrial, distance
+from tunebench.tuner.search.warm_start import WORTH_KNOWING, EarlierStudy, EarlierTrial, WarmStart, distance
 from tunebench.tuner.space import Configuration
 from tunebench.tuner.study.history import StudyDescription
 
@@ -33,11 +33,11 @@ class BegunStudy:
 
     Attributes:
         study: its number.
-        carried: what it began with from earlier ones; empty where it began before that was recorded.
+        warm_starts: what it began with from earlier ones; empty where it began before that was recorded.
     """
 
     study: int
-    carried: tuple[Carried, ...]
+    warm_starts: tuple[WarmStart, ...]
 
 
 def begun_study(database: Database, description: StudyDescription) -> BegunStudy | None:
@@ -59,8 +59,8 @@ def begun_study(database: Database, description: StudyDescription) -> BegunStudy
         found = reader.connection.scalar(query)
         if found is None:
             return None
-        carried = reader.study(found).carried or ()
-        return BegunStudy(found, tuple(Carried(Configuration(one.configuration), one.origin) for one in carried))
+        warm_starts = reader.study(found).warm_starts or ()
+        return BegunStudy(found, tuple(WarmStart(Configuration(one.configuration), one.origin) for one in warm_starts))
 
 
 def earlier_studies(database: Database, description: StudyDescription) -> list[EarlierStudy]:

@@ -197,8 +197,8 @@ class StudyTable(Base):
     """A study, identified by everything in its description and by the database it began in.
 
     Attributes:
-        carried: JSON array of the configurations that it began with because of earlier results, each with its origin in
-            words; empty where it began without, NULL where that was not recorded yet.
+        warm_starts: JSON array of the configurations that it began with because of earlier results, each with its
+            origin in words; empty where it began without, NULL where that was not recorded yet.
     """
 
     __tablename__ = "tunebench_studies"
@@ -234,7 +234,7 @@ class StudyTable(Base):
     sampler: Mapped[str]
     seed: Mapped[int]
     begun_at: Mapped[datetime]
-    carried: Mapped[JsonValue] = mapped_column(Json, nullable=True)
+    warm_starts: Mapped[JsonValue] = mapped_column(Json, nullable=True)
 
 
 class BuildTable(Base):

@@ -46,7 +46,7 @@ def replay(
         typer.Option(
             "--from",
             metavar="FILE",
-            help="The kernel elsewhere, searched first: what was met is carried over. The space itself is left out.",
+            help="The kernel elsewhere, searched first: what was met is the warm start. The space itself is left out.",
         ),
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Write the convergence curves to this HTML file.")] = None,

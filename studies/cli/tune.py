@@ -59,7 +59,7 @@ def tune(
         bool | None, typer.Option("--compile", help="Compare with torch.compile's max-autotune too. Default: not.")
     ] = None,
     fresh: Annotated[
-        bool | None, typer.Option("--fresh", help="Carry nothing over from earlier studies of the kernel. Default: do.")
+        bool | None, typer.Option("--fresh", help="Begin without warm-start configurations. Default: with them.")
     ] = None,
     stop_early: Annotated[
         bool | None,

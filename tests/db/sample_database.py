@@ -14,7 +14,7 @@ from tunebench.db.entries.study_log import open_study
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import CacheRegime, Stage, TrialStatus
-from tunebench.tuner.search.warm_start import Carried
+from tunebench.tuner.search.warm_start import WarmStart
 
 ODD_TEXT = "'; DROP TABLE tunebench_trials; -- ,\"\n\r\t\\u0000 <b>µ</b> \U0001f600"
 
@@ -38,7 +38,8 @@ def fill(database: Database, seed: int = 0, other_environment: Environment = ON_
     Args:
         refused: one of the trials is refused late.
     """
-    log = open_study(database, replace(STUDY, seed=seed), ENVIRONMENT, carried=[Carried(configuration(3), ODD_TEXT)])
+    begun = [WarmStart(configuration(3), ODD_TEXT)]
+    log = open_study(database, replace(STUDY, seed=seed), ENVIRONMENT, warm_starts=begun)
     for number, status in enumerate(TrialStatus):
         log.record(result(number, status))
     log.conclude(comparison(0))

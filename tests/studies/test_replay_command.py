@@ -94,10 +94,10 @@ def test_other_files_are_searched_first(run: CommandLine, space: Path, tmp_path:
     other = tmp_path / "other.json"
     other.write_text(space.read_text(encoding="utf-8"), encoding="utf-8")
     fresh = run("replay", space, "--budget", 11, "--seeds", 3, "--json").json[0]
-    carried = run("replay", space, "--from", other, "--budget", 11, "--seeds", 3, "--json").json[0]
-    assert carried["strategy"] == "gp after other"
-    assert all(search["best_ms"][0] == 1.0 for search in carried["runs"]), "the best of the other one is tried first"
-    assert carried["score"] > fresh["score"]
+    warm = run("replay", space, "--from", other, "--budget", 11, "--seeds", 3, "--json").json[0]
+    assert warm["strategy"] == "gp after other"
+    assert all(search["best_ms"][0] == 1.0 for search in warm["runs"]), "the best of the other one is tried first"
+    assert warm["score"] > fresh["score"]
     # A space is not known from itself.
     itself = run("replay", space, "--from", space, "--budget", 11, "--seeds", 3, "--json").json[0]
     assert itself["runs"][0]["best_ms"] == fresh["runs"][0]["best_ms"]
@@ -155,8 +155,8 @@ def test_our_own_databases_and_their_exports_are_replayed(run: CommandLine, tmp_
     assert spaces(lines, "--kernel", "two") == spaces(database, "--kernel", "two") == [(reports[2]["space"], 8)]
     assert spaces(database, "--study", 2) == [(reports[0]["space"], 5)]
     # Each size is searched with what the other one has told; the other kernel has nothing to tell.
-    carried = run("replay", database, "--from", database, *options[2:]).json
-    assert [report["strategy"].count("after") for report in carried] == [1, 1, 0]
+    warm = run("replay", database, "--from", database, *options[2:]).json
+    assert [report["strategy"].count("after") for report in warm] == [1, 1, 0]
 
 
 def test_databases_that_are_not_there_or_empty_get_one_line(run: CommandLine, space: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from optuna.trial import TrialState
 from tunebench.tuner.search.recorded import RecordedSpace, RecordedSpaceError
 from tunebench.tuner.search.sampler import PoolSampler
 from tunebench.tuner.search.strategies import make_sampler
-from tunebench.tuner.search.warm_start import EarlierStudy, EarlierTrial, carry_over
+from tunebench.tuner.search.warm_start import EarlierStudy, EarlierTrial, choose_warm_starts
 from tunebench.tuner.space import ValidSpace
 
 __all__ = [
@@ -162,7 +162,7 @@ def replay(
         budget: evaluations per search.
         batch: how many configurations are asked for before the first of them is told, as with several workers.
         earlier: the same kernel elsewhere, such as on other devices: each is searched first, with the same strategy,
-            budget and seed, and what those searches met is carried over.
+            budget and seed, and what those searches met is the warm start.
         stop_early: note where a study that may stop early would have; the search goes on to its budget.
 
     Raises:
@@ -170,8 +170,8 @@ def replay(
     """
     budget = min(budget, len(recorded.space))
     random_ms = expected_random_best(recorded.times_ms, budget)
-    plan = _Plan(strategy, budget, batch, stop_early)
-    runs = tuple(_replay(recorded, plan, seed, earlier, random_ms) for seed in seeds)
+    settings = _SearchSettings(strategy, budget, batch, stop_early)
+    runs = tuple(_replay(recorded, settings, seed, earlier, random_ms) for seed in seeds)
     name = strategy if isinstance(strategy, str) else getattr(strategy, "__name__", str(strategy))
     if earlier:
         name += " after " + " and ".join(one.name for one in earlier)
@@ -182,7 +182,7 @@ def replay(
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _SearchSettings:
     """How to search; see `replay`."""
 
     strategy: Strategy
@@ -192,10 +192,10 @@ class _Plan:
 
 
 def _replay(
-    recorded: RecordedSpace, plan: _Plan, seed: int, earlier: Sequence[RecordedSpace], random_ms: Floats
+    recorded: RecordedSpace, settings: _SearchSettings, seed: int, earlier: Sequence[RecordedSpace], random_ms: Floats
 ) -> ReplayRun:
-    known = [_earlier_study(one, plan, seed) for one in earlier]
-    search = _search(recorded, plan, seed, known)
+    known = [_earlier_study(one, settings, seed) for one in earlier]
+    search = _search(recorded, settings, seed, known)
     # Before the first success the worst time counts.
     times_ms = recorded.times_ms[search.numbers]
     best_ms = np.fmin.accumulate(np.concatenate([[recorded.worst_ms], times_ms]))[1:]
@@ -213,17 +213,17 @@ class _Search:
     settled_after: int | None
 
 
-def _search(recorded: RecordedSpace, plan: _Plan, seed: int, earlier: Sequence[EarlierStudy]) -> _Search:
-    space, strategy = recorded.space, plan.strategy
+def _search(recorded: RecordedSpace, settings: _SearchSettings, seed: int, earlier: Sequence[EarlierStudy]) -> _Search:
+    space, strategy = recorded.space, settings.strategy
     numbers: list[int] = []
     settled_after: int | None = None
     started = time.perf_counter()
     sampler = make_sampler(strategy, space, seed) if isinstance(strategy, str) else strategy(space, seed)
     study = _quiet_study(sampler)
     if sampler.learns:
-        sampler.first(study, [space.require(carried.configuration) for carried in carry_over(space, earlier)])
-    while len(numbers) < plan.budget:
-        pending = [sampler.ask(study) for _ in range(min(plan.batch, plan.budget - len(numbers)))]
+        sampler.first(study, [space.require(one.configuration) for one in choose_warm_starts(space, earlier)])
+    while len(numbers) < settings.budget:
+        pending = [sampler.ask(study) for _ in range(min(settings.batch, settings.budget - len(numbers)))]
         for trial, number in pending:
             numbers.append(number)
             time_ms = float(recorded.times_ms[number])
@@ -232,15 +232,15 @@ def _search(recorded: RecordedSpace, plan: _Plan, seed: int, earlier: Sequence[E
                 study.tell(trial, state=TrialState.PRUNED)
             else:
                 study.tell(trial, time_ms)
-        if plan.stop_early and settled_after is None and sampler.settled(study):
+        if settings.stop_early and settled_after is None and sampler.settled(study):
             settled_after = len(numbers)
     return _Search(numbers, time.perf_counter() - started, settled_after)
 
 
-def _earlier_study(recorded: RecordedSpace, plan: _Plan, seed: int) -> EarlierStudy:
+def _earlier_study(recorded: RecordedSpace, settings: _SearchSettings, seed: int) -> EarlierStudy:
     """What a search of another space would have left behind."""
-    budget = min(plan.budget, len(recorded.space))
-    numbers = _search(recorded, _Plan(plan.strategy, budget), seed, ()).numbers
+    budget = min(settings.budget, len(recorded.space))
+    numbers = _search(recorded, _SearchSettings(settings.strategy, budget), seed, ()).numbers
     times_ms = recorded.times_ms[numbers].tolist()
     trials = [
         EarlierTrial(f"evaluation {at}", recorded.space[number], time_ms)

@@ -1,4 +1,4 @@
-"""Knowledge carried over: what earlier studies of a kernel say about a new one.
+"""The warm start: what earlier studies of a kernel say about a new one.
 
 Earlier are studies of other problems, on other devices, or of another version of the kernel's source. They give a new
 study its first trials, several of them, since the best of one device can be far off on another. Times are only ever
@@ -14,25 +14,25 @@ from dataclasses import dataclass
 from tunebench.tuner.problem import Problem, size_distance
 from tunebench.tuner.space import Configuration, ValidSpace, Value
 
-MOST_CARRIED = 8
+MOST_WARM_STARTS = 8
 """First trials that come from earlier studies."""
 
 _GOOD = 1.5
-"""A configuration is worth carrying over if its time was within so many times its study's best."""
+"""A configuration is worth beginning with if its time was within so many times its study's best."""
 
 _APART = 3
-"""Tunables that two carried configurations differ in, as long as there are such."""
+"""Tunables that two warm-start configurations differ in, as long as there are such."""
 
 _MAPPED = 1 << 14
 """In spaces of up to this size an invalid configuration is mapped to the nearest valid one."""
 
 
-WORTH_KNOWING = 4 * MOST_CARRIED
+WORTH_KNOWING = 4 * MOST_WARM_STARTS
 """The fastest trials of an earlier study that are looked at: some are alike, or not valid here."""
 
 
 @dataclass(frozen=True)
-class Carried:
+class WarmStart:
     """A configuration that a study begins with because of what it did in another one.
 
     Attributes:
@@ -87,14 +87,16 @@ def distance(
     )
 
 
-def carry_over(space: ValidSpace, studies: Sequence[EarlierStudy], most: int = MOST_CARRIED) -> list[Carried]:
+def choose_warm_starts(
+    space: ValidSpace, studies: Sequence[EarlierStudy], most: int = MOST_WARM_STARTS
+) -> list[WarmStart]:
     """The configurations that a new study begins with: good in the studies that they come from, and diverse.
 
     The studies share the places in proportion to 1/(1 + distance) (d'Hondt's method). Each place goes to the fastest
     configuration of its study that differs from those chosen in three tunables, or else in two, or in one. One that is
     not valid here stands for the nearest valid one, and is dropped where that differs from it in more than two.
     """
-    chosen: dict[int, Carried] = {}
+    chosen: dict[int, WarmStart] = {}
     open_to = {number: _good(study) for number, study in enumerate(studies)}
     places = dict.fromkeys(open_to, 0)
     while len(chosen) < most and open_to:
@@ -106,7 +108,7 @@ def carry_over(space: ValidSpace, studies: Sequence[EarlierStudy], most: int = M
         number, trial = found
         open_to[turn].remove(trial)
         places[turn] += 1
-        chosen[number] = Carried(space[number], f"{trial.name}, {studies[turn].description}")
+        chosen[number] = WarmStart(space[number], f"{trial.name}, {studies[turn].description}")
     return list(chosen.values())
 
 

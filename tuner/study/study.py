@@ -27,7 +27,7 @@ from tunebench.tuner.gate.battery import proven
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.result import Comparison, Stage, TrialResult, TrialStatus
 from tunebench.tuner.search.sampler import PoolSampler, SpaceExhausted
-from tunebench.tuner.search.warm_start import Carried
+from tunebench.tuner.search.warm_start import WarmStart
 from tunebench.tuner.space import Configuration, ValidSpace
 from tunebench.tuner.study.evaluate import Evaluator, Finalist
 from tunebench.tuner.study.history import PastTrial, TrialLog
@@ -145,7 +145,7 @@ class StudyRun:
     """One run of a study: a kernel's valid space, tried by an evaluator.
 
     Args:
-        carried: what to try after the default, before the strategy's own proposals.
+        warm_starts: what to try after the default, before the strategy's own proposals.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class StudyRun:
         sampler: PoolSampler,
         log: TrialLog,
         cache: BuildCache | None = None,
-        carried: Sequence[Carried] = (),
+        warm_starts: Sequence[WarmStart] = (),
     ) -> None:
         workers = min(_MAX_COMPILE_WORKERS, len(os.sched_getaffinity(0)))
         self._kernel = kernel
@@ -165,7 +165,7 @@ class StudyRun:
         self._space = space
         self._sampler = sampler
         self._log = log
-        self._carried = carried
+        self._warm_starts = warm_starts
         self._queue = BuildQueue(compiler, cache or BuildCache(), workers)
         self._ahead = workers
         self._past: list[PastTrial] = []
@@ -188,8 +188,8 @@ class StudyRun:
         self._started = time.monotonic()
         already = len(self._past)
         comparison = None
-        carried = [self._space.find(one.configuration) for one in self._carried]
-        self._sampler.first(self._study, [self._space.default, *(number for number in carried if number is not None)])
+        known = [self._space.find(one.configuration) for one in self._warm_starts]
+        self._sampler.first(self._study, [self._space.default, *(number for number in known if number is not None)])
         try:
             report(self._progress(already, budget, None))
             ending = self._search(budget, already, report)

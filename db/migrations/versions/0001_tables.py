@@ -229,7 +229,7 @@ def upgrade() -> None:
         sa.Column("sampler", _WORDS, nullable=False),
         sa.Column("seed", _WHOLE, nullable=False),
         sa.Column("begun_at", _MOMENT, nullable=False),
-        sa.Column("carried", _JSON, nullable=True),
+        sa.Column("warm_starts", _JSON, nullable=True),
         sa.CheckConstraint("compiler IN ('nvrtc', 'cpu', 'inline')", name=op.f("ck_tunebench_studies_compiler")),
         sa.CheckConstraint("kernel <> ''", name=op.f("ck_tunebench_studies_kernel_named")),
         sa.ForeignKeyConstraint(["device_id"], ["tunebench_devices.id"], name="fk_tunebench_studies_device_id"),

@@ -142,7 +142,7 @@ COLUMNS = {
     "tunebench_problems": ("key", "dtype", "axes", "options"),
     "tunebench_devices": ("name", "architecture", "uuid", "kind", "memory_bytes"),
     "tunebench_environments": ("torch", "driver", "host", "compiler"),
-    "tunebench_studies": ("kernel", "source_digest", "compiler", "sampler", "seed", "begun_at", "carried"),
+    "tunebench_studies": ("kernel", "source_digest", "compiler", "sampler", "seed", "begun_at", "warm_starts"),
     "tunebench_trials": (
         "status",
         "message",

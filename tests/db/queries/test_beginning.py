@@ -19,10 +19,10 @@ from tunebench.tuner.device import DeviceKind
 from tunebench.tuner.errors import DatabaseError
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import TrialStatus
-from tunebench.tuner.search.warm_start import Carried
+from tunebench.tuner.search.warm_start import WarmStart
 from tunebench.tuner.study.history import StudyDescription
 
-CARRIED = (Carried(configuration(1), "trial 7, elsewhere"), Carried(configuration(2), "shipped, elsewhere"))
+WARM_STARTS = (WarmStart(configuration(1), "trial 7, elsewhere"), WarmStart(configuration(2), "shipped, elsewhere"))
 
 
 def record(database: Database, description: StudyDescription, *times_ms: float) -> None:
@@ -74,19 +74,19 @@ def test_only_the_fastest_that_were_right_are_looked_at(database: Database) -> N
 
 
 def test_a_study_goes_on_as_it_began(database: Database) -> None:
-    log = open_study(database, STUDY, ENVIRONMENT, CARRIED)
+    log = open_study(database, STUDY, ENVIRONMENT, WARM_STARTS)
     log.record(correct(1, 1.5))
     log.record(correct(5, 1.2))
-    assert begun_study(database, STUDY) == BegunStudy(log.study_id, CARRIED)
+    assert begun_study(database, STUDY) == BegunStudy(log.study_id, WARM_STARTS)
     # What it began with is what it was created with, whatever it is opened with later.
     assert open_study(database, STUDY, ENVIRONMENT, ()).study_id == log.study_id
-    assert begun_study(database, STUDY) == BegunStudy(log.study_id, CARRIED)
-    carried, own = (trial_details(database, number) for number in (1, 2))
-    assert carried.carried_from == "trial 7, elsewhere"
-    assert own.carried_from is None
+    assert begun_study(database, STUDY) == BegunStudy(log.study_id, WARM_STARTS)
+    warm, own = (trial_details(database, number) for number in (1, 2))
+    assert warm.warm_start_from == "trial 7, elsewhere"
+    assert own.warm_start_from is None
 
 
-def test_a_study_that_began_without_has_nothing_carried(database: Database) -> None:
+def test_a_study_that_began_without_has_no_warm_starts(database: Database) -> None:
     log = open_study(database, STUDY, ENVIRONMENT)
     assert begun_study(database, STUDY) == BegunStudy(log.study_id, ())
 
@@ -102,16 +102,18 @@ def test_what_is_no_list_of_configurations_is_refused(database: Database, value:
     open_study(database, STUDY, ENVIRONMENT)
     with database.writing() as connection:
         # Another row, since rows are not changed.
-        columns = [column for column in StudyTable.__table__.columns if column.name not in ("id", "sampler", "carried")]
+        columns = [
+            column for column in StudyTable.__table__.columns if column.name not in ("id", "sampler", "warm_starts")
+        ]
         names = ", ".join(column.name for column in columns)
         connection.execute(
             text(
-                f"INSERT INTO tunebench_studies ({names}, sampler, carried) "
-                f"SELECT {names}, 'hostile', :carried FROM tunebench_studies"
-            ).bindparams(bindparam("carried", type_=Json())),
-            {"carried": value},
+                f"INSERT INTO tunebench_studies ({names}, sampler, warm_starts) "
+                f"SELECT {names}, 'hostile', :warm_starts FROM tunebench_studies"
+            ).bindparams(bindparam("warm_starts", type_=Json())),
+            {"warm_starts": value},
         )
-    with pytest.raises(DatabaseError, match="holds what tunebench does not write: carried"):
+    with pytest.raises(DatabaseError, match="holds what tunebench does not write: warm_starts"):
         begun_study(database, replace(STUDY, sampler="hostile"))
 
 

@@ -14,7 +14,7 @@ from tunebench.tuner.search.replay import replay
 from tunebench.tuner.search.warm_start import (
     EarlierStudy,
     EarlierTrial,
-    carry_over,
+    choose_warm_starts,
     distance,
     number_of,
 )
@@ -65,24 +65,24 @@ def test_distance_counts_sizes_by_factors_of_four_and_everything_else_by_one() -
 def test_the_first_trials_are_good_where_they_come_from_and_unlike_each_other(space: ValidSpace) -> None:
     times_ms = valley(space)
     numbers = np.random.default_rng(0).permutation(len(space))[:200].tolist()
-    carried = carry_over(space, [study(space, times_ms, numbers)])
-    chosen = [space.require(one.configuration) for one in carried]
+    warm_starts = choose_warm_starts(space, [study(space, times_ms, numbers)])
+    chosen = [space.require(one.configuration) for one in warm_starts]
     best = np.nanmin(times_ms[numbers])
     assert chosen[0] == min(numbers, key=lambda n: math.inf if math.isnan(times_ms[n]) else times_ms[n])
     assert (times_ms[chosen] <= 1.5 * best).all()
     assert len(set(chosen)) == len(chosen) > 1
     rows = space.indices[chosen[:3]]
     assert min((one != other).sum() for i, one in enumerate(rows) for other in rows[:i]) >= 2
-    assert carried[0].origin == f"trial {chosen[0]}, 1.0 away"
+    assert warm_starts[0].origin == f"trial {chosen[0]}, 1.0 away"
 
 
 def test_nearer_studies_give_more_and_no_study_is_left_out(space: ValidSpace) -> None:
     rng = np.random.default_rng(1)
     flat = 1.0 + 0.001 * rng.random(len(space))
     studies = [study(space, flat, rng.permutation(len(space))[:50].tolist(), away) for away in (0.0, 1.0, 3.0)]
-    origins = [one.origin.partition(", ")[2] for one in carry_over(space, studies)]
+    origins = [one.origin.partition(", ")[2] for one in choose_warm_starts(space, studies)]
     assert [origins.count(f"{away} away") for away in (0.0, 1.0, 3.0)] == [5, 2, 1]
-    assert carry_over(space, studies) == carry_over(space, studies)
+    assert choose_warm_starts(space, studies) == choose_warm_starts(space, studies)
 
 
 def test_what_is_not_valid_here_stands_for_its_neighbour_or_is_dropped(space: ValidSpace) -> None:
@@ -99,8 +99,8 @@ def test_what_is_not_valid_here_stands_for_its_neighbour_or_is_dropped(space: Va
 
 
 def test_without_earlier_studies_there_is_nothing(space: ValidSpace) -> None:
-    assert carry_over(space, []) == []
-    assert carry_over(space, [EarlierStudy("empty", 0.0, [])]) == []
+    assert choose_warm_starts(space, []) == []
+    assert choose_warm_starts(space, [EarlierStudy("empty", 0.0, [])]) == []
 
 
 def recorded(space: ValidSpace, shift: float) -> RecordedSpace:
@@ -110,10 +110,10 @@ def recorded(space: ValidSpace, shift: float) -> RecordedSpace:
 def test_a_search_that_begins_with_another_devices_results_is_faster(space: ValidSpace) -> None:
     here, there = recorded(space, 0.0), recorded(space, 0.7)
     fresh = replay(here, "gp", 30, range(4))
-    carried = replay(here, "gp", 30, range(4), earlier=[there])
-    assert carried.strategy == "gp after shift 0.7"
-    assert carried.score > fresh.score + 0.05
+    warm_starts = replay(here, "gp", 30, range(4), earlier=[there])
+    assert warm_starts.strategy == "gp after shift 0.7"
+    assert warm_starts.score > fresh.score + 0.05
     again = replay(here, "gp", 30, range(4), earlier=[there])
-    assert [run.best_ms for run in carried.runs] == [run.best_ms for run in again.runs]
+    assert [run.best_ms for run in warm_starts.runs] == [run.best_ms for run in again.runs]
     # Strategies that do not learn are what they are.
     assert replay(here, "random", 30, [0], earlier=[there]).scores == replay(here, "random", 30, [0]).scores

@@ -14,7 +14,7 @@ from tunebench.tuner.errors import UserError
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import CONTROL, Baseline, Comparison, TrialResult, TrialStatus
 from tunebench.tuner.search.strategies import make_sampler
-from tunebench.tuner.search.warm_start import Carried
+from tunebench.tuner.search.warm_start import WarmStart
 from tunebench.tuner.space import Configuration
 from tunebench.tuner.study.evaluate import Finalist, LocalEvaluator, Subject
 from tunebench.tuner.study.history import MemoryLog, PastTrial
@@ -228,21 +228,21 @@ def test_progress_counts_up_to_the_plan(write_kernel: WriteKernel) -> None:
     assert seen[-1].seconds_left == 0.0
 
 
-def test_carried_configurations_come_after_the_default(write_kernel: WriteKernel) -> None:
+def test_warm_start_configurations_come_after_the_default(write_kernel: WriteKernel) -> None:
     factory, log = write_kernel(), MemoryLog()
     kernel = factory.kernel
-    carried = [
-        Carried(Configuration({"block_size": 32, "blocks": 4, "variety": 2}), "trial 3, elsewhere"),
-        Carried(Configuration({"block_size": 128, "blocks": 1, "variety": 1}), "trial 9, elsewhere"),
-        Carried(Configuration({"block_size": 999}), "not valid here"),
+    warm_starts = [
+        WarmStart(Configuration({"block_size": 32, "blocks": 4, "variety": 2}), "trial 3, elsewhere"),
+        WarmStart(Configuration({"block_size": 128, "blocks": 1, "variety": 1}), "trial 9, elsewhere"),
+        WarmStart(Configuration({"block_size": 999}), "not valid here"),
     ]
     for trials in (2, 5):
         subject = Subject.prepare(kernel, factory, kernel.reference(), Mode.EVAL, CPU)
         space = kernel.space.enumerate(subject.problem, CPU)
         evaluator = LocalEvaluator(subject, compiler_for(CPU))
         sampler = make_sampler("random", space, 3)
-        StudyRun(kernel, evaluator, space, compiler_for(CPU), sampler, log, carried=carried).run(Budget(trials))
-    assert [result.configuration for result in log.results[1:3]] == [one.configuration for one in carried[:2]]
+        StudyRun(kernel, evaluator, space, compiler_for(CPU), sampler, log, warm_starts=warm_starts).run(Budget(trials))
+    assert [result.configuration for result in log.results[1:3]] == [one.configuration for one in warm_starts[:2]]
     assert len(log.results) == 5
 
 

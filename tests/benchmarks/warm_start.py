@@ -1,11 +1,11 @@
-"""What carrying over gains, on devices made up from a recorded one.
+"""What a warm start gains, on devices made up from a recorded one.
 
-`python -m tests.benchmarks.carrying FILE... [--devices 10] [--budget 100]`
+`python -m tests.benchmarks.warm_start FILE... [--devices 10] [--budget 100]`
 
 The other device is a random function away: the logarithm of a configuration's time there is that of its time here plus
 `strength` standard deviations of a function of main effects, interactions of pairs of tunables, and roughness (a fifth
 of the variance). It is searched first, as in `tunebench replay --from`; one number makes a device and seeds its search.
-It is no measurement of any device: it shows what carrying over is worth where two differ so much.
+It is no measurement of any device: it shows what a warm start is worth where two differ so much.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def other_device(here: RecordedSpace, strength: float, seed: int) -> RecordedSpa
 
 def main() -> None:
     """Print a table for each file."""
-    parser = argparse.ArgumentParser(description="What carrying over gains, on made-up devices.")
+    parser = argparse.ArgumentParser(description="What a warm start gains, on made-up devices.")
     parser.add_argument("files", nargs="+", type=Path, help="recorded spaces")
     parser.add_argument("--devices", type=int, default=10, help="made-up devices of each strength")
     parser.add_argument("--budget", type=int, default=100, help="evaluations of each search")
@@ -61,8 +61,8 @@ def main() -> None:
         print(_line(f"{here.name}, fresh", fresh), flush=True)
         for strength in STRENGTHS:
             there = [other_device(here, strength, seed) for seed in seeds]
-            carried = [replay(here, "gp", options.budget, [seed], earlier=[there[seed]]) for seed in seeds]
-            print(_line(f"{here.name}, strength {strength}", carried), flush=True)
+            warm_starts = [replay(here, "gp", options.budget, [seed], earlier=[there[seed]]) for seed in seeds]
+            print(_line(f"{here.name}, strength {strength}", warm_starts), flush=True)
             print(f"    {_likeness(here, there)}", flush=True)
 
 

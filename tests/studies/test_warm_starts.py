@@ -48,54 +48,54 @@ def test_a_study_begins_with_what_is_known_and_goes_on_with_it(
 ) -> None:
     folder, file = str(write_kernel().kernel.folder), tmp_path / "results.db"
     first = tuned(folder, file, trials=6)
-    assert first.carried == (), "the first study of a kernel has nothing to begin with"
+    assert first.warm_starts == (), "the first study of a kernel has nothing to begin with"
 
     shown = io.StringIO()
     second = tuned(folder, file, shown, trials=2, sizes={"rows": 32})
-    assert second.carried
-    assert "carried over:" in shown.getvalue() and "n=2112 float32 on" in shown.getvalue()
-    known = {json.dumps(dict(one.configuration)) for one in second.carried}
+    assert second.warm_starts
+    assert "warm start:" in shown.getvalue() and "n=2112 float32 on" in shown.getvalue()
+    known = {json.dumps(dict(one.configuration)) for one in second.warm_starts}
     with open_database(file, read_only=True) as database:
         before = {json.dumps(dict(row.configuration)): row for row in trials(database, study_id=first.study)}
     assert known <= before.keys()
     assert all(before[one].median_ms is not None for one in known)
 
-    # Another study in between changes nothing; the carried ones come right after the default.
+    # Another study in between changes nothing; the warm start's come right after the default.
     tuned(folder, file, trials=3, sizes={"rows": 8}, seed=5)
-    again = tuned(folder, file, trials=2 + len(second.carried), sizes={"rows": 32})
-    assert again.study == second.study and again.carried == second.carried
+    again = tuned(folder, file, trials=2 + len(second.warm_starts), sizes={"rows": 32})
+    assert again.study == second.study and again.warm_starts == second.warm_starts
     with open_database(file, read_only=True) as database:
         rows = sorted(trials(database, study_id=second.study), key=lambda row: row.number)
     default = {"block_size": 64, "blocks": 2, "variety": 0}
-    wanted = [one.configuration for one in second.carried if dict(one.configuration) != default]
+    wanted = [one.configuration for one in second.warm_starts if dict(one.configuration) != default]
     assert [row.configuration for row in rows[1 : 1 + len(wanted)]] == wanted
 
-    tried = next(row for row in rows if row.configuration in [one.configuration for one in second.carried])
+    tried = next(row for row in rows if row.configuration in [one.configuration for one in second.warm_starts])
     page = run("show", tried.trial_id, "--json", "--db", file).json
-    assert page["carried_from"].startswith("trial ") and "n=2112" in page["carried_from"]
-    assert "carried over from" in run("show", tried.trial_id, "--db", file).out
+    assert page["warm_start_from"].startswith("trial ") and "n=2112" in page["warm_start_from"]
+    assert "warm start from" in run("show", tried.trial_id, "--db", file).out
 
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         print_reports([again])
-    assert f"carried over from earlier studies: {len(again.carried)}\n" in printed.getvalue()
-    assert report_values(again)["carried"] == [
-        {"configuration": dict(one.configuration), "origin": one.origin} for one in again.carried
+    assert f"warm-start configurations from earlier studies: {len(again.warm_starts)}\n" in printed.getvalue()
+    assert report_values(again)["warm_starts"] == [
+        {"configuration": dict(one.configuration), "origin": one.origin} for one in again.warm_starts
     ]
 
 
 def test_a_fresh_study_begins_with_nothing(write_kernel: WriteKernel, tmp_path: Path) -> None:
     folder, file = str(write_kernel().kernel.folder), tmp_path / "results.db"
     tuned(folder, file, trials=4)
-    assert tuned(folder, file, trials=1, seed=1, fresh=True).carried == ()
-    assert tuned(folder, file, trials=2, seed=1).carried == (), "it goes on as it began"
-    assert tuned(folder, file, trials=1, seed=2, sampler="random").carried == ()
+    assert tuned(folder, file, trials=1, seed=1, fresh=True).warm_starts == ()
+    assert tuned(folder, file, trials=2, seed=1).warm_starts == (), "it goes on as it began"
+    assert tuned(folder, file, trials=1, seed=2, sampler="random").warm_starts == ()
     begun = tuned(folder, file, trials=1, seed=3)
-    assert begun.carried
+    assert begun.warm_starts
     with pytest.raises(UserError, match=f"study {begun.study} has begun with .* leave out --fresh"):
         tuned(folder, file, trials=2, seed=3, fresh=True)
 
 
-def test_what_ships_with_a_kernel_is_carried_over(write_kernel: WriteKernel, tmp_path: Path) -> None:
+def test_what_ships_with_a_kernel_is_a_warm_start(write_kernel: WriteKernel, tmp_path: Path) -> None:
     factory, cpu = write_kernel(), find_device("cpu")
     kernel = factory.kernel
     configuration: dict[str, bool | int | float | str] = {"block_size": 32, "blocks": 4, "variety": 2}
@@ -105,7 +105,7 @@ def test_what_ships_with_a_kernel_is_carried_over(write_kernel: WriteKernel, tmp
     (only,) = shipped_studies(kernel, Problem({"n": 99}), cpu)
     assert (only.distance, only.description) == (2.0, "n=99 float32 on another CPU")
     report = tuned(str(kernel.folder), tmp_path / "results.db", trials=2)
-    assert [one.origin for one in report.carried] == ["shipped, n=99 float32 on another CPU"]
+    assert [one.origin for one in report.warm_starts] == ["shipped, n=99 float32 on another CPU"]
     with open_database(tmp_path / "results.db", read_only=True) as database:
         assert dict(trials(database, limit=1)[0].configuration) == configuration
 
