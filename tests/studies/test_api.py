@@ -93,7 +93,7 @@ def test_what_is_loaded_from_a_folder_can_be_copied_and_pickled(write_kernel: Wr
         "model, x = pickle.load(open(sys.argv[1], 'rb'))\n"
         "with torch.no_grad():\n"
         "    assert torch.equal(model(x), model.reference_forward(x))\n"
-        "    assert {choice.tier for choice in model.choices.values()} == {'default'}\n"
+        "    assert {choice.tier for choice in model.choices.values()} <= {'default', 'reference'}\n"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "model.pickle")], check=True)
 

@@ -94,14 +94,14 @@ model = ModelNew()
 x = torch.rand(64, 64)
 assert torch.equal(model(x, 2.0), x * 2.0)
 (choice,) = model.choices.values()
-assert choice.tier == TIER, choice
+assert choice.tier in ("default", "reference"), choice  # nobody measured it: the first call decides between the two
 """
 
 
 def test_a_forward_brings_them_only_where_there_is_a_database(results: str, tmp_path: Path) -> None:
     nowhere = {"TUNEBENCH_DB": str(tmp_path / "nowhere.db")}
-    assert not modules_after(FORWARD.replace("TIER", "'default'"), nowhere) & (DATABASE | INTERFACE)
-    brought = modules_after(FORWARD.replace("TIER", "'default'"), {"TUNEBENCH_DB": results})
+    assert not modules_after(FORWARD, nowhere) & (DATABASE | INTERFACE)
+    brought = modules_after(FORWARD, {"TUNEBENCH_DB": results})
     assert "sqlalchemy" in brought
     assert not brought & (INTERFACE | {"alembic"})
 
