@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -177,6 +178,141 @@ def _print_kill(kill: Kill) -> None:
     found = "; ".join(kill.problems) or "sound"
     print(f"kill {kill.number:2} after {kill.after_s:4.2f} s: {kill.before} trials seen, {kill.after} kept, {found}")
     sys.stdout.flush()
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a command ended.
+
+    Attributes:
+        code: its exit code.
+        lines: what it printed on standard error, without the line with which a study begins.
+    """
+
+    code: int
+    lines: tuple[str, ...]
+
+    @property
+    def is_one_line(self) -> bool:
+        """Whether a reader is told in one line, whatever it is."""
+        return len(self.lines) <= 1 and not any("Traceback" in line for line in self.lines)
+
+
+def interrupt(arguments: Sequence[str], seconds: float, number: signal.Signals) -> Ending:
+    """Send a signal to a command and all its processes after so many seconds, as a terminal does."""
+    process = subprocess.Popen(
+        arguments,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+        encoding="utf-8",
+    )
+    time.sleep(seconds)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+    _, errors = process.communicate()
+    # What a study says before it ends is not how it ends.
+    lines = [line for line in errors.splitlines() if line.strip() and not line.startswith(("tuning ", "scalar_mul"))]
+    return Ending(process.returncode, tuple(lines))
+
+
+@app.command("signals")
+def signals_command(
+    count: Annotated[int, typer.Option(min=1, help="How many signals are sent.")] = 40,
+    latest: Annotated[float, typer.Option(min=0.0, help="Seconds within which they come.")] = 8.0,
+    seed: Annotated[int, typer.Option(help="Of the moments.")] = 0,
+) -> None:
+    """Interrupt a study at random moments of its start and its run; exit code 1 where one did not end in one line."""
+    moments = random.Random(seed)
+    wrong = 0
+    with tempfile.TemporaryDirectory() as name:
+        for turn in range(1, count + 1):
+            number = signal.SIGTERM if turn % 4 == 0 else signal.SIGINT
+            seconds = moments.uniform(0.1, latest)
+            database = Path(name) / "a.db"
+            before = trials_in(database)
+            arguments = command(
+                "scalar_mul", database, 100_000, ("--size", "M=64", "--size", "N=256", "--seed", str(turn))
+            )
+            ending = interrupt(arguments, seconds, number)
+            good = ending.is_one_line and ending.code == 128 + number
+            good &= set(trials_in(database)) >= set(before)
+            wrong += not good
+            last = ending.lines[-1] if ending.lines else ""
+            print(
+                f"{number.name} {turn:2} after {seconds:4.2f} s: exit code {ending.code}, "
+                f"{len(ending.lines)} line(s): {last}",
+                flush=True,
+            )
+    print(f"{count} signals: {count - wrong} ended in one line and with nothing lost, {wrong} did not")
+    if wrong:
+        raise typer.Exit(1)
+
+
+@app.command("helpers")
+def helpers_command(
+    workers: Annotated[int, typer.Option(min=0, help="How many workers are killed.")] = 10,
+    compilers: Annotated[int, typer.Option(min=0, help="How many compilers are killed.")] = 20,
+    trial_count: Annotated[int, typer.Option("--trials", min=1, help="Trials of the study.")] = 400,
+    seed: Annotated[int, typer.Option(help="Of the moments.")] = 0,
+) -> None:
+    """Kill workers and compilers of a running study; exit code 1 where a variant is blamed for it."""
+    moments = random.Random(seed)
+    left = {"worker": workers, "cc1plus": compilers}
+    with tempfile.TemporaryDirectory() as name:
+        os.environ["TUNEBENCH_CACHE"] = f"{name}/builds"  # everything is compiled
+        database = Path(name) / "a.db"
+        options = ("--size", "M=64", "--size", "N=256")
+        process = subprocess.Popen(
+            command("scalar_mul", database, trial_count, options), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        seen: set[str] = set()
+        while process.poll() is None and any(left.values()):
+            time.sleep(moments.uniform(0.1, 0.4))
+            kind = moments.choice([kind for kind, count in left.items() if count])
+            for victim in _helpers_of(process.pid, kind)[:1]:
+                # What is killed twice is refused, as it should be: here each variant loses one process at most.
+                with suppress(OSError):
+                    at_work = Path("/proc", str(victim), "cwd", "variant.cu")
+                    what = at_work.read_text(encoding="utf-8") if kind == "cc1plus" else str(len(trials_in(database)))
+                    if what not in seen:
+                        os.kill(victim, signal.SIGKILL)
+                        seen.add(what)
+                        left[kind] -= 1
+                        print(f"killed {kind} {victim}", flush=True)
+        output, _ = process.communicate()
+        rows = trials_in(database)
+        refused = [row for row in rows if row[2] in ("compile", "runtime")]
+        killed = f"{workers - left['worker']} workers and {compilers - left['cc1plus']} compilers"
+        print(
+            f"{killed} killed: exit code {process.returncode}, {len(rows)} trials, {len(refused)} of them refused "
+            f"for it, {'a traceback' if b'Traceback' in output else 'no traceback'}"
+        )
+        if refused or process.returncode or b"Traceback" in output or problems_of(database, []):
+            raise typer.Exit(1)
+
+
+def _helpers_of(process: int, kind: str) -> list[int]:
+    """Ids of a study's compilers, or of its worker: the process that its fork server has forked."""
+    found = []
+    parents = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, IndexError):
+            status = (folder / "stat").read_text(encoding="utf-8", errors="replace")
+            parents[int(folder.name)] = int(status.rpartition(")")[2].split()[1])
+    for one in parents:
+        line = [one]
+        while line[-1] in parents and line[-1] != process:
+            line.append(parents[line[-1]])
+        if line[-1] != process:
+            continue
+        with suppress(OSError):
+            program = Path("/proc", str(one), "comm").read_text(encoding="utf-8").strip()
+            is_fork = len(line) == 3 and b"forkserver" in Path("/proc", str(one), "cmdline").read_bytes()
+            if program == kind or (kind == "worker" and is_fork):
+                found.append(one)
+    return found
 
 
 CRASH = "if (k % 10 < 3) { *reinterpret_cast<volatile int*>(k % 10) = 0; } "
