@@ -198,7 +198,7 @@ def cases_of(targets: Sequence[str], asked: BenchRequest) -> list[BenchCase]:
             for sizes in [{batch: size} for size in asked.batches] or [{}]:
                 merged = {**request.sizes, **own, **sizes}
                 kernel.reference(merged)  # refuses what is not a size before anything runs
-                chosen = asked.device or request.device
+                chosen = request.device if asked.device is None else asked.device
                 case = BenchCase(
                     request.kernel, mode, merged, chosen, asked.configuration, asked.compiled, asked.seconds
                 )

@@ -103,6 +103,11 @@ def check(request: CheckRequest, show: Show = lambda _mode, _stage: None) -> lis
 def _look(request: CheckRequest) -> tuple[Sequence[Mode], Device]:
     """The modes and the device, found without running anybody's file."""
     is_file = Path(request.target).suffix == ".py"
+    if request.reference is not None and not is_file:
+        raise UserError("--reference is for files: a kernel has its own reference.py")
+    for name in (request.target, request.reference) if is_file else ():
+        if name is not None and not _is_file(name):
+            raise UserError(f"{name}: cannot read: there is no such file; name a Python file with a model")
     legal = _FILE_MODES if is_file else load_model(request.target).kernel.modes
     for mode in request.modes or ():
         if mode not in legal:
@@ -137,19 +142,26 @@ def _check_mode(request: CheckRequest, mode: Mode, device: Device, show: Show) -
 # What follows runs in the process.
 
 
+def _is_file(name: str) -> bool:
+    try:
+        return Path(name).is_file()
+    except (OSError, ValueError):
+        # A name that is too long for a file, or with a NUL in it.
+        return False
+
+
 def _resolve(request: CheckRequest) -> _Subject:
     device = find_device(request.device)
     path = Path(request.target)
     if path.suffix == ".py":
         if request.configuration:
             raise UserError(f"{path} has no configuration: --config is for kernels")
-        reference = load_reference(Path(request.reference or request.target), request.sizes)
-        factory = load_candidate(path) if request.reference else reference.candidate
+        own = request.reference is None
+        reference = load_reference(Path(request.reference or path), request.sizes)
+        factory = reference.candidate if own else load_candidate(path)
         if factory is None:
             raise KernelFolderError(f"{path}: no ModelNew; define it there, or name its reference with --reference")
         return _Subject(reference, device, _FILE_MODES, factory, None, None)
-    if request.reference:
-        raise UserError("--reference is for files: a kernel has its own reference.py")
     model = load_model(request.target)
     model.kernel.space.fix(request.configuration)  # refuses what is no value of it before anything that takes time
     reference = model.kernel.reference(request.sizes)

@@ -56,8 +56,6 @@ BASE: dict[str, tuple[str, ...]] = {
 LEGAL = {
     ("doctor", "db"): "what is wrong with a database is what it is asked for",
     ("prune", "source"): "no source has that digest, so nothing would go",
-    ("check", "reference"): "the file is looked for by the process that checks, which takes seconds each time",
-    ("bench", "device"): "an empty one is the default",
     ("report", "output"): "a report may have any name, and replaces what has it",
 }
 """Options of which some of these values are right, and why."""
