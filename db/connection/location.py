@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 from platformdirs import user_data_dir
@@ -22,17 +24,29 @@ def default_file() -> Path:
     return Path(user_data_dir("tunebench"), "tunebench.db")
 
 
-def require_default() -> None:
-    """Find out whether there is a database at the default location, as far as that can be told without opening it.
+def may_have_results(kernel: str, source_digest: str) -> bool:
+    """Whether the database at the default location may have results of a version of a kernel.
+
+    A file is asked by SQLite alone, since importing SQLAlchemy takes longer than all the rest of a look-up. Whatever
+    is in the way of an answer counts as a yes: whoever opens the database properly has the words for it.
 
     Raises:
         DatabaseMissingError: it is a file, and there is none.
     """
     location = default_location()
-    if isinstance(location, Path) or "://" not in location:
-        file = Path(location).expanduser().absolute()
-        if not os.path.lexists(file):
-            raise missing(str(file))
+    if not isinstance(location, Path) and "://" in location:
+        return True
+    file = Path(location).expanduser().absolute()
+    if not os.path.lexists(file):
+        raise missing(str(file))
+    if not file.is_file():
+        return True
+    try:
+        with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True, timeout=1.0)) as connection:
+            studies = "SELECT 1 FROM tunebench_studies WHERE kernel = ? AND source_digest = ? LIMIT 1"
+            return connection.execute(studies, (kernel, source_digest)).fetchone() is not None
+    except sqlite3.Error:
+        return True
 
 
 def missing(where: str) -> DatabaseMissingError:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tunebench.db.connection.location import require_default
+from tunebench.db.connection.location import may_have_results
 from tunebench.kernels.runtime.shipped import ShippedFile, ShippedFileError, files_of, is_stale, read_file
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import DatabaseError, DatabaseMissingError, EmptySpaceError
@@ -93,9 +93,8 @@ def choices(kernel: Kernel, problem: Problem, device: Device) -> Iterator[Choice
     reason = "no result that fits is in the database"
     offers: Sequence[Offer] = ()
     try:
-        # Looked for before SQLAlchemy is imported, which takes longer than all the rest of a look-up.
-        require_default()
-        offers = _from_database(kernel, problem, device)
+        if may_have_results(kernel.name, kernel.digest):
+            offers = _from_database(kernel, problem, device)
     except DatabaseMissingError as missing:
         reason = str(missing)
     except DatabaseError as error:
