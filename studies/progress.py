@@ -33,7 +33,12 @@ class StudyDisplay:
         )
 
     def starting(self, targets: Sequence[str]) -> None:
-        """Say what is about to happen: importing torch and asking the reference take seconds."""
+        """Say on a terminal what is about to happen: importing torch and asking the reference take seconds.
+
+        Elsewhere nobody waits, and an error is to be the one line that there is.
+        """
+        if not self._console.is_terminal:
+            return
         self._console.print(
             f"{', '.join(targets)}: loading torch, the device and the reference's answers",
             highlight=False,

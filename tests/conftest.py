@@ -45,6 +45,8 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test reads or writes the user's own database or build cache, and what serves a call depends on no clock."""
     set_policy(Policy.RECORDED)
     monkeypatch.setenv("TUNEBENCH_DB", str(tmp_path / "own" / "tunebench.db"))
+    # Where tests run on several workers each has it, and tables are folded to it.
+    monkeypatch.delenv("COLUMNS", raising=False)
     (tmp_path / "own").mkdir()
     forget_plans()
 

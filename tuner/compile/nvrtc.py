@@ -88,7 +88,8 @@ class NvrtcCompiler(Compiler):
             compiler_version=version,
             code=bytes(code),
             log=log.getvalue(),
-            figures=parse_ptxas_log(log.getvalue()),
+            # A cubin from NVRTC's own cache comes without ptxas and so without a word on its entry points.
+            figures=dict.fromkeys(variant.source.entry_points, KernelFigures()) | parse_ptxas_log(log.getvalue()),
             seconds=time.perf_counter() - started,
         )
 

@@ -103,6 +103,7 @@ def test_a_database_that_is_open_is_never_read_by_hand(tmp_path: Path) -> None:
         other.open(0)
         other.record(0, range(5))
         other_name.symlink_to(file)
+        assert count_rows(database)[1] == 5
         for name in (file, other_name):
             with pytest.raises(DatabaseError, match="a database that is open"):
                 import_file(database, name, format_named("jsonl"))
