@@ -6,6 +6,7 @@ The command line itself says which options there are, so that a new one is tried
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -56,6 +57,7 @@ BASE: dict[str, tuple[str, ...]] = {
 LEGAL = {
     ("doctor", "db"): "what is wrong with a database is what it is asked for",
     ("prune", "source"): "no source has that digest, so nothing would go",
+    ("compare", "mode"): "the process that compares asks for it, which takes seconds each time",
     ("compare", "db"): "two configurations are compared without a database",
     ("bench", "db"): "a database that cannot be read is warned of, and the models are timed all the same",
     ("report", "output"): "a report may have any name, and replaces what has it",
@@ -63,7 +65,8 @@ LEGAL = {
 """Options of which some of these values are right, and why."""
 
 MADE = ("{folder}/missing.db", "\x1b[31m")
-"""Places where `db upgrade` makes a database, as it is asked to."""
+MAKERS = ("db upgrade", "db import", "db merge", "tune")
+"""Commands that make a database where there is none, and the places where they can."""
 
 
 def commands() -> dict[str, Any]:
@@ -79,7 +82,7 @@ def hostile(command: str, parameter: Any) -> tuple[str, ...]:
         **dict.fromkeys(("since", "until"), TIMES),
         **dict.fromkeys(("size", "tunable", "config"), PAIRS),
         **dict.fromkeys(("output", "files", "plot", "reference", "earlier", "into", "sources"), FILES),
-        "db": tuple(place for place in PLACES if command != "db upgrade" or place not in MADE),
+        "db": tuple(place for place in PLACES if command not in MAKERS or place not in MADE),
     }
     if command == "prune" and name == "before":
         return TIMES
@@ -110,13 +113,19 @@ USES = list(uses())
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database, and a file that is none."""
     folder = tmp_path_factory.mktemp("wrong")
     with open_database(folder / "results.db") as database:
         open_study(database, STUDY, ENVIRONMENT).record(correct(0))
     (folder / "notes.txt").write_text("notes\n" * 100, encoding="utf-8")
     return folder
+
+
+@pytest.fixture
+def folder(original: Path, tmp_path: Path) -> Path:
+    """The same for one test, since some commands make what was missing."""
+    return Path(shutil.copytree(original, tmp_path / "wrong"))
 
 
 @pytest.fixture
