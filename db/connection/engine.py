@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
-from tunebench.db.connection.location import default_location
+from tunebench.db.connection.location import default_location, file_uri
 from tunebench.tuner.disk import has_room
 from tunebench.tuner.errors import DatabaseError
 
@@ -63,15 +62,6 @@ def file_of(url: URL) -> Path | None:
 def name_of(url: URL) -> str:
     """The database as messages call it: the file, or the URL without its password."""
     return str(file_of(url) or url.render_as_string(hide_password=True))
-
-
-def file_uri(file: Path, *, read_only: bool) -> str:
-    """The URI under which SQLite opens a file."""
-    mode = "mode=ro" if read_only else "mode=rwc"
-    if read_only and not os.access(file.parent, os.W_OK) and not Path(f"{file}-wal").exists():
-        # On a read-only medium SQLite cannot create the shared memory that reading in WAL mode needs.
-        mode += "&immutable=1"
-    return f"{file.as_uri()}?{mode}"
 
 
 def connect_file(file: Path, *, read_only: bool) -> sqlite3.Connection:

@@ -42,11 +42,20 @@ def may_have_results(kernel: str, source_digest: str) -> bool:
     if not file.is_file():
         return True
     try:
-        with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True, timeout=1.0)) as connection:
+        with closing(sqlite3.connect(file_uri(file, read_only=True), uri=True, timeout=1.0)) as connection:
             studies = "SELECT 1 FROM tunebench_studies WHERE kernel = ? AND source_digest = ? LIMIT 1"
             return connection.execute(studies, (kernel, source_digest)).fetchone() is not None
     except sqlite3.Error:
         return True
+
+
+def file_uri(file: Path, *, read_only: bool) -> str:
+    """The URI under which SQLite opens a file."""
+    mode = "mode=ro" if read_only else "mode=rwc"
+    if read_only and not os.access(file.parent, os.W_OK) and not Path(f"{file}-wal").exists():
+        # On a read-only medium SQLite cannot create the shared memory that reading in WAL mode needs.
+        mode += "&immutable=1"
+    return f"{file.as_uri()}?{mode}"
 
 
 def missing(where: str) -> DatabaseMissingError:

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 from tunebench.db.connection.database import Database
-from tunebench.db.connection.engine import file_of, file_uri, first_line, translated
+from tunebench.db.connection.engine import file_of, first_line, translated
+from tunebench.db.connection.location import file_uri
 from tunebench.db.queries import sql_process
 from tunebench.db.queries.sql_process import ANSWER_BYTES, TooLargeError
 from tunebench.tuner.errors import DatabaseError, UserError

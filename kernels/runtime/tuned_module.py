@@ -97,13 +97,8 @@ class TunedModule(nn.Module, abc.ABC):
         if torch.compiler.is_compiling():
             return self.reference_forward(*self._in_order(inputs, named))
         # The reference is right whatever else there is to know of a call, so that where it has won no more is asked.
-        outline = (
-            torch.is_grad_enabled(),
-            self.training,
-            self._kept is None,
-            policy_for(self.policy),
-            *_outline(inputs),
-        )
+        policy = policy_for(self.policy)
+        outline = (torch.is_grad_enabled(), self.training, self._kept is None, policy, *_outline(inputs))
         if outline in self._reference_won and self._pinned is None and not named:
             return self.reference_forward(*inputs)
         inputs = self._in_order(inputs, named)
@@ -114,7 +109,7 @@ class TunedModule(nn.Module, abc.ABC):
         problem = self.problem(*inputs) if obstacle is None else None
         if problem is None:
             return self._by_reference(obstacle or "no kernel serves such inputs or such a module", inputs)
-        plan = self._pinned if self._pinned is not None else self._plan(problem, call, inputs)
+        plan = self._pinned if self._pinned is not None else self._plan(problem, policy, call, inputs)
         if plan is None:
             self._reference_won.add(outline)
             return self.reference_forward(*inputs)
@@ -229,10 +224,10 @@ class TunedModule(nn.Module, abc.ABC):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
-    def _plan(self, problem: Problem, call: Call, inputs: tuple[Any, ...]) -> Plan | None:
+    def _plan(self, problem: Problem, policy: Policy, call: Call, inputs: tuple[Any, ...]) -> Plan | None:
         """The plan to run; None where the reference's operations are to."""
         device = device_of(call.inputs[0].device)
-        key = (problem, device, policy_for(self.policy), call.needs_gradient)
+        key = (problem, device, policy, call.needs_gradient)
         decided = self._plans.get(key)
         if decided is None:
             decided = self._decide(key, inputs)
@@ -318,7 +313,7 @@ def _is_capturing(device: Device) -> bool:
     return device.kind is DeviceKind.CUDA and torch.cuda.is_current_stream_capturing()
 
 
-def _choose_and_load(model: type[TunedModule], problem: Problem, device: Device) -> tuple[Choice, Plan | None]:
+def _choose_and_load(model: type[TunedModule], problem: Problem, device: Device) -> Decided:
     """The best choice that this machine can run; what it cannot run is warned of and passed over."""
     # A model that was right before must stay right: say what is missing, and at last take the reference's operations.
     name, missing = model.kernel.name, ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
@@ -48,8 +47,3 @@ def with_gradient(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 def ran_a_kernel(tuned: TunedModule) -> bool:
     """Whether any call so far was served by a kernel."""
     return any(choice.configuration is not None for choice in tuned.choices.values())
-
-
-def copied(module: nn.Module) -> nn.Module:
-    """A deep copy."""
-    return copy.deepcopy(module)
