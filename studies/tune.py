@@ -13,9 +13,10 @@ from tunebench.db.connection.database import Database
 from tunebench.db.entries.study_log import open_study
 from tunebench.db.queries.warm_start import begun_study, earlier_studies
 from tunebench.db.upkeep.optuna_mirror import publish
+from tunebench.kernels.runtime.decision import forget_plans
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.kernels.runtime.shipped import shipped_studies
-from tunebench.kernels.runtime.tuned_module import TunedModule, forget_plans
+from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.study_file import StudyRequest, make_request, read_study_file
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.compile.compilers import compiler_for

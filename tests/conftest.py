@@ -9,9 +9,10 @@ import torch
 from hostile_count import tried
 from sample_kernel import MODEL, REFERENCE, SOURCE, WriteKernel
 
+from tunebench.kernels.runtime.decision import forget_plans
 from tunebench.kernels.runtime.policy import Policy, set_policy
 from tunebench.kernels.runtime.registry import load_model
-from tunebench.kernels.runtime.tuned_module import TunedModule, forget_plans
+from tunebench.kernels.runtime.tuned_module import TunedModule
 
 
 @pytest.fixture

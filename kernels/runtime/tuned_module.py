@@ -1,30 +1,25 @@
-"""The base of every `ModelNew`: chooses a configuration for the call at hand, once, and runs it."""
+"""The base of every `ModelNew`: runs the kernel wherever it can serve a call, else the reference's operations."""
 
 from __future__ import annotations
 
 import abc
 import ctypes
 import inspect
-import threading
-import warnings
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import replace
 from functools import cache, partial
 from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import nn
 
+from tunebench.kernels.runtime.decision import Decided, Occasion, decide
 from tunebench.kernels.runtime.duel import DuelResult, duel
 from tunebench.kernels.runtime.gradients import DifferentiableCall, replica
 from tunebench.kernels.runtime.kept import KeptForms, Source
 from tunebench.kernels.runtime.ordinary import Call, look_at, saves_differently
 from tunebench.kernels.runtime.policy import Policy, policy_for
-from tunebench.kernels.runtime.selection import Choice, Tier, choices
-from tunebench.tuner.compile.building import build_plan
-from tunebench.tuner.compile.compilers import compiler_for
-from tunebench.tuner.device import Device, DeviceKind, device_of
-from tunebench.tuner.errors import CompileError, CompilerMissingError, LaunchError
+from tunebench.kernels.runtime.selection import Choice, Tier
+from tunebench.tuner.device import Device, device_of
 from tunebench.tuner.kernel import Kernel, Mode, Plan
 from tunebench.tuner.problem import Problem
 
@@ -36,10 +31,6 @@ SCALAR_TYPE: dict[str, type[ctypes.c_float] | type[ctypes.c_double]] = {
 """The ctypes type of a kernel's `scalar_t` parameter, by torch dtype name."""
 
 Form = TypeVar("Form")
-Decided = tuple[Choice, Plan | None]
-"""What serves a problem: without a plan the reference's operations."""
-Key = tuple[Problem, Device, Policy, bool]
-"""What is decided once: with or without a gradient a call costs the host something else."""
 
 
 class TunedModule(nn.Module, abc.ABC):
@@ -66,7 +57,7 @@ class TunedModule(nn.Module, abc.ABC):
     def __init__(self) -> None:
         super().__init__()
         self._pinned: Plan | None = None
-        self._plans: dict[Key, Decided] = {}
+        self._plans: dict[Occasion, Decided] = {}
         self._choices: dict[tuple[Problem | None, Device | None], Choice] = {}
         self._trains = False
         self._reference_won: set[tuple[Hashable, ...]] = set()
@@ -226,29 +217,21 @@ class TunedModule(nn.Module, abc.ABC):
 
     def _plan(self, problem: Problem, policy: Policy, call: Call, inputs: tuple[Any, ...]) -> Plan | None:
         """The plan to run; None where the reference's operations are to."""
-        device = device_of(call.inputs[0].device)
-        key = (problem, device, policy, call.needs_gradient)
-        decided = self._plans.get(key)
+        occasion = Occasion(problem, device_of(call.inputs[0].device), policy, call.needs_gradient)
+        decided = self._plans.get(occasion)
         if decided is None:
-            decided = self._decide(key, inputs)
-            if not _is_capturing(device):
-                self._plans[key] = decided
-        self._choices[problem, device], plan = decided
+            decided = decide(self.kernel, occasion, self.make_ready, partial(self._duel, inputs))
+            if not occasion.is_captured():
+                self._plans[occasion] = decided
+        self._choices[occasion.problem, occasion.device], plan = decided
         return plan
 
-    def _decide(self, key: Key, inputs: tuple[Any, ...]) -> Decided:
-        problem, device, policy, needs_gradient = key
-        if policy is Policy.REFERENCE:
-            return Choice(None, Tier.REFERENCE, "the policy is 'reference'"), None
-        choice, plan = _prepare(type(self), problem, device)
-        if choice.measured or plan is None or policy is Policy.RECORDED:
-            return choice, plan
-        if policy is Policy.EXACT:
-            return Choice(None, Tier.REFERENCE, f"nothing was measured for this problem on {device.name}"), None
-        # A duel waits for the device, which a capture forbids: there the nearest result serves.
-        if _is_capturing(device):
-            return choice, plan
-        return _settle(self, choice, plan, inputs, needs_gradient=needs_gradient)
+    def _duel(self, inputs: tuple[Any, ...], plan: Plan) -> DuelResult:
+        """The whole forward, as the caller waits for it; on replicas, so that statistics and counters stay."""
+        tuned, reference = replica(self), replica(self)
+        tuned.pin(plan)
+        by_reference = partial(type(self).reference_forward, reference, *inputs)
+        return duel(partial(tuned.forward, *inputs), by_reference, plan.device.torch_device)
 
     def __getstate__(self) -> dict[str, Any]:
         """Binaries and kept forms belong to this object: a copied or pickled model gets its own."""
@@ -266,80 +249,9 @@ class TunedModule(nn.Module, abc.ABC):
         super().__setstate__({**state, "_kept": KeptForms() if state["_kept"] else None})  # type: ignore[no-untyped-call]
 
 
-_prepared: dict[tuple[str, Problem, Device], Decided] = {}
-_settled: dict[tuple[str, Problem, Device, bool], Decided] = {}
-_preparing = threading.Lock()
-
-
-def _prepare(model: type[TunedModule], problem: Problem, device: Device) -> Decided:
-    """The choice for a problem and its loaded plan, shared by all models of the kernel in this process."""
-    key = (model.kernel.digest, problem, device)
-    with _preparing:
-        if key not in _prepared:
-            _prepared[key] = _choose_and_load(model, problem, device)
-        return _prepared[key]
-
-
-def _settle(
-    module: TunedModule, choice: Choice, plan: Plan, inputs: tuple[Any, ...], *, needs_gradient: bool
-) -> Decided:
-    """Who serves a problem that nobody measured: the winner of one duel, shared by all models in this process."""
-    key = (module.kernel.digest, plan.problem, plan.device, needs_gradient)
-    with _preparing:
-        if key not in _settled:
-            result = _duel(module, plan, inputs)
-            _settled[key] = (
-                (replace(choice, reason=f"{choice.reason}; {result}"), plan)
-                if result.won
-                else (Choice(None, Tier.REFERENCE, f"the reference won a duel: {result} ({choice.reason})"), None)
-            )
-        return _settled[key]
-
-
-def _duel(module: TunedModule, plan: Plan, inputs: tuple[Any, ...]) -> DuelResult:
-    """The whole forward, as the caller waits for it; on replicas, so that statistics and counters stay as they are."""
-    tuned, reference = replica(module), replica(module)
-    tuned.pin(plan)
-    by_reference = partial(type(module).reference_forward, reference, *inputs)
-    return duel(partial(tuned.forward, *inputs), by_reference, plan.device.torch_device)
-
-
 def _outline(inputs: tuple[Any, ...]) -> list[Any]:
     """What the speed of a call depends on, of its inputs."""
     return [(one.shape, one.dtype, one.device) if isinstance(one, torch.Tensor) else type(one) for one in inputs]
-
-
-def _is_capturing(device: Device) -> bool:
-    return device.kind is DeviceKind.CUDA and torch.cuda.is_current_stream_capturing()
-
-
-def _choose_and_load(model: type[TunedModule], problem: Problem, device: Device) -> Decided:
-    """The best choice that this machine can run; what it cannot run is warned of and passed over."""
-    # A model that was right before must stay right: say what is missing, and at last take the reference's operations.
-    name, missing = model.kernel.name, ""
-    for choice in choices(model.kernel, problem, device):
-        if choice.configuration is None:
-            return choice, None
-        try:
-            plan = build_plan(model.kernel, choice.configuration, problem, device, compiler_for(device))
-            model.make_ready(plan)
-        except CompilerMissingError as error:
-            missing = str(error)
-            break
-        except (CompileError, LaunchError) as error:
-            missing = str(error)
-            warnings.warn(f"{name} passes over its {choice.tier} configuration: {error}", RuntimeWarning, stacklevel=4)
-        else:
-            return choice, plan
-    warnings.warn(f"{name} runs the reference's operations: {missing}", RuntimeWarning, stacklevel=4)
-    return Choice(None, Tier.REFERENCE, missing), None
-
-
-def forget_plans() -> None:
-    """Look every configuration up again at the next forward of a new model, as after a study has ended."""
-    with _preparing:
-        _prepared.clear()
-        _settled.clear()
 
 
 def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:

@@ -10,7 +10,7 @@ import torch
 from five_models import KERNELS, pair, ran_a_kernel
 from sample_kernel import WriteKernel
 
-from tunebench.kernels.runtime import tuned_module
+from tunebench.kernels.runtime import decision, tuned_module
 from tunebench.kernels.runtime.duel import DuelResult, duel
 from tunebench.kernels.runtime.policy import Policy, set_policy, use_policy
 from tunebench.kernels.runtime.selection import Offer, Tier, choose_recorded, choose_shipped
@@ -93,7 +93,7 @@ def test_what_nobody_measured_is_settled_once_by_a_duel(
 ) -> None:
     factory = write_kernel()
     for ratio in (1.4, 0.6):
-        tuned_module.forget_plans()
+        decision.forget_plans()
         held = decided(monkeypatch, ratio)
         for model in (factory(), factory()):
             model.policy = Policy.BEST

@@ -4,9 +4,10 @@ import pytest
 import torch
 from sample_kernel import WriteKernel
 
+from tunebench.kernels.runtime.decision import forget_plans
 from tunebench.kernels.runtime.selection import Tier, choices
 from tunebench.kernels.runtime.shipped import ShippedResult, write_file
-from tunebench.kernels.runtime.tuned_module import TunedModule, forget_plans
+from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.tuner.device import find_device
 
 CPU = find_device("cpu")
