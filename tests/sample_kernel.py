@@ -49,12 +49,11 @@ from tunebench.tuner.space import Constraint, SearchSpace, Tunable
 
 SPACE = SearchSpace(
     tunables=(
-        Tunable("block_size", (32, 64, 128, 256)),
-        Tunable("blocks", (1, 2, 4), host=True),
+        Tunable("block_size", (32, 64, 128, 256), default=64),
+        Tunable("blocks", (1, 2, 4), default=2, host=True),
         Tunable("variety", (0, 1, 2)),
     ),
     constraints=(Constraint("few_threads", lambda block_size, blocks: block_size * blocks <= 512),),
-    default={"block_size": 64, "blocks": 2, "variety": 0},
 )
 
 def work(problem):

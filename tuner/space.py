@@ -44,6 +44,7 @@ class Tunable:
     Attributes:
         name: the same name as in the `.cu` source.
         values: the legal values, all of one type.
+        default: the hand-picked value; the first one unless given.
         when: a predicate over earlier tunables, `problem` and `device`; where it is false the tunable does not matter
             and is absent from the configuration, so that it does not multiply the space.
         host: decided by the host code alone; it is not compiled into the binary, so variants that differ only in such
@@ -54,6 +55,7 @@ class Tunable:
     values: tuple[Value, ...]
     when: Predicate | None = None
     host: bool = False
+    default: Value | None = None
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier() or self.name in _CONTEXT:
@@ -64,6 +66,12 @@ class Tunable:
             raise UserError(f"tunable '{self.name}' mixes types: its values must all be bool, int, float or str")
         if len(set(self.values)) != len(self.values):
             raise UserError(f"tunable '{self.name}' repeats a value: {list(self.values)}")
+        if self.default is not None and not self.has(self.default):
+            raise UserError(f"tunable '{self.name}' has no value {self.default!r}; its values are {list(self.values)}")
+
+    def has(self, value: Value) -> bool:
+        """Whether this is a value of it, type included: True equals 1, and would be compiled as what it is."""
+        return value in self.values and type(value) is type(self.values[0])
 
 
 @dataclass(frozen=True)
@@ -126,32 +134,29 @@ class Configuration(Mapping[str, Value]):
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """The declared space: tunables, constraints and the hand-picked default.
+    """The declared space: tunables and constraints.
 
     Attributes:
-        default: a value for every tunable, those that are inactive by default included.
+        names: of the tunables.
+        default: the hand-picked value of every tunable, those that are inactive by default included.
     """
 
     tunables: tuple[Tunable, ...]
-    default: Mapping[str, Value]
     constraints: tuple[Constraint, ...] = ()
     names: tuple[str, ...] = field(init=False)
+    default: Mapping[str, Value] = field(init=False)
 
     def __post_init__(self) -> None:
         names = tuple(tunable.name for tunable in self.tunables)
         object.__setattr__(self, "names", names)
+        default = {one.name: one.values[0] if one.default is None else one.default for one in self.tunables}
+        object.__setattr__(self, "default", default)
         if len(set(names)) != len(names):
             raise UserError(f"a tunable is declared twice among {', '.join(names)}")
         for position, tunable in enumerate(self.tunables):
             self._require_known(tunable.when, names[:position], f"the condition of tunable '{tunable.name}'")
         for constraint in self.constraints:
             self._require_known(constraint.holds, names, f"constraint '{constraint.name}'")
-        if missing := set(names) - set(self.default):
-            raise UserError(f"the default configuration lacks {', '.join(sorted(missing))}")
-        for name, value in self.default.items():
-            self.tunable(name)
-            if value not in self.tunable(name).values:
-                raise UserError(f"the default {name}={value!r} is not one of {list(self.tunable(name).values)}")
 
     @staticmethod
     def _require_known(predicate: Predicate | None, known: Sequence[str], owner: str) -> None:
@@ -178,23 +183,19 @@ class SearchSpace:
             UserError: a value that the tunable does not have.
         """
         for name, values in allowed.items():
-            legal = self.tunable(name).values
+            tunable = self.tunable(name)
             for value in values:
-                if value not in legal or type(value) is not type(legal[0]):
-                    raise UserError(f"tunable '{name}' has no value {value!r}; its values are {list(legal)}")
+                if not tunable.has(value):
+                    raise UserError(f"tunable '{name}' has no value {value!r}; its values are {list(tunable.values)}")
             if not values:
-                raise UserError(f"tunable '{name}' is restricted to no values; its values are {list(legal)}")
-        tunables = tuple(
-            replace(tunable, values=tuple(allowed[tunable.name])) if tunable.name in allowed else tunable
-            for tunable in self.tunables
-        )
-        default = {
-            tunable.name: self.default[tunable.name]
-            if self.default[tunable.name] in tunable.values
-            else tunable.values[0]
-            for tunable in tunables
-        }
-        return SearchSpace(tunables, default, self.constraints)
+                raise UserError(f"tunable '{name}' is restricted to no values; its values are {list(tunable.values)}")
+
+        def restricted(tunable: Tunable) -> Tunable:
+            values = tuple(allowed.get(tunable.name, tunable.values))
+            default = self.default[tunable.name]
+            return replace(tunable, values=values, default=default if default in values else None)
+
+        return SearchSpace(tuple(map(restricted, self.tunables)), self.constraints)
 
     def fix(self, values: Mapping[str, Value]) -> SearchSpace:
         """The same space with some tunables at one value each; raises as `restrict` does."""

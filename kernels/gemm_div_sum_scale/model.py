@@ -81,13 +81,13 @@ SPACE = SearchSpace(
     tunables=(
         Tunable("algorithm", ("column_sums", "strips", "gemm")),
         Tunable("join", ("kernel", "dot", "last_block", "fused"), when=_joins_sums),
-        Tunable("block_size", (128, 256, 512, 1024), when=_sums_now),
+        Tunable("block_size", (128, 256, 512, 1024), default=256, when=_sums_now),
         Tunable("strip_threads", (32, 128), when=_sums_now),
-        Tunable("rows_in_flight", (8, 4, 16), when=_sums_now),
+        Tunable("rows_in_flight", (8, 4, 16), default=4, when=_sums_now),
         Tunable("load_hint", ("normal", "streaming"), when=_sums_now),
         Tunable("waves", (1, 2), when=_joins_sums, host=True),
         Tunable("vector_width", (1, 2, 4)),
-        Tunable("row_threads", (32, 128, 256, 512), when=_divides_rows),
+        Tunable("row_threads", (32, 128, 256, 512), default=256, when=_divides_rows),
         Tunable("rows_per_thread", (1, 2, 4, 8), when=_divides_rows),
         Tunable("vectors_in_flight", (1, 4), when=_divides_rows),
     ),
@@ -100,19 +100,6 @@ SPACE = SearchSpace(
         Constraint("rows_fit_registers", _rows_fit_registers),
         Constraint("kept_sums_are_used", _worth_keeping),
     ),
-    default={
-        "algorithm": "column_sums",
-        "join": "kernel",
-        "block_size": 256,
-        "strip_threads": 32,
-        "rows_in_flight": 4,
-        "load_hint": "normal",
-        "waves": 1,
-        "vector_width": 1,
-        "row_threads": 256,
-        "rows_per_thread": 1,
-        "vectors_in_flight": 1,
-    },
 )
 
 

@@ -59,11 +59,11 @@ SPACE = SearchSpace(
     tunables=(
         *products.TUNABLES,
         Tunable("normalisation", ("per_element", "reciprocal", "folded", "weight")),
-        Tunable("block_size", (64, 128, 256, 512), when=_normalises_rows),
+        Tunable("block_size", (64, 128, 256, 512), default=256, when=_normalises_rows),
         Tunable("vector_width", (1, 2, 4), when=_normalises_rows),
         Tunable("rows_per_thread", (1, 2, 4, 8), when=_normalises_rows),
         Tunable("in_place", (False, True), when=_normalises_rows, host=True),
-        Tunable("statistics_rows", (4, 8, 16, 32), when=_is_train),
+        Tunable("statistics_rows", (4, 8, 16, 32), default=8, when=_is_train),
     ),
     constraints=(
         *products.CONSTRAINTS,
@@ -72,15 +72,6 @@ SPACE = SearchSpace(
         Constraint("block_within_limit", _block_runs),
         Constraint("weight_normalises_before_its_product", _weight_can_normalise),
     ),
-    default={
-        **products.DEFAULT,
-        "normalisation": "per_element",
-        "block_size": 256,
-        "vector_width": 1,
-        "rows_per_thread": 1,
-        "in_place": False,
-        "statistics_rows": 8,
-    },
 )
 
 

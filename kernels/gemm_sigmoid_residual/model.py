@@ -40,7 +40,7 @@ SPACE = SearchSpace(
     tunables=(
         *products.TUNABLES,
         Tunable("exponential", ("exact", "fast")),
-        Tunable("block_size", (64, 128, 256, 512, 1024), when=has_passes),
+        Tunable("block_size", (64, 128, 256, 512, 1024), default=256, when=has_passes),
         Tunable("vector_width", (1, 2, 4), when=has_passes),
         Tunable("vectors_per_thread", (1, 2, 4), when=has_passes),
         Tunable("in_place", (False, True), when=has_passes, host=True),
@@ -51,14 +51,6 @@ SPACE = SearchSpace(
         Constraint("block_within_limit", _block_runs),
         Constraint("fast_exponential_is_for_float32", _is_precise_enough),
     ),
-    default={
-        **products.DEFAULT,
-        "exponential": "exact",
-        "block_size": 256,
-        "vector_width": 1,
-        "vectors_per_thread": 1,
-        "in_place": False,
-    },
 )
 
 

@@ -32,7 +32,7 @@ def _block_runs(block_size: int, device: Device) -> bool:
 
 SPACE = SearchSpace(
     tunables=(
-        Tunable("block_size", (64, 128, 256, 512, 1024)),
+        Tunable("block_size", (64, 128, 256, 512, 1024), default=256),
         Tunable("vector_width", (1, 2, 4)),
         Tunable("items_per_thread", (1, 2, 4, 8)),
         Tunable("unroll", (True, False), when=lambda items_per_thread: items_per_thread > 1),
@@ -46,16 +46,6 @@ SPACE = SearchSpace(
         Constraint("grid_within_limit", _fits_grid),
         Constraint("block_within_limit", _block_runs),
     ),
-    default={
-        "block_size": 256,
-        "vector_width": 1,
-        "items_per_thread": 1,
-        "unroll": True,
-        "grid": "one_shot",
-        "waves": 1,
-        "load_hint": "normal",
-        "store_hint": "normal",
-    },
 )
 
 

@@ -7,7 +7,6 @@ so, which no call could set without changing what other threads compute meanwhil
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -57,13 +56,12 @@ def _fits_memory(product: str, pieces: int, problem: Problem, device: Device) ->
 
 TUNABLES = (
     Tunable("part_type", ("fp16", "bf16"), when=is_from_parts),
-    Tunable("pieces", (1, 2, 4, 8, 16), when=is_from_parts),
+    Tunable("pieces", (1, 2, 4, 8, 16), default=4, when=is_from_parts),
 )
 CONSTRAINTS = (
     Constraint("parts_are_for_float32_on_tensor_cores", _runs_parts),
     Constraint("parts_fit_memory", _fits_memory),
 )
-DEFAULT: Mapping[str, Value] = {"part_type": "fp16", "pieces": 4}
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,8 @@ or `parts` (`include/parts_product.cuh`: the library's half-precision products, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from tunebench.kernels.shared import parts_product, split_product
-from tunebench.tuner.space import Tunable, Value
+from tunebench.tuner.space import Tunable
 
 ENTRY_POINTS = (*split_product.ENTRY_POINTS, *parts_product.ENTRY_POINTS)
 BULK_COPIES = split_product.BULK_COPIES
@@ -28,12 +26,6 @@ TUNABLES = (
     Tunable("product", ("fp32", "fused", "parts")),
     *split_product.TUNABLES,
     *parts_product.TUNABLES,
-    Tunable("split_threads", (256, 512, 1024), when=_splits),
+    Tunable("split_threads", (256, 512, 1024), default=1024, when=_splits),
 )
 CONSTRAINTS = (*split_product.CONSTRAINTS, *parts_product.CONSTRAINTS)
-DEFAULT: Mapping[str, Value] = {
-    "product": "fp32",
-    **split_product.DEFAULT,
-    **parts_product.DEFAULT,
-    "split_threads": 1024,
-}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Mapping
 
 import torch
 
@@ -12,7 +11,7 @@ from tunebench.tuner.build import Argument
 from tunebench.tuner.device import Device
 from tunebench.tuner.kernel import Plan
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.space import Constraint, Tunable, Value
+from tunebench.tuner.space import Constraint, Tunable
 
 ENTRY_POINTS = ("row_exponents", "split_rows", "split_product", "repair_rows")
 """What a source that includes `split_product.cuh` must list; it defines the last two itself, with its epilogue."""
@@ -45,20 +44,14 @@ def _stages_fit(product_columns: int, product_stages: int, device: Device) -> bo
 
 TUNABLES = (
     Tunable("product_columns", (256, 128), when=is_fused),
-    Tunable("product_stages", (3, 4, 6), when=is_fused),
-    Tunable("product_cluster", (1, 2), when=is_fused),
-    Tunable("sum_stages", (0, 8, 12, 16, 32, 64), when=is_fused),
+    Tunable("product_stages", (3, 4, 6), default=4, when=is_fused),
+    Tunable("product_cluster", (1, 2), default=2, when=is_fused),
+    Tunable("sum_stages", (0, 8, 12, 16, 32, 64), default=16, when=is_fused),
 )
 CONSTRAINTS = (
     Constraint("fused_is_for_hopper_and_float32", _runs_fused),
     Constraint("product_stages_fit_shared_memory", _stages_fit),
 )
-DEFAULT: Mapping[str, Value] = {
-    "product_columns": 256,
-    "product_stages": 4,
-    "product_cluster": 2,
-    "sum_stages": 16,
-}
 
 
 class RowExponents:

@@ -407,7 +407,7 @@ from tunebench.tuner.space import SearchSpace, Tunable
 
 # In an order in which no three variants in a row crash: that would stop the study.
 VALUES = tuple(sorted(range(VARIANTS), key=lambda k: (k // 10, k * 7 % 10)))
-SPACE = SearchSpace(tunables=(Tunable("k", VALUES),), default={"k": 5})
+SPACE = SearchSpace((Tunable("k", VALUES, default=5),))
 
 class ModelNew(TunedModule):
     kernel = Kernel.declare(

@@ -68,7 +68,7 @@ def test_best_so_far_counts_correct_trials_only() -> None:
 def test_values_keep_the_order_of_the_space_and_else_their_own() -> None:
     found = [trial(0, 1.0, {"a": 10, "b": "y"}), trial(1, 1.0, {"a": 9, "b": "x"}), trial(2, 1.0, {"a": 100})]
     assert values_of(found) == {"a": ["9", "10", "100"], "b": ["x", "y", INACTIVE]}
-    space = SearchSpace((Tunable("b", ("y", "x")), Tunable("a", (100, 9, 10))), {"a": 9, "b": "x"})
+    space = SearchSpace((Tunable("b", ("y", "x")), Tunable("a", (100, 9, 10))))
     assert list(values_of(found, space).items()) == [("b", ["y", "x", INACTIVE]), ("a", ["100", "9", "10"])]
 
 

@@ -10,15 +10,14 @@ from tunebench.tuner.errors import EmptySpaceError, UnknownNameError, UserError
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.space import INACTIVE, Configuration, Constraint, SearchSpace, Tunable
 
-BLOCK = Tunable("block", (64, 128, 256))
+BLOCK = Tunable("block", (64, 128, 256), default=128)
 WIDTH = Tunable("width", (1, 2, 4))
 GRID = Tunable("grid", ("one", "stride"))
 WAVES = Tunable("waves", (1, 2, 4), when=lambda grid: grid == "stride")
-DEFAULT = {"block": 128, "width": 1, "grid": "one", "waves": 1}
 
 
 def make(*constraints: Constraint) -> SearchSpace:
-    return SearchSpace((BLOCK, WIDTH, GRID, WAVES), DEFAULT, constraints)
+    return SearchSpace((BLOCK, WIDTH, GRID, WAVES), constraints)
 
 
 def test_enumeration_equals_filtering_the_whole_product() -> None:
@@ -39,7 +38,7 @@ def test_a_conditional_tunable_does_not_multiply_the_space() -> None:
 
 def test_a_condition_on_an_inactive_tunable_is_not_met() -> None:
     deeper = Tunable("deeper", (1, 2), when=lambda waves: waves > 1)
-    space = SearchSpace((GRID, WAVES, deeper), {"grid": "one", "waves": 1, "deeper": 1}).enumerate()
+    space = SearchSpace((GRID, WAVES, deeper)).enumerate()
     assert len(space) == 1 + (1 + 2 + 2)
 
 
@@ -103,7 +102,7 @@ def random_space(rng: random.Random) -> SearchSpace:
         pair = tuple(rng.choice(one.values) for one in seen)
         holds = eval(f"lambda {names}, problem: ({names},) != {pair!r} or problem.axes['n'] > 5")
         constraints.append(Constraint(f"not {number}", holds))
-    return SearchSpace(tuple(tunables), {one.name: one.values[0] for one in tunables}, tuple(constraints))
+    return SearchSpace(tuple(tunables), tuple(constraints))
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -185,5 +184,13 @@ def test_declarations_that_make_no_sense_are_refused() -> None:
         Tunable("problem", (1,))
     with pytest.raises(UnknownNameError, match="constraint 'typo'"):
         make(Constraint("typo", lambda blok: blok > 0))
-    with pytest.raises(UserError, match="lacks waves"):
-        SearchSpace((BLOCK, GRID, WAVES), {"block": 64, "grid": "one"})
+    for default in (96, 64.0, True):
+        with pytest.raises(UserError, match=f"tunable 'block' has no value {default!r}; its values are"):
+            Tunable("block", (64, 128, 1), default=default)
+
+
+def test_the_default_is_the_first_value_unless_another_is_given() -> None:
+    space = make()
+    assert space.default == {"block": 128, "width": 1, "grid": "one", "waves": 1}
+    assert space.restrict({"block": [256, 64], "width": [4]}).default["block"] == 256
+    assert space.restrict({"block": [256, 128]}).default["block"] == 128

@@ -77,7 +77,7 @@ def _assemble(space_name: str, records: Sequence[Record]) -> tuple[ValidSpace, F
             for name, position, kind in zip(tunables, positions, kinds, strict=True)
         )
         times_of[row] = time_ms
-    space = SearchSpace(tuple(tunables.values()), default={t.name: t.values[0] for t in tunables.values()})
+    space = SearchSpace(tuple(tunables.values()))
     return ValidSpace(space, np.array(list(times_of), dtype=np.int16)), np.array(list(times_of.values()))
 
 

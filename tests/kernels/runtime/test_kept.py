@@ -65,7 +65,7 @@ from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Problem, Work
 from tunebench.tuner.space import SearchSpace, Tunable
 
-SPACE = SearchSpace(tunables=(Tunable("block_size", (32, 64)),), constraints=(), default={"block_size": 32})
+SPACE = SearchSpace((Tunable("block_size", (32, 64)),))
 
 class ModelNew(TunedModule):
     kernel = Kernel.declare(

@@ -22,7 +22,7 @@ from tunebench.tuner.space import Configuration, SearchSpace, Tunable
 
 CPU = find_device("cpu")
 HERE = torch.device("cpu")
-SPACE = SearchSpace((Tunable("block", (32, 64)),), default={"block": 32})
+SPACE = SearchSpace((Tunable("block", (32, 64)),))
 PROBLEM = Problem({"rows": 100})
 OFFER = Offer(Configuration({"block": 64}), PROBLEM, CPU.name, CPU.architecture, "trial 12")
 

@@ -116,7 +116,6 @@ def test_double_and_templates_with_constants_from_the_search_space() -> None:
             Tunable("hint", ("none", "streaming")),
             Tunable("guarded", (False, True)),
         ),
-        default={"block_size": 32, "items": 1, "exponent": 2, "hint": "none", "guarded": False},
     )
     a = torch.randn(1000, dtype=torch.float64)
     for items, exponent, hint, guarded in ((1, 3, "none", True), (4, 2, "streaming", True)):

@@ -32,13 +32,12 @@ def small_space() -> ValidSpace:
     """Blocks and items under a constraint, and a number of waves that only matters for a grid-stride grid."""
     return SearchSpace(
         tunables=(
-            Tunable("block", BLOCKS),
+            Tunable("block", BLOCKS, default=256),
             Tunable("items", (1, 2, 4, 8)),
             Tunable("grid", ("one_shot", "stride")),
             Tunable("waves", (1, 2, 4), when=lambda grid: grid == "stride"),
             Tunable("hint", (False, True)),
         ),
-        default={"block": 256, "items": 1, "grid": "one_shot", "waves": 1, "hint": False},
         constraints=(Constraint("tile fits", lambda block, items: block * items <= 2048),),
     ).enumerate()
 
@@ -47,7 +46,7 @@ def wide_space() -> ValidSpace:
     """2700 configurations of five tunables."""
     sizes = (9, 6, 5, 5, 2)
     tunables = tuple(Tunable(f"t{i}", tuple(range(size))) for i, size in enumerate(sizes))
-    return SearchSpace(tunables, default={f"t{i}": 0 for i in range(len(sizes))}).enumerate()
+    return SearchSpace(tunables).enumerate()
 
 
 def time_ms(space: ValidSpace, number: int) -> float:
@@ -276,7 +275,7 @@ def test_adapts_other_samplers_of_optuna() -> None:
 def test_a_million_configurations(strategy: str) -> None:
     sizes = (10, 10, 10, 10, 10, 10)
     tunables = tuple(Tunable(f"t{i}", tuple(range(size))) for i, size in enumerate(sizes))
-    declared = SearchSpace(tunables, default={f"t{i}": 0 for i in range(len(sizes))})
+    declared = SearchSpace(tunables)
     grid = np.indices(sizes).reshape(len(sizes), -1).T.astype(np.int16)
     space = ValidSpace(declared, grid)
     sampler = make_sampler(strategy, space)

@@ -23,14 +23,13 @@ def mixed_space() -> ValidSpace:
     """Numbers, an unordered tunable, a truth, a condition, a constraint and a tunable of one value."""
     return SearchSpace(
         tunables=(
-            Tunable("block", (32, 64, 128, 256, 512)),
-            Tunable("factor", (0.5, 1.0, 2.0)),
+            Tunable("block", (32, 64, 128, 256, 512), default=128),
+            Tunable("factor", (0.5, 1.0, 2.0), default=1.0),
             Tunable("order", ("rows", "columns", "tiles")),
             Tunable("depth", (1, 2, 4), when=lambda order: order == "tiles"),
             Tunable("hint", (False, True)),
             Tunable("fixed", (7,)),
         ),
-        default={"block": 128, "factor": 1.0, "order": "rows", "depth": 1, "hint": False, "fixed": 7},
         constraints=(Constraint("small", lambda block, factor: block * factor <= 512),),
     ).enumerate()
 
@@ -76,7 +75,7 @@ def test_each_searches_without_a_warning(name: str, said: pytest.LogCaptureFixtu
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_searches_a_space_of_one_tunable_to_its_end(name: str) -> None:
-    space = SearchSpace((Tunable("block", tuple(range(1, 14))),), {"block": 1}).enumerate()
+    space = SearchSpace((Tunable("block", tuple(range(1, 14))),)).enumerate()
     sampler = make_sampler(name, space, seed=0)
     study = optuna.create_study(sampler=sampler)
     for _ in range(len(space)):

@@ -24,7 +24,6 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 SPACE = SearchSpace(
     tunables=tuple(Tunable(name, (1, 2, 4, 8, 16, 32)) for name in ("a", "b", "c", "d")),
-    default={"a": 1, "b": 1, "c": 1, "d": 1},
     constraints=(Constraint("product", lambda a, b: a * b <= 256),),
 )
 
