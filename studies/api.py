@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from tunebench.studies.check import CheckReport
     from tunebench.studies.compare import CompareReport, Side
     from tunebench.studies.tune import StudyReport
+    from tunebench.tuner.configuration import Value
     from tunebench.tuner.problem import Problem
-    from tunebench.tuner.space import Value
 
 Row = TypeVar("Row", bound="TrialRow")
 

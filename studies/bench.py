@@ -17,6 +17,7 @@ from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.tune import request_of
 from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.compilers import compiler_for
+from tunebench.tuner.configuration import Configuration, Value
 from tunebench.tuner.device import Device, DeviceKind, find_device
 from tunebench.tuner.environment import Environment, current_environment
 from tunebench.tuner.errors import CompileError, TunebenchError, UnknownNameError, UserError
@@ -27,7 +28,6 @@ from tunebench.tuner.kernel import Kernel, Mode, Plan, prepare_model
 from tunebench.tuner.problem import Problem, Work
 from tunebench.tuner.reference import Reference
 from tunebench.tuner.result import CONTROL, Baseline, CacheRegime, ErrorFigures, Ratio
-from tunebench.tuner.space import Configuration, Value
 from tunebench.tuner.study.evaluate import Subject
 from tunebench.tuner.timing.confirm import confirm
 from tunebench.tuner.timing.measure import Call, Control, clocks_for, copy_of, pick_clock

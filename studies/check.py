@@ -15,6 +15,7 @@ from tunebench.kernels.runtime.registry import load_model
 from tunebench.tuner.build import CompilerName
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.compile.compilers import compiler_for
+from tunebench.tuner.configuration import Value
 from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.errors import CompileError, KernelFolderError, UnknownNameError, UserError
 from tunebench.tuner.gate.battery import Depth, run_battery
@@ -28,7 +29,6 @@ from tunebench.tuner.isolation import IsolationError, report, run_isolated, star
 from tunebench.tuner.kernel import Kernel, Mode, ModelFactory, TunableModel, prepare_model
 from tunebench.tuner.reference import Reference, load_candidate, load_reference
 from tunebench.tuner.result import Stage, Verdict
-from tunebench.tuner.space import Value
 
 SEEDS = (1, 2)
 SECONDS = 600.0

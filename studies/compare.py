@@ -20,6 +20,7 @@ from tunebench.kernels.runtime.registry import load_model
 from tunebench.studies.study_file import StudyRequest, make_request
 from tunebench.studies.tune import make_evaluator, resolve
 from tunebench.tuner.compile.cache import BuildCache
+from tunebench.tuner.configuration import Value
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import CompileError, TunebenchError, UnknownNameError, UserError, WorkerError
 from tunebench.tuner.gate.tolerance import AGREEMENT, AGREEMENT_OTHERWISE
@@ -28,7 +29,6 @@ from tunebench.tuner.kernel import Mode, prepare_model
 from tunebench.tuner.problem import Problem, Work
 from tunebench.tuner.reference import Reference, run_file
 from tunebench.tuner.result import Decision, Ratio
-from tunebench.tuner.space import Value
 from tunebench.tuner.study.evaluate import Finalist, LocalEvaluator
 from tunebench.tuner.timing.confirm import confirm
 from tunebench.tuner.timing.measure import Call, Control, clocks_for, pick_clock

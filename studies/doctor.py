@@ -19,7 +19,7 @@ from tunebench.db.queries.trials import count_rows
 from tunebench.kernels.runtime.registry import folder_of, kernel_names, load_model
 from tunebench.kernels.runtime.shipped import ShippedFileError, files_of, is_stale, read_file
 from tunebench.tuner.build import CompilerName
-from tunebench.tuner.compile.cache import default_cache_folder
+from tunebench.tuner.cache_folder import default_cache_folder
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import CompileError, DatabaseError, DatabaseMissingError, UserError
 from tunebench.tuner.gate.faults import FAILURES, described

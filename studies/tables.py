@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from tunebench.db.queries.data_frames import FLAT_COLUMNS, csv_text, flat_values
-from tunebench.db.queries.rows import BestRow, TrialRow
-from tunebench.db.queries.studies import StudyRow
+from tunebench.db.queries.rows import BestRow, StudyRow, TrialRow
 from tunebench.studies.terminal import print_table
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import Ratio

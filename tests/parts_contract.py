@@ -17,8 +17,8 @@ from tunebench.kernels.gemm_sigmoid_residual.model import ModelNew as Sigmoid
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.compilers import compiler_for
+from tunebench.tuner.configuration import Value
 from tunebench.tuner.device import device_of
-from tunebench.tuner.space import Value
 
 FP16: Mapping[str, Value] = {"product": "parts", "part_type": "fp16", "split_threads": 256, "block_size": 256}
 BF16: Mapping[str, Value] = {**FP16, "part_type": "bf16"}

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from tunebench.tuner.build import Argument, Dim3, LoadedModule
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.problem import Problem, Work
 from tunebench.tuner.running_text import running_text
-from tunebench.tuner.space import Configuration, SearchSpace
+from tunebench.tuner.space import SearchSpace
 from tunebench.tuner.variant import KernelSource, Variant, prologue
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tunebench.tuner.build import Build
-from tunebench.tuner.space import Configuration
+from tunebench.tuner.configuration import Configuration
 
 
 class TrialStatus(enum.StrEnum):

@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from tunebench.tuner.configuration import Configuration, Value
 from tunebench.tuner.errors import EmptySpaceError, UnknownNameError, UserError
 
 if TYPE_CHECKING:
     from tunebench.tuner.device import Device
     from tunebench.tuner.problem import Problem
 
-Value: TypeAlias = bool | int | float | str
 Predicate: TypeAlias = Callable[..., bool]
 
 INACTIVE = -1
@@ -83,53 +82,6 @@ class Constraint:
 
     name: str
     holds: Predicate
-
-
-class Configuration(Mapping[str, Value]):
-    """One member of a search space: the values of its active tunables, immutable, equal by content."""
-
-    __slots__ = ("_key", "_values")
-
-    def __init__(self, values: Mapping[str, Value]) -> None:
-        self._values = dict(values)
-        self._key = json.dumps(self._values, sort_keys=True, separators=(",", ":"))
-
-    @property
-    def key(self) -> str:
-        """Canonical JSON: equal configurations have equal keys, whatever the order of their tunables."""
-        return self._key
-
-    def __getitem__(self, name: str) -> Value:
-        return self._values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Configuration) and self._key == other._key
-
-    def __repr__(self) -> str:
-        return "Configuration(" + ", ".join(f"{name}={value!r}" for name, value in self.items()) + ")"
-
-    def __str__(self) -> str:
-        return " ".join(f"{name}={value}" for name, value in self.items())
-
-    def integer(self, name: str) -> int:
-        """The value of an integer tunable; 0 where it is inactive.
-
-        Raises:
-            TypeError: the value is not an integer.
-        """
-        value = self._values.get(name, 0)
-        if not isinstance(value, int):
-            raise TypeError(f"tunable '{name}' is {value!r}, not an integer")
-        return int(value)
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from tunebench.tuner.configuration import Configuration, Value
 from tunebench.tuner.errors import KernelFolderError
-from tunebench.tuner.space import Configuration, SearchSpace, Value
+from tunebench.tuner.space import SearchSpace
 
 HEADER_SUFFIXES = (".cuh", ".h", ".hpp")
 

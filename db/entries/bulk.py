@@ -27,7 +27,7 @@ from tunebench.db.connection.database import Database
 from tunebench.db.entries.entry import ComparisonFacts, Entry, Origin, StudyFacts, TrialFacts
 from tunebench.db.entries.writer import PlacedTrial, Writer
 from tunebench.db.schema.tables import ComparisonTable, TrialTable
-from tunebench.tuner.space import Configuration
+from tunebench.tuner.configuration import Configuration
 
 _BATCH = 1000
 """Entries in a transaction, which takes some tenths of a second."""

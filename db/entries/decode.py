@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.errors import DatabaseError
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import CacheRegime, TrialStatus
-from tunebench.tuner.space import Configuration
 
 
 def problem_of(key: str, dtype: str, axes: object, options: object) -> Problem:

@@ -25,6 +25,7 @@ from tunebench.db.entries.entry import (
     WarmStartFacts,
 )
 from tunebench.tuner.build import Build
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.problem import Problem
@@ -41,7 +42,6 @@ from tunebench.tuner.result import (
     Verdict,
 )
 from tunebench.tuner.search.warm_start import WarmStart
-from tunebench.tuner.space import Configuration
 from tunebench.tuner.study.history import StudyDescription
 from tunebench.tuner.timing.statistics import control_ratio
 

@@ -52,10 +52,10 @@ from tunebench.db.schema.tables import (
     VerdictTable,
 )
 from tunebench.tuner.build import KernelFigures
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.errors import DatabaseError, UserError
 from tunebench.tuner.result import Stage
-from tunebench.tuner.space import Configuration
 
 _PAGE = 500
 """Trials at a time: their compilers' logs are in memory as well, and every table takes one query."""

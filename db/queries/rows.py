@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from tunebench.tuner.configuration import Configuration
+from tunebench.tuner.device import Device
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import CacheRegime, Ratio, TrialStatus
-from tunebench.tuner.space import Configuration
 
 
 @dataclass(frozen=True)
@@ -69,3 +70,26 @@ class BestRow(TrialRow):
 
     It is the winner of the newest comparison, or the lowest median where nothing was confirmed yet.
     """
+
+
+@dataclass(frozen=True)
+class StudyRow:
+    """A study that has trials.
+
+    Attributes:
+        study_id: its number in this database.
+        trials: how many it has.
+        last_at: when the newest of them was recorded; UTC.
+    """
+
+    study_id: int
+    kernel: str
+    source_digest: str
+    problem: Problem
+    device: Device
+    compiler: str
+    sampler: str
+    seed: int
+    begun_at: datetime
+    trials: int
+    last_at: datetime

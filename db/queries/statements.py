@@ -46,9 +46,9 @@ from tunebench.db.schema.views import (
     Condition,
     with_parts,
 )
+from tunebench.tuner.configuration import Configuration, Value
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import Baseline, Ratio, TrialStatus
-from tunebench.tuner.space import Configuration, Value
 
 _FEW = 50_000
 """So many trials are found through an index and sorted in some ten milliseconds."""

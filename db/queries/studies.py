@@ -12,6 +12,7 @@ from tunebench.db.connection.database import Database
 from tunebench.db.entries.entry import StudyFacts
 from tunebench.db.entries.live import device_of, ratio_of
 from tunebench.db.entries.reader import reading
+from tunebench.db.queries.rows import StudyRow
 from tunebench.db.schema.tables import (
     ComparisonTable,
     DeviceTable,
@@ -20,34 +21,10 @@ from tunebench.db.schema.tables import (
     TrialTable,
 )
 from tunebench.db.schema.views import CORRECT
-from tunebench.tuner.device import Device
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import Ratio
-from tunebench.tuner.space import Configuration
-
-
-@dataclass(frozen=True)
-class StudyRow:
-    """A study that has trials.
-
-    Attributes:
-        study_id: its number in this database.
-        trials: how many it has.
-        last_at: when the newest of them was recorded; UTC.
-    """
-
-    study_id: int
-    kernel: str
-    source_digest: str
-    problem: Problem
-    device: Device
-    compiler: str
-    sampler: str
-    seed: int
-    begun_at: datetime
-    trials: int
-    last_at: datetime
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,10 @@ from tunebench.db.queries.statements import (
 from tunebench.db.schema.tables import DeviceTable, MeasurementTable, ProblemTable, StudyTable, TrialTable
 from tunebench.db.schema.views import CORRECT, winners
 from tunebench.tuner.build import CompilerName
+from tunebench.tuner.configuration import Value
 from tunebench.tuner.errors import DatabaseError
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import TrialStatus
-from tunebench.tuner.space import Value
 
 __all__ = [
     "BestRow",

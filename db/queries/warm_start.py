@@ -20,8 +20,8 @@ from tunebench.db.schema.tables import (
     digest_of,
 )
 from tunebench.db.schema.views import CORRECT
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.search.warm_start import WORTH_KNOWING, EarlierStudy, EarlierTrial, WarmStart, distance
-from tunebench.tuner.space import Configuration
 from tunebench.tuner.study.history import StudyDescription
 
 _MOST_STUDIES = 8

@@ -28,9 +28,9 @@ from tunebench.db.connection.database import Database
 from tunebench.db.connection.engine import BUSY_SECONDS, as_database_error, file_of
 from tunebench.db.queries.trials import Order, TrialRow, trials
 from tunebench.db.schema.tables import TrialTable
+from tunebench.tuner.configuration import Value
 from tunebench.tuner.errors import DatabaseError
 from tunebench.tuner.result import TrialStatus
-from tunebench.tuner.space import Value
 
 TRIAL_ATTRIBUTE = "tunebench_trial"
 """The user attribute of an Optuna trial that holds the number of the trial that it is a copy of."""

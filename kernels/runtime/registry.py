@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from tunebench.kernels.runtime.folders import import_folder
-from tunebench.tuner.compile.cache import default_cache_folder
+from tunebench.tuner.cache_folder import default_cache_folder
 from tunebench.tuner.errors import KernelFolderError, UnknownNameError
 
 if TYPE_CHECKING:

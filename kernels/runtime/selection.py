@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from tunebench.db.connection.location import may_have_results
 from tunebench.kernels.runtime.shipped import ShippedFile, ShippedFileError, files_of, is_stale, read_file
+from tunebench.tuner.configuration import Configuration, Value
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import DatabaseError, DatabaseMissingError, EmptySpaceError
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Problem, problem_distance
 from tunebench.tuner.result import Baseline, CacheRegime, Decision, Ratio
-from tunebench.tuner.space import Configuration, SearchSpace, Value
+from tunebench.tuner.space import SearchSpace
 from tunebench.tuner.timing.statistics import CONFIDENCE
 
 if TYPE_CHECKING:

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import torch
 
 from tunebench.tuner.build import Argument
+from tunebench.tuner.configuration import Configuration, Value
 from tunebench.tuner.device import Device, DeviceKind
 from tunebench.tuner.kernel import Plan
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.space import Configuration, Constraint, Tunable, Value
+from tunebench.tuner.space import Constraint, Tunable
 
 ENTRY_POINTS = ("split_parts", "repair_parts")
 """What a source that includes `parts_product.cuh` must list."""

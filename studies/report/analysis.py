@@ -13,8 +13,9 @@ from optuna.distributions import CategoricalDistribution
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
 from tunebench.db.queries.trials import TrialRow
+from tunebench.tuner.configuration import Configuration, Value
 from tunebench.tuner.result import TrialStatus
-from tunebench.tuner.space import Configuration, SearchSpace, Value
+from tunebench.tuner.space import SearchSpace
 
 INACTIVE = "inactive"
 """How a conditional tunable without a value is called; quotes keep a text value of that name apart from it."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tunebench.db.connection.database import Database
+from tunebench.db.queries.rows import StudyRow
 from tunebench.db.queries.studies import (
     ComparisonRow,
     EnvironmentRow,
-    StudyRow,
     environments,
     newest_comparison,
     studies,

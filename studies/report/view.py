@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from itertools import combinations
 
-from tunebench.db.queries.studies import StudyRow
+from tunebench.db.queries.rows import StudyRow
 from tunebench.db.queries.trials import TrialRow
 from tunebench.studies.report import comparison_figures, figures
 from tunebench.studies.report.analysis import (

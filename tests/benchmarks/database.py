@@ -26,11 +26,11 @@ from tunebench.db.entries.live import device_facts, problem_facts
 from tunebench.db.entries.writer import Writer
 from tunebench.db.queries.trials import Order, best, trials
 from tunebench.kernels.runtime.selection import recorded_offers
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, DeviceKind
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import TrialStatus
-from tunebench.tuner.space import Configuration
 
 KERNELS = 5
 SOURCES = 2

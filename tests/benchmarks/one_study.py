@@ -27,12 +27,12 @@ from tunebench.studies.recordings import load_spaces
 from tunebench.tuner.build import Build, CompilerName, LoadedModule
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.compile.cache import BuildCache
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import CacheRegime, Comparison, Measurement, Stage, TrialResult, TrialStatus, Verdict
 from tunebench.tuner.search.recorded import RecordedSpace
 from tunebench.tuner.search.strategies import find_sampler
-from tunebench.tuner.space import Configuration
 from tunebench.tuner.study.evaluate import Finalist
 from tunebench.tuner.study.history import PastTrial
 from tunebench.tuner.study.study import Budget, StudyRun

@@ -22,12 +22,12 @@ from tunebench.db.entries.reader import scan
 from tunebench.db.entries.study_log import open_study
 from tunebench.db.queries.trials import count_rows
 from tunebench.tuner.build import Build, CompilerName, KernelFigures
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, DeviceKind
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import CacheRegime, ErrorFigures, Measurement, Stage, TrialResult, TrialStatus, Verdict
-from tunebench.tuner.space import Configuration
 from tunebench.tuner.study.history import StudyDescription
 
 _ENVIRONMENT = Environment("0.1.0", "3.11", "2.9", "13.0", "580.1", "nvrtc", "Linux", "host")

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 from tunebench.tuner.build import Build, CompilerName, KernelFigures
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, DeviceKind
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.problem import Problem
@@ -22,7 +23,6 @@ from tunebench.tuner.result import (
     TrialStatus,
     Verdict,
 )
-from tunebench.tuner.space import Configuration
 from tunebench.tuner.study.history import StudyDescription
 from tunebench.tuner.timing.statistics import control_ratio
 

@@ -10,8 +10,8 @@ from tunebench.kernels.gemm_div_sum_scale.model import SPACE, ModelNew
 from tunebench.kernels.gemm_div_sum_scale.reference import Model
 from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.compilers import compiler_for
+from tunebench.tuner.configuration import Value
 from tunebench.tuner.device import Device, find_device
-from tunebench.tuner.space import Value
 
 pytestmark = pytest.mark.gpu
 

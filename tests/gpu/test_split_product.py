@@ -8,7 +8,7 @@ import pytest
 import torch
 from parts_contract import error, product_model, run
 
-from tunebench.tuner.space import Value
+from tunebench.tuner.configuration import Value
 
 pytestmark = pytest.mark.gpu
 

@@ -7,7 +7,7 @@ import pytest
 from tunebench.kernels.runtime.registry import kernel_names, load_model
 from tunebench.kernels.runtime.shipped import files_of, read_file
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
-from tunebench.tuner.space import Configuration
+from tunebench.tuner.configuration import Configuration
 
 
 @pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"])

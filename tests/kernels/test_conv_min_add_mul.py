@@ -13,10 +13,10 @@ from tunebench.kernels.shared import cudnn_graph
 from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, DeviceKind, find_device
 from tunebench.tuner.errors import CompilerMissingError
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.space import Configuration
 
 CPU = find_device("cpu")
 HOPPER = Device(DeviceKind.CUDA, 0, "a Hopper card", "sm_90", "GPU-0", 132, 141 << 30, 60 << 20)

@@ -11,10 +11,10 @@ from tunebench.kernels.gemm_div_sum_scale.reference import Model
 from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import CompilerMissingError
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.space import Configuration
 
 CPU = find_device("cpu")
 

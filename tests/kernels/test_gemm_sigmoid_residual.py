@@ -12,9 +12,9 @@ from tunebench.kernels.gemm_sigmoid_residual.model import SPACE, ModelNew
 from tunebench.kernels.gemm_sigmoid_residual.reference import Model
 from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.compilers import compiler_for
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.space import Configuration
 
 CPU = find_device("cpu")
 

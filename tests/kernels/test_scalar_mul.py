@@ -8,10 +8,10 @@ import torch
 from tunebench.kernels.scalar_mul.model import SPACE, ModelNew
 from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.compilers import compiler_for
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
 from tunebench.tuner.kernel import Plan
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.space import Configuration
 
 CPU = find_device("cpu")
 SIZES = (1, 2, 3, 4, 5, 63, 64, 255, 1023, 4096, 32771)

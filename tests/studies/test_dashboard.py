@@ -22,11 +22,11 @@ from tunebench.db.connection.database import Database, open_database
 from tunebench.db.entries.study_log import open_study
 from tunebench.db.upkeep.optuna_mirror import optuna_storage, publish, publish_all
 from tunebench.tuner.build import Build, CompilerName
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
 from tunebench.tuner.environment import current_environment
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import CacheRegime, Measurement, TrialResult, TrialStatus, Verdict
-from tunebench.tuner.space import Configuration
 from tunebench.tuner.study.history import StudyDescription
 
 

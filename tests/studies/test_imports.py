@@ -17,7 +17,7 @@ from tunebench.db.connection.database import open_database
 from tunebench.db.entries.study_log import open_study
 from tunebench.kernels.runtime.registry import kernel_names, load_model
 
-SLOW = {"torch", "scipy", "optuna", "plotly", "alembic", "pebble", "pandas", "pyarrow"}
+SLOW = {"torch", "numpy", "scipy", "optuna", "plotly", "alembic", "pebble", "pandas", "pyarrow"}
 """What reading results never needs."""
 
 DATABASE = {"sqlalchemy", "alembic"}

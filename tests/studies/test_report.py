@@ -28,6 +28,7 @@ from tunebench.studies.report.style import ratio_text, share_text, time_unit
 from tunebench.studies.report.view import overview_row
 from tunebench.studies.tune import request_of, resolve, tune
 from tunebench.tuner.build import CompilerName
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
 from tunebench.tuner.environment import current_environment
 from tunebench.tuner.errors import UnknownNameError, UserError
@@ -39,7 +40,6 @@ from tunebench.tuner.result import (
     TrialResult,
     TrialStatus,
 )
-from tunebench.tuner.space import Configuration
 from tunebench.tuner.study.history import StudyDescription
 
 SECTIONS = (

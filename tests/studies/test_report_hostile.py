@@ -15,6 +15,7 @@ from tunebench.db.entries.study_log import open_study
 from tunebench.studies.report.gather import gather
 from tunebench.studies.report.page import render, write
 from tunebench.tuner.build import Build, CompilerName
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
 from tunebench.tuner.environment import current_environment
 from tunebench.tuner.errors import DatabaseError
@@ -29,7 +30,6 @@ from tunebench.tuner.result import (
     TrialStatus,
     Verdict,
 )
-from tunebench.tuner.space import Configuration
 from tunebench.tuner.study.history import StudyDescription
 
 

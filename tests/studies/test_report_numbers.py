@@ -34,8 +34,9 @@ from tunebench.studies.report.style import (
     time_unit,
     verdict_text,
 )
+from tunebench.tuner.configuration import Configuration, Value
 from tunebench.tuner.result import Ratio, TrialStatus
-from tunebench.tuner.space import Configuration, SearchSpace, Tunable, Value
+from tunebench.tuner.space import SearchSpace, Tunable
 
 
 def trial(

@@ -13,10 +13,10 @@ from tunebench.db.entries.study_log import open_study
 from tunebench.kernels.runtime.selection import Tier, choices
 from tunebench.kernels.runtime.shipped import file_for, read_file
 from tunebench.studies.doctor import examine
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.space import Configuration
 
 PROBLEM = Problem({"n": 2112}, "float32")
 FAST = Configuration({"block_size": 32, "blocks": 4, "variety": 1})

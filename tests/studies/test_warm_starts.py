@@ -21,10 +21,10 @@ from tunebench.kernels.runtime.shipped import ShippedResult, shipped_studies, wr
 from tunebench.studies.progress import StudyDisplay
 from tunebench.studies.summary import print_reports, report_values
 from tunebench.studies.tune import StudyReport, request_of, resolve, tune
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.space import Configuration
 from tunebench.tuner.study.study import Ending
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.result import (
     CacheRegime,
     ErrorFigures,
@@ -14,7 +15,6 @@ from tunebench.tuner.result import (
     TrialStatus,
     Verdict,
 )
-from tunebench.tuner.space import Configuration
 
 CONFIGURATION = Configuration({"block": 64})
 PASSED = Verdict(True, (Stage("values", True, 0.1),), 1e-4)

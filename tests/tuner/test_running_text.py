@@ -7,9 +7,7 @@ from tunebench.tuner.running_text import running_text
 TEXT = '''"""What this is."""
 
 import math
-from tunebench.tuner.space import (
-    SearchSpace,
-)
+from tunebench.tuner.space import SearchSpace
 
 
 class A:

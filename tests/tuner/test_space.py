@@ -5,10 +5,11 @@ from itertools import product
 
 import pytest
 
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import EmptySpaceError, UnknownNameError, UserError
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.space import INACTIVE, Configuration, Constraint, SearchSpace, Tunable
+from tunebench.tuner.space import INACTIVE, Constraint, SearchSpace, Tunable
 
 BLOCK = Tunable("block", (64, 128, 256), default=128)
 WIDTH = Tunable("width", (1, 2, 4))

@@ -11,11 +11,11 @@ from functools import partial
 from tunebench.tuner.build import Build
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.compile.cache import BuildCache
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import CompileTimeoutError
 from tunebench.tuner.kernel import Kernel, Plan
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.space import Configuration
 from tunebench.tuner.variant import Variant
 
 _LOOK_SECONDS = 0.5  # how often a build that is waited for is looked at

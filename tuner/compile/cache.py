@@ -15,20 +15,13 @@ import warnings
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import platformdirs
-
 from tunebench.tuner.build import Build, CompilerName, KernelFigures
+from tunebench.tuner.cache_folder import default_cache_folder
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.errors import CompilerKilledError
 from tunebench.tuner.variant import Variant
 
 _FORMAT = 2
-
-
-def default_cache_folder() -> Path:
-    """`$TUNEBENCH_CACHE` where it is set, else the user's cache folder."""
-    chosen = os.environ.get("TUNEBENCH_CACHE")
-    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("tunebench")) / "builds"
 
 
 class BuildCache:

@@ -12,13 +12,13 @@ from torch import nn
 from tunebench.tuner.build import Build, LoadedModule
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.compile.cache import BuildCache
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, device_of
 from tunebench.tuner.errors import EmptySpaceError, LaunchError
 from tunebench.tuner.gate.launches import Launch, LaunchRecorder
 from tunebench.tuner.gate.quick import Exemptions
 from tunebench.tuner.kernel import Kernel, ModelFactory, Plan, TunableModel
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.space import Configuration
 
 ModuleFactory = Callable[..., nn.Module]
 

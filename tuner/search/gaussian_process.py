@@ -21,7 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tunebench.tuner.space import INACTIVE, Value
+from tunebench.tuner.configuration import Value
+from tunebench.tuner.space import INACTIVE
 
 Floats = npt.NDArray[np.float64]
 Singles = npt.NDArray[np.float32]

@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from tunebench.tuner.configuration import Value
 from tunebench.tuner.search.gaussian_process import (
     Floats,
     Indices,
@@ -22,7 +23,7 @@ from tunebench.tuner.search.gaussian_process import (
     prior_parameters,
 )
 from tunebench.tuner.search.targets import targets_of
-from tunebench.tuner.space import INACTIVE, Value
+from tunebench.tuner.space import INACTIVE
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from tunebench.tuner.configuration import Value
 from tunebench.tuner.errors import UserError
-from tunebench.tuner.space import INACTIVE, SearchSpace, Tunable, ValidSpace, Value
+from tunebench.tuner.space import INACTIVE, SearchSpace, Tunable, ValidSpace
 
 Floats = npt.NDArray[np.float64]
 

@@ -37,9 +37,10 @@ from optuna.samplers import BaseSampler
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.errors import TunebenchError, UnknownNameError, UserError
 from tunebench.tuner.search.pool_model import PoolModel, PoolSettings
-from tunebench.tuner.space import Configuration, ValidSpace
+from tunebench.tuner.space import ValidSpace
 
 _FIXED = "fixed_params"
 """Where Optuna keeps the parameters of an enqueued trial, among its system attributes."""

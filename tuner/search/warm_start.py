@@ -10,9 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from tunebench.tuner.configuration import Configuration, Value
 from tunebench.tuner.problem import Problem, size_distance
-from tunebench.tuner.space import Configuration, ValidSpace, Value
+
+if TYPE_CHECKING:  # asking what a study began with needs none of it
+    from tunebench.tuner.space import ValidSpace
 
 MOST_WARM_STARTS = 8
 """First trials that come from earlier studies."""

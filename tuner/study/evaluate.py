@@ -11,6 +11,7 @@ import torch
 
 from tunebench.tuner.build import Build
 from tunebench.tuner.compile.base import Compiler
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import DeviceLostError, LaunchError, UserError
 from tunebench.tuner.gate.battery import Depth, run_battery
@@ -24,7 +25,6 @@ from tunebench.tuner.kernel import Kernel, Mode, ModelFactory, Plan, TunableMode
 from tunebench.tuner.problem import Problem, Work
 from tunebench.tuner.reference import Reference
 from tunebench.tuner.result import CONTROL, Baseline, Comparison, Measurement, Stage, TrialResult, TrialStatus, Verdict
-from tunebench.tuner.space import Configuration
 from tunebench.tuner.study.history import PastTrial
 from tunebench.tuner.timing.confirm import choose, confirm
 from tunebench.tuner.timing.measure import Call, Control, clocks_for, copy_of, measure_steadily, pick_clock

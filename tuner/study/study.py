@@ -22,13 +22,14 @@ from optuna.trial import TrialState
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.compile.building import Building, BuildQueue
 from tunebench.tuner.compile.cache import BuildCache
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.errors import CompileError, CompileTimeoutError
 from tunebench.tuner.gate.battery import proven
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.result import Comparison, Stage, TrialResult, TrialStatus
 from tunebench.tuner.search.sampler import PoolSampler, SpaceExhausted
 from tunebench.tuner.search.warm_start import WarmStart
-from tunebench.tuner.space import Configuration, ValidSpace
+from tunebench.tuner.space import ValidSpace
 from tunebench.tuner.study.evaluate import Evaluator, Finalist
 from tunebench.tuner.study.history import PastTrial, TrialLog
 

@@ -13,12 +13,12 @@ from dataclasses import replace
 from typing import TypeVar
 
 from tunebench.tuner.build import Build
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import DeviceLostError, WorkerError
 from tunebench.tuner.isolation import DeathError, DiedError, HungError, IsolatedProcess, asked_again_if_killed, leave
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import Comparison, Stage, TrialResult, TrialStatus
-from tunebench.tuner.space import Configuration
 from tunebench.tuner.study.evaluate import Finalist, LocalEvaluator
 from tunebench.tuner.study.history import PastTrial
 

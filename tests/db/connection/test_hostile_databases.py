@@ -35,11 +35,11 @@ from tunebench.db.upkeep.check import inspect_database, statistics
 from tunebench.kernels.runtime.selection import Tier, choices, recorded_offers
 from tunebench.kernels.scalar_mul.model import ModelNew
 from tunebench.tuner.build import CompilerName
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import TrialStatus
-from tunebench.tuner.space import Configuration
 
 READERS: tuple[Callable[[Database], object], ...] = (
     lambda database: [flat_values(row) for row in trials(database, limit=None)],

@@ -35,11 +35,11 @@ from tunebench.studies.recordings import load_spaces
 from tunebench.studies.report.gather import gather
 from tunebench.tuner.build import CompilerName
 from tunebench.tuner.compile.compilers import compiler_for
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import Stage, TrialStatus
 from tunebench.tuner.search.strategies import make_sampler
-from tunebench.tuner.space import Configuration
 from tunebench.tuner.study.evaluate import Finalist, LocalEvaluator, Subject
 from tunebench.tuner.study.history import StudyDescription
 from tunebench.tuner.study.study import Budget, Outcome, StudyRun

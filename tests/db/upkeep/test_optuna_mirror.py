@@ -15,9 +15,9 @@ from tunebench.db.connection.database import Database, open_database
 from tunebench.db.entries.study_log import open_study
 from tunebench.db.queries.trials import trials
 from tunebench.db.upkeep.optuna_mirror import TRIAL_ATTRIBUTE, publish
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.errors import DatabaseError
 from tunebench.tuner.result import TrialStatus
-from tunebench.tuner.space import Configuration
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 

@@ -15,10 +15,11 @@ from tunebench.kernels.runtime.duel import DuelResult, duel
 from tunebench.kernels.runtime.policy import Policy, set_policy, use_policy
 from tunebench.kernels.runtime.selection import Offer, Tier, choose_recorded, choose_shipped
 from tunebench.kernels.runtime.tuned_module import TunedModule
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import Ratio
-from tunebench.tuner.space import Configuration, SearchSpace, Tunable
+from tunebench.tuner.space import SearchSpace, Tunable
 
 CPU = find_device("cpu")
 HERE = torch.device("cpu")

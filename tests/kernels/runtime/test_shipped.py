@@ -23,11 +23,11 @@ from tunebench.kernels.runtime.shipped import (
 )
 from tunebench.studies.study_file import read_study_file
 from tunebench.studies.tune import resolve
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.space import Configuration
 
 STUDIES = Path(__file__).parents[3] / "studies" / "files" / "shipped"
 

@@ -13,9 +13,10 @@ from tunebench.kernels.runtime.shipped import ShippedFile, ShippedResult
 from tunebench.kernels.shared import cudnn_graph
 from tunebench.kernels.shared.cudnn_graph import Convolution
 from tunebench.studies.doctor import examine
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, DeviceKind, find_device
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.space import Configuration, ValidSpace
+from tunebench.tuner.space import ValidSpace
 
 HOPPER = Device(DeviceKind.CUDA, 0, "a Hopper card", "sm_90", "GPU-0", 132, 141 << 30, 60 << 20)
 AXES = {

@@ -29,8 +29,9 @@ from cpu_launch import (
 
 from tunebench.tuner.build import Argument, CompilerName, Dim3, LoadedModule
 from tunebench.tuner.compile.cpu.compiler import CpuCompiler, geometry_refusal
+from tunebench.tuner.configuration import Configuration, Value
 from tunebench.tuner.errors import CompileError, CompilerMissingError, LaunchError
-from tunebench.tuner.space import Configuration, SearchSpace, Tunable, Value
+from tunebench.tuner.space import SearchSpace, Tunable
 from tunebench.tuner.variant import KernelSource, Variant, prologue
 
 

@@ -14,6 +14,7 @@ from optuna import Study
 from optuna.samplers import BaseSampler, NSGAIISampler
 from optuna.trial import TrialState
 
+from tunebench.tuner.configuration import Value
 from tunebench.tuner.errors import UnknownNameError, UserError
 from tunebench.tuner.search.filtered import FilteredSampler
 from tunebench.tuner.search.gaussian_process import KernelPrior, PoolFeatures, Posterior, fit, prior_parameters
@@ -21,7 +22,7 @@ from tunebench.tuner.search.pool_model import PoolModel, PoolSettings, balanced_
 from tunebench.tuner.search.sampler import PoolSampler, SpaceExhausted
 from tunebench.tuner.search.strategies import SAMPLERS, make_sampler
 from tunebench.tuner.search.targets import targets_of
-from tunebench.tuner.space import Constraint, SearchSpace, Tunable, ValidSpace, Value
+from tunebench.tuner.space import Constraint, SearchSpace, Tunable, ValidSpace
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 

@@ -10,11 +10,12 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
+from tunebench.tuner.configuration import Value
 from tunebench.tuner.errors import UnknownNameError, UserError
 from tunebench.tuner.search import filtered
 from tunebench.tuner.search.filtered import optuna_sampler_names
 from tunebench.tuner.search.strategies import find_sampler, make_sampler
-from tunebench.tuner.space import Constraint, SearchSpace, Tunable, ValidSpace, Value
+from tunebench.tuner.space import Constraint, SearchSpace, Tunable, ValidSpace
 
 NAMES = [f"optuna:{name}" for name in optuna_sampler_names()]
 

@@ -9,13 +9,13 @@ from sample_kernel import WriteKernel
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.tuner.build import Build
 from tunebench.tuner.compile.compilers import compiler_for
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import CONTROL, Baseline, Comparison, TrialResult, TrialStatus
 from tunebench.tuner.search.strategies import make_sampler
 from tunebench.tuner.search.warm_start import WarmStart
-from tunebench.tuner.space import Configuration
 from tunebench.tuner.study.evaluate import Finalist, LocalEvaluator, Subject
 from tunebench.tuner.study.history import MemoryLog, PastTrial
 from tunebench.tuner.study.study import Budget, Ending, Outcome, Phase, Progress, StudyRun

@@ -20,8 +20,8 @@ from tunebench.db.exchange.files import export_file, import_file
 from tunebench.db.exchange.formats import FORMATS, FormatName
 from tunebench.db.exchange.formats.base import FormatError
 from tunebench.db.queries.trials import trials
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.result import TrialResult, TrialStatus
-from tunebench.tuner.space import Configuration
 
 KERNEL_TUNER = FORMATS[FormatName.KERNEL_TUNER]
 SPACE = Path(__file__).parents[5] / "shared" / "spaces" / "convolution_A100.json.gz"

@@ -1,0 +1,14 @@
+"""Where builds are kept, and whatever else can be made again."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import platformdirs
+
+
+def default_cache_folder() -> Path:
+    """`$TUNEBENCH_CACHE` where it is set, else the user's cache folder."""
+    chosen = os.environ.get("TUNEBENCH_CACHE")
+    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("tunebench")) / "builds"
