@@ -1,14 +1,17 @@
-"""A duel: two ways to answer a call, timed in turns on its own inputs, where nobody measured its problem before."""
+"""A duel: several ways to answer a call, timed in turns on its own inputs, where nobody measured its problem before."""
 
 from __future__ import annotations
 
 import math
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 
 import torch
+
+from tunebench.tuner.errors import LaunchError
 
 Answer = Callable[[], torch.Tensor]
 
@@ -20,57 +23,116 @@ _FEWEST_ROUNDS = 3
 _MOST_SECONDS = 0.05
 _ROUND_SECONDS = 2e-4
 _MOST_CALLS = 16
+_HOPELESS = 1.25
+"""Whoever takes so many times as long as the fastest in the first round has no part in the others."""
 _LARGEST_DIFFERENCE = 1e-2
+_OUT_OF_MEMORY = "there is not enough memory for it beside the reference"
 
 
 @dataclass(frozen=True)
-class DuelResult:
-    """What came of a duel.
+class Score:
+    """How one contender did against the reference.
 
     Attributes:
-        ratio: how many times faster the kernel is than the reference: the median of per-round ratios.
-        difference: of the two answers, relative to the reference's norm.
+        ratio: how many times faster than the reference it is: the median of per-round ratios.
+        obstacle: why it cannot serve, however fast; empty where it can.
     """
 
     ratio: float
-    difference: float
+    obstacle: str = ""
 
     @property
-    def won(self) -> bool:
-        """Whether the kernel serves: it is faster, and its answer is the reference's."""
-        return self.ratio >= MARGIN and self.difference <= _LARGEST_DIFFERENCE
+    def serves(self) -> bool:
+        """Whether it may take the reference's place: it is faster, and its answer is the reference's."""
+        return self.ratio >= MARGIN and not self.obstacle
 
     def __str__(self) -> str:
-        if not self.difference <= _LARGEST_DIFFERENCE:
-            return f"its answer is off the reference's by {self.difference:.1e} of its norm"
-        return f"{self.ratio:.2f}× the reference's speed on the first call's inputs"
+        return self.obstacle or f"{self.ratio:.2f}×"
 
 
-def duel(kernel: Answer, reference: Answer, device: torch.device) -> DuelResult:
-    """Time two answers to one call in turns: what a caller waits for, host and device together.
+def winner_of(scores: Sequence[Score]) -> int | None:
+    """The number of the fastest contender that may serve; None where the reference does."""
+    able = [number for number, score in enumerate(scores) if score.serves]
+    return max(able, key=lambda number: scores[number].ratio, default=None)
 
-    It takes the time of some ten calls: of at most `_MOST_SECONDS` and what three rounds need. The answers are compared
-    once; whether a kernel is right is for the gate to say, this is only the last line.
+
+def duel(contenders: Sequence[Answer], reference: Answer, device: torch.device) -> list[Score]:
+    """Time several answers to one call in turns: what a caller waits for, host and device together.
+
+    It takes at most `_MOST_SECONDS` and what three rounds need of those who could still win. The answers are compared
+    once; whether a kernel is right is for the gate to say, this is only the last line. A contender that runs out of
+    memory, or whose launch is refused, has lost.
 
     Args:
-        kernel, reference: give the same answer, and change nothing that the caller sees.
+        contenders, reference: give the same answer, and change nothing that the caller sees.
+
+    Returns:
+        The contenders' scores, in their order.
     """
-    answer, wanted = kernel().detach(), reference().detach()
-    difference = _difference(answer, wanted)
-    del answer, wanted
-    if not difference <= _LARGEST_DIFFERENCE:
-        return DuelResult(0.0, difference)
-    ratios: list[float] = []
+    entrants = [_Entrant(contender) for contender in contenders]
+    try:
+        _compare(entrants, reference)
+        _race(entrants, _Entrant(reference), device)
+    except torch.OutOfMemoryError:
+        # It was the reference's: alone it has room, or else nothing could answer this call.
+        return [Score(0.0, _OUT_OF_MEMORY) for _ in entrants]
+    return [Score(statistics.median(one.ratios) if one.ratios else 0.0, one.obstacle) for one in entrants]
+
+
+@dataclass(eq=False)
+class _Entrant:
+    """Whoever takes part: why it cannot go on, and its ratio in each round."""
+
+    answer: Answer
+    obstacle: str = ""
+    ratios: list[float] = field(default_factory=list)
+
+
+@contextmanager
+def _excused(entrant: _Entrant) -> Iterator[None]:
+    """What fails for reasons of this contender alone costs it the duel, and nobody else anything."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        entrant.obstacle = _OUT_OF_MEMORY
+    except LaunchError as error:
+        entrant.obstacle = str(error)
+
+
+def _compare(entrants: Sequence[_Entrant], reference: Answer) -> None:
+    """Find those that give another answer than the reference, or none."""
+    expected = reference().detach()
+    limit = max(_LARGEST_DIFFERENCE, 8 * torch.finfo(expected.dtype).eps)
+    for entrant in entrants:
+        with _excused(entrant):
+            difference = _difference(entrant.answer().detach(), expected)
+            if not difference <= limit:
+                entrant.obstacle = f"its answer is off the reference's by {difference:.1e} of its norm"
+
+
+def _race(entrants: Sequence[_Entrant], reference: _Entrant, device: torch.device) -> None:
+    """Time the reference and those who are left, in rounds."""
+    left = [entrant for entrant in entrants if not entrant.obstacle]
+    if not left:
+        return
     began = time.perf_counter()
-    calls = max(1, min(_MOST_CALLS, int(_ROUND_SECONDS / _seconds(reference, 1, device))))
-    while len(ratios) < _ROUNDS:
-        # The order turns, so that whoever comes second is not always the same.
-        order = (kernel, reference) if len(ratios) % 2 else (reference, kernel)
-        taken = {answer: _seconds(answer, calls, device) for answer in order}
-        ratios.append(taken[reference] / taken[kernel])
-        if len(ratios) >= _FEWEST_ROUNDS and time.perf_counter() - began > _MOST_SECONDS:
+    calls = max(1, min(_MOST_CALLS, int(_ROUND_SECONDS / _seconds(reference.answer, 1, device))))
+    for number in range(_ROUNDS):
+        if not left or (number >= _FEWEST_ROUNDS and time.perf_counter() - began > _MOST_SECONDS):
             break
-    return DuelResult(statistics.median(ratios), difference)
+        # The order turns, so that whoever comes last is not always the same.
+        order = [reference, *left]
+        turn = number % len(order)
+        taken: dict[_Entrant, float] = {}
+        for entrant in order[turn:] + order[:turn]:
+            with nullcontext() if entrant is reference else _excused(entrant):
+                taken[entrant] = _seconds(entrant.answer, calls, device)
+        left = [entrant for entrant in left if entrant in taken]
+        for entrant in left:
+            entrant.ratios.append(taken[reference] / taken[entrant])
+        if number == 0:
+            fastest = max([1.0, *(entrant.ratios[0] for entrant in left)])
+            left = [entrant for entrant in left if entrant.ratios[0] * _HOPELESS > fastest]
 
 
 def _seconds(answer: Answer, calls: int, device: torch.device) -> float:
@@ -88,14 +150,15 @@ def _wait(device: torch.device) -> None:
         torch.cuda.current_stream(device).synchronize()
 
 
-def _difference(answer: torch.Tensor, wanted: torch.Tensor) -> float:
+def _difference(answer: torch.Tensor, expected: torch.Tensor) -> float:
     """The norm of the difference over the reference's; infinite where shape or type differ, or what is finite."""
-    if answer.shape != wanted.shape or answer.dtype != wanted.dtype:
+    if answer.shape != expected.shape or answer.dtype != expected.dtype:
         return math.inf
-    # Where the reference itself is not finite there is nothing to compare.
-    apart = torch.where(wanted.isfinite(), answer - wanted, 0.0)
-    size = torch.where(wanted.isfinite(), wanted, 0.0)
-    off, norm = float(torch.linalg.vector_norm(apart)), float(torch.linalg.vector_norm(size))
+    # Where the reference itself is not finite there is nothing to compare. A half type cannot hold its own norm.
+    wide = torch.promote_types(expected.dtype, torch.float32)
+    apart = torch.where(expected.isfinite(), answer - expected, 0.0)
+    size = torch.where(expected.isfinite(), expected, 0.0)
+    off, norm = (float(torch.linalg.vector_norm(one, dtype=wide)) for one in (apart, size))
     if not math.isfinite(off):
         return math.inf
     return off / norm if norm > 0 else off

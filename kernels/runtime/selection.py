@@ -1,4 +1,4 @@
-"""Which configuration a call runs under: the tiers, best first."""
+"""Which configuration a call runs under: what is known for its problem, best first, and what needs no duel."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from tunebench.db.connection.location import may_have_results
@@ -15,13 +16,21 @@ from tunebench.tuner.configuration import Configuration, Value
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import DatabaseError, DatabaseMissingError, EmptySpaceError
 from tunebench.tuner.kernel import Kernel
-from tunebench.tuner.problem import Problem, problem_distance
+from tunebench.tuner.problem import Problem, problem_distance, size_distance
 from tunebench.tuner.result import Baseline, CacheRegime, Decision, Ratio
 from tunebench.tuner.space import SearchSpace
 from tunebench.tuner.timing.statistics import CONFIDENCE
 
 if TYPE_CHECKING:
     from tunebench.db.connection.database import Database
+
+
+_NEAREST = 2
+"""So many configurations from results meet the reference in a duel, beside the default."""
+_WIDEST_GAP = 8
+"""So many times larger the larger of two neighbours may be along an axis."""
+_CLEARLY_FASTER = 1.2
+"""So many times faster than the reference on both sides, a kernel is not slower between them."""
 
 
 class Tier(enum.StrEnum):
@@ -49,12 +58,14 @@ class Choice:
         configuration: None where the reference's own operations run.
         reason: for people: the trial it comes from, or why there is nothing better.
         measured: whether it was measured for this very problem on this kind of device.
+        trusted: whether evidence is enough to serve it without a duel.
     """
 
     configuration: Configuration | None
     tier: Tier
     reason: str
     measured: bool = False
+    trusted: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,6 +76,7 @@ class Offer:
         source: for people: where it is recorded, such as `trial 12`.
         preference: among offers that fit a call equally well, the lowest is taken.
         over_reference: how many times faster it was than the reference; None where they were not compared.
+        shipped: it is from a file beside the kernel, not from a database.
     """
 
     configuration: Mapping[str, Value]
@@ -74,44 +86,111 @@ class Offer:
     source: str
     preference: tuple[float, ...] = ()
     over_reference: Ratio | None = None
+    shipped: bool = False
 
-    def choice(self, tier: Tier, problem: Problem, device: Device) -> Choice:
+    def __str__(self) -> str:
+        return f"{self.source}, measured for {self.problem} on {self.device}"
+
+    @property
+    def was_slower(self) -> bool:
+        """Whether the reference was faster."""
+        return self.over_reference is not None and self.over_reference.decision is Decision.SLOWER
+
+    def tier(self, problem: Problem, device: Device) -> Tier:
+        """Where it stands for a problem on a device."""
+        if self.shipped:
+            return Tier.SHIPPED
+        if self.device != device.name:
+            return Tier.ARCHITECTURE
+        return Tier.EXACT if self.problem == problem else Tier.NEAREST
+
+    def choice(self, problem: Problem, device: Device) -> Choice:
         """What to run for a problem on a device: this configuration, or the reference where that was faster."""
         measured = self.problem == problem and self.device == device.name
-        reason = f"{self.source}, measured for {self.problem} on {self.device}"
-        if self.over_reference is not None and self.over_reference.decision is Decision.SLOWER:
+        reason, configuration = str(self), Configuration(self.configuration)
+        if self.was_slower:
             reason = f"the reference is faster: {self.over_reference} ({reason})"
-            return Choice(None, tier, reason, measured)
-        return Choice(Configuration(self.configuration), tier, reason, measured)
+        return Choice(
+            None if self.was_slower else configuration, self.tier(problem, device), reason, measured, trusted=measured
+        )
 
 
-def choices(kernel: Kernel, problem: Problem, device: Device) -> Iterator[Choice]:
-    """What is known for a problem on a device, best first: one choice of each source that has any.
+@dataclass(frozen=True)
+class Known:
+    """What is known for a problem on a device.
 
     A configuration from the database or a shipped file is used only where the kernel's space admits it for this
-    problem: results say which configuration, never what to compile. What cannot be read is warned of and passed over.
+    problem: results say which configuration, never what to compile.
+
+    Attributes:
+        recorded, shipped: what a database and the files beside the kernel offer.
+        nothing_recorded: why the database has nothing that fits, where it has nothing.
     """
-    reason = "no result that fits is in the database"
-    offers: Sequence[Offer] = ()
+
+    space: SearchSpace
+    problem: Problem
+    device: Device
+    recorded: Sequence[Offer]
+    shipped: Sequence[Offer]
+    nothing_recorded: str = "no result that fits is in the database"
+
+    def choices(self) -> Iterator[Choice]:
+        """Best first: one choice of each source that has any, and at last the default."""
+        reason = self.nothing_recorded
+        recorded = choose_recorded(self.recorded, self.space, self.problem, self.device)
+        if recorded is not None:
+            yield recorded
+            reason = f"{recorded.reason}, cannot run here"
+        shipped = choose_shipped(self.shipped, self.space, self.problem, self.device)
+        if shipped is not None:
+            yield shipped
+        yield self._default(reason)
+
+    def evidence(self) -> Choice | None:
+        """What needs no duel: the result for this very problem, or what its neighbours on both sides agree on."""
+        best = next(self.choices())
+        if best.trusted:
+            return best
+        return agreed([*self.recorded, *self.shipped], self.space, self.problem, self.device)
+
+    def contenders(self) -> list[Choice]:
+        """Who meets the reference in a duel: the nearest results' configurations, and the default."""
+
+        def rank(offer: Offer) -> tuple[object, ...]:
+            away = problem_distance(offer.problem, self.problem)
+            return away, offer.device != self.device.name, offer.shipped, offer.preference
+
+        found: dict[Configuration, Choice] = {}
+        for offer in _fitting([*self.recorded, *self.shipped], self.space, self.problem, self.device, rank):
+            configuration = Configuration(offer.configuration)
+            if configuration not in found:
+                found[configuration] = Choice(configuration, offer.tier(self.problem, self.device), str(offer))
+            if len(found) == _NEAREST:
+                break
+        default = self._default(self.nothing_recorded)
+        if default.configuration is not None:
+            found.setdefault(default.configuration, default)
+        return list(found.values())
+
+    def _default(self, reason: str) -> Choice:
+        try:
+            return Choice(self.space.default_for(self.problem, self.device), Tier.DEFAULT, reason)
+        except EmptySpaceError as error:
+            return Choice(None, Tier.REFERENCE, str(error), trusted=True)
+
+
+def what_is_known(kernel: Kernel, problem: Problem, device: Device) -> Known:
+    """Ask the database and the files beside the kernel. What cannot be read is warned of and passed over."""
+    shipped = _from_files(kernel)
     try:
         if may_have_results(kernel.name, kernel.digest):
-            offers = _from_database(kernel, problem, device)
+            return Known(kernel.space, problem, device, _from_database(kernel, problem, device), shipped)
     except DatabaseMissingError as missing:
-        reason = str(missing)
+        return Known(kernel.space, problem, device, (), shipped, str(missing))
     except DatabaseError as error:
-        reason = str(error)
         warnings.warn(f"{kernel.name} runs without recorded results: {error}", RuntimeWarning, stacklevel=6)
-    recorded = choose_recorded(offers, kernel.space, problem, device)
-    if recorded is not None:
-        yield recorded
-        reason = f"{recorded.reason}, cannot run here"
-    shipped = choose_shipped(_from_files(kernel), kernel.space, problem, device)
-    if shipped is not None:
-        yield shipped
-    try:
-        yield Choice(kernel.space.default_for(problem, device), Tier.DEFAULT, reason)
-    except EmptySpaceError as error:
-        yield Choice(None, Tier.REFERENCE, str(error))
+        return Known(kernel.space, problem, device, (), shipped, str(error))
+    return Known(kernel.space, problem, device, (), shipped)
 
 
 def choose_recorded(offers: Iterable[Offer], space: SearchSpace, problem: Problem, device: Device) -> Choice | None:
@@ -122,12 +201,8 @@ def choose_recorded(offers: Iterable[Offer], space: SearchSpace, problem: Proble
         return offer.device != device.name, problem_distance(offer.problem, problem), offer.preference
 
     serving = [offer for offer in offers if offer.device == device.name or offer.problem == problem]
-    if (best := _best(serving, space, problem, device, rank)) is None:
-        return None
-    tier = Tier.ARCHITECTURE
-    if best.device == device.name:
-        tier = Tier.EXACT if best.problem == problem else Tier.NEAREST
-    return best.choice(tier, problem, device)
+    best = next(_fitting(serving, space, problem, device, rank), None)
+    return None if best is None else best.choice(problem, device)
 
 
 def choose_shipped(offers: Iterable[Offer], space: SearchSpace, problem: Problem, device: Device) -> Choice | None:
@@ -136,24 +211,68 @@ def choose_shipped(offers: Iterable[Offer], space: SearchSpace, problem: Problem
     def rank(offer: Offer) -> tuple[object, ...]:
         return problem_distance(offer.problem, problem), offer.device != device.name, offer.device
 
-    best = _best(offers, space, problem, device, rank)
-    return None if best is None else best.choice(Tier.SHIPPED, problem, device)
+    best = next(_fitting(offers, space, problem, device, rank), None)
+    return None if best is None else best.choice(problem, device)
 
 
-def _best(
+def agreed(offers: Iterable[Offer], space: SearchSpace, problem: Problem, device: Device) -> Choice | None:
+    """What a problem's neighbours on both sides agree on; None where they do not, or where it has none.
+
+    Neighbours are two results of this kind of device that differ from the problem in the same axes, in each of which
+    one is smaller and the other larger, by `_WIDEST_GAP` at most from one to the other; of several pairs the closest
+    counts. They agree that the reference is faster where it was in both; on a configuration where both have it and
+    neither was slower than the reference; and on the nearer one's where both were clearly faster than the reference.
+    """
+
+    def rank(offer: Offer) -> tuple[object, ...]:
+        return problem_distance(offer.problem, problem), offer.shipped, offer.preference
+
+    measured = [
+        offer
+        for offer in _fitting(offers, space, problem, device, rank)
+        if offer.device == device.name and offer.over_reference is not None
+    ]
+    pairs = [pair for pair in combinations(measured, 2) if _on_both_sides(pair[0].problem, pair[1].problem, problem)]
+    if not pairs:
+        return None
+    nearer, farther = min(pairs, key=lambda pair: size_distance(pair[0].problem, pair[1].problem))
+    tier = nearer.tier(problem, device)
+    found = f"{nearer} ({nearer.over_reference}), and {farther} ({farther.over_reference})"
+    if nearer.was_slower and farther.was_slower:
+        return Choice(None, tier, f"the reference is faster on both sides of this problem: {found}", trusted=True)
+    configuration = Configuration(nearer.configuration)
+    same = configuration == Configuration(farther.configuration) and not (nearer.was_slower or farther.was_slower)
+    if same or all(one.over_reference and one.over_reference.low >= _CLEARLY_FASTER for one in (nearer, farther)):
+        reason = f"the results on both sides of this problem agree: {found}"
+        return Choice(configuration, tier, reason, trusted=True)
+    return None
+
+
+def _on_both_sides(one: Problem, other: Problem, middle: Problem) -> bool:
+    return _enclose(one, other, middle) or _enclose(other, one, middle)
+
+
+def _enclose(smaller: Problem, larger: Problem, middle: Problem) -> bool:
+    """Whether a problem lies between two, which are near enough to each other to say something of it."""
+    sizes = [(smaller.axes[name], size, larger.axes[name]) for name, size in middle.axes.items()]
+    differing = [three for three in sizes if len(set(three)) > 1]
+    return bool(differing) and all(low < size < high <= _WIDEST_GAP * low for low, size, high in differing)
+
+
+def _fitting(
     offers: Iterable[Offer],
     space: SearchSpace,
     problem: Problem,
     device: Device,
     rank: Callable[[Offer], tuple[Any, ...]],
-) -> Offer | None:
-    """The first offer by rank that the space admits, of those that differ from the call in the sizes alone."""
+) -> Iterator[Offer]:
+    """By rank those that the space admits, and that differ from the call in the sizes alone."""
     fitting = (
         offer
         for offer in offers
         if offer.architecture == device.architecture and not math.isinf(problem_distance(offer.problem, problem))
     )
-    return next((one for one in sorted(fitting, key=rank) if space.admits(one.configuration, problem, device)), None)
+    return (one for one in sorted(fitting, key=rank) if space.admits(one.configuration, problem, device))
 
 
 def recorded_offers(
@@ -198,6 +317,7 @@ def shipped_offers(files: Iterable[ShippedFile]) -> list[Offer]:
             file.architecture,
             "shipped",
             over_reference=_ratio(result.speedups.get(Baseline.REFERENCE)),
+            shipped=True,
         )
         for file in files
         for result in file.results

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from tunebench.kernels.runtime.decision import Decided, Occasion, decide
-from tunebench.kernels.runtime.duel import DuelResult, duel
+from tunebench.kernels.runtime.duel import Score, duel
 from tunebench.kernels.runtime.gradients import DifferentiableCall, replica
 from tunebench.kernels.runtime.kept import KeptForms, Source
 from tunebench.kernels.runtime.ordinary import Call, look_at, saves_differently
@@ -226,12 +226,17 @@ class TunedModule(nn.Module, abc.ABC):
         self._choices[occasion.problem, occasion.device], plan = decided
         return plan
 
-    def _duel(self, inputs: tuple[Any, ...], plan: Plan) -> DuelResult:
+    def _duel(self, inputs: tuple[Any, ...], plans: Sequence[Plan]) -> list[Score]:
         """The whole forward, as the caller waits for it; on replicas, so that statistics and counters stay."""
-        tuned, reference = replica(self), replica(self)
-        tuned.pin(plan)
-        by_reference = partial(type(self).reference_forward, reference, *inputs)
-        return duel(partial(tuned.forward, *inputs), by_reference, plan.device.torch_device)
+        contenders = []
+        for plan in plans:
+            tuned = replica(self)
+            tuned.pin(plan)
+            if tuned.is_frozen:
+                tuned._kept = KeptForms()  # what the losers keep goes with them
+            contenders.append(partial(tuned.forward, *inputs))
+        by_reference = partial(type(self).reference_forward, replica(self), *inputs)
+        return duel(contenders, by_reference, plans[0].device.torch_device)
 
     def __getstate__(self) -> dict[str, Any]:
         """Binaries and kept forms belong to this object: a copied or pickled model gets its own."""

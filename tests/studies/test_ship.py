@@ -10,7 +10,7 @@ from sample_results import ENVIRONMENT, H100, H200, STUDY, comparison, correct
 
 from tunebench.db.connection.database import open_database
 from tunebench.db.entries.study_log import open_study
-from tunebench.kernels.runtime.selection import Tier, choices
+from tunebench.kernels.runtime.selection import Tier, what_is_known
 from tunebench.kernels.runtime.shipped import file_for, read_file
 from tunebench.studies.doctor import examine
 from tunebench.tuner.configuration import Configuration
@@ -41,7 +41,7 @@ def test_winners_are_shipped_and_served(write_kernel: WriteKernel, tmp_path: Pat
     kernel, place = write_kernel().kernel, tmp_path / "results.db"
     record(kernel, place, H200, FAST)
     record(kernel, place, find_device("cpu"), SLOW)
-    assert next(choices(kernel, PROBLEM, H200)).tier is Tier.DEFAULT
+    assert next(what_is_known(kernel, PROBLEM, H200).choices()).tier is Tier.DEFAULT
     done = tunebench("ship", kernel.folder, "--db", place, "--json")
     (shipment,) = done.json
     assert (done.code, shipment["device"], shipment["results"]) == (0, H200.name, 1)
@@ -50,7 +50,7 @@ def test_winners_are_shipped_and_served(write_kernel: WriteKernel, tmp_path: Pat
     assert result.speedups["reference"] == [2.0, 1.98, 2.02]
     assert result.conditions["driver"] == ENVIRONMENT.driver and result.conditions["caches"] == "cold"
     for device in (H200, H100):
-        choice = next(choices(kernel, PROBLEM, device))
+        choice = next(what_is_known(kernel, PROBLEM, device).choices())
         assert (choice.tier, choice.configuration) == (Tier.SHIPPED, FAST)
         assert choice.reason == "shipped, measured for n=2112 float32 on NVIDIA H200"
 
@@ -64,7 +64,7 @@ def test_the_database_comes_before_what_ships(
     own = tmp_path / "own.db"
     record(kernel, own, H200, SLOW)
     monkeypatch.setenv("TUNEBENCH_DB", str(own))
-    choice = next(choices(kernel, PROBLEM, H200))
+    choice = next(what_is_known(kernel, PROBLEM, H200).choices())
     assert (choice.tier, choice.configuration) == (Tier.EXACT, SLOW)
 
 
@@ -76,7 +76,7 @@ def test_a_cpu_s_results_ship_when_it_is_named(
     done = tunebench("ship", kernel.folder, "--db", place)
     assert done.code == 1 and "nothing to ship of weigh" in done.err
     assert tunebench("ship", kernel.folder, "--db", place, "--device", cpu.name).code == 0
-    assert next(choices(kernel, PROBLEM, cpu)).configuration == SLOW
+    assert next(what_is_known(kernel, PROBLEM, cpu).choices()).configuration == SLOW
 
 
 def test_what_won_no_final_rounds_is_not_shipped(

@@ -32,7 +32,7 @@ from tunebench.db.queries.selectors import parse_selector, select_best
 from tunebench.db.queries.sql import ask
 from tunebench.db.queries.trials import Order, best, count_rows, kernels_with_results, trials
 from tunebench.db.upkeep.check import inspect_database, statistics
-from tunebench.kernels.runtime.selection import Tier, choices, recorded_offers
+from tunebench.kernels.runtime.selection import Tier, recorded_offers, what_is_known
 from tunebench.kernels.scalar_mul.model import ModelNew
 from tunebench.tuner.build import CompilerName
 from tunebench.tuner.configuration import Configuration
@@ -252,7 +252,7 @@ def test_nothing_outside_the_declared_space_is_ever_chosen(
     with open_database(file) as database:
         open_study(database, study, ENVIRONMENT).record(replace(correct(0, 1e-9), configuration=hostile))
     hostile_count.tried["configurations"] += 1
-    choice = next(choices(ModelNew.kernel, SMALL, CPU))
+    choice = next(what_is_known(ModelNew.kernel, SMALL, CPU).choices())
     assert choice.configuration is not None
     assert choice.configuration.key in {space[number].key for number in range(len(space))}
     assert choice.tier is Tier.DEFAULT, choice

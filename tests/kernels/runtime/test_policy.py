@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,9 +11,10 @@ from five_models import KERNELS, pair, ran_a_kernel
 from sample_kernel import WriteKernel
 
 from tunebench.kernels.runtime import decision, tuned_module
-from tunebench.kernels.runtime.duel import DuelResult, duel
+from tunebench.kernels.runtime.duel import Score
 from tunebench.kernels.runtime.policy import Policy, set_policy, use_policy
-from tunebench.kernels.runtime.selection import Offer, Tier, choose_recorded, choose_shipped
+from tunebench.kernels.runtime.selection import Choice, Offer, Tier, agreed, choose_recorded, choose_shipped
+from tunebench.kernels.runtime.shipped import ShippedResult, file_for, write_file
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
@@ -22,7 +23,6 @@ from tunebench.tuner.result import Ratio
 from tunebench.tuner.space import SearchSpace, Tunable
 
 CPU = find_device("cpu")
-HERE = torch.device("cpu")
 SPACE = SearchSpace((Tunable("block", (32, 64)),))
 PROBLEM = Problem({"rows": 100})
 OFFER = Offer(Configuration({"block": 64}), PROBLEM, CPU.name, CPU.architecture, "trial 12")
@@ -48,42 +48,13 @@ def test_a_configuration_that_lost_to_the_reference_is_not_served(
                 assert "trial 12" in choice.reason
 
 
-def answer(seconds: float, value: float = 1.0) -> object:
-    """An answer that takes so long, give or take what a busy machine adds to it."""
-
-    def give() -> torch.Tensor:
-        time.sleep(seconds)
-        return torch.full((3, 4), value)
-
-    return give
-
-
-def test_the_faster_of_two_wins_a_duel() -> None:
-    slow, fast = answer(0.05), answer(0.0005)
-    assert duel(fast, slow, HERE).won  # type: ignore[arg-type]
-    assert not duel(slow, fast, HERE).won  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("value", [1.5, float("nan"), float("inf"), 0.0])
-def test_a_wrong_answer_loses_however_fast_it_is(value: float) -> None:
-    result = duel(answer(0.0, value), answer(0.01), HERE)  # type: ignore[arg-type]
-    assert not result.won
-    assert "off the reference's" in str(result)
-
-
-def test_an_equal_one_is_no_reason_to_leave_the_reference() -> None:
-    assert not DuelResult(1.0, 0.0).won
-    assert not DuelResult(1.01, 0.0).won
-    assert DuelResult(1.05, 0.0).won
-
-
-def decided(monkeypatch: pytest.MonkeyPatch, ratio: float) -> list[int]:
-    """Duels end like this from now on; the list grows with each."""
+def decided(monkeypatch: pytest.MonkeyPatch, *ratios: float) -> list[int]:
+    """Duels end like this from now on, the default last; the list gets the number of contenders of each."""
     held: list[int] = []
 
-    def settled(*_: object) -> DuelResult:
-        held.append(1)
-        return DuelResult(ratio, 0.0)
+    def settled(contenders: Sequence[object], *_: object) -> list[Score]:
+        held.append(len(contenders))
+        return [Score(ratio) for ratio in ratios[: len(contenders)]]
 
     monkeypatch.setattr(tuned_module, "duel", settled)
     return held
@@ -105,7 +76,104 @@ def test_what_nobody_measured_is_settled_once_by_a_duel(
             assert (choice.configuration is not None) == (ratio > 1)
             assert f"{ratio:.2f}×" in choice.reason
             assert choice.tier is (Tier.DEFAULT if ratio > 1 else Tier.REFERENCE)
-        assert len(held) == 1
+        assert held == [1]
+
+
+def run_once(factory: type[TunedModule], n: int) -> Choice:
+    """What serves a call of so many elements, by the policy `best`."""
+    model = factory()
+    model.policy = Policy.BEST
+    decision.forget_plans()
+    with torch.no_grad():
+        model(torch.rand(n))
+    (choice,) = model.choices.values()
+    return choice
+
+
+def ship(factory: type[TunedModule], results: dict[int, tuple[int, float]]) -> None:
+    """Results for sizes of this CPU: a block size, and its speed-up over the reference, sure to 1 %."""
+    shipped = [
+        ShippedResult(
+            axes={"n": n},
+            dtype="float32",
+            options={},
+            configuration={"block_size": block_size, "blocks": 1, "variety": 0},
+            speedups={"reference": [ratio, ratio * 0.99, ratio * 1.01]},
+            median_ms=0.5,
+            error_multiple=None,
+            conditions={},
+        )
+        for n, (block_size, ratio) in results.items()
+    ]
+    path = file_for(factory.kernel, CPU.name)
+    path.unlink(missing_ok=True)
+    write_file(factory.kernel, CPU.name, CPU.architecture, shipped)
+
+
+def block_size(choice: Choice) -> object:
+    return None if choice.configuration is None else choice.configuration["block_size"]
+
+
+def test_the_nearest_results_and_the_default_meet_the_reference(
+    write_kernel: WriteKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    factory = write_kernel()
+    ship(factory, {1000: (32, 3.0), 2000: (128, 3.0), 9000: (256, 3.0)})
+    for ratios, winner in (((0.5, 1.3, 1.1), 128), ((0.5, 1.3, 1.4), 64), ((0.5, 1.0, 1.01), None)):
+        held = decided(monkeypatch, *ratios)
+        choice = run_once(factory, 40)
+        assert held == [3]
+        assert block_size(choice) == winner
+    assert "shipped 0.50×, shipped 1.00×, default 1.01×" in choice.reason
+
+
+@pytest.mark.parametrize(
+    ("results", "expected"),
+    [
+        ({1000: (32, 3.0), 4000: (128, 2.0)}, 32),  # clearly faster on both sides: the nearer one's
+        ({1000: (32, 1.005), 4000: (32, 1.05)}, 32),  # the same configuration, slower on no side
+        ({1000: (32, 0.8), 4000: (128, 0.7)}, None),  # the reference is faster on both sides
+        ({1000: (32, 0.8), 4000: (32, 3.0)}, "duel"),
+        ({1000: (32, 1.1), 4000: (128, 3.0)}, "duel"),
+        ({1000: (32, 3.0), 9000: (32, 3.0)}, "duel"),  # too far apart
+        ({2000: (32, 3.0), 4000: (32, 3.0)}, "duel"),  # both larger
+        ({1000: (32, 3.0)}, "duel"),
+    ],
+)
+def test_neighbours_on_both_sides_that_agree_need_no_duel(
+    write_kernel: WriteKernel,
+    monkeypatch: pytest.MonkeyPatch,
+    results: dict[int, tuple[int, float]],
+    expected: int | str | None,
+) -> None:
+    factory = write_kernel()
+    ship(factory, results)
+    held = decided(monkeypatch, *[0.5] * 3)
+    choice = run_once(factory, 1500)
+    assert bool(held) == (expected == "duel")
+    if expected != "duel":
+        assert block_size(choice) == expected
+        assert "both sides of this problem" in choice.reason
+        assert not choice.measured
+
+
+@pytest.mark.parametrize(
+    ("smaller", "larger", "agree"),
+    [
+        ({"rows": 64, "features": 512}, {"rows": 256, "features": 512}, True),
+        ({"rows": 64, "features": 256}, {"rows": 256, "features": 1024}, True),
+        ({"rows": 64, "features": 512}, {"rows": 128, "features": 1024}, False),  # along different axes
+        ({"rows": 64, "features": 1024}, {"rows": 256, "features": 256}, False),  # neither is the smaller one
+        ({"rows": 128, "features": 512}, {"rows": 128, "features": 512}, False),
+    ],
+)
+def test_neighbours_differ_in_the_same_axes(smaller: dict[str, int], larger: dict[str, int], agree: bool) -> None:
+    ratio = Ratio(3.0, 2.9, 3.1, rounds=12, confidence=0.99)
+    offers = [replace(OFFER, problem=Problem(axes), over_reference=ratio) for axes in (smaller, larger)]
+    for given in (offers, offers[::-1]):
+        assert (agreed(given, SPACE, Problem({"rows": 128, "features": 512}), CPU) is not None) == agree
+    elsewhere = [offers[0], replace(offers[1], device="another")]
+    assert agreed(elsewhere, SPACE, Problem({"rows": 128, "features": 512}), CPU) is None
 
 
 @pytest.mark.parametrize("name", KERNELS)

@@ -5,7 +5,7 @@ import torch
 from sample_kernel import WriteKernel
 
 from tunebench.kernels.runtime.decision import forget_plans
-from tunebench.kernels.runtime.selection import Tier, choices
+from tunebench.kernels.runtime.selection import Tier, what_is_known
 from tunebench.kernels.runtime.shipped import ShippedResult, write_file
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.tuner.device import find_device
@@ -74,4 +74,7 @@ def test_choices_come_best_first(write_kernel: WriteKernel) -> None:
     ship(model, 32)
     problem = model().problem(torch.rand(3, 5))
     assert problem is not None
-    assert [choice.tier for choice in choices(model.kernel, problem, CPU)] == [Tier.SHIPPED, Tier.DEFAULT]
+    assert [choice.tier for choice in what_is_known(model.kernel, problem, CPU).choices()] == [
+        Tier.SHIPPED,
+        Tier.DEFAULT,
+    ]

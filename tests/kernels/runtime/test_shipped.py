@@ -10,7 +10,7 @@ from sample_kernel import WriteKernel
 from sample_results import A100, H100, H200
 
 from tunebench.kernels.runtime.registry import kernel_names, load_model
-from tunebench.kernels.runtime.selection import Tier, choices, choose_shipped, shipped_offers
+from tunebench.kernels.runtime.selection import Tier, choose_shipped, shipped_offers, what_is_known
 from tunebench.kernels.runtime.shipped import (
     ShippedFile,
     ShippedFileError,
@@ -52,7 +52,7 @@ def kernel(write_kernel: WriteKernel) -> Kernel:
 
 def block_size_for(kernel: Kernel, n: int, device: Device, dtype: str = "float32", **options: str) -> object:
     """What a call runs under, when it comes from a shipped file."""
-    choice = next(choices(kernel, Problem({"n": n}, dtype, options), device))
+    choice = next(what_is_known(kernel, Problem({"n": n}, dtype, options), device).choices())
     assert choice.configuration is not None
     return choice.configuration["block_size"] if choice.tier is Tier.SHIPPED else choice.tier
 
