@@ -42,7 +42,7 @@ MODEL = """
 import ctypes
 import torch
 from torch import nn
-from tunebench.kernels.runtime.tuned_module import SCALAR_TYPE, TunedModule
+from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Problem, Work
 from tunebench.tuner.space import Constraint, SearchSpace, Tunable
@@ -69,7 +69,7 @@ class ModelNew(TunedModule):
 
     def problem(self, x):
         dtype = str(x.dtype).removeprefix("torch.")
-        return Problem({"n": x.numel()}, dtype) if dtype in SCALAR_TYPE and x.is_contiguous() else None
+        return Problem({"n": x.numel()}, dtype) if dtype in self.kernel.dtypes and x.is_contiguous() else None
 
     def tuned_forward(self, plan, x):
         self.calls += 1

@@ -85,6 +85,7 @@ class Kernel:
         work: the least any implementation of a problem must do.
         modes: those worth tuning, each a problem of its own; one where the mode changes nothing.
         compiled_axes: axes of the problem that are constants of the binary.
+        dtypes: of inputs and parameters that the source serves, by torch's names.
         atomics: sums in an order that changes from run to run, so that runs may differ in their last bits.
         rewrites_algebra: an algebraic rewrite of the reference, which may make an infinity of its NaN and the reverse.
         bulk_copies: entry points that copy into shared memory with cp.async.bulk, whose barriers compute-sanitizer's
@@ -98,6 +99,7 @@ class Kernel:
     work: Callable[[Problem], Work]
     modes: tuple[Mode, ...] = (Mode.EVAL,)
     compiled_axes: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ("float32", "float64")
     atomics: bool = False
     rewrites_algebra: bool = False
     bulk_copies: tuple[str, ...] = ()
@@ -113,6 +115,7 @@ class Kernel:
         include: Path | None = None,
         modes: tuple[str, ...] = ("eval",),
         compiled_axes: tuple[str, ...] = (),
+        dtypes: tuple[str, ...] = ("float32", "float64"),
         atomics: bool = False,
         rewrites_algebra: bool = False,
         bulk_copies: tuple[str, ...] = (),
@@ -135,6 +138,7 @@ class Kernel:
             work,
             _modes(folder, modes),
             compiled_axes,
+            dtypes,
             atomics,
             rewrites_algebra,
             bulk_copies,

@@ -19,8 +19,13 @@ HEADER_SUFFIXES = (".cuh", ".h", ".hpp")
 _INCLUDES = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
 _INCLUDES_BY_MACRO = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[^"<\s]', re.MULTILINE)
 
-CPP_TYPE = {"float32": "float", "float64": "double"}
+CPP_TYPE = {"float32": "float", "float64": "double", "float16": "half_t", "bfloat16": "bfloat_t"}
 """The C++ type a kernel sees as `scalar_t`, by torch dtype name; a dtype that is not here has no kernel."""
+
+_ACCUMULATOR = {"double": "double"}
+"""The C++ type a kernel sees as `accumulator_t` beside a `scalar_t`: what it computes in, float unless it is here."""
+
+_DEFINED_BY_HEADERS = ("half_t", "bfloat_t")
 
 
 @dataclass(frozen=True)
@@ -115,13 +120,18 @@ def _included(text: str, available: Mapping[str, str]) -> dict[str, str]:
 def prologue(
     space: SearchSpace, configuration: Configuration, dtype: str, axes: Mapping[str, int] | None = None
 ) -> str:
-    """The lines that fix a kernel's constants: tunables under their own names, `scalar_t`, compiled-in axes.
+    """The lines that fix a kernel's constants: tunables under their own names, its types, compiled-in axes.
+
+    `scalar_t` is what tensors hold, `accumulator_t` what is computed in: float for half types, which are defined by
+    `half.cuh` and `bfloat.cuh` of the shared headers and no more than named here.
 
     A text-valued tunable becomes an enumeration: `load_hint` with the value `streaming` reads
     `load_hint == load_hint_t::streaming` in the source. A tunable that is inactive in the configuration is fixed at its
     first value, so that the source needs no preprocessor conditions.
     """
-    lines = [f"using scalar_t = {CPP_TYPE[dtype]};"]
+    scalar = CPP_TYPE[dtype]
+    lines = [f"struct {scalar};"] if scalar in _DEFINED_BY_HEADERS else []
+    lines += [f"using scalar_t = {scalar};", f"using accumulator_t = {_ACCUMULATOR.get(scalar, 'float')};"]
     lines += [f"constexpr long long {name} = {size};" for name, size in (axes or {}).items()]
     for tunable in space.tunables:
         if not tunable.host:

@@ -179,7 +179,7 @@ extern "C" __global__ void __launch_bounds__(input_block_size)
             x + start, to + start, rows, columns, row, column,
             [&mine](scalar_t value) { mine = halves ? larger_of(mine, static_cast<float>(value)) : mine; },
             [](scalar_t value, long long, long long) {
-                return Stored<source_t>::from(halves ? value * scalar_t(input_scale) : value);
+                return source_t(halves ? value * scalar_t(input_scale) : value);
             });
         if constexpr (halves) {
             note_largest<input_block_size>(mine, largest + sample);
@@ -208,7 +208,7 @@ extern "C" __global__ void __launch_bounds__(input_block_size)
 #pragma unroll
                     for (int j = 0; j < width; ++j) {
                         mine = larger_of(mine, static_cast<float>(read.of[j]));
-                        pack.of[j] = Stored<source_t>::from(read.of[j] * scalar_t(input_scale));
+                        pack.of[j] = source_t(read.of[j] * scalar_t(input_scale));
                     }
                     store_pack<width>(to + sample * elements + i, pack, elements - i, whole);
                 }
@@ -267,7 +267,7 @@ extern "C" __global__ void __launch_bounds__(weight_threads)
             const long long target = implicit
                                          ? place_in_tile(blockIdx.x, channel, place, channels, area)
                                          : offset_of(blockIdx.x, channel, place, channels, area, channels_last);
-            to[target] = Stored<weight_t>::from(weight[start + i] * scalar_t(scale));
+            to[target] = weight_t(weight[start + i] * scalar_t(scale));
         }
         if (threadIdx.x == 0) {
             factors[blockIdx.x] = fits || sum == 0.0f ? 1.0f / (scale * input_scale) : __uint_as_float(0x7fc00000u);
@@ -304,7 +304,7 @@ struct Epilogue {
     }
 
     __device__ __forceinline__ scalar_t of_stored(product_t stored, const Channel& channel) const {
-        const scalar_t value = Stored<product_t>::to(stored);
+        const scalar_t value = scalar_t(stored);
         return by_graph ? value : (*this)(halves ? value * channel.scale : value, channel);
     }
 };

@@ -25,9 +25,9 @@ constexpr int statistics_columns = 32;
 
 // A sum whose error does not grow with the number of its terms (Kahan 1965).
 struct Sum {
-    scalar_t value = 0, lost = 0;
-    __device__ __forceinline__ void add(scalar_t term) {
-        const scalar_t whole = term - lost, next = value + whole;
+    accumulator_t value = 0, lost = 0;
+    __device__ __forceinline__ void add(accumulator_t term) {
+        const accumulator_t whole = term - lost, next = value + whole;
         lost = (next - value) - whole;
         value = next;
     }
@@ -35,7 +35,8 @@ struct Sum {
 
 // One block: 32 columns side by side, statistics_rows threads down each. Two passes, because the mean of squares minus
 // the square of the mean loses the variance of a feature whose mean is large.
-__device__ __forceinline__ scalar_t sum_of_column(scalar_t partial, scalar_t (*sums)[statistics_columns]) {
+__device__ __forceinline__ accumulator_t sum_of_column(accumulator_t partial,
+                                                       accumulator_t (*sums)[statistics_columns]) {
     sums[threadIdx.y][threadIdx.x] = partial;
     __syncthreads();
     for (int half = statistics_rows / 2; half > 0; half /= 2) {
@@ -44,7 +45,7 @@ __device__ __forceinline__ scalar_t sum_of_column(scalar_t partial, scalar_t (*s
         }
         __syncthreads();
     }
-    const scalar_t total = sums[0][threadIdx.x];
+    const accumulator_t total = sums[0][threadIdx.x];
     __syncthreads();
     return total;
 }
@@ -54,54 +55,70 @@ __device__ __forceinline__ scalar_t sum_of_column(scalar_t partial, scalar_t (*s
 extern "C" __global__ void __launch_bounds__(statistics_columns * statistics_rows)
     batch_statistics(const scalar_t* first, const scalar_t* small, const int* __restrict__ x_exponents,
                      const int* __restrict__ w_exponents, const scalar_t* __restrict__ linear_bias, scalar_t* whole,
-                     const scalar_t* __restrict__ scale, scalar_t* __restrict__ mean, scalar_t* __restrict__ variance,
-                     long long rows, long long features) {
-    __shared__ scalar_t sums[statistics_rows][statistics_columns];
+                     const scalar_t* __restrict__ scale, accumulator_t* __restrict__ mean,
+                     accumulator_t* __restrict__ variance, long long rows, long long features) {
+    __shared__ accumulator_t sums[statistics_rows][statistics_columns];
     const long long column = static_cast<long long>(blockIdx.x) * statistics_columns + threadIdx.x;
     const bool inside = column < features;
-    const scalar_t factor = inside ? scale[column] : scalar_t(0);
+    const accumulator_t factor = inside ? accumulator_t(scale[column]) : accumulator_t(0);
     const Product product{first, small, x_exponents, w_exponents, linear_bias, rows, features};
     const ProductColumns<1> columns(product, inside ? column : 0);
 
     Sum total;
     for (long long row = threadIdx.y; inside && row < rows; row += statistics_rows) {
         const long long position = row * features + column;
-        const scalar_t value = elements<1>(product, columns, row, position);
+        const accumulator_t value = elements<1>(product, columns, row, position);
         if (product.is_partial()) {
-            whole[position] = value;
+            whole[position] = scalar_t(value);
         }
         total.add(value * factor);
     }
-    const scalar_t average = sum_of_column(total.value, sums) / static_cast<scalar_t>(rows);
+    const accumulator_t average = sum_of_column(total.value, sums) / static_cast<accumulator_t>(rows);
 
     Sum squared;
     for (long long row = threadIdx.y; inside && row < rows; row += statistics_rows) {
-        const scalar_t difference = whole[row * features + column] * factor - average;
+        const accumulator_t difference = whole[row * features + column] * factor - average;
         squared.add(difference * difference);
     }
-    const scalar_t squares = sum_of_column(squared.value, sums);
+    const accumulator_t squares = sum_of_column(squared.value, sums);
     if (inside && threadIdx.y == 0) {
         mean[column] = average;
-        variance[column] = squares / static_cast<scalar_t>(rows);
+        variance[column] = squares / static_cast<accumulator_t>(rows);
     }
+}
+
+// Means and variances, which are accumulator_t where a batch's and scalar_t where the module's own.
+template <int width>
+__device__ __forceinline__ vector_of<accumulator_t, width> statistics(const void* vector, long long first,
+                                                                      bool of_batch) {
+    if constexpr (sizeof(scalar_t) != sizeof(accumulator_t)) {
+        if (!of_batch) {
+            using vector_t = vector_of<scalar_t, width>;
+            return converted<accumulator_t, width>(
+                load_anywhere<vector_t>(static_cast<const scalar_t*>(vector) + first));
+        }
+    }
+    return load_anywhere<vector_of<accumulator_t, width>>(static_cast<const accumulator_t*>(vector) + first);
 }
 
 // multiplier and offset where folded; else multiplier is 1 / sqrt(variance + eps) and offset is not written.
 // `linear_bias`, which may be null, is that of a product with the multiplier in its weight, and goes into the offset.
 extern "C" __global__ void
-    prepare_features(const scalar_t* __restrict__ scale, const scalar_t* __restrict__ mean,
-                     const scalar_t* __restrict__ variance, const scalar_t* __restrict__ weight,
-                     const scalar_t* __restrict__ bias, const scalar_t* __restrict__ linear_bias, scalar_t eps,
-                     scalar_t* __restrict__ multiplier, scalar_t* __restrict__ offset, long long features) {
+    prepare_features(const scalar_t* __restrict__ scale, const void* __restrict__ mean,
+                     const void* __restrict__ variance, const scalar_t* __restrict__ weight,
+                     const scalar_t* __restrict__ bias, const scalar_t* __restrict__ linear_bias, accumulator_t eps,
+                     accumulator_t* __restrict__ multiplier, accumulator_t* __restrict__ offset, long long features,
+                     int of_batch) {
     const long long column = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (column >= features) {
         return;
     }
-    const scalar_t reciprocal = scalar_t(1) / sqrt(variance[column] + eps);
+    const accumulator_t reciprocal = accumulator_t(1) / sqrt(statistics<1>(variance, column, of_batch != 0) + eps);
     if (folded) {
         multiplier[column] = scale[column] * reciprocal * weight[column];
-        const scalar_t constant = linear_bias ? linear_bias[column] * scale[column] : scalar_t(0);
-        offset[column] = bias[column] + (constant - mean[column]) * reciprocal * weight[column];
+        const accumulator_t constant = linear_bias ? linear_bias[column] * scale[column] : accumulator_t(0);
+        const accumulator_t average = statistics<1>(mean, column, of_batch != 0);
+        offset[column] = bias[column] + (constant - average) * reciprocal * weight[column];
     } else {
         multiplier[column] = reciprocal;
     }
@@ -109,17 +126,18 @@ extern "C" __global__ void
 
 struct Features {
     const scalar_t* scale;
-    const scalar_t* mean;
-    const scalar_t* variance;
+    const void* mean;
+    const void* variance;
     const scalar_t* weight;
     const scalar_t* bias;
-    const scalar_t* multiplier;
-    const scalar_t* offset;
+    const accumulator_t* multiplier;
+    const accumulator_t* offset;
+    bool of_batch;
 };
 
 // The constants of `width` neighbouring columns, in registers for all rows that a thread has of them.
 template <int width> struct Columns {
-    using vector_t = vector_of<scalar_t, width>;
+    using vector_t = vector_of<accumulator_t, width>;
     vector_t scale, mean, variance, weight, bias, multiplier, offset;
 
     Columns() = default;
@@ -128,35 +146,40 @@ template <int width> struct Columns {
             multiplier = load_anywhere<vector_t>(features.multiplier + first);
             offset = load_anywhere<vector_t>(features.offset + first);
         } else {
-            scale = load_anywhere<vector_t>(features.scale + first);
-            mean = load_anywhere<vector_t>(features.mean + first);
-            weight = load_anywhere<vector_t>(features.weight + first);
-            bias = load_anywhere<vector_t>(features.bias + first);
+            scale = held(features.scale + first);
+            mean = statistics<width>(features.mean, first, features.of_batch);
+            weight = held(features.weight + first);
+            bias = held(features.bias + first);
             if constexpr (per_element) {
-                variance = load_anywhere<vector_t>(features.variance + first);
+                variance = statistics<width>(features.variance, first, features.of_batch);
             } else {
                 multiplier = load_anywhere<vector_t>(features.multiplier + first);
             }
         }
     }
+
+private:
+    static __device__ __forceinline__ vector_t held(const scalar_t* vector) {
+        return converted<accumulator_t, width>(load_anywhere<vector_of<scalar_t, width>>(vector));
+    }
 };
 
-template <typename V> __device__ __forceinline__ scalar_t element_of(V value, int position) {
-    scalar_t found = 0;
-    for_each(value, [&found, position](scalar_t& element, int i) { found = i == position ? element : found; });
+template <typename V> __device__ __forceinline__ accumulator_t element_of(V value, int position) {
+    accumulator_t found = 0;
+    for_each(value, [&found, position](accumulator_t& element, int i) { found = i == position ? element : found; });
     return found;
 }
 
 template <int width>
-__device__ __forceinline__ scalar_t normalised(scalar_t value, const Columns<width>& columns, int i, scalar_t eps) {
+__device__ __forceinline__ accumulator_t normalised(accumulator_t value, const Columns<width>& columns, int i, accumulator_t eps) {
     if constexpr (folded) {
         return value * element_of(columns.multiplier, i) + element_of(columns.offset, i);
     } else if constexpr (per_element) {
-        const scalar_t centred = value * element_of(columns.scale, i) - element_of(columns.mean, i);
-        const scalar_t deviation = sqrt(element_of(columns.variance, i) + eps);
+        const accumulator_t centred = value * element_of(columns.scale, i) - element_of(columns.mean, i);
+        const accumulator_t deviation = sqrt(element_of(columns.variance, i) + eps);
         return centred / deviation * element_of(columns.weight, i) + element_of(columns.bias, i);
     } else {
-        const scalar_t centred = value * element_of(columns.scale, i) - element_of(columns.mean, i);
+        const accumulator_t centred = value * element_of(columns.scale, i) - element_of(columns.mean, i);
         return centred * element_of(columns.multiplier, i) * element_of(columns.weight, i) +
                element_of(columns.bias, i);
     }
@@ -167,10 +190,11 @@ __device__ __forceinline__ scalar_t normalised(scalar_t value, const Columns<wid
 extern "C" __global__ void __launch_bounds__(block_size)
     normalise_rows(const scalar_t* first, const scalar_t* small, const int* __restrict__ x_exponents,
                    const int* __restrict__ w_exponents, const scalar_t* __restrict__ linear_bias, scalar_t* output,
-                   const scalar_t* __restrict__ scale, const scalar_t* __restrict__ mean,
-                   const scalar_t* __restrict__ variance, const scalar_t* __restrict__ weight,
-                   const scalar_t* __restrict__ bias, const scalar_t* __restrict__ multiplier,
-                   const scalar_t* __restrict__ offset, scalar_t eps, long long rows, long long features) {
+                   const scalar_t* __restrict__ scale, const void* __restrict__ mean,
+                   const void* __restrict__ variance, const scalar_t* __restrict__ weight,
+                   const scalar_t* __restrict__ bias, const accumulator_t* __restrict__ multiplier,
+                   const accumulator_t* __restrict__ offset, accumulator_t eps, long long rows, long long features,
+                   int of_batch) {
     const long long column = (static_cast<long long>(blockIdx.x) * block_size + threadIdx.x) * vector_width;
     if (column >= features) {
         return;
@@ -179,7 +203,8 @@ extern "C" __global__ void __launch_bounds__(block_size)
     const ProductColumns<vector_width> product_columns(product, column);
     Columns<vector_width> columns;
     if constexpr (!in_weight) {
-        columns = Columns<vector_width>({scale, mean, variance, weight, bias, multiplier, offset}, column);
+        columns = Columns<vector_width>({scale, mean, variance, weight, bias, multiplier, offset, of_batch != 0},
+                                        column);
     }
     for (long long begin = static_cast<long long>(blockIdx.y) * rows_per_thread; begin < rows;
          begin += static_cast<long long>(gridDim.y) * rows_per_thread) {
@@ -188,15 +213,16 @@ extern "C" __global__ void __launch_bounds__(block_size)
             const long long row = begin + k;
             if (row < rows) {
                 const long long position = row * features + column;
-                vector_t value = elements<vector_width>(product, product_columns, row, position);
+                auto value = elements<vector_width>(product, product_columns, row, position);
                 if constexpr (!in_weight) {
-                    for_each(value, [&columns, eps](scalar_t& element, int i) {
+                    for_each(value, [&columns, eps](accumulator_t& element, int i) {
                         element = normalised(element, columns, i, eps);
                     });
                 }
                 // As an array of vectors: of `output + position` NVRTC does not see the alignment,
                 // and stores element by element.
-                reinterpret_cast<vector_t*>(output)[position / vector_width] = value;
+                store<false>(reinterpret_cast<vector_t*>(output) + position / vector_width,
+                             converted<scalar_t, vector_width>(value));
             }
         }
     }
@@ -208,19 +234,19 @@ struct NormalisingEpilogue {
     Features features;
     const scalar_t* linear_bias;  // may be null
     scalar_t* output;
-    scalar_t eps;
+    accumulator_t eps;
     long long count;
     bool normalises;
 
     struct Feature {
         Columns<1> columns;
         scalar_t* output;
-        scalar_t linear_bias, eps;
+        accumulator_t linear_bias, eps;
         long long count;
         bool normalises;
         __device__ __forceinline__ void operator()(float value, long long row) const {
-            const scalar_t whole = value + linear_bias;
-            output[row * count] = normalises ? normalised(whole, columns, 0, eps) : whole;
+            const accumulator_t whole = value + linear_bias;
+            output[row * count] = scalar_t(normalises ? normalised(whole, columns, 0, eps) : whole);
         }
     };
     __device__ __forceinline__ Feature feature(long long index) const {
@@ -229,7 +255,7 @@ struct NormalisingEpilogue {
             found.columns = Columns<1>(features, index);
         }
         found.output = output + index;
-        found.linear_bias = linear_bias ? linear_bias[index] : scalar_t(0);
+        found.linear_bias = linear_bias ? accumulator_t(linear_bias[index]) : accumulator_t(0);
         found.eps = eps;
         found.count = count;
         found.normalises = normalises;
@@ -242,13 +268,13 @@ extern "C" __global__ void __launch_bounds__(product_threads, 1) TUNEBENCH_CLUST
                   const int* __restrict__ x_exponents, const int* __restrict__ w_exponents, int* __restrict__ w_unfit,
                   float* __restrict__ scratch, long long x_rows, long long w_rows, long long depth,
                   const scalar_t* __restrict__ linear_bias, scalar_t* __restrict__ output,
-                  const scalar_t* __restrict__ scale, const scalar_t* __restrict__ mean,
-                  const scalar_t* __restrict__ variance, const scalar_t* __restrict__ weight,
-                  const scalar_t* __restrict__ bias, const scalar_t* __restrict__ multiplier,
-                  const scalar_t* __restrict__ offset, scalar_t eps, int normalises) {
+                  const scalar_t* __restrict__ scale, const void* __restrict__ mean,
+                  const void* __restrict__ variance, const scalar_t* __restrict__ weight,
+                  const scalar_t* __restrict__ bias, const accumulator_t* __restrict__ multiplier,
+                  const accumulator_t* __restrict__ offset, accumulator_t eps, int normalises) {
 #if TUNEBENCH_HOPPER
     if constexpr (fused) {
-        const Features features{scale, mean, variance, weight, bias, multiplier, offset};
+        const Features features{scale, mean, variance, weight, bias, multiplier, offset, false};
         split_product_of_block(w, parts, x_exponents, w_exponents, w_unfit, scratch, {x_rows, w_rows, depth},
                                NormalisingEpilogue{features, linear_bias, output, eps, w_rows, normalises != 0});
     }
@@ -259,12 +285,12 @@ extern "C" __global__ void __launch_bounds__(repair_threads)
     repair_rows(const float* __restrict__ x, const float* __restrict__ w, const int* __restrict__ x_unfit,
                 const int* __restrict__ w_unfit, int* __restrict__ kept_exponents, long long x_rows, long long w_rows,
                 long long depth, const scalar_t* __restrict__ linear_bias, scalar_t* __restrict__ output,
-                const scalar_t* __restrict__ scale, const scalar_t* __restrict__ mean,
-                const scalar_t* __restrict__ variance, const scalar_t* __restrict__ weight,
-                const scalar_t* __restrict__ bias, const scalar_t* __restrict__ multiplier,
-                const scalar_t* __restrict__ offset, scalar_t eps, int normalises) {
+                const scalar_t* __restrict__ scale, const void* __restrict__ mean,
+                const void* __restrict__ variance, const scalar_t* __restrict__ weight,
+                const scalar_t* __restrict__ bias, const accumulator_t* __restrict__ multiplier,
+                const accumulator_t* __restrict__ offset, accumulator_t eps, int normalises) {
     if constexpr (fused) {
-        const Features features{scale, mean, variance, weight, bias, multiplier, offset};
+        const Features features{scale, mean, variance, weight, bias, multiplier, offset, false};
         repair_rows_of_block(x, w, x_unfit, w_unfit, kept_exponents, x_rows, w_rows, depth,
                              NormalisingEpilogue{features, linear_bias, output, eps, w_rows, normalises != 0});
     }

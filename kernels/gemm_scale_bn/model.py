@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from tunebench.kernels.runtime.tuned_module import ITEM_BYTES, SCALAR_TYPE, TunedModule, is_plain
-from tunebench.kernels.shared import INCLUDE, products
+from tunebench.kernels.runtime.tuned_module import ITEM_BYTES, SCALAR_TYPE, TunedModule, computed_in, is_plain
+from tunebench.kernels.shared import DTYPES, INCLUDE, products
 from tunebench.kernels.shared.parts_product import Parts, Product, form_of, parts_product, split
 from tunebench.kernels.shared.split_product import RowExponents, fused_product
 from tunebench.tuner.build import Argument
@@ -51,8 +51,9 @@ def _normalises_rows(product: str, normalisation: str, problem: Problem) -> bool
 
 
 def _weight_can_normalise(product: str, normalisation: str, problem: Problem) -> bool:
-    """Statistics of a batch come behind its product, and the fused product reads the weight as it is."""
-    return normalisation != "weight" or (product != "fused" and not _is_train(problem))
+    """Statistics of a batch come behind its product, the fused product reads the weight as it is, and float16 has not
+    the range for what small or large statistics make of a weight."""
+    return normalisation != "weight" or (product != "fused" and not _is_train(problem) and problem.dtype != "float16")
 
 
 SPACE = SearchSpace(
@@ -60,7 +61,7 @@ SPACE = SearchSpace(
         *products.TUNABLES,
         Tunable("normalisation", ("per_element", "reciprocal", "folded", "weight")),
         Tunable("block_size", (64, 128, 256, 512), default=256, when=_normalises_rows),
-        Tunable("vector_width", (1, 2, 4), when=_normalises_rows),
+        Tunable("vector_width", (1, 2, 4, 8), when=_normalises_rows),
         Tunable("rows_per_thread", (1, 2, 4, 8), when=_normalises_rows),
         Tunable("in_place", (False, True), when=_normalises_rows, host=True),
         Tunable("statistics_rows", (4, 8, 16, 32), default=8, when=_is_train),
@@ -84,13 +85,19 @@ def work(problem: Problem) -> Work:
 
 @dataclass(frozen=True)
 class _Constants:
-    """Vectors (features,) that a value is normalised with; the last two where the configuration has them prepared."""
+    """Vectors (features,) that a value is normalised with.
+
+    Attributes:
+        of_batch: mean and variance are a batch's, in the type that is computed in, and not the module's own.
+        multiplier, offset: where the configuration has them prepared.
+    """
 
     scale: torch.Tensor
     mean: torch.Tensor
     variance: torch.Tensor
     weight: torch.Tensor
     bias: torch.Tensor
+    of_batch: bool
     multiplier: Argument = _NULL
     offset: Argument = _NULL
 
@@ -127,6 +134,7 @@ class ModelNew(TunedModule):
         include=INCLUDE,
         bulk_copies=products.BULK_COPIES,
         modes=("eval", "frozen", "train"),
+        dtypes=DTYPES,
     )
 
     def __init__(
@@ -144,7 +152,7 @@ class ModelNew(TunedModule):
         self._exponents = RowExponents()
 
     def problem(self, *inputs: Any) -> Problem | None:
-        """2-d float32 and float64 batches of at least one row (two in train mode), on the parameters' device."""
+        """2-d batches of at least one row (two in train mode), on the parameters' device."""
         (x,) = inputs
         bn, features = self.bn, self.gemm.out_features
         if not isinstance(x, torch.Tensor) or x.dim() != 2 or x.shape[1] != self.gemm.in_features:
@@ -157,7 +165,7 @@ class ModelNew(TunedModule):
         dtype = str(x.dtype).removeprefix("torch.")
         vectors = (self.scale, bn.weight, bn.bias, bn.running_mean, bn.running_var)
         if (
-            dtype not in SCALAR_TYPE
+            dtype not in self.kernel.dtypes
             or x.shape[0] < (2 if mode is Mode.TRAIN else 1)
             or x.numel() == 0
             or any(v.shape != (features,) or not v.is_contiguous() for v in vectors)
@@ -210,7 +218,8 @@ class ModelNew(TunedModule):
         if plan.configuration["product"] == "parts":
             parts = split(plan, weight, is_weight=True, factors=multiplier)
             return _NormalisingWeight(parts, offset, multiplier)
-        return _NormalisingWeight(weight * multiplier[:, None], offset, multiplier)
+        scaled = (weight * multiplier[:, None]).to(weight.dtype)
+        return _NormalisingWeight(scaled, offset.to(weight.dtype), multiplier)
 
     def _running_constants(self, plan: Plan) -> _Constants:
         """Those of eval mode; what is computed of them is kept while the module is frozen."""
@@ -226,11 +235,11 @@ class ModelNew(TunedModule):
     def _constants(self, plan: Plan, mean: torch.Tensor | None, variance: torch.Tensor | None) -> _Constants:
         """What a value of a feature is normalised with."""
         assert mean is not None and variance is not None
-        normalisation = plan.configuration["normalisation"]
+        normalisation, of_batch = plan.configuration["normalisation"], _is_train(plan.problem)
         vectors = (self.scale, mean, variance, self.bn.weight, self.bn.bias)
         if normalisation == "per_element":
-            return _Constants(*vectors)
-        multiplier, offset = torch.empty_like(mean), torch.empty_like(mean)
+            return _Constants(*vectors, of_batch)
+        multiplier, offset = (mean.new_empty(len(mean), dtype=computed_in(mean.dtype)) for _ in range(2))
         features = len(mean)
         linear_bias = self.gemm.bias if normalisation == "weight" else None
         plan.launch(
@@ -243,8 +252,9 @@ class ModelNew(TunedModule):
             multiplier,
             offset,
             ctypes.c_longlong(features),
+            ctypes.c_int(of_batch),
         )
-        return _Constants(*vectors, multiplier, offset)
+        return _Constants(*vectors, of_batch, multiplier, offset)
 
     def _fused(self, plan: Plan, x: torch.Tensor, constants: _Constants | None) -> torch.Tensor:
         """The product with the linear bias, normalised where the constants are known before it is."""
@@ -276,7 +286,8 @@ class ModelNew(TunedModule):
         counts = (ctypes.c_longlong(rows), ctypes.c_longlong(features))
         read = product.arguments(self.gemm.bias if bias is None else bias)
         vectors = constants.arguments if constants else (_NULL,) * 7
-        arguments = (*read, output, *vectors, eps, *counts)
+        of_batch = ctypes.c_int(constants is not None and constants.of_batch)
+        arguments = (*read, output, *vectors, eps, *counts, of_batch)
         plan.launch("normalise_rows", (blocks_x, blocks_y, 1), (block_size, 1, 1), *arguments)
         return output
 
@@ -284,7 +295,7 @@ class ModelNew(TunedModule):
         """Mean and biased variance of product · scale per feature; partial products are summed into their memory."""
         whole = product.memory
         rows, features = whole.shape
-        mean, variance = whole.new_empty(features), whole.new_empty(features)
+        mean, variance = (whole.new_empty(features, dtype=computed_in(whole.dtype)) for _ in range(2))
         blocks = -(-features // _STATISTICS_COLUMNS)
         block = (_STATISTICS_COLUMNS, plan.configuration.integer("statistics_rows"), 1)
         counts = (ctypes.c_longlong(rows), ctypes.c_longlong(features))

@@ -8,12 +8,12 @@
 
 using vector_t = vector_of<scalar_t, vector_width>;
 
-__device__ __forceinline__ scalar_t with_sigmoid(scalar_t value, scalar_t factor) {
+__device__ __forceinline__ accumulator_t with_sigmoid(accumulator_t value, accumulator_t factor) {
     // exp(-v) of a large negative v is infinite, and 1 / (1 + infinity) the right 0.
     if constexpr (exponential == exponential_t::fast) {
         return value + __fdividef(factor, 1.0f + __expf(-value));
     } else {
-        return value + factor / (scalar_t(1) + exp(-value));
+        return value + factor / (accumulator_t(1) + exp(-value));
     }
 }
 
@@ -22,7 +22,7 @@ __device__ __forceinline__ scalar_t with_sigmoid(scalar_t value, scalar_t factor
 extern "C" __global__ void __launch_bounds__(block_size)
     add_sigmoid(const scalar_t* first, const scalar_t* small, const int* __restrict__ x_exponents,
                 const int* __restrict__ w_exponents, const scalar_t* __restrict__ bias, scalar_t* output,
-                scalar_t factor, long long rows, long long features) {
+                accumulator_t factor, long long rows, long long features) {
     const Product product{first, small, x_exponents, w_exponents, bias, rows, features};
     const long long count = rows * features;
     const long long vectors = count / vector_width;
@@ -33,34 +33,34 @@ extern "C" __global__ void __launch_bounds__(block_size)
         for (int k = 0; k < vectors_per_thread; ++k) {
             const long long i = begin + k * width;
             if (i < vectors) {
-                vector_t value = elements_at<vector_width>(product, i * vector_width);
-                for_each(value, [factor](scalar_t& element, int) { element = with_sigmoid(element, factor); });
-                reinterpret_cast<vector_t*>(output)[i] = value;
+                auto value = elements_at<vector_width>(product, i * vector_width);
+                for_each(value, [factor](accumulator_t& element, int) { element = with_sigmoid(element, factor); });
+                store<false>(reinterpret_cast<vector_t*>(output) + i, converted<scalar_t, vector_width>(value));
             }
         }
     }
     const long long rest = vectors * vector_width + thread;
     if (rest < count) {
-        output[rest] = with_sigmoid(elements_at<1>(product, rest), factor);
+        output[rest] = scalar_t(with_sigmoid(elements_at<1>(product, rest), factor));
     }
 }
 
 struct SigmoidEpilogue {
     scalar_t* output;
     const scalar_t* bias;  // may be null
-    scalar_t factor;
+    accumulator_t factor;
     long long features;
 
     struct Feature {
         scalar_t* output;
-        scalar_t bias, factor;
+        accumulator_t bias, factor;
         long long features;
         __device__ __forceinline__ void operator()(float value, long long row) const {
-            output[row * features] = with_sigmoid(value + bias, factor);
+            output[row * features] = scalar_t(with_sigmoid(value + bias, factor));
         }
     };
     __device__ __forceinline__ Feature feature(long long index) const {
-        return {output + index, bias ? bias[index] : scalar_t(0), factor, features};
+        return {output + index, bias ? accumulator_t(bias[index]) : accumulator_t(0), factor, features};
     }
 };
 
@@ -68,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(product_threads, 1) TUNEBENCH_CLUST
     split_product(const float* __restrict__ w, const unsigned char* __restrict__ parts,
                   const int* __restrict__ x_exponents, const int* __restrict__ w_exponents, int* __restrict__ w_unfit,
                   float* __restrict__ scratch, long long x_rows, long long w_rows, long long depth,
-                  const scalar_t* __restrict__ bias, scalar_t* __restrict__ output, scalar_t factor) {
+                  const scalar_t* __restrict__ bias, scalar_t* __restrict__ output, accumulator_t factor) {
 #if TUNEBENCH_HOPPER
     if constexpr (fused) {
         split_product_of_block(w, parts, x_exponents, w_exponents, w_unfit, scratch, {x_rows, w_rows, depth},
@@ -80,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(product_threads, 1) TUNEBENCH_CLUST
 extern "C" __global__ void __launch_bounds__(repair_threads)
     repair_rows(const float* __restrict__ x, const float* __restrict__ w, const int* __restrict__ x_unfit,
                 const int* __restrict__ w_unfit, int* __restrict__ kept_exponents, long long x_rows, long long w_rows,
-                long long depth, const scalar_t* __restrict__ bias, scalar_t* __restrict__ output, scalar_t factor) {
+                long long depth, const scalar_t* __restrict__ bias, scalar_t* __restrict__ output, accumulator_t factor) {
     if constexpr (fused) {
         repair_rows_of_block(x, w, x_unfit, w_unfit, kept_exponents, x_rows, w_rows, depth,
                              SigmoidEpilogue{output, bias, factor, w_rows});

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tunebench.kernels.runtime.tuned_module import ITEM_BYTES, SCALAR_TYPE, TunedModule, is_plain
-from tunebench.kernels.shared import INCLUDE, products
+from tunebench.kernels.shared import DTYPES, INCLUDE, products
 from tunebench.kernels.shared.parts_product import Product, form_of, parts_product, split
 from tunebench.kernels.shared.products import has_passes
 from tunebench.kernels.shared.split_product import RowExponents, fused_product
@@ -32,8 +32,8 @@ def _block_runs(block_size: int, device: Device) -> bool:
 
 
 def _is_precise_enough(exponential: str, problem: Problem) -> bool:
-    """The fast exponential is fp32's."""
-    return exponential == "exact" or problem.dtype == "float32"
+    """The fast exponential is fp32's, which half types are computed in too."""
+    return exponential == "exact" or problem.dtype != "float64"
 
 
 SPACE = SearchSpace(
@@ -41,7 +41,7 @@ SPACE = SearchSpace(
         *products.TUNABLES,
         Tunable("exponential", ("exact", "fast")),
         Tunable("block_size", (64, 128, 256, 512, 1024), default=256, when=has_passes),
-        Tunable("vector_width", (1, 2, 4), when=has_passes),
+        Tunable("vector_width", (1, 2, 4, 8), when=has_passes),
         Tunable("vectors_per_thread", (1, 2, 4), when=has_passes),
         Tunable("in_place", (False, True), when=has_passes, host=True),
     ),
@@ -49,7 +49,7 @@ SPACE = SearchSpace(
         *products.CONSTRAINTS,
         Constraint("vector_is_at_most_16_bytes", _fits_vector),
         Constraint("block_within_limit", _block_runs),
-        Constraint("fast_exponential_is_for_float32", _is_precise_enough),
+        Constraint("fast_exponential_is_not_for_float64", _is_precise_enough),
     ),
 )
 
@@ -79,6 +79,7 @@ class ModelNew(TunedModule):
         include=INCLUDE,
         bulk_copies=products.BULK_COPIES,
         modes=("eval", "frozen"),
+        dtypes=DTYPES,
     )
 
     def __init__(self, input_size: int, hidden_size: int, scaling_factor: float) -> None:
@@ -88,7 +89,7 @@ class ModelNew(TunedModule):
         self._exponents = RowExponents()
 
     def problem(self, *inputs: Any) -> Problem | None:
-        """2-d float32 and float64 batches of at least one row, on the parameters' device."""
+        """2-d batches of at least one row, on the parameters' device."""
         (x,) = inputs
         if not isinstance(x, torch.Tensor) or x.dim() != 2 or x.shape[1] != self.gemm.in_features:
             return None
@@ -96,7 +97,7 @@ class ModelNew(TunedModule):
             return None
         dtype = str(x.dtype).removeprefix("torch.")
         parameters = [value for value in (self.gemm.weight, self.gemm.bias) if value is not None]
-        if dtype not in SCALAR_TYPE or any(p.dtype != x.dtype or p.device != x.device for p in parameters):
+        if dtype not in self.kernel.dtypes or any(p.dtype != x.dtype or p.device != x.device for p in parameters):
             return None
         axes = {"rows": x.shape[0], "in_features": x.shape[1], "out_features": self.gemm.out_features}
         return Problem(axes, dtype, {"mode": self.mode()})

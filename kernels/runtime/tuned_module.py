@@ -23,12 +23,14 @@ from tunebench.tuner.device import Device, device_of
 from tunebench.tuner.kernel import Kernel, Mode, Plan
 from tunebench.tuner.problem import Problem
 
-ITEM_BYTES = {"float32": 4, "float64": 8}
+ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 SCALAR_TYPE: dict[str, type[ctypes.c_float] | type[ctypes.c_double]] = {
+    "float16": ctypes.c_float,
+    "bfloat16": ctypes.c_float,
     "float32": ctypes.c_float,
     "float64": ctypes.c_double,
 }
-"""The ctypes type of a kernel's `scalar_t` parameter, by torch dtype name."""
+"""The ctypes type of a kernel's `accumulator_t` parameter, by torch dtype name."""
 
 Form = TypeVar("Form")
 
@@ -257,6 +259,11 @@ class TunedModule(nn.Module, abc.ABC):
 def _outline(inputs: tuple[Any, ...]) -> list[Any]:
     """What the speed of a call depends on, of its inputs."""
     return [(one.shape, one.dtype, one.device) if isinstance(one, torch.Tensor) else type(one) for one in inputs]
+
+
+def computed_in(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of a kernel's `accumulator_t` for tensors of this one."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:

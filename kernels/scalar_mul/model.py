@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tunebench.kernels.runtime.tuned_module import ITEM_BYTES, SCALAR_TYPE, TunedModule
-from tunebench.kernels.shared import INCLUDE
+from tunebench.kernels.shared import DTYPES, INCLUDE
 from tunebench.tuner.device import Device
 from tunebench.tuner.kernel import Kernel, Plan
 from tunebench.tuner.problem import Problem, Work
@@ -33,7 +33,7 @@ def _block_runs(block_size: int, device: Device) -> bool:
 SPACE = SearchSpace(
     tunables=(
         Tunable("block_size", (64, 128, 256, 512, 1024), default=256),
-        Tunable("vector_width", (1, 2, 4)),
+        Tunable("vector_width", (1, 2, 4, 8)),
         Tunable("items_per_thread", (1, 2, 4, 8)),
         Tunable("unroll", (True, False), when=lambda items_per_thread: items_per_thread > 1),
         Tunable("grid", ("one_shot", "stride")),
@@ -58,16 +58,18 @@ def work(problem: Problem) -> Work:
 class ModelNew(TunedModule):
     """`Model` of `reference.py`, run by `scalar_mul.cu`."""
 
-    kernel = Kernel.declare(__file__, entry_points=("scalar_mul",), space=SPACE, work=work, include=INCLUDE)
+    kernel = Kernel.declare(
+        __file__, entry_points=("scalar_mul",), space=SPACE, work=work, include=INCLUDE, dtypes=DTYPES
+    )
 
     def problem(self, *inputs: Any) -> Problem | None:
-        """float32 and float64 tensors whose elements fill their memory, times a Python number."""
+        """Tensors whose elements fill their memory, times a Python number."""
         A, s = inputs
         if not isinstance(A, torch.Tensor) or not isinstance(s, int | float) or A.numel() == 0:
             return None
         dtype = str(A.dtype).removeprefix("torch.")
         # A product has A's strides exactly where A's elements fill one block of memory.
-        if dtype not in SCALAR_TYPE or torch.empty_like(A, device="meta").stride() != A.stride():
+        if dtype not in self.kernel.dtypes or torch.empty_like(A, device="meta").stride() != A.stride():
             return None
         return Problem({"elements": A.numel()}, dtype)
 

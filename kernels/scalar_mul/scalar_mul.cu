@@ -13,13 +13,13 @@ constexpr long long tile_vectors = static_cast<long long>(block_size) * items_pe
 // `unroll` keeps all of a thread's loads in flight before its first store.
 constexpr int items_at_once = unroll ? items_per_thread : 1;
 
-__device__ __forceinline__ vector_t scaled(vector_t value, scalar_t s) {
-    for_each(value, [s](scalar_t& element, int) { element *= s; });
+__device__ __forceinline__ vector_t scaled(vector_t value, accumulator_t s) {
+    for_each(value, [s](scalar_t& element, int) { element = scalar_t(element * s); });
     return value;
 }
 
 template <bool whole>
-__device__ __forceinline__ void scale_items(const vector_t* a, vector_t* c, scalar_t s, long long first,
+__device__ __forceinline__ void scale_items(const vector_t* a, vector_t* c, accumulator_t s, long long first,
                                             long long vectors) {
 #pragma unroll 1
     for (int item = 0; item < items_per_thread; item += items_at_once) {
@@ -41,7 +41,7 @@ __device__ __forceinline__ void scale_items(const vector_t* a, vector_t* c, scal
     }
 }
 
-__device__ __forceinline__ void scale_tile(const vector_t* a, vector_t* c, scalar_t s, long long tile,
+__device__ __forceinline__ void scale_tile(const vector_t* a, vector_t* c, accumulator_t s, long long tile,
                                            long long vectors) {
     if (tile + tile_vectors <= vectors) {
         scale_items<true>(a, c, s, tile + threadIdx.x, vectors);
@@ -51,15 +51,15 @@ __device__ __forceinline__ void scale_tile(const vector_t* a, vector_t* c, scala
 }
 
 // Everything where a pointer is not aligned for vectors: element by element, all blocks in stride.
-__device__ __forceinline__ void scale_elements(const scalar_t* a, scalar_t* c, scalar_t s, long long n) {
+__device__ __forceinline__ void scale_elements(const scalar_t* a, scalar_t* c, accumulator_t s, long long n) {
     const long long threads = static_cast<long long>(gridDim.x) * block_size;
     for (long long i = blockIdx.x * static_cast<long long>(block_size) + threadIdx.x; i < n; i += threads) {
-        c[i] = a[i] * s;
+        c[i] = scalar_t(a[i] * s);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(block_size)
-    scalar_mul(const scalar_t* __restrict__ a, scalar_t* __restrict__ c, scalar_t s, long long n) {
+    scalar_mul(const scalar_t* __restrict__ a, scalar_t* __restrict__ c, accumulator_t s, long long n) {
     if (!is_aligned(a, sizeof(vector_t)) || !is_aligned(c, sizeof(vector_t))) {
         scale_elements(a, c, s, n);
         return;
@@ -77,6 +77,6 @@ extern "C" __global__ void __launch_bounds__(block_size)
     // The fewer than vector_width elements that no vector covers.
     if (blockIdx.x == gridDim.x - 1 && threadIdx.x < n % vector_width) {
         const long long i = vectors * vector_width + threadIdx.x;
-        c[i] = a[i] * s;
+        c[i] = scalar_t(a[i] * s);
     }
 }

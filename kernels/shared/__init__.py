@@ -4,3 +4,6 @@ from pathlib import Path
 
 INCLUDE = Path(__file__).parent / "include"
 """Headers with device code that kernels share."""
+
+DTYPES = ("float32", "float64", "float16", "bfloat16")
+"""What sources on top of `vector.cuh` and `pack.cuh` serve, by torch's names."""

@@ -400,7 +400,7 @@ extern "C" __global__ void weigh(const scalar_t* x, scalar_t* y, long long n) {
 _MODEL = """
 import ctypes
 import torch
-from tunebench.kernels.runtime.tuned_module import SCALAR_TYPE, TunedModule
+from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Problem, Work
 from tunebench.tuner.space import SearchSpace, Tunable
@@ -419,7 +419,7 @@ class ModelNew(TunedModule):
 
     def problem(self, x):
         dtype = str(x.dtype).removeprefix("torch.")
-        return Problem({"n": x.numel()}, dtype) if dtype in SCALAR_TYPE and x.is_contiguous() else None
+        return Problem({"n": x.numel()}, dtype) if dtype in self.kernel.dtypes and x.is_contiguous() else None
 
     def tuned_forward(self, plan, x):
         y = torch.empty_like(x)

@@ -41,7 +41,11 @@ def pin(model: ModelNew, configuration: Configuration, x: torch.Tensor) -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "configuration"),
-    [(dtype, configuration) for dtype in ("float32", "float64") for configuration in sample(8, dtype)],
+    [
+        (dtype, configuration)
+        for dtype, count in (("float32", 8), ("float64", 8), ("float16", 5), ("bfloat16", 5))
+        for configuration in sample(count, dtype)
+    ],
     ids=str,
 )
 def test_every_configuration_and_size(dtype: str, configuration: Configuration) -> None:
@@ -52,10 +56,13 @@ def test_every_configuration_and_size(dtype: str, configuration: Configuration) 
         with torch.no_grad():
             wanted = copy.deepcopy(reference).double()(x.double())
             found = tuned(x)
-        tolerance = 1e-5 if dtype == "float32" else 1e-13
+        tolerance = {"float32": 1e-5, "float64": 1e-13, "float16": 2e-3, "bfloat16": 1.6e-2}[dtype]
         if configuration.get("part_type") == "bf16":  # two parts hold 16 bits
             tolerance = 1e-3
-        torch.testing.assert_close(found.double(), wanted, rtol=tolerance, atol=tolerance)
+        assert found.dtype == x.dtype
+        # Of half types the product is rounded once and the output again: errors are relative to the output's size.
+        size = float(wanted.abs().max()) if x.dtype.itemsize == 2 else 1.0
+        torch.testing.assert_close(found.double(), wanted, rtol=tolerance, atol=tolerance * size)
 
 
 def test_the_sigmoid_far_out_and_of_what_is_not_finite() -> None:
@@ -73,7 +80,7 @@ def test_the_sigmoid_far_out_and_of_what_is_not_finite() -> None:
 
 
 def test_which_products_are_for_whom() -> None:
-    for dtype, legal in (("float32", {"fp32", "parts"}), ("float64", {"fp32"})):
+    for dtype, legal in (("float32", {"fp32", "parts"}), ("float64", {"fp32"}), ("float16", {"fp32"})):
         space = SPACE.enumerate(Problem({"rows": 37, "in_features": 7, "out_features": 12}, dtype), CPU)
         assert {space[number]["product"] for number in range(len(space))} == legal
 

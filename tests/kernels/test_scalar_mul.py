@@ -50,11 +50,28 @@ def test_float64(configuration: Configuration) -> None:
     assert torch.equal(model(A, 0.1), A * 0.1)
 
 
-def test_a_vector_is_at_most_16_bytes() -> None:
-    widths = {
-        configuration["vector_width"] for configuration in SPACE.enumerate(Problem({"elements": 9}, "float64"), CPU)
-    }
-    assert widths == {1, 2}
+@pytest.mark.parametrize(
+    ("dtype", "configuration"),
+    [(dtype, configuration) for dtype in ("float16", "bfloat16") for configuration in sample(4, dtype)],
+    ids=str,
+)
+def test_every_value_of_a_half_type(dtype: str, configuration: Configuration) -> None:
+    model = ModelNew()
+    memory = torch.arange(2**16, dtype=torch.int32).to(torch.int16).view(getattr(torch, dtype))
+    for offset, s in ((0, 3.14), (1, 1.0), (2, 1e-3), (3, 0.5), (5, 1e5)):
+        A = memory[offset:]
+        problem = model.problem(A, s)
+        assert problem is not None and problem.dtype == dtype
+        model.pin(plan_for(configuration, problem))
+        found, exact = model(A, s), (A.double() * torch.tensor(s, dtype=torch.float32)).float().to(A.dtype)
+        assert torch.equal(found.isnan(), exact.isnan())
+        assert torch.equal(found[~exact.isnan()].view(torch.int16), exact[~exact.isnan()].view(torch.int16))
+
+
+@pytest.mark.parametrize(("dtype", "legal"), [("float64", {1, 2}), ("float32", {1, 2, 4}), ("bfloat16", {1, 2, 4, 8})])
+def test_a_vector_is_at_most_16_bytes(dtype: str, legal: set[int]) -> None:
+    widths = {configuration["vector_width"] for configuration in SPACE.enumerate(Problem({"elements": 9}, dtype), CPU)}
+    assert widths == legal
 
 
 def test_waves_do_not_multiply_builds() -> None:

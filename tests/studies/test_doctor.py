@@ -45,7 +45,7 @@ BROKEN = {
     "reference": ({"reference": {"def get_inputs": "def inputs"}}, "no get_inputs"),
     "model": ({"model": {"class ModelNew": "class ModelOld"}}, "has no ModelNew"),
     "parameters": ({"model": {"self.weight = nn": "self.scale = nn"}}, "scale (1,), weight (1,)"),
-    "problem": ({"model": {"if dtype in SCALAR_TYPE": "if dtype == 'int8'"}}, "serves none of them"),
+    "problem": ({"model": {"if dtype in self.kernel.dtypes": "if dtype == 'int8'"}}, "serves none of them"),
     "default": (
         {"model": {"lambda block_size, blocks: block_size * blocks <= 512": "lambda block_size: False"}},
         "few_threads",

@@ -1,22 +1,20 @@
 // bfloat16 as a type of storage, without CUDA's headers: conversions alone, rounding to nearest even.
 #pragma once
 
+// Widens by itself wherever a float is expected, and is narrowed to only where the source says so.
 struct bfloat_t {
     unsigned short bits;
-};
 
-__device__ __forceinline__ bfloat_t to_bfloat(float value) {
-    bfloat_t result;
+    bfloat_t() = default;
+    __device__ __forceinline__ explicit bfloat_t(float value) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result.bits) : "f"(value));
+        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
 #else
-    const unsigned bits = __float_as_uint(value);
-    const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
-    result.bits = static_cast<unsigned short>(is_nan ? 0x7fffu : (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+        const unsigned whole = __float_as_uint(value);
+        const bool is_nan = (whole & 0x7fffffffu) > 0x7f800000u;
+        bits = static_cast<unsigned short>(is_nan ? 0x7fffu : (whole + 0x7fffu + (whole >> 16 & 1u)) >> 16);
 #endif
-    return result;
-}
+    }
 
-__device__ __forceinline__ float from_bfloat(bfloat_t value) {
-    return __uint_as_float(static_cast<unsigned>(value.bits) << 16);
-}
+    __device__ __forceinline__ operator float() const { return __uint_as_float(static_cast<unsigned>(bits) << 16); }
+};

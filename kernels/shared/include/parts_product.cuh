@@ -28,16 +28,8 @@
 constexpr bool from_parts = product == product_t::parts;
 
 template <part_type_t> struct Part;
-template <> struct Part<part_type_t::fp16> {
-    using type = half_t;
-    static __device__ __forceinline__ half_t of(float value) { return to_half(value); }
-    static __device__ __forceinline__ float value(half_t part) { return from_half(part); }
-};
-template <> struct Part<part_type_t::bf16> {
-    using type = bfloat_t;
-    static __device__ __forceinline__ bfloat_t of(float value) { return to_bfloat(value); }
-    static __device__ __forceinline__ float value(bfloat_t part) { return from_bfloat(part); }
-};
+template <> struct Part<part_type_t::fp16> { using type = half_t; };
+template <> struct Part<part_type_t::bf16> { using type = bfloat_t; };
 using part_t = Part<part_type>::type;
 
 constexpr int parts_of_row = pieces == 1 ? 3 : 2;
@@ -73,8 +65,8 @@ extern "C" __global__ void __launch_bounds__(split_threads)
 #pragma unroll
             for (int i = 0; i < pack_of_parts; ++i) {
                 const float value = (i < 4 ? first.of[i % 4] : second.of[i % 4]) * factor * scale;
-                high.of[i] = Part<part_type>::of(value);
-                low.of[i] = Part<part_type>::of(value - Part<part_type>::value(high.of[i]));
+                high.of[i] = part_t(value);
+                low.of[i] = part_t(value - high.of[i]);
             }
             *reinterpret_cast<pack_t*>(target + k) = is_weight ? low : high;
             *reinterpret_cast<pack_t*>(target + padded + k) = is_weight ? high : low;
@@ -113,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(repair_threads)
     }
 }
 
-// What a pass reads: a product that torch has made, or partial products from parts.
+// What a pass reads: a product that torch has made, or, of float32, partial products from parts.
 struct Product {
     const scalar_t* first;   // the product, or the first partial product of `pieces` that follow each other
     const scalar_t* small;   // the product of the small terms; null where it is in the first
@@ -144,20 +136,20 @@ template <int width> struct ProductColumns {
 
 // `width` neighbouring elements of one row of the product, the bias added. The memory may be written to afterwards.
 template <int width>
-__device__ __forceinline__ vector_of<scalar_t, width> elements(const Product& product,
-                                                               const ProductColumns<width>& columns, long long row,
-                                                               long long position) {
+__device__ __forceinline__ vector_of<accumulator_t, width> elements(const Product& product,
+                                                                    const ProductColumns<width>& columns,
+                                                                    long long row, long long position) {
     using vector_t = vector_of<scalar_t, width>;
     if (!product.is_partial()) {
-        return *reinterpret_cast<const vector_t*>(product.first + position);
+        return converted<accumulator_t, width>(load<false>(reinterpret_cast<const vector_t*>(product.first + position)));
     }
-    vector_t value = load_anywhere<vector_t>(product.first + position);
-    Pack<scalar_t, width> sum{}, repaired;
+    auto value = converted<accumulator_t, width>(load_anywhere<vector_t>(product.first + position));
+    Pack<accumulator_t, width> sum{}, repaired;
     if (product.small) {
         vector_t small = load_anywhere<vector_t>(product.small + position);
         for_each(small, [&sum](scalar_t& element, int i) { sum.of[i] = element; });
     }
-    for_each(value, [&sum, &repaired](scalar_t& element, int i) {
+    for_each(value, [&sum, &repaired](accumulator_t& element, int i) {
         repaired.of[i] = element;
         sum.of[i] += element;
     });
@@ -168,7 +160,7 @@ __device__ __forceinline__ vector_of<scalar_t, width> elements(const Product& pr
         for_each(next, [&sum](scalar_t& element, int i) { sum.of[i] += element; });
     }
     const int x_exponent = product.x_exponents[row];
-    for_each(value, [&](scalar_t& element, int i) {
+    for_each(value, [&](accumulator_t& element, int i) {
         const int exponent = x_exponent + columns.exponents.of[i];
         element = (exponent >= unfit_exponent - exponent_limit ? repaired.of[i] : scaled(sum.of[i], -exponent)) +
                   columns.bias.of[i];
@@ -178,18 +170,18 @@ __device__ __forceinline__ vector_of<scalar_t, width> elements(const Product& pr
 
 // As `elements`, for a pass that takes the product for one row; the elements may belong to two rows or more.
 template <int width>
-__device__ __forceinline__ vector_of<scalar_t, width> elements_at(const Product& product, long long position) {
+__device__ __forceinline__ vector_of<accumulator_t, width> elements_at(const Product& product, long long position) {
     using vector_t = vector_of<scalar_t, width>;
     if (!product.is_partial()) {
-        return *reinterpret_cast<const vector_t*>(product.first + position);
+        return converted<accumulator_t, width>(load<false>(reinterpret_cast<const vector_t*>(product.first + position)));
     }
     const long long row = position / product.features;
     const long long column = position % product.features;
     if (column + width <= product.features) {
         return elements<width>(product, ProductColumns<width>(product, column), row, position);
     }
-    vector_t value;
-    for_each(value, [&product, position](scalar_t& element, int i) {
+    vector_of<accumulator_t, width> value;
+    for_each(value, [&product, position](accumulator_t& element, int i) {
         element = elements_at<1>(product, position + i);
     });
     return value;

@@ -60,7 +60,7 @@ MODEL = """
 import ctypes
 import torch
 from torch import nn
-from tunebench.kernels.runtime.tuned_module import SCALAR_TYPE, TunedModule
+from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Problem, Work
 from tunebench.tuner.space import SearchSpace, Tunable
@@ -82,7 +82,7 @@ class ModelNew(TunedModule):
         bn = self.bn
         if bn.training or not bn.affine or bn.running_var is None or not x.is_contiguous() or x.numel() == 0:
             return None
-        if x.dtype != self.weight.dtype or str(x.dtype)[6:] not in SCALAR_TYPE:
+        if x.dtype != self.weight.dtype or str(x.dtype)[6:] not in self.kernel.dtypes:
             return None
         return Problem({"rows": len(x)}, str(x.dtype)[6:], {"mode": self.mode()})
 
