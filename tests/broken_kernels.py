@@ -57,7 +57,7 @@ CALLERS = "other types, gradients, autocast, torch.compile, CUDA graphs"
 DROP_IN = "not the reference's parameters"
 
 WEIGH = "y[i] = x[i] * weight[0];"
-LAUNCH = 'plan.launch("weigh", grid, (block_size, 1, 1), x, self.weight, y, ctypes.c_longlong(x.numel()))'
+LAUNCH = 'plan.launch("weigh", x, self.weight, y, x.numel(), blocks=blocks, threads=block_size)'
 RETURN = "        return y\n"
 FORWARD = "    def reference_forward(self, x):\n"
 CONTIGUOUS = " and x.is_contiguous()"
@@ -105,10 +105,10 @@ BROKEN: Mapping[str, Broken] = {
     ),
     # Never ran.
     "launches nothing": Broken(
-        NEVER_RAN, "written", "2112 of 2112 elements", model("plan.launch(", "(lambda *a: None)(")
+        NEVER_RAN, "written", "2112 of 2112 elements", model("plan.launch(", "(lambda *a, **k: None)(")
     ),
     "asks for a launch that is refused": Broken(
-        NEVER_RAN, "run", "launch of 'weigh'", model("(block_size, 1, 1)", "(4096, 1, 1)")
+        NEVER_RAN, "run", "launch of 'weigh'", model("threads=block_size", "threads=4096")
     ),
     # No answers.
     "returns zeros": Broken(NO_ANSWER, "values", "error 1", weigh("y[i] = 0;")),
@@ -288,11 +288,9 @@ BROKEN: Mapping[str, Broken] = {
         SIZES,
         "sizes",
         "rows=0.*launch of 'weigh'",
-        model('(plan.configuration.integer("blocks"), 1, 1)', "(-(-x.numel() // 512), 1, 1)"),
+        model('plan.configuration.integer("blocks")', "-(-x.numel() // 512)"),
     ),
-    "stops at one size": Broken(
-        SIZES, "sizes", "columns|rows", model("ctypes.c_longlong(x.numel())", "ctypes.c_longlong(min(2112, x.numel()))")
-    ),
+    "stops at one size": Broken(SIZES, "sizes", "columns|rows", model("y, x.numel()", "y, min(2112, x.numel())")),
     "counts elements in an int": Broken(
         SIZES, "large", "never|error", {"source": {"i < n;": "i < static_cast<int>(n);"}}, gpu=True
     ),
@@ -369,7 +367,7 @@ BROKEN: Mapping[str, Broken] = {
         kernel="gemm_scale_bn",
     ),
     "knows one eps only": Broken(
-        STATE, "statistics", "another eps", model("(self.bn.eps)", "(1e-5)"), kernel="gemm_scale_bn"
+        STATE, "statistics", "another eps", model(", self.bn.eps,", ", 1e-5,"), kernel="gemm_scale_bn"
     ),
     "needs weights in BatchNorm": Broken(
         STATE, "statistics", "affine=False", model(" or not bn.affine", ""), kernel="gemm_scale_bn"

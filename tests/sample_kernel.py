@@ -39,7 +39,6 @@ extern "C" __global__ void __launch_bounds__(block_size)
 """
 
 MODEL = """
-import ctypes
 import torch
 from torch import nn
 from tunebench.kernels.runtime.tuned_module import TunedModule
@@ -60,7 +59,7 @@ def work(problem):
     return Work(8 * problem.axes["n"], problem.axes["n"])
 
 class ModelNew(TunedModule):
-    kernel = Kernel.declare(__file__, entry_points=("weigh",), space=SPACE, work=work)
+    kernel = Kernel.declare(__file__, space=SPACE, work=work)
 
     def __init__(self):
         super().__init__()
@@ -75,8 +74,8 @@ class ModelNew(TunedModule):
         self.calls += 1
         y = torch.empty_like(x)
         block_size = plan.configuration.integer("block_size")
-        grid = (plan.configuration.integer("blocks"), 1, 1)
-        plan.launch("weigh", grid, (block_size, 1, 1), x, self.weight, y, ctypes.c_longlong(x.numel()))
+        blocks = plan.configuration.integer("blocks")
+        plan.launch("weigh", x, self.weight, y, x.numel(), blocks=blocks, threads=block_size)
         return y
 
     def reference_forward(self, x):

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import abc
-import ctypes
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
+from tunebench.tuner.signature import Signature
+
 if TYPE_CHECKING:
     import torch
 
 Dim3: TypeAlias = tuple[int, int, int]
-Scalar: TypeAlias = ctypes.c_float | ctypes.c_double | ctypes.c_longlong | ctypes.c_int | ctypes.c_void_p
-Argument: TypeAlias = "torch.Tensor | Scalar"
-"""A kernel argument: a tensor passes its data pointer, a ctypes scalar its value, whose type is the C++ parameter's;
-`c_void_p(None)` is a null pointer."""
+Extent: TypeAlias = int | Sequence[int]
+"""How many blocks or threads: in x, or in up to three dimensions."""
+Argument: TypeAlias = "torch.Tensor | float | None"
+"""What a launch is given for a parameter: a tensor passes its data pointer and None a null pointer; an int, a float or
+a bool passes its value in the type that the source declares."""
 
 
 class CompilerName(enum.StrEnum):
@@ -55,6 +57,7 @@ class Build:
         code: the binary: a cubin, or a shared library.
         log: the compiler's full output.
         figures: by entry point.
+        signatures: of the entry points, by name.
         seconds: what compiling took; a build from the cache keeps the figure of when it was made.
         cached: it came from the build cache.
     """
@@ -66,6 +69,7 @@ class Build:
     log: str = field(repr=False)
     figures: Mapping[str, KernelFigures]
     seconds: float
+    signatures: Mapping[str, Signature] = field(repr=False)
     cached: bool = False
 
 
@@ -73,16 +77,19 @@ class LoadedModule(abc.ABC):
     """A build loaded on a device, its entry points ready to launch."""
 
     @abc.abstractmethod
-    def launch(self, entry_point: str, grid: Dim3, block: Dim3, arguments: Sequence[Argument], shared: int = 0) -> None:
+    def launch(
+        self, entry_point: str, blocks: Extent, threads: Extent, arguments: Sequence[Argument], shared: int = 0
+    ) -> None:
         """Launch on torch's current stream of the module's device (a CPU launch has finished on return).
 
         Args:
-            grid, block: extents in x, y, z.
+            blocks: of the grid.
+            threads: of a block.
             arguments: in the order of the kernel's parameters.
             shared: dynamic shared memory, bytes a block.
 
         Raises:
-            LaunchError: the launch was refused.
+            LaunchError: the launch was refused, or the arguments are not what the entry point takes.
         """
 
     @abc.abstractmethod

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
-from tunebench.tuner.build import Argument, Dim3, LoadedModule
+from tunebench.tuner.build import Argument, Extent, LoadedModule
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import KernelFolderError
@@ -109,7 +109,6 @@ class Kernel:
         cls,
         model_file: str,
         *,
-        entry_points: tuple[str, ...],
         space: SearchSpace,
         work: Callable[[Problem], Work],
         include: Path | None = None,
@@ -123,13 +122,17 @@ class Kernel:
         """Declare the kernel of the folder that `model_file` (the model's `__file__`) is in.
 
         Raises:
-            KernelFolderError: the folder has no `.cu` of the folder's name, or a mode is none.
+            KernelFolderError: the folder has no `.cu` of the folder's name, it has no entry point, or a mode is none.
         """
         folder = Path(model_file).parent
         path = folder / f"{folder.name}.cu"
         if not path.exists():
             raise KernelFolderError(f"{folder}: no {path.name}; a kernel's source has its folder's name")
-        source = KernelSource.read(path, entry_points, include)
+        source = KernelSource.read(path, include)
+        if not source.entry_points:
+            raise KernelFolderError(f'{path}: no entry point; write one as extern "C" __global__ void name(parameters)')
+        if not source.entry_points:
+            raise KernelFolderError(f'{path}: no entry point; write one as extern "C" __global__ void name(parameters)')
         return cls(
             folder.name,
             folder,
@@ -179,9 +182,19 @@ class Plan:
     device: Device
     module: LoadedModule
 
-    def launch(self, entry_point: str, grid: Dim3, block: Dim3, *arguments: Argument, shared: int = 0) -> None:
-        """Launch an entry point; see `LoadedModule.launch`."""
-        self.module.launch(entry_point, grid, block, arguments, shared)
+    def launch(self, entry_point: str, *arguments: Argument, blocks: Extent, threads: Extent, shared: int = 0) -> None:
+        """Launch an entry point on torch's current stream of the device.
+
+        Args:
+            arguments: in the order of its parameters: tensors, or None, for pointers; ints, bools and floats for
+                numbers, which are passed in the type that the source declares.
+            blocks, threads: of the grid, and of a block: an int, or up to three (x, y, z).
+            shared: dynamic shared memory, bytes a block.
+
+        Raises:
+            LaunchError: the arguments are not what the source declares, or the device refused the launch.
+        """
+        self.module.launch(entry_point, blocks, threads, arguments, shared)
 
     def resident_blocks(self, entry_point: str, threads: int, shared: int = 0) -> int:
         """Blocks of that entry point that the whole device holds at once."""

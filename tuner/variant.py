@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tunebench.tuner.configuration import Configuration, Value
 from tunebench.tuner.errors import KernelFolderError
+from tunebench.tuner.signature import Declaration, Signature, aliases, declarations, signature_of
 from tunebench.tuner.space import SearchSpace
 
 HEADER_SUFFIXES = (".cuh", ".h", ".hpp")
@@ -35,17 +36,15 @@ class KernelSource:
     Attributes:
         name: the kernel's name, for messages and build folders.
         text: the `.cu` source.
-        entry_points: names of its `extern "C" __global__` functions.
         headers: text by file name of every header that it, or one of these, includes with quotes.
     """
 
     name: str
     text: str
-    entry_points: tuple[str, ...]
     headers: Mapping[str, str]
 
     @classmethod
-    def read(cls, path: Path, entry_points: tuple[str, ...], include: Path | None = None) -> KernelSource:
+    def read(cls, path: Path, include: Path | None = None) -> KernelSource:
         """Read a source and the headers it includes: those beside it and those of the folder `include`.
 
         Raises:
@@ -57,12 +56,22 @@ class KernelSource:
                 if header.suffix in HEADER_SUFFIXES:
                     available[header.name] = _read(header)
         text = _read(path)
-        return cls(path.stem, text, entry_points, _included(text, available))
+        return cls(path.stem, text, _included(text, available))
+
+    @cached_property
+    def entry_points(self) -> Mapping[str, Declaration]:
+        """The `extern "C" __global__` functions that it or its headers declare, by name."""
+        return declarations([self.text, *self.headers.values()])
+
+    @cached_property
+    def aliases(self) -> Mapping[str, str]:
+        """The types that names of the source and its headers stand for."""
+        return aliases([self.text, *self.headers.values()])
 
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the source and its headers."""
-        parts = [self.text, list(self.entry_points), dict(sorted(self.headers.items()))]
+        parts = [self.text, dict(sorted(self.headers.items()))]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -84,6 +93,12 @@ class Variant:
     def text(self) -> str:
         """The complete translation unit."""
         return f'{self.prologue}#line 1 "{self.source.name}.cu"\n{self.source.text}'
+
+    @cached_property
+    def signatures(self) -> dict[str, Signature]:
+        """What its entry points take, by name."""
+        known = {**self.source.aliases, **aliases([self.prologue])}
+        return {name: signature_of(found, known) for name, found in self.source.entry_points.items()}
 
     @cached_property
     def digest(self) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from tunebench.kernels.runtime.tuned_module import ITEM_BYTES, SCALAR_TYPE, TunedModule, is_plain
+from tunebench.kernels.runtime.tuned_module import ITEM_BYTES, TunedModule, is_plain
 from tunebench.kernels.shared import INCLUDE, cudnn_graph
 from tunebench.tuner.build import Argument
 from tunebench.tuner.device import Device, DeviceKind
@@ -17,9 +16,6 @@ from tunebench.tuner.kernel import Kernel, Plan
 from tunebench.tuner.problem import Problem, Work
 from tunebench.tuner.space import Constraint, SearchSpace, Tunable
 
-Scalar = ctypes.c_float | ctypes.c_double
-
-_NULL = ctypes.c_void_p(None)
 _MAX_GRID = 2**31 - 1
 _WEIGHT_THREADS = 128
 _REPAIR_THREADS = 256
@@ -203,15 +199,6 @@ class ModelNew(TunedModule):
     kernel = Kernel.declare(
         __file__,
         bulk_copies=("implicit_gemm",),
-        entry_points=(
-            "transpose_input",
-            "cast_input",
-            "prepare_weight",
-            "transpose_output",
-            "finish",
-            "implicit_gemm",
-            "repair",
-        ),
         compiled_axes=("in_channels", "kernel_height", "kernel_width"),
         space=SPACE,
         work=work,
@@ -245,7 +232,7 @@ class ModelNew(TunedModule):
         dtype = str(x.dtype).removeprefix("torch.")
         layouts = [_layout(x), _layout(weight)]
         if (
-            dtype not in SCALAR_TYPE
+            dtype not in ITEM_BYTES
             or x.numel() == 0
             or channels != in_channels
             or height < kernel_height
@@ -290,14 +277,13 @@ class ModelNew(TunedModule):
         (x,) = inputs
         # Rounded as the reference rounds it: to the default dtype first.
         constant = float(torch.tensor(self.constant_value, device="cpu"))
-        scalar = SCALAR_TYPE[plan.problem.dtype]
-        numbers = (scalar(constant), scalar(self.scaling_factor))
+        numbers = (constant, self.scaling_factor)
         convolution, conv_bias = plan.configuration["convolution"], self.conv.bias
         assert conv_bias is not None
         if convolution not in _HALF_WEIGHT:
             layout = str(plan.configuration["convolution_layout"])
             weight = self.conv.weight.contiguous(memory_format=_MEMORY_FORMAT[layout])
-            source = x if layout == plan.problem.options["input"] else self._convert(plan, x, weight.dtype, _NULL)
+            source = x if layout == plan.problem.options["input"] else self._convert(plan, x, weight.dtype, None)
             return self._convolve_and_finish(plan, source, weight, conv_bias, self.bias, None, *numbers)
         weight, factors, largest = self._half_weight(plan, x.shape[0])
         vectors = (conv_bias, self.bias, factors)
@@ -331,9 +317,8 @@ class ModelNew(TunedModule):
         factors = torch.empty(weight.shape[0], dtype=torch.float32, device=weight.device)
         largest = torch.empty(samples, dtype=torch.int32, device=weight.device)
         counts = (samples, weight.shape[1], weight.shape[2] * weight.shape[3])
-        last = ctypes.c_int(_layout(weight) == "channels_last")
-        grid, block = (weight.shape[0], 1, 1), (_WEIGHT_THREADS, 1, 1)
-        plan.launch("prepare_weight", grid, block, weight, halves, factors, largest, *_longs(counts), last)
+        arguments = (weight, halves, factors, largest, *counts, _layout(weight) == "channels_last")
+        plan.launch("prepare_weight", *arguments, blocks=weight.shape[0], threads=_WEIGHT_THREADS)
         return halves, factors, largest
 
     def _convert(self, plan: Plan, x: torch.Tensor, dtype: torch.dtype, largest: Argument) -> torch.Tensor:
@@ -351,8 +336,7 @@ class ModelNew(TunedModule):
             width = _width(plan, "input_vector_bytes")
             entry_point, sizes = "cast_input", [samples, channels * pixels]
             blocks = samples * -(-channels * pixels // (threads * configuration.integer("input_items") * width))
-        grid, block = (min(blocks, _MAX_GRID), 1, 1), (threads, 1, 1)
-        plan.launch(entry_point, grid, block, x, converted, largest, *_longs(sizes))
+        plan.launch(entry_point, x, converted, largest, *sizes, blocks=min(blocks, _MAX_GRID), threads=threads)
         return converted
 
     def _convolve_and_finish(
@@ -363,18 +347,18 @@ class ModelNew(TunedModule):
         conv_bias: torch.Tensor,
         bias: torch.Tensor,
         factors: torch.Tensor | None,
-        constant: Scalar,
-        factor: Scalar,
+        constant: float,
+        factor: float,
     ) -> torch.Tensor:
         """From the converted input to the output."""
         if plan.configuration["convolution"] in _GRAPH:
-            epilogue = cudnn_graph.Epilogue(factors, conv_bias, bias, constant.value, factor.value)
+            epilogue = cudnn_graph.Epilogue(factors, conv_bias, bias, constant, factor)
             product = cudnn_graph.convolve(_graph(plan), source, weight, epilogue)
             if plan.problem.options["output"] == plan.configuration["convolution_layout"]:
                 return product
         else:
             product = self._convolve(plan, source, weight)
-        return self._finish(plan, product, conv_bias, bias, _NULL if factors is None else factors, constant, factor)
+        return self._finish(plan, product, conv_bias, bias, factors, constant, factor)
 
     def _convolve(self, plan: Plan, source: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """The convolution without its bias, in the configuration's layout.
@@ -419,9 +403,8 @@ class ModelNew(TunedModule):
             in_planes = configuration["convolution_layout"] == "nchw"
             planes, elements = (samples * channels, pixels) if in_planes else (1, product.numel())
             blocks = planes * -(-elements // chunk)
-        counts = _longs((samples, channels, pixels))
-        grid, block = (min(blocks, _MAX_GRID), 1, 1), (threads, 1, 1)
-        plan.launch(entry_point, grid, block, product, output, *arguments, *counts)
+        arguments = (product, output, *arguments, samples, channels, pixels)
+        plan.launch(entry_point, *arguments, blocks=min(blocks, _MAX_GRID), threads=threads)
         return output
 
     def _implicit_gemm(self, plan: Plan, x: torch.Tensor, filters: torch.Tensor, *arguments: Argument) -> torch.Tensor:
@@ -439,12 +422,11 @@ class ModelNew(TunedModule):
         rows = plan.configuration.integer("strip_rows")
         strips = samples * -(-out_height // rows) * -(-out_width // _TILE_COLUMNS)
         tiles = -(-out_channels // _TILE_FILTERS)
-        grid = (min(strips, -(-plan.device.multiprocessors // tiles)), tiles, 1)
-        counts = _longs((samples, out_channels, height, width))
-        last = [ctypes.c_int(options[side] == "channels_last") for side in ("input", "output")]
+        blocks = (min(strips, -(-plan.device.multiprocessors // tiles)), tiles)
+        last = [options[side] == "channels_last" for side in ("input", "output")]
         shared = _implicit_shared_bytes(plan.problem, plan.configuration.integer("ring_rows"))
-        arguments = (x, filters, output, *arguments, *counts, *last)
-        plan.launch("implicit_gemm", grid, (_IMPLICIT_THREADS, 1, 1), *arguments, shared=shared)
+        arguments = (x, filters, output, *arguments, samples, out_channels, height, width, *last)
+        plan.launch("implicit_gemm", *arguments, blocks=blocks, threads=_IMPLICIT_THREADS, shared=shared)
         return output
 
     def _repair(self, plan: Plan, x: torch.Tensor, output: torch.Tensor, *arguments: Any) -> None:
@@ -454,12 +436,11 @@ class ModelNew(TunedModule):
         out_channels, _, kernel_height, kernel_width = weight.shape
         counts = (samples, in_channels, out_channels, height, width, kernel_height, kernel_width)
         options = plan.problem.options
-        last = (options["input"] == "channels_last", _layout(weight) == "channels_last")
-        layouts = [ctypes.c_int(is_last) for is_last in (*last, options["output"] == "channels_last")]
+        layouts = (options["input"], _layout(weight), options["output"])
         blocks = min(samples * out_channels, _REPAIR_BLOCKS * plan.device.multiprocessors)
         read = (x, weight, output, conv_bias, bias, factors, largest, constant, factor)
-        grid, block = (blocks, 1, 1), (_REPAIR_THREADS, 1, 1)
-        plan.launch("repair", grid, block, *read, *_longs(counts), *layouts)
+        last = [layout == "channels_last" for layout in layouts]
+        plan.launch("repair", *read, *counts, *last, blocks=blocks, threads=_REPAIR_THREADS)
 
     def reference_forward(self, *inputs: Any) -> torch.Tensor:
         """The reference's operations."""
@@ -481,10 +462,6 @@ def _graph(plan: Plan) -> cudnn_graph.Convolution:
         plans=str(plan.configuration["graph_list"]),
         plan=plan.configuration.integer("graph_plan"),
     )
-
-
-def _longs(counts: Sequence[int]) -> list[ctypes.c_longlong]:
-    return [ctypes.c_longlong(count) for count in counts]
 
 
 def _width(plan: Plan, tunable: str) -> int:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 
-from tunebench.kernels.runtime.tuned_module import ITEM_BYTES, SCALAR_TYPE, TunedModule
+from tunebench.kernels.runtime.tuned_module import ITEM_BYTES, TunedModule
 from tunebench.kernels.shared import INCLUDE
 from tunebench.tuner.build import LoadedModule
 from tunebench.tuner.device import Device
@@ -145,7 +144,6 @@ class ModelNew(TunedModule):
 
     kernel = Kernel.declare(
         __file__,
-        entry_points=("sum_columns", "join_sums", "dot_rows", "sum_rows", "fused", "through"),
         space=SPACE,
         work=work,
         include=INCLUDE,
@@ -166,7 +164,7 @@ class ModelNew(TunedModule):
             return None
         dtype = str(x.dtype).removeprefix("torch.")
         if (
-            dtype not in SCALAR_TYPE
+            dtype not in ITEM_BYTES
             or x.shape[1] != weight.shape[1]
             or (x.stride(1) != 1 and x.shape[1] > 1)
             or weight.dtype != x.dtype
@@ -200,25 +198,23 @@ class ModelNew(TunedModule):
         hidden, features = self.weight.shape
         partials = self.weight.new_empty(splits, features)
         sums = partials if join == "dot" else self.weight.new_empty(features)
-        counters = self._counters(strips) if join == "last_block" else ctypes.c_void_p(None)
-        counts = (ctypes.c_longlong(hidden), ctypes.c_longlong(features))
-        block = (_block_size(plan), 1, 1)
-        plan.launch("sum_columns", (strips, splits, 1), block, self.weight, partials, sums, counters, *counts)
+        counters = self._counters(strips) if join == "last_block" else None
+        arguments = (self.weight, partials, sums, counters, hidden, features)
+        plan.launch("sum_columns", *arguments, blocks=(strips, splits), threads=_block_size(plan))
         if join == "kernel":
             blocks = -(-features // _JOIN_STRIP)
-            arguments = (partials, sums, ctypes.c_longlong(splits), counts[1])
-            plan.launch("join_sums", (blocks, 1, 1), (_JOIN_THREADS, 1, 1), *arguments)
+            plan.launch("join_sums", partials, sums, splits, features, blocks=blocks, threads=_JOIN_THREADS)
         return sums, splits if join == "dot" else 0
 
     def _dot(self, plan: Plan, x: torch.Tensor, sums: torch.Tensor, splits: int, output: torch.Tensor) -> None:
-        counts = (ctypes.c_longlong(value) for value in (*x.shape, x.stride(0), splits))
-        grid, block = self._row_geometry(plan, x.shape[0])
-        plan.launch("dot_rows", grid, block, x, sums, output, self._factor(plan), *counts)
+        blocks, threads = self._row_geometry(plan, x.shape[0])
+        arguments = (x, sums, output, self.scaling_factor, *x.shape, x.stride(0), splits)
+        plan.launch("dot_rows", *arguments, blocks=blocks, threads=threads)
 
     def _sum_product(self, plan: Plan, product: torch.Tensor, output: torch.Tensor) -> None:
-        counts = (ctypes.c_longlong(value) for value in product.shape)
-        grid, block = self._row_geometry(plan, product.shape[0])
-        plan.launch("sum_rows", grid, block, product, output, self._factor(plan), *counts)
+        blocks, threads = self._row_geometry(plan, product.shape[0])
+        arguments = (product, output, self.scaling_factor, *product.shape)
+        plan.launch("sum_rows", *arguments, blocks=blocks, threads=threads)
 
     def _fused(self, plan: Plan, x: torch.Tensor, output: torch.Tensor) -> None:
         strips, splits = self._splits(plan)
@@ -226,11 +222,10 @@ class ModelNew(TunedModule):
         partials = self.weight.new_empty(splits, features)
         sums = self.weight.new_empty(features)
         sizes = (x.shape[0], hidden, features, x.stride(0), strips, splits)
-        counts = (ctypes.c_longlong(value) for value in sizes)
-        (row_blocks, _, _), block = self._row_geometry(plan, x.shape[0])
+        row_blocks, threads = self._row_geometry(plan, x.shape[0])
         written = (partials, sums, self._counters(strips), output)
-        grid = (strips * splits + row_blocks, 1, 1)
-        plan.launch("fused", grid, block, self.weight, x, *written, self._factor(plan), *counts)
+        arguments = (self.weight, x, *written, self.scaling_factor, *sizes)
+        plan.launch("fused", *arguments, blocks=strips * splits + row_blocks, threads=threads)
 
     def _through(self, plan: Plan, x: torch.Tensor, output: torch.Tensor) -> None:
         rows, features = x.shape
@@ -238,10 +233,9 @@ class ModelNew(TunedModule):
         strips = -(-features // (strip_threads * _value(plan, "vector_width")))
         products = x.new_empty(strips * (strip_threads // _WARP), rows)
         sizes = (rows, len(self.weight), features, x.stride(0), strips)
-        counts = (ctypes.c_longlong(value) for value in sizes)
-        grid = (strips + -(-rows // _JOIN_STRIP), 1, 1)
-        written = (products, self._counters(0), output)
-        plan.launch("through", grid, (_block_size(plan), 1, 1), self.weight, x, *written, self._factor(plan), *counts)
+        blocks = strips + -(-rows // _JOIN_STRIP)
+        arguments = (self.weight, x, products, self._counters(0), output, self.scaling_factor, *sizes)
+        plan.launch("through", *arguments, blocks=blocks, threads=_block_size(plan))
 
     def _splits(self, plan: Plan) -> tuple[int, int]:
         """Strips of columns, and splits of rows: as many as fill the device `waves` times, none of them idle."""
@@ -256,16 +250,13 @@ class ModelNew(TunedModule):
         """Zeros of this call's own: calls on two streams must not count each other's blocks."""
         return torch.zeros(_FIRST_STRIP + strips, dtype=torch.int32, device=self.weight.device)
 
-    def _factor(self, plan: Plan) -> ctypes.c_float | ctypes.c_double:
-        return SCALAR_TYPE[plan.problem.dtype](self.scaling_factor)
-
     @staticmethod
-    def _row_geometry(plan: Plan, rows: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-        """Grid and block of a sum along rows."""
+    def _row_geometry(plan: Plan, rows: int) -> tuple[int, int]:
+        """Blocks and threads of a sum along rows."""
         row_threads = _value(plan, "row_threads")
         threads = _block_size(plan) if plan.configuration.get("join") == "fused" else max(row_threads, 128)
         blocks = -(-rows // (threads // row_threads * _value(plan, "rows_per_thread")))
-        return (blocks, 1, 1), (threads, 1, 1)
+        return blocks, threads
 
     def reference_forward(self, *inputs: Any) -> torch.Tensor:
         """The reference's operations."""

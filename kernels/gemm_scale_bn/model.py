@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tunebench.kernels.runtime.tuned_module import ITEM_BYTES, SCALAR_TYPE, TunedModule, computed_in, is_plain
+from tunebench.kernels.runtime.tuned_module import ITEM_BYTES, TunedModule, computed_in, is_plain
 from tunebench.kernels.shared import DTYPES, INCLUDE, products
 from tunebench.kernels.shared.parts_product import Parts, Product, form_of, parts_product, split
 from tunebench.kernels.shared.split_product import RowExponents, fused_product
@@ -23,7 +22,6 @@ from tunebench.tuner.space import Constraint, SearchSpace, Tunable
 _MAX_GRID_Y = 65535
 _STATISTICS_COLUMNS = 32
 _PREPARING_THREADS = 128
-_NULL = ctypes.c_void_p(None)
 
 
 def _fits_vector(vector_width: int, problem: Problem) -> bool:
@@ -98,8 +96,8 @@ class _Constants:
     weight: torch.Tensor
     bias: torch.Tensor
     of_batch: bool
-    multiplier: Argument = _NULL
-    offset: Argument = _NULL
+    multiplier: torch.Tensor | None = None
+    offset: torch.Tensor | None = None
 
     @property
     def arguments(self) -> tuple[Argument, ...]:
@@ -128,7 +126,6 @@ class ModelNew(TunedModule):
 
     kernel = Kernel.declare(
         __file__,
-        entry_points=("batch_statistics", "prepare_features", "normalise_rows", *products.ENTRY_POINTS),
         space=SPACE,
         work=work,
         include=INCLUDE,
@@ -213,7 +210,7 @@ class ModelNew(TunedModule):
     def _fold(self, plan: Plan) -> _NormalisingWeight:
         constants = self._constants(plan, self.bn.running_mean, self.bn.running_var)
         multiplier, offset = constants.multiplier, constants.offset
-        assert isinstance(multiplier, torch.Tensor) and isinstance(offset, torch.Tensor)
+        assert multiplier is not None and offset is not None
         weight = self.gemm.weight.detach()
         if plan.configuration["product"] == "parts":
             parts = split(plan, weight, is_weight=True, factors=multiplier)
@@ -242,29 +239,20 @@ class ModelNew(TunedModule):
         multiplier, offset = (mean.new_empty(len(mean), dtype=computed_in(mean.dtype)) for _ in range(2))
         features = len(mean)
         linear_bias = self.gemm.bias if normalisation == "weight" else None
-        plan.launch(
-            "prepare_features",
-            (-(-features // _PREPARING_THREADS), 1, 1),
-            (_PREPARING_THREADS, 1, 1),
-            *vectors,
-            _NULL if linear_bias is None else linear_bias.contiguous(),
-            SCALAR_TYPE[plan.problem.dtype](self.bn.eps),
-            multiplier,
-            offset,
-            ctypes.c_longlong(features),
-            ctypes.c_int(of_batch),
-        )
+        added = None if linear_bias is None else linear_bias.contiguous()
+        arguments = (*vectors, added, self.bn.eps, multiplier, offset, features, of_batch)
+        blocks = -(-features // _PREPARING_THREADS)
+        plan.launch("prepare_features", *arguments, blocks=blocks, threads=_PREPARING_THREADS)
         return _Constants(*vectors, of_batch, multiplier, offset)
 
     def _fused(self, plan: Plan, x: torch.Tensor, constants: _Constants | None) -> torch.Tensor:
         """The product with the linear bias, normalised where the constants are known before it is."""
         weight, bias = self.gemm.weight, self.gemm.bias
         output = x.new_empty(len(x), len(weight))
-        offset: Argument = _NULL if bias is None else bias.contiguous()
-        vectors = constants.arguments if constants else (_NULL,) * 7
-        eps = SCALAR_TYPE[plan.problem.dtype](self.bn.eps)
-        known = ctypes.c_int(constants is not None)
-        fused_product(plan, x, weight, self._exponents, offset, output, *vectors, eps, known)
+        offset = None if bias is None else bias.contiguous()
+        vectors = constants.arguments if constants else (None,) * 7
+        known = constants is not None
+        fused_product(plan, x, weight, self._exponents, offset, output, *vectors, self.bn.eps, known)
         return output
 
     def _normalise(
@@ -282,13 +270,11 @@ class ModelNew(TunedModule):
         output = product.memory if configuration["in_place"] else torch.empty_like(product.memory)
         blocks_x = -(-features // (block_size * configuration.integer("vector_width")))
         blocks_y = min(-(-rows // configuration.integer("rows_per_thread")), _MAX_GRID_Y)
-        eps = SCALAR_TYPE[plan.problem.dtype](self.bn.eps)
-        counts = (ctypes.c_longlong(rows), ctypes.c_longlong(features))
         read = product.arguments(self.gemm.bias if bias is None else bias)
-        vectors = constants.arguments if constants else (_NULL,) * 7
-        of_batch = ctypes.c_int(constants is not None and constants.of_batch)
-        arguments = (*read, output, *vectors, eps, *counts, of_batch)
-        plan.launch("normalise_rows", (blocks_x, blocks_y, 1), (block_size, 1, 1), *arguments)
+        vectors = constants.arguments if constants else (None,) * 7
+        of_batch = constants is not None and constants.of_batch
+        arguments = (*read, output, *vectors, self.bn.eps, rows, features, of_batch)
+        plan.launch("normalise_rows", *arguments, blocks=(blocks_x, blocks_y), threads=block_size)
         return output
 
     def _batch_statistics(self, plan: Plan, product: Product) -> tuple[torch.Tensor, torch.Tensor]:
@@ -297,10 +283,9 @@ class ModelNew(TunedModule):
         rows, features = whole.shape
         mean, variance = (whole.new_empty(features, dtype=computed_in(whole.dtype)) for _ in range(2))
         blocks = -(-features // _STATISTICS_COLUMNS)
-        block = (_STATISTICS_COLUMNS, plan.configuration.integer("statistics_rows"), 1)
-        counts = (ctypes.c_longlong(rows), ctypes.c_longlong(features))
-        arguments = (*product.arguments(self.gemm.bias), whole, self.scale, mean, variance, *counts)
-        plan.launch("batch_statistics", (blocks, 1, 1), block, *arguments)
+        threads = (_STATISTICS_COLUMNS, plan.configuration.integer("statistics_rows"))
+        arguments = (*product.arguments(self.gemm.bias), whole, self.scale, mean, variance, rows, features)
+        plan.launch("batch_statistics", *arguments, blocks=blocks, threads=threads)
         return mean, variance
 
     @torch.no_grad()

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import torch
 from torch import nn
 
-from tunebench.kernels.runtime.tuned_module import ITEM_BYTES, SCALAR_TYPE, TunedModule, is_plain
+from tunebench.kernels.runtime.tuned_module import ITEM_BYTES, TunedModule, is_plain
 from tunebench.kernels.shared import DTYPES, INCLUDE, products
 from tunebench.kernels.shared.parts_product import Product, form_of, parts_product, split
 from tunebench.kernels.shared.products import has_passes
 from tunebench.kernels.shared.split_product import RowExponents, fused_product
-from tunebench.tuner.build import Argument
 from tunebench.tuner.device import Device
 from tunebench.tuner.kernel import Kernel, Plan
 from tunebench.tuner.problem import Problem, Work
@@ -73,7 +71,6 @@ class ModelNew(TunedModule):
 
     kernel = Kernel.declare(
         __file__,
-        entry_points=("add_sigmoid", *products.ENTRY_POINTS),
         space=SPACE,
         work=work,
         include=INCLUDE,
@@ -106,21 +103,19 @@ class ModelNew(TunedModule):
         """(rows, in_features) to (rows, out_features)."""
         (x,) = inputs
         configuration = plan.configuration
-        factor = SCALAR_TYPE[plan.problem.dtype](self.scaling_factor)
         if configuration["product"] == "fused":
             weight, bias = self.gemm.weight, self.gemm.bias
             output: torch.Tensor = x.new_empty(len(x), len(weight))
-            offset: Argument = ctypes.c_void_p(None) if bias is None else bias.contiguous()
-            fused_product(plan, x, weight, self._exponents, offset, output, factor)
+            offset = None if bias is None else bias.contiguous()
+            fused_product(plan, x, weight, self._exponents, offset, output, self.scaling_factor)
             return output
         made = self._product(plan, x)
         output = made.memory if configuration["in_place"] else torch.empty_like(made.memory)
         block_size = configuration.integer("block_size")
         elements = configuration.integer("vector_width") * configuration.integer("vectors_per_thread")
         blocks = min(-(-output.numel() // (block_size * elements)), _MAX_GRID_X)
-        sizes = (ctypes.c_longlong(size) for size in output.shape)
-        arguments = (*made.arguments(self.gemm.bias), output, factor, *sizes)
-        plan.launch("add_sigmoid", (blocks, 1, 1), (block_size, 1, 1), *arguments)
+        arguments = (*made.arguments(self.gemm.bias), output, self.scaling_factor, *output.shape)
+        plan.launch("add_sigmoid", *arguments, blocks=blocks, threads=block_size)
         return output
 
     def _product(self, plan: Plan, x: torch.Tensor) -> Product:

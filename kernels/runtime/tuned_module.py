@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import ctypes
 import inspect
 from collections.abc import Callable, Hashable, Sequence
 from functools import cache, partial
@@ -24,13 +23,7 @@ from tunebench.tuner.kernel import Kernel, Mode, Plan
 from tunebench.tuner.problem import Problem
 
 ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
-SCALAR_TYPE: dict[str, type[ctypes.c_float] | type[ctypes.c_double]] = {
-    "float16": ctypes.c_float,
-    "bfloat16": ctypes.c_float,
-    "float32": ctypes.c_float,
-    "float64": ctypes.c_double,
-}
-"""The ctypes type of a kernel's `accumulator_t` parameter, by torch dtype name."""
+"""Bytes of an element, by the name of its dtype."""
 
 Form = TypeVar("Form")
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import torch
 
-from tunebench.kernels.runtime.tuned_module import ITEM_BYTES, SCALAR_TYPE, TunedModule
+from tunebench.kernels.runtime.tuned_module import ITEM_BYTES, TunedModule
 from tunebench.kernels.shared import DTYPES, INCLUDE
 from tunebench.tuner.device import Device
 from tunebench.tuner.kernel import Kernel, Plan
@@ -58,9 +57,7 @@ def work(problem: Problem) -> Work:
 class ModelNew(TunedModule):
     """`Model` of `reference.py`, run by `scalar_mul.cu`."""
 
-    kernel = Kernel.declare(
-        __file__, entry_points=("scalar_mul",), space=SPACE, work=work, include=INCLUDE, dtypes=DTYPES
-    )
+    kernel = Kernel.declare(__file__, space=SPACE, work=work, include=INCLUDE, dtypes=DTYPES)
 
     def problem(self, *inputs: Any) -> Problem | None:
         """Tensors whose elements fill their memory, times a Python number."""
@@ -84,8 +81,7 @@ class ModelNew(TunedModule):
         if configuration["grid"] == "stride":
             resident = plan.resident_blocks("scalar_mul", block_size)
             blocks = min(blocks, configuration.integer("waves") * resident)
-        scalar = SCALAR_TYPE[plan.problem.dtype](s)
-        plan.launch("scalar_mul", (blocks, 1, 1), (block_size, 1, 1), A, C, scalar, ctypes.c_longlong(A.numel()))
+        plan.launch("scalar_mul", A, C, s, A.numel(), blocks=blocks, threads=block_size)
         return C
 
     def reference_forward(self, *inputs: Any) -> torch.Tensor:

@@ -6,7 +6,6 @@ so, which no call could set without changing what other threads compute meanwhil
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass
 
 import torch
@@ -18,15 +17,11 @@ from tunebench.tuner.kernel import Plan
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.space import Constraint, Tunable
 
-ENTRY_POINTS = ("split_parts", "repair_parts")
-"""What a source that includes `parts_product.cuh` must list."""
-
 _DTYPE = {"fp16": torch.float16, "bf16": torch.bfloat16}
 _LEAST_ARCHITECTURE = {"fp16": 70, "bf16": 80}
 _PACK = 8
 _REPAIR_THREADS = 256
 _MAX_GRID_X = 2**31 - 1
-_NULL = ctypes.c_void_p(None)
 
 
 def is_from_parts(product: str) -> bool:
@@ -114,7 +109,7 @@ class Product:
         """
         tensors = (self.first, self.small, self.x_exponents, self.w_exponents)
         added = bias.contiguous() if self.is_partial and bias is not None else None
-        return tuple(_NULL if tensor is None else tensor for tensor in (*tensors, added))
+        return (*tensors, added)
 
 
 def form_of(configuration: Configuration) -> tuple[Value, ...]:
@@ -136,11 +131,9 @@ def split(plan: Plan, matrix: torch.Tensor, *, is_weight: bool, factors: torch.T
     dtype = _DTYPE[str(plan.configuration["part_type"])]
     halves = torch.empty(rows, (3 if pieces == 1 else 2) * padded, dtype=dtype, device=matrix.device)
     exponents, unfit = (torch.empty(rows, dtype=torch.int32, device=matrix.device) for _ in range(2))
-    counts = (ctypes.c_longlong(value) for value in (rows, depth, padded))
-    arguments = (matrix, _NULL if factors is None else factors, halves, exponents, unfit, *counts)
+    arguments = (matrix, factors, halves, exponents, unfit, rows, depth, padded, is_weight)
     threads = plan.configuration.integer("split_threads")
-    grid = (min(rows, _MAX_GRID_X), 1, 1)
-    plan.launch("split_parts", grid, (threads, 1, 1), *arguments, ctypes.c_int(is_weight))
+    plan.launch("split_parts", *arguments, blocks=min(rows, _MAX_GRID_X), threads=threads)
     return Parts(halves, exponents, unfit, padded)
 
 
@@ -168,10 +161,8 @@ def parts_product(
         first = _multiply(*stacked)
         small = _multiply(x_parts.halves, weight_parts.halves)
     product = Product(first, small, x_parts.exponents, weight_parts.exponents)
-    sizes = (ctypes.c_longlong(value) for value in (rows, features, depth))
-    noted = (x, weight, _NULL if factors is None else factors, x_parts.unfit, weight_parts.unfit)
-    blocks = (plan.device.multiprocessors, 1, 1)
-    plan.launch("repair_parts", blocks, (_REPAIR_THREADS, 1, 1), *noted, first, *sizes)
+    arguments = (x, weight, factors, x_parts.unfit, weight_parts.unfit, first, rows, features, depth)
+    plan.launch("repair_parts", *arguments, blocks=plan.device.multiprocessors, threads=_REPAIR_THREADS)
     return product
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from tunebench.kernels.shared import parts_product, split_product
 from tunebench.tuner.space import Tunable
 
-ENTRY_POINTS = (*split_product.ENTRY_POINTS, *parts_product.ENTRY_POINTS)
 BULK_COPIES = split_product.BULK_COPIES
 
 

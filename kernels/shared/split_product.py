@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import weakref
 
 import torch
@@ -13,11 +12,8 @@ from tunebench.tuner.kernel import Plan
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.space import Constraint, Tunable
 
-ENTRY_POINTS = ("row_exponents", "split_rows", "split_product", "repair_rows")
-"""What a source that includes `split_product.cuh` must list; it defines the last two itself, with its epilogue."""
-
 BULK_COPIES = ("split_product",)
-"""Of these, those that copy with cp.async.bulk."""
+"""The entry points that copy with cp.async.bulk."""
 
 _TILE_DEPTH = 32
 _TILE_ROWS = 128
@@ -77,8 +73,7 @@ class RowExponents:
             found = torch.empty(rows, dtype=torch.int32, device=weight.device)
             threads = plan.configuration.integer("split_threads")
             blocks = min(rows, plan.device.multiprocessors * (plan.device.max_threads_per_multiprocessor // threads))
-            counts = (ctypes.c_longlong(rows), ctypes.c_longlong(depth))
-            plan.launch("row_exponents", (blocks, 1, 1), (threads, 1, 1), weight, found, *counts)
+            plan.launch("row_exponents", weight, found, rows, depth, blocks=blocks, threads=threads)
             if not torch.cuda.is_current_stream_capturing():
                 self._exponents, self._weight, self._version = found, weakref.ref(weight), version
         return found
@@ -117,16 +112,16 @@ def fused_product(
     scratch = x.new_empty(grid * _TILE_ROWS * columns if configuration.integer("sum_stages") else 0)
     notes = torch.empty(2 * (rows + features), dtype=torch.int32, device=x.device)
     x_exponents, x_unfit, w_exponents, w_unfit = notes.split_with_sizes([rows, rows, features, features])
-    sizes = (ctypes.c_longlong(rows), ctypes.c_longlong(features), ctypes.c_longlong(depth))
+    sizes = (rows, features, depth)
 
-    split = (x, parts, x_exponents, x_unfit, kept, w_exponents, sizes[0], sizes[2], sizes[1])
-    plan.launch("split_rows", (x_tiles * columns // _ROWS_OF_SPLIT_BLOCK, 1, 1), (threads, 1, 1), *split)
+    split = (x, parts, x_exponents, x_unfit, kept, w_exponents, rows, depth, features)
+    plan.launch("split_rows", *split, blocks=x_tiles * columns // _ROWS_OF_SPLIT_BLOCK, threads=threads)
     read = (contiguous, parts, x_exponents, w_exponents, w_unfit, scratch)
     shared = _shared_bytes(columns, stages)
-    plan.launch("split_product", (grid, 1, 1), (_PRODUCT_THREADS, 1, 1), *read, *sizes, *epilogue, shared=shared)
+    plan.launch("split_product", *read, *sizes, *epilogue, blocks=grid, threads=_PRODUCT_THREADS, shared=shared)
     noted = (x, contiguous, x_unfit, w_unfit, kept)
-    blocks = (plan.device.multiprocessors, 1, 1)
-    plan.launch("repair_rows", blocks, (_REPAIR_THREADS, 1, 1), *noted, *sizes, *epilogue)
+    blocks = plan.device.multiprocessors
+    plan.launch("repair_rows", *noted, *sizes, *epilogue, blocks=blocks, threads=_REPAIR_THREADS)
 
 
 def _shared_bytes(columns: int, stages: int) -> int:

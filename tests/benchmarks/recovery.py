@@ -398,7 +398,6 @@ extern "C" __global__ void weigh(const scalar_t* x, scalar_t* y, long long n) {
 """
 
 _MODEL = """
-import ctypes
 import torch
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.tuner.kernel import Kernel
@@ -412,7 +411,6 @@ SPACE = SearchSpace((Tunable("k", VALUES, default=5),))
 class ModelNew(TunedModule):
     kernel = Kernel.declare(
         __file__,
-        entry_points=("weigh",),
         space=SPACE,
         work=lambda problem: Work(8 * problem.axes["n"], problem.axes["n"]),
     )
@@ -423,7 +421,7 @@ class ModelNew(TunedModule):
 
     def tuned_forward(self, plan, x):
         y = torch.empty_like(x)
-        plan.launch("weigh", (16, 1, 1), (64, 1, 1), x, y, ctypes.c_longlong(x.numel()))
+        plan.launch("weigh", x, y, x.numel(), blocks=16, threads=64)
         return y
 
     def reference_forward(self, x):

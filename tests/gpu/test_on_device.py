@@ -1,5 +1,7 @@
 """What only a GPU can show: launching, timing and tuning on CUDA. Skips without one."""
 
+import threading
+
 import pytest
 import torch
 
@@ -93,10 +95,40 @@ def test_a_refused_launch_is_an_error_and_the_device_goes_on(cuda: Device) -> No
     model = ScalarMul()
     A = torch.ones(1 << 10, device="cuda")
     made = plan(model, cuda, A, 2.0)
-    with pytest.raises(LaunchError, match="scalar_mul"):
-        made.launch("scalar_mul", (1, 1, 1), (2048, 1, 1), A, A)
+    C = torch.empty_like(A)
+    with pytest.raises(
+        LaunchError, match=r"launch of 'scalar_mul' with grid \(1, 1, 1\), block \(2048, 1, 1\): CUDA_ERROR"
+    ):
+        made.launch("scalar_mul", A, C, 2.0, len(A), blocks=1, threads=2048)
+    with pytest.raises(LaunchError, match=r"it takes 4 arguments \(a, c, s, n\), not 2"):
+        made.launch("scalar_mul", A, A, blocks=1, threads=32)
+    with pytest.raises(LaunchError, match=r"parameter 'a' .* takes a tensor on cuda:0, not on cpu"):
+        made.launch("scalar_mul", A.cpu(), C, 2.0, len(A), blocks=1, threads=32)
+    made.launch("scalar_mul", A, C, 1e300, len(A), blocks=len(A), threads=made.configuration.integer("block_size"))
+    assert C.isinf().all()
     model.pin(made)
     assert torch.equal(model(A, 2.0), A * 2.0)
+
+
+def test_a_thread_that_has_asked_the_driver_for_nothing_can_launch(cuda: Device) -> None:
+    model = ScalarMul()
+    A, C = torch.ones(1 << 10, device="cuda"), torch.zeros(1 << 10, device="cuda")
+    made = plan(model, cuda, A, 2.0)
+    errors: list[BaseException] = []
+
+    def launch() -> None:
+        try:
+            made.launch(
+                "scalar_mul", A, C, 2.0, len(A), blocks=len(A), threads=made.configuration.integer("block_size")
+            )
+        except BaseException as error:  # noqa: BLE001 - it is looked at below
+            errors.append(error)
+
+    thread = threading.Thread(target=launch)
+    thread.start()
+    thread.join()
+    assert errors == []
+    assert torch.equal(C, A * 2.0)
 
 
 def test_inline_gives_the_same_answer(cuda: Device) -> None:

@@ -101,9 +101,9 @@ def test_an_endless_loop_is_killed_at_its_deadline(
     ],
 )
 def test_a_worker_killed_from_outside(write_kernel: WriteKernel, start: Start, statement: str, message: str) -> None:
-    launch = "        grid = ("
+    launch = "        blocks = plan"
     kill = f"        if plan.configuration['variety'] == 1:\n            {statement}\n{launch}"
-    factory = write_kernel(model={"import ctypes\n": "import ctypes, os, signal\n", launch: kill})
+    factory = write_kernel(model={"import torch\n": "import os, signal, torch\n", launch: kill})
     evaluator = start(factory)
     assert evaluate(evaluator, factory, 1).message == message
     assert evaluate(evaluator, factory, 0).status.timed
@@ -144,7 +144,7 @@ def test_a_reference_that_crashes_is_said(write_kernel: WriteKernel, start: Star
 
 def test_a_worker_ends_with_its_parent(write_kernel: WriteKernel, tmp_path: Path) -> None:
     marker = tmp_path / "worker"
-    launch = "        grid = ("
+    launch = "        blocks = plan"
     announce = f"        open({str(marker)!r}, 'w').write(str(__import__('os').getpid()))\n{launch}"
     factory = write_kernel(model={launch: announce}, source={WEIGH: HANG})
     arguments = ("tune", str(factory.kernel.folder), "--device", "cpu", "--db", str(tmp_path / "a.db"))

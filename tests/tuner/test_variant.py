@@ -20,7 +20,7 @@ def read(folder: Path, text: str) -> KernelSource:
     for name, header in HEADERS.items():
         (include / name).write_text(header, encoding="utf-8")
     (folder / "kernel.cu").write_text(text, encoding="utf-8")
-    return KernelSource.read(folder / "kernel.cu", ("kernel",), include)
+    return KernelSource.read(folder / "kernel.cu", include)
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def _decoded(content: bytes, digest: str, compiler: Compiler, variant: Variant) 
     fields = json.loads(head)
     fields["figures"] = {name: KernelFigures(**figures) for name, figures in fields["figures"].items()}
     fields["compiler"] = CompilerName(fields["compiler"])
-    build = Build(code=code, **fields)
+    build = Build(code=code, signatures=variant.signatures, **fields)
     if (build.variant_digest, build.compiler) != (variant.digest, compiler.name):
         raise ValueError("the build is another variant's")
     return replace(build, cached=True)
@@ -114,7 +114,7 @@ def _decoded(content: bytes, digest: str, compiler: Compiler, variant: Variant) 
 def _publish(folder: Path, key: str, build: Build) -> None:
     fields = asdict(build)
     code = fields.pop("code")
-    del fields["cached"]
+    del fields["cached"], fields["signatures"]
     content = json.dumps(fields).encode() + b"\n" + code
     with tempfile.NamedTemporaryFile(dir=folder, suffix=".tmp", delete=False) as file:  # mode 0600
         partial = Path(file.name)

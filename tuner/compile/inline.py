@@ -14,7 +14,8 @@ from collections.abc import Sequence
 
 import torch
 
-from tunebench.tuner.build import Argument, Build, CompilerName, Dim3, KernelFigures, LoadedModule
+from tunebench.tuner.build import Argument, Build, CompilerName, Extent, KernelFigures, LoadedModule
+from tunebench.tuner.compile.arguments import Arguments, dim3, no_entry_point
 from tunebench.tuner.compile.base import KILLED, Compiler
 from tunebench.tuner.errors import CompileError, CompilerKilledError, CompilerMissingError, LaunchError
 from tunebench.tuner.scratch import scratch, scratch_folder
@@ -102,6 +103,7 @@ class InlineCompiler(Compiler):
             log="",
             figures={entry_point: KernelFigures() for entry_point in variant.source.entry_points},
             seconds=time.perf_counter() - started,
+            signatures=variant.signatures,
         )
 
     def load(self, build: Build, device_index: int | None = None) -> LoadedModule:
@@ -114,6 +116,8 @@ class _InlineModule(LoadedModule):
 
     def __init__(self, build: Build, device_index: int) -> None:
         self._index = device_index
+        device = torch.device("cuda", device_index)
+        self._arguments = {name: Arguments(one, device) for name, one in build.signatures.items()}
         with tempfile.NamedTemporaryFile(dir=scratch_folder(), suffix=".so") as file:
             file.write(build.code)
             file.flush()
@@ -122,17 +126,20 @@ class _InlineModule(LoadedModule):
             except OSError as error:
                 raise LaunchError(f"the library does not load: {error}") from error
 
-    def launch(self, entry_point: str, grid: Dim3, block: Dim3, arguments: Sequence[Argument], shared: int = 0) -> None:
+    def launch(
+        self, entry_point: str, blocks: Extent, threads: Extent, arguments: Sequence[Argument], shared: int = 0
+    ) -> None:
         """Launch on torch's current stream of the device.
 
         Raises:
-            LaunchError: the runtime refused the launch.
+            LaunchError: the runtime refused the launch, or the arguments are not what the entry point takes.
         """
-        values = [
-            ctypes.c_void_p(argument.data_ptr()) if isinstance(argument, torch.Tensor) else argument
-            for argument in arguments
-        ]
-        addresses = (ctypes.c_void_p * len(values))(*[ctypes.addressof(value) for value in values])
+        if entry_point not in self._arguments:
+            raise no_entry_point(entry_point, self._arguments)
+        grid, block, packer = dim3(blocks), dim3(threads), self._arguments[entry_point]
+        memory = ctypes.create_string_buffer(packer.pack(arguments), packer.size)
+        places = [ctypes.addressof(memory) + offset for offset in packer.offsets]
+        addresses = (ctypes.c_void_p * len(places))(*places)
         extents = ctypes.c_uint * 3
         with torch.cuda.device(self._index):
             stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)

@@ -7,14 +7,16 @@ import ctypes
 import io
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import torch
 
-from tunebench.tuner.build import Argument, Build, CompilerName, Dim3, KernelFigures, LoadedModule
+from tunebench.tuner.build import Argument, Build, CompilerName, Extent, KernelFigures, LoadedModule
+from tunebench.tuner.compile.arguments import Arguments, dim3, no_entry_point
 from tunebench.tuner.compile.base import Compiler
+from tunebench.tuner.compile.entry_point import DriverCall, EntryPoint
 from tunebench.tuner.errors import CompileError, CompilerMissingError, LaunchError
 from tunebench.tuner.scratch import scratch
 from tunebench.tuner.variant import Variant
@@ -25,8 +27,8 @@ _FLAGS = ("--std=c++17", "--ptxas-options=-v")
 # nothing else anyway.
 _FIRST_ARCHITECTURE_SPECIFIC = 90
 
-_SHARED_WITHOUT_ASKING = 48 * 1024
-"""Dynamic shared memory, in bytes, that a block gets without the function's limit being raised."""
+_NO_CONTEXT = 201
+"""The driver's CUDA_ERROR_INVALID_CONTEXT."""
 
 
 class NvrtcCompiler(Compiler):
@@ -91,6 +93,7 @@ class NvrtcCompiler(Compiler):
             # A cubin from NVRTC's own cache comes without ptxas and so without a word on its entry points.
             figures=dict.fromkeys(variant.source.entry_points, KernelFigures()) | parse_ptxas_log(log.getvalue()),
             seconds=time.perf_counter() - started,
+            signatures=variant.signatures,
         )
 
     def load(self, build: Build, device_index: int | None = None) -> LoadedModule:
@@ -106,20 +109,21 @@ class CudaModule(LoadedModule):
     """A cubin on one CUDA device."""
 
     def __init__(self, build: Build, device_index: int) -> None:
-        from cuda.core import Device, ObjectCode, launch
+        from cuda.core import Device, ObjectCode
 
-        self._launch = launch
         self._index = device_index
         self._device = Device(device_index)
         self._kernels: dict[str, Any] = {}
-        self._streams: dict[int, Any] = {}
-        self._shared_limits: dict[str, int] = {}
+        self._entry_points: dict[str, EntryPoint] = {}
+        where = torch.device("cuda", device_index)
         with torch.cuda.device(device_index):
             torch.cuda.current_stream().synchronize()  # makes torch create the context that the binary is loaded in
             self._device.set_current()
             self._object = ObjectCode.from_cubin(build.code)
-            for entry_point in build.figures:
-                self._kernels[entry_point] = self._get(entry_point)
+            for name in build.figures:
+                self._kernels[name] = self._get(name)
+                function, arguments = _function_of(self._kernels[name]), Arguments(build.signatures[name], where)
+                self._entry_points[name] = EntryPoint(function, arguments, _driver_call())
 
     def _get(self, entry_point: str) -> Any:
         try:
@@ -128,28 +132,33 @@ class CudaModule(LoadedModule):
         except Exception as error:
             raise LaunchError(f"the driver refused entry point '{entry_point}': {error}") from error
 
-    def launch(self, entry_point: str, grid: Dim3, block: Dim3, arguments: Sequence[Argument], shared: int = 0) -> None:
+    def launch(
+        self, entry_point: str, blocks: Extent, threads: Extent, arguments: Sequence[Argument], shared: int = 0
+    ) -> None:
         """Launch on torch's current stream of the device.
 
         Raises:
-            LaunchError: the driver refused the launch; errors while running show at the next synchronisation.
+            LaunchError: the arguments are not what the entry point takes, or the driver refused the launch; errors
+                while running show at the next synchronisation.
         """
         # Every microsecond here is one that a forward of a small problem waits: nothing is made anew that can be kept.
         if torch._C._cuda_getDevice() != self._index:
             with torch.cuda.device(self._index):
-                return self.launch(entry_point, grid, block, arguments, shared)
+                self.launch(entry_point, blocks, threads, arguments, shared)
+            return
         try:
-            if shared > self._shared_limits.get(entry_point, _SHARED_WITHOUT_ASKING):
-                self._raise_shared_limit(entry_point, shared)
-            values = [_FORM[type(argument)](argument) for argument in arguments]
-            self._launch(self._stream(), _launch_config(grid, block, shared), self._kernels[entry_point], *values)
-        except KeyError as error:
-            legal = "a tensor or one of ctypes' c_float, c_double, c_longlong, c_int, c_void_p"
-            raise LaunchError(
-                f"launch of '{entry_point}': {error.args[0]} is no kernel argument: give {legal}"
-            ) from error
-        except Exception as error:
-            raise LaunchError(f"launch of '{entry_point}' with grid {grid}, block {block}: {error}") from error
+            found = self._entry_points[entry_point]
+        except KeyError:
+            raise no_entry_point(entry_point, self._entry_points) from None
+        if shared > found.shared_limit:
+            self._raise_shared_limit(entry_point, shared)
+        status = found.launch(blocks, threads, arguments, shared, torch._C._cuda_getCurrentRawStream(self._index))
+        if status == _NO_CONTEXT:  # of a thread that has asked the driver for nothing yet
+            self._device.set_current()
+            status = found.launch(blocks, threads, arguments, shared, torch._C._cuda_getCurrentRawStream(self._index))
+        if status:
+            told = f"launch of '{entry_point}' with grid {dim3(blocks)}, block {dim3(threads)}"
+            raise LaunchError(f"{told}: {_status_text(status)}")
 
     def _raise_shared_limit(self, entry_point: str, shared: int) -> None:
         from cuda.bindings import driver
@@ -162,15 +171,7 @@ class CudaModule(LoadedModule):
         )
         if status != driver.CUresult.CUDA_SUCCESS:
             raise LaunchError(f"'{entry_point}' needs {shared} bytes of shared memory a block: {status.name}")
-        self._shared_limits[entry_point] = shared
-
-    def _stream(self) -> Any:
-        handle = torch._C._cuda_getCurrentRawStream(self._index)
-        stream = self._streams.get(handle)
-        if stream is None:
-            stream = self._device.create_stream(_ForeignStream(handle)) if handle else self._device.default_stream
-            self._streams[handle] = stream
-        return stream
+        self._entry_points[entry_point].shared_limit = shared
 
     def resident_blocks(self, entry_point: str, threads: int, shared: int = 0) -> int:
         """Blocks one multiprocessor holds at once, by the driver's occupancy calculation."""
@@ -179,42 +180,31 @@ class CudaModule(LoadedModule):
             return max(1, int(occupancy.max_active_blocks_per_multiprocessor(threads, shared)))
 
 
-def _address(tensor: torch.Tensor) -> int:
-    return tensor.data_ptr()
+def _function_of(kernel: Any) -> int:
+    """The function that a kernel of cuda-core's is in the current context."""
+    from cuda.bindings import driver
+
+    status, function = driver.cuKernelGetFunction(driver.CUkernel(int(kernel.handle)))
+    if status != driver.CUresult.CUDA_SUCCESS:
+        raise LaunchError(f"the driver has no function for a kernel: {status.name}")
+    return int(function)
 
 
-def _pointer(pointer: ctypes.c_void_p) -> int:
-    return pointer.value or 0
+def _status_text(status: int) -> str:
+    from cuda.bindings import driver
+
+    result = driver.CUresult(status)
+    _, text = driver.cuGetErrorString(result)
+    return f"{result.name}: {text.decode()}"
 
 
-def _as_it_is(scalar: Any) -> Any:
-    return scalar
-
-
-_FORM: dict[type, Callable[[Any], Any]] = {
-    torch.Tensor: _address,
-    torch.nn.Parameter: _address,
-    ctypes.c_void_p: _pointer,
-    **dict.fromkeys((ctypes.c_float, ctypes.c_double, ctypes.c_longlong, ctypes.c_int), _as_it_is),
-}
-"""Arguments in the form that cuda-core takes, by their type: pointers are plain integers."""
-
-
-@lru_cache(maxsize=4096)
-def _launch_config(grid: Dim3, block: Dim3, shared: int) -> Any:
-    from cuda.core import LaunchConfig
-
-    return LaunchConfig(grid=grid, block=block, shmem_size=shared)
-
-
-class _ForeignStream:
-    """A stream handle that torch owns, in the form that cuda-core takes."""
-
-    def __init__(self, handle: int) -> None:
-        self._handle = handle
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return (0, self._handle)
+@cache
+def _driver_call() -> DriverCall:
+    """`cuLaunchKernelEx` of the driver."""
+    function = ctypes.CDLL("libcuda.so.1").cuLaunchKernelEx
+    function.argtypes = (ctypes.c_void_p,) * 4
+    function.restype = ctypes.c_int
+    return function
 
 
 def parse_ptxas_log(log: str) -> dict[str, KernelFigures]:

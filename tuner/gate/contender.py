@@ -114,7 +114,7 @@ class KernelContender:
         plan = next(plan for (known, _), plan in self._plans.items() if known == problem)
         assert isinstance(plan, Plan)
         variant = self._kernel.variant(plan.configuration, problem, plan.device.architecture)
-        recorder = LaunchRecorder(plan.module, self._builds[variant.digest].code)
+        recorder = LaunchRecorder(plan.module, self._builds[variant.digest], plan.device.torch_device)
         model.pin(replace(plan, module=recorder))
         try:
             model(*inputs)

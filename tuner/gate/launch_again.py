@@ -35,19 +35,19 @@ def main(recording: str, device_index: str) -> None:
         for buffer in buffers:
             pointers.append(int(ask(driver.cuMemAlloc, max(1, len(buffer)))))
             ask(driver.cuMemcpyHtoD, pointers[-1], buffer, len(buffer))
-        values: list[int | float] = []
-        types: list[Any] = []
-        for first, second in arguments:
-            if isinstance(first, int):
-                values.append(pointers[first] + second)
-                types.append(ctypes.c_void_p)
-            else:
-                values.append(second or 0)
-                types.append(getattr(ctypes, first))
-        ask(driver.cuLaunchKernel, function, *grid, *block, shared, 0, (tuple(values), tuple(types)), 0)
+        values = []
+        for argument in arguments:
+            number = argument if isinstance(argument, bytes) else bytes(ctypes.c_void_p(_address(pointers, *argument)))
+            values.append(ctypes.create_string_buffer(number, max(8, len(number))))
+        places = (ctypes.c_void_p * max(1, len(values)))(*map(ctypes.addressof, values))
+        ask(driver.cuLaunchKernel, function, *grid, *block, shared, 0, ctypes.addressof(places), 0)
         ask(driver.cuCtxSynchronize)
         for pointer in pointers:
             ask(driver.cuMemFree, pointer)
+
+
+def _address(pointers: list[int], buffer: int, offset: int) -> int:
+    return pointers[buffer] + offset
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from tunebench.tuner.build import Argument, Dim3, LoadedModule
+from tunebench.tuner.build import Argument, Build, Dim3, Extent, LoadedModule
+from tunebench.tuner.compile.arguments import Arguments, dim3
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class Launch:
     Attributes:
         code: the binary.
         buffers: what each memory held that an argument points into.
-        arguments: in order: a pointer as (buffer, offset in bytes), a scalar as (ctypes name, value).
+        arguments: in order: a pointer as (buffer, offset in bytes), a null pointer or a number as its bytes.
         shared: dynamic shared memory, bytes a block.
     """
 
@@ -27,7 +28,7 @@ class Launch:
     block: Dim3
     shared: int
     buffers: tuple[bytes, ...]
-    arguments: tuple[tuple[int, int] | tuple[str, int | float | None], ...]
+    arguments: tuple[tuple[int, int] | bytes, ...]
 
 
 class LaunchRecorder(LoadedModule):
@@ -37,19 +38,24 @@ class LaunchRecorder(LoadedModule):
         launches: so far.
     """
 
-    def __init__(self, module: LoadedModule, code: bytes) -> None:
+    def __init__(self, module: LoadedModule, build: Build, device: torch.device) -> None:
         self.launches: list[Launch] = []
         self._module = module
-        self._code = code
+        self._build = build
+        self._device = device
 
-    def launch(self, entry_point: str, grid: Dim3, block: Dim3, arguments: Sequence[Argument], shared: int = 0) -> None:
+    def launch(
+        self, entry_point: str, blocks: Extent, threads: Extent, arguments: Sequence[Argument], shared: int = 0
+    ) -> None:
         """Keep a launch with what its arguments hold, then do it."""
+        packer = Arguments(self._build.signatures[entry_point], self._device)
+        memory = packer.pack(arguments)
         places: dict[int, int] = {}
         buffers: list[bytes] = []
-        values: list[tuple[int, int] | tuple[str, int | float | None]] = []
-        for argument in arguments:
+        values: list[tuple[int, int] | bytes] = []
+        for argument, offset, size in zip(arguments, packer.offsets, packer.sizes, strict=True):
             if not isinstance(argument, torch.Tensor):
-                values.append((type(argument).__name__, argument.value))
+                values.append(memory[offset : offset + size])
                 continue
             storage = argument.untyped_storage()
             start = storage.data_ptr()
@@ -58,8 +64,9 @@ class LaunchRecorder(LoadedModule):
                 whole = torch.empty(0, dtype=torch.uint8, device=argument.device).set_(storage)
                 buffers.append(whole.cpu().numpy().tobytes())
             values.append((places[start], argument.data_ptr() - start))
-        self.launches.append(Launch(self._code, entry_point, grid, block, shared, tuple(buffers), tuple(values)))
-        self._module.launch(entry_point, grid, block, arguments, shared)
+        code, grid, block = self._build.code, dim3(blocks), dim3(threads)
+        self.launches.append(Launch(code, entry_point, grid, block, shared, tuple(buffers), tuple(values)))
+        self._module.launch(entry_point, blocks, threads, arguments, shared)
 
     def resident_blocks(self, entry_point: str, threads: int, shared: int = 0) -> int:
         """As the module says."""

@@ -57,7 +57,6 @@ extern "C" __global__ void __launch_bounds__(block_size)
 """
 
 MODEL = """
-import ctypes
 import torch
 from torch import nn
 from tunebench.kernels.runtime.tuned_module import TunedModule
@@ -69,7 +68,7 @@ SPACE = SearchSpace((Tunable("block_size", (32, 64)),))
 
 class ModelNew(TunedModule):
     kernel = Kernel.declare(
-        __file__, entry_points=("weigh",), space=SPACE, work=lambda problem: Work(1, 1), modes=("eval", "frozen")
+        __file__, space=SPACE, work=lambda problem: Work(1, 1), modes=("eval", "frozen")
     )
     made = 0
 
@@ -95,9 +94,8 @@ class ModelNew(TunedModule):
     def tuned_forward(self, plan, x):
         multiplier, offset = self.kept("folded", self.fold, (self.weight, self.bn), (self.bn.eps,))
         y = torch.empty_like(x)
-        rows, columns = (ctypes.c_int(size) for size in x.shape)
         block_size = plan.configuration.integer("block_size")
-        plan.launch("weigh", (2, 1, 1), (block_size, 1, 1), x, multiplier, offset, y, rows, columns)
+        plan.launch("weigh", x, multiplier, offset, y, *x.shape, blocks=2, threads=block_size)
         return y
 
     def reference_forward(self, x):

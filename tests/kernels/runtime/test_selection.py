@@ -20,7 +20,7 @@ REFUSED_BY_MACHINE = {
             raise LaunchError("not here")
 
     def tuned_forward""",
-    "import ctypes": "import ctypes\nREFUSED = (32,)",
+    "import torch\n": "import torch\nREFUSED = (32,)\n",
 }
 
 
@@ -60,7 +60,7 @@ def test_the_next_best_serves_where_the_best_cannot_run(write_kernel: WriteKerne
 
 
 def test_the_reference_serves_where_nothing_can_run(write_kernel: WriteKernel) -> None:
-    model = write_kernel(model=REFUSED_BY_MACHINE | {"import ctypes": "import ctypes\nREFUSED = (32, 64)"})
+    model = write_kernel(model=REFUSED_BY_MACHINE | {"import torch\n": "import torch\nREFUSED = (32, 64)\n"})
     with pytest.warns(RuntimeWarning) as warned:
         assert run(model) is Tier.REFERENCE
     assert [str(warning.message) for warning in warned] == [

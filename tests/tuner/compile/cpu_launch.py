@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import re
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -17,9 +15,7 @@ COMPILER = CpuCompiler()
 
 def variant_of(text: str, constants: str = "", headers: Mapping[str, str] | None = None) -> Variant:
     """A variant whose entry points are all the `__global__` functions of the text."""
-    names = tuple(re.findall(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)', text))
-    source = KernelSource("example", text, names, headers or {})
-    return Variant(source, constants or "using scalar_t = float;\n", "x86_64")
+    return Variant(KernelSource("example", text, headers or {}), constants or "using scalar_t = float;\n", "x86_64")
 
 
 def load(text: str, constants: str = "", headers: Mapping[str, str] | None = None) -> LoadedModule:
@@ -29,14 +25,6 @@ def load(text: str, constants: str = "", headers: Mapping[str, str] | None = Non
 def extents(*values: int) -> Dim3:
     x, y, z = (*values, 1, 1, 1)[:3]
     return x, y, z
-
-
-def int32(value: int) -> ctypes.c_int:
-    return ctypes.c_int(value)
-
-
-def int64(value: int) -> ctypes.c_longlong:
-    return ctypes.c_longlong(value)
 
 
 def blocks_for(count: int, threads: int) -> Dim3:

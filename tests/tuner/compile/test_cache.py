@@ -31,7 +31,7 @@ class CountingCompiler(CpuCompiler):
 
 
 def variant(amount: int = 1, headers: dict[str, str] | None = None) -> Variant:
-    source = KernelSource("add", TEXT, ("add",), headers or {})
+    source = KernelSource("add", TEXT, headers or {})
     return Variant(source, f"constexpr int amount = {amount};\n", "x86_64")
 
 

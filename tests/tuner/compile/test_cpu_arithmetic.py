@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from cpu_launch import blocks_for, extents, int64, run_one
+from cpu_launch import blocks_for, extents, run_one
 
 
 def unary(expressions: Sequence[str], x: torch.Tensor) -> list[torch.Tensor]:
@@ -19,7 +19,7 @@ def unary(expressions: Sequence[str], x: torch.Tensor) -> list[torch.Tensor]:
         {assignments}
     }}"""
     out = torch.zeros(len(expressions), len(x))
-    run_one(text, blocks_for(len(x), 256), extents(256), [x, out, int64(len(x))])
+    run_one(text, blocks_for(len(x), 256), extents(256), [x, out, len(x)])
     return list(out)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cpu_launch import COMPILER, TREE, extents, int32, iota, load, run_one, variant_of
+from cpu_launch import COMPILER, TREE, extents, iota, load, run_one, variant_of
 
 from tunebench.tuner.compile.cpu import compiler as cpu
 from tunebench.tuner.compile.cpu.compiler import host_source
@@ -16,7 +16,7 @@ def test_tree_reduction_through_shared_memory(threads: int) -> None:
     a = iota(10_007) % 97
     out = torch.zeros(-(-10_007 // threads))
     constants = f"constexpr int block_size = {threads};\n"
-    run_one(TREE, extents(len(out)), extents(threads), [a, out, int32(10_007)], constants)
+    run_one(TREE, extents(len(out)), extents(threads), [a, out, 10_007], constants)
     padded = torch.nn.functional.pad(a, (0, len(out) * threads - 10_007))
     assert torch.equal(out, padded.reshape(-1, threads).sum(1))
 
@@ -52,7 +52,7 @@ def test_shuffle_reduction_over_whole_and_partial_warps() -> None:
     a = iota(37, 501) % 13
     for threads in (32, 128, 1024):
         out = torch.zeros(37)
-        module.launch("rows", extents(37), extents(threads), [a, out, int32(501)])
+        module.launch("rows", extents(37), extents(threads), [a, out, 501])
         assert torch.equal(out, a.sum(1))
     numbers = torch.zeros(45, dtype=torch.int32)
     module.launch("last_warp", extents(1), extents(45), [numbers])
@@ -126,7 +126,7 @@ def test_tiled_matrix_product() -> None:
     a, b = torch.randn(m, k, dtype=torch.float64), torch.randn(k, n, dtype=torch.float64)
     c = torch.zeros(m, n, dtype=torch.float64)
     constants = "using scalar_t = double;\nconstexpr int tile = 16;\n"
-    sizes = [int32(m), int32(n), int32(k)]
+    sizes = [m, n, k]
     run_one(text, extents(-(-n // 16), -(-m // 16)), extents(16, 16), [a, b, c, *sizes], constants)
     torch.testing.assert_close(c, a @ b)
 
@@ -148,7 +148,7 @@ def test_threads_that_return_early_are_not_waited_for() -> None:
     module = load(text)
     for threads, first, stay in ((64, 0, 64), (64, 0, 1), (100, 40, 30), (256, 255, 1), (1024, 3, 1000), (64, 64, 0)):
         out = torch.zeros(5, threads, dtype=torch.int32)
-        module.launch("k", extents(5), extents(threads), [out, int32(first), int32(stay)])
+        module.launch("k", extents(5), extents(threads), [out, first, stay])
         expected = torch.zeros(threads, dtype=torch.int32)
         stayed = [t for t in range(first, min(first + stay, threads)) if t % 2 == 0]
         for thread in stayed:
@@ -221,7 +221,7 @@ def test_dynamic_shared_memory_up_to_what_cuda_allows() -> None:
     }"""
     size = 227 * 1024 // 4
     out = torch.zeros(1, dtype=torch.float32)
-    run_one(text, extents(4), extents(64), [out, int32(size)], shared=size * 4)
+    run_one(text, extents(4), extents(64), [out, size], shared=size * 4)
     assert out.item() == pytest.approx(4 * size * (size - 1) / 2, rel=1e-5)
 
 
@@ -281,7 +281,7 @@ def test_atomics_across_blocks_and_threads() -> None:
     }"""
     i, u = torch.zeros(5, dtype=torch.int32), torch.zeros(3, dtype=torch.int32)
     long, f, d = torch.zeros(1, dtype=torch.int64), torch.zeros(2), torch.zeros(1, dtype=torch.float64)
-    run_one(text, extents(50), extents(128), [i, u, long, f, d, int32(6001)])
+    run_one(text, extents(50), extents(128), [i, u, long, f, d, 6001])
     assert i.tolist() == [6001, -12002, 6000, -6000, 18003]
     assert (u[0].item(), u[1].item(), u[2].item()) == (6001 % 100, -1, 0b01)
     assert (long.item(), f.tolist(), d.item()) == (6001 << 32, [6001, 3], 3000.5)
@@ -341,7 +341,7 @@ def test_whether_threads_wait_is_found_out_by_running() -> None:
     module = load(text)
     for waiting in (0, 1, 7, 40):
         out = torch.zeros(40, 96, dtype=torch.int32)
-        module.launch("k", extents(40), extents(96), [out, int32(waiting)])
+        module.launch("k", extents(40), extents(96), [out, waiting])
         expected = torch.full((40, 96), -1, dtype=torch.int32)
         expected[0 : min(waiting, 40) : 2] = torch.arange(96, 0, -1, dtype=torch.int32)
         assert torch.equal(out, expected), waiting

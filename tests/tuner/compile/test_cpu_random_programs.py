@@ -7,7 +7,7 @@ import random
 
 import pytest
 import torch
-from cpu_launch import extents, int32, load
+from cpu_launch import extents, load
 
 from tunebench.tuner.build import Dim3, LoadedModule
 
@@ -94,5 +94,5 @@ def test_random_programs(interpreter: LoadedModule, seed: int) -> None:
     exits = [draw.randint(0, steps) if draw.random() < leaving else STAYS for _ in range(math.prod(block))]
     out = torch.full((3, len(exits)), -1, dtype=torch.int32)
     tables = [torch.tensor([*values, 0], dtype=torch.int32) for values in (program, exits)]
-    interpreter.launch("k", extents(3), block, [tables[0], int32(steps), tables[1], out])
+    interpreter.launch("k", extents(3), block, [tables[0], steps, tables[1], out])
     assert out.tolist() == [expected(program, exits, index) for index in range(3)]

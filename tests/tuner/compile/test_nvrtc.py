@@ -31,7 +31,7 @@ def compiler() -> NvrtcCompiler:
 
 
 def variant(text: str, architecture: str = "sm_90") -> Variant:
-    return Variant(KernelSource("twice", text, ("twice",), HEADERS), "constexpr int block_size = 256;\n", architecture)
+    return Variant(KernelSource("twice", text, HEADERS), "constexpr int block_size = 256;\n", architecture)
 
 
 def test_a_cubin_with_its_figures(compiler: NvrtcCompiler) -> None:

@@ -220,7 +220,7 @@ def test_the_launches_of_a_call_are_recorded_with_what_their_arguments_hold(make
     assert (launch.entry_point, launch.grid, launch.block) == ("weigh", (2, 1, 1), (64, 1, 1))
     assert launch.buffers[:2] == (x.numpy().tobytes(), model.get_parameter("weight").detach().numpy().tobytes())
     assert len(launch.buffers[2]) == 4 * x.numel()
-    assert launch.arguments == ((0, 0), (1, 0), (2, 0), ("c_long", 2112))
+    assert launch.arguments == ((0, 0), (1, 0), (2, 0), (2112).to_bytes(8, "little"))
 
 
 def test_the_way_to_another_type_and_back_rounds_weights_and_no_buffers() -> None:

@@ -12,7 +12,6 @@ import _ctypes
 import ctypes
 import functools
 import hashlib
-import math
 import os
 import platform
 import re
@@ -28,7 +27,8 @@ from pathlib import Path
 
 import torch
 
-from tunebench.tuner.build import Argument, Build, CompilerName, Dim3, KernelFigures, LoadedModule
+from tunebench.tuner.build import Argument, Build, CompilerName, Extent, KernelFigures, LoadedModule
+from tunebench.tuner.compile.arguments import MOST_THREADS_PER_BLOCK, Arguments, dim3, geometry_refusal, no_entry_point
 from tunebench.tuner.compile.base import KILLED, Compiler
 from tunebench.tuner.disk import full_disk_named, require_room
 from tunebench.tuner.errors import (
@@ -39,6 +39,7 @@ from tunebench.tuner.errors import (
     LaunchError,
 )
 from tunebench.tuner.scratch import scratch, scratch_folder
+from tunebench.tuner.signature import without_comments
 from tunebench.tuner.variant import Variant
 
 _HEADER = Path(__file__).parent / "cuda_on_cpu.h"
@@ -78,12 +79,6 @@ _LIBRARIES = ("-lm", "-lc", "-lgcc")
 _COOPERATION = re.compile(r"\b(?:__sync(?:threads|warp)|__shfl|__ballot|__any_sync|__all_sync|__activemask)")
 # A thread that waits for others runs on a stack of 64 KiB; a larger frame is an error of the compilation, not a crash.
 _COOPERATION_FLAGS = ("-DTUNEBENCH_COOPERATES", "-Werror=frame-larger-than=49152")
-
-# CUDA's limits from sm_90 on; shared memory in bytes.
-_MOST_BLOCKS = (2**31 - 1, 65535, 65535)
-_MOST_THREADS = (1024, 1024, 64)
-_MOST_THREADS_PER_BLOCK = 1024
-_MOST_SHARED = 227 * 1024
 
 
 class CpuCompiler(Compiler):
@@ -141,6 +136,7 @@ class CpuCompiler(Compiler):
             log=log,
             figures={entry_point: KernelFigures() for entry_point in variant.source.entry_points},
             seconds=time.perf_counter() - started,
+            signatures=variant.signatures,
         )
 
     def load(self, build: Build, device_index: int | None = None) -> LoadedModule:  # noqa: ARG002
@@ -170,6 +166,7 @@ class CpuModule(LoadedModule):
         # Not at exit: threads of the OpenMP runtime outlive Python's own clean-up.
         weakref.finalize(self, _ctypes.dlclose, library._handle).atexit = False
         self._functions = {}
+        self._arguments = {name: Arguments(one, torch.device("cpu")) for name, one in build.signatures.items()}
         for entry_point in build.figures:
             try:
                 function = library[f"tunebench_launch_{entry_point}"]
@@ -179,30 +176,27 @@ class CpuModule(LoadedModule):
             function.restype = ctypes.c_char_p
             self._functions[entry_point] = function
 
-    def launch(self, entry_point: str, grid: Dim3, block: Dim3, arguments: Sequence[Argument], shared: int = 0) -> None:
+    def launch(
+        self, entry_point: str, blocks: Extent, threads: Extent, arguments: Sequence[Argument], shared: int = 0
+    ) -> None:
         """Run a kernel to its end, on as many threads as torch uses; other Python threads run meanwhile.
 
         Raises:
             LaunchError: CUDA would refuse the launch, the arguments are not what the kernel takes, or it failed: an
                 assertion, `__trap`, or threads that wait for each other for ever.
         """
-        try:
-            function = self._functions[entry_point]
-        except KeyError:
-            known = ", ".join(self._functions)
-            raise LaunchError(f"no entry point '{entry_point}' (known: {known})") from None
+        if entry_point not in self._functions:
+            raise no_entry_point(entry_point, self._functions)
+        grid, block = dim3(blocks), dim3(threads)
         if refusal := geometry_refusal(grid, block, shared):
             raise LaunchError(f"launch of '{entry_point}' with grid {grid}, block {block}: {refusal}")
+        packer = self._arguments[entry_point]
+        memory = ctypes.create_string_buffer(packer.pack(arguments), packer.size)
         words = [*grid, *block, shared, _parallel_function(), torch.get_num_threads(), _STACK_POOL_ADDRESS]
         words.append(len(arguments))
-        for argument in arguments:
-            if isinstance(argument, torch.Tensor):
-                if not argument.is_cpu:
-                    raise LaunchError(f"launch of '{entry_point}': a tensor is on {argument.device}, not on the CPU")
-                words += (argument.data_ptr(), 0)
-            else:
-                words += (ctypes.addressof(argument), ctypes.sizeof(argument))
-        failure = function(struct.pack(f"={len(words)}Q", *words))
+        for offset, bytes_ in zip(packer.offsets, packer.sizes, strict=True):
+            words += (ctypes.addressof(memory) + offset, bytes_)
+        failure = self._functions[entry_point](struct.pack(f"={len(words)}Q", *words))
         if failure is not None:
             text = failure.decode(errors="replace")
             raise LaunchError(f"launch of '{entry_point}' with grid {grid}, block {block}: {text}")
@@ -216,18 +210,6 @@ class CpuModule(LoadedModule):
 # threads.
 _stack_pool = (ctypes.c_uint64 * 2)()
 _STACK_POOL_ADDRESS = ctypes.addressof(_stack_pool)
-
-
-def geometry_refusal(grid: Dim3, block: Dim3, shared: int) -> str | None:
-    """Why CUDA would refuse a launch of that geometry (`shared` in bytes), or None."""
-    for what, extents, most in (("grid", grid, _MOST_BLOCKS), ("block", block, _MOST_THREADS)):
-        if len(extents) != 3 or not all(1 <= extent <= limit for extent, limit in zip(extents, most, strict=True)):
-            return f"extents of a {what} are from (1, 1, 1) to {most}"
-    if math.prod(block) > _MOST_THREADS_PER_BLOCK:
-        return f"{math.prod(block)} threads a block; at most {_MOST_THREADS_PER_BLOCK}"
-    if not 0 <= shared <= _MOST_SHARED:
-        return f"{shared} bytes of dynamic shared memory a block; at most {_MOST_SHARED}"
-    return None
 
 
 def _gxx() -> str:
@@ -303,7 +285,6 @@ def _first_error(log: str) -> str:
 
 # ---------------------------------------------------------------------------------------------------- the source's text
 
-_COMMENT_OR_LITERAL = re.compile(r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'""", re.DOTALL)
 _DYNAMIC_SHARED = re.compile(
     r"\bextern\b(?P<specifiers>[^;{}=]*?)\b__shared__\b(?P<type>[^;{}=]*?)"
     r"\b(?P<name>\w+)\s*\[\s*\](?P<extents>(?:\s*\[[^\]]*\])*)\s*;"
@@ -323,13 +304,13 @@ def translation_unit(variant: Variant) -> str:
     """The source that g++ compiles: the variant's text and the lines that export its entry points."""
     text = "\n".join([variant.text, *variant.source.headers.values()])
     bounds: dict[str, set[str]] = {}
-    for match in _LAUNCH_BOUNDS.finditer(_blank(text)):
+    for match in _LAUNCH_BOUNDS.finditer(without_comments(text)):
         bounds.setdefault(match["name"], set()).add(match["bounds"][1:-1].strip())
     lines = ['#line 1 "prologue"', host_source(variant.text), '#line 1 "exports"']
     for entry_point in variant.source.entry_points:
         # Of several declarations under different preprocessor conditions nobody here knows which one holds.
         stated = bounds.get(entry_point, set())
-        bound = stated.pop() if len(stated) == 1 else _MOST_THREADS_PER_BLOCK
+        bound = stated.pop() if len(stated) == 1 else MOST_THREADS_PER_BLOCK
         lines.append(f"TUNEBENCH_EXPORT({entry_point}, {bound})")
     return "\n".join(lines) + "\n"
 
@@ -344,7 +325,7 @@ def host_source(text: str) -> str:
 
     `alignas` after `__shared__` moves before it: C++ has it nowhere between the specifiers of a declaration.
     """
-    blanked = _blank(text)
+    blanked = without_comments(text)
 
     def pointer(match: re.Match[str]) -> str:
         element = _ALIGNMENT.sub("", f"{match['specifiers']} {match['type']}").strip()
@@ -370,11 +351,6 @@ def _cooperates(variant: Variant) -> bool:
     A source taken for one that does not, though it does, would not compile: it lacks the functions' declarations.
     """
     return any(_COOPERATION.search(text) for text in (variant.text, *variant.source.headers.values()))
-
-
-def _blank(text: str) -> str:
-    """The text with spaces for its comments and literals, every other character in its place."""
-    return _COMMENT_OR_LITERAL.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
 
 
 def _in_function(blanked: str, position: int) -> bool:

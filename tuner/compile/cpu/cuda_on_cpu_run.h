@@ -26,9 +26,9 @@ struct Request {
     unsigned long long openmp_threads;
     StackPool* stacks;
     unsigned long long argument_count;
-    // A pointer itself where `bytes` is 0, else the address of a value of so many bytes.
     struct Argument {
-        unsigned long long word, bytes;
+        void* value;  // of so many bytes
+        unsigned long long bytes;
     } arguments[];
 };
 
@@ -189,7 +189,7 @@ static void work_on(void* state) {
         return buffer;
     }
     for (unsigned i = 0; i < parameters; ++i) {
-        const unsigned long long given = request.arguments[i].bytes ? request.arguments[i].bytes : sizeof(void*);
+        const unsigned long long given = request.arguments[i].bytes;
         if (given == bytes[i]) continue;
         __builtin_snprintf(buffer, message_bytes, "its argument %u takes %u bytes, not %llu", i + 1, bytes[i], given);
         return buffer;
@@ -201,9 +201,7 @@ static void work_on(void* state) {
 static const char* run(const Request& request, Loop loop, char* buffer) {
     void** arguments = static_cast<void**>(__builtin_alloca((request.argument_count + 1) * sizeof(void*)));
     for (unsigned long long i = 0; i < request.argument_count; ++i) {
-        const Request::Argument& argument = request.arguments[i];
-        const void* value = argument.bytes ? reinterpret_cast<const void*>(argument.word) : &argument.word;
-        arguments[i] = const_cast<void*>(value);
+        arguments[i] = request.arguments[i].value;
     }
     const unsigned long long blocks = request.grid[0] * request.grid[1] * request.grid[2];
     const unsigned threads = request.parallel && blocks > 1 ? unsigned(request.openmp_threads) : 1;

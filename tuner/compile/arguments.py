@@ -1,0 +1,215 @@
+"""Arguments of a launch: from Python's values to what lies in memory, by the entry point's own signature."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import struct
+from collections.abc import Iterable, Sequence
+from numbers import Integral, Real
+from typing import Any, NoReturn
+
+import torch
+
+from tunebench.tuner.build import Dim3, Extent
+from tunebench.tuner.errors import LaunchError
+from tunebench.tuner.signature import LEGAL_TYPES, Kind, Parameter, Signature
+
+_DTYPES = {
+    Kind.HALF: torch.float16,
+    Kind.BFLOAT16: torch.bfloat16,
+    Kind.FLOAT: torch.float32,
+    Kind.DOUBLE: torch.float64,
+}
+"""The tensors that a pointer to floating-point numbers takes."""
+_WHOLE_NUMBERS = (Kind.INT16, Kind.UINT16, Kind.INT32, Kind.UINT32, Kind.INT64, Kind.UINT64)
+"""Integers that a pointer is for, where one to bytes is for anything."""
+
+# CUDA's limits from sm_90 on; shared memory in bytes.
+_MOST_BLOCKS = (2**31 - 1, 65535, 65535)
+_MOST_THREADS = (1024, 1024, 64)
+MOST_THREADS_PER_BLOCK = 1024
+_MOST_SHARED = 227 * 1024
+
+
+class Arguments:
+    """The arguments of one entry point, for launches on one device.
+
+    A tensor passes the address of its first element, None a null pointer; numbers pass their value in the parameter's
+    own type. Python types and devices are looked at in every launch, dtypes of tensors in the first with such types.
+
+    Attributes:
+        entry_point: its name.
+        codes: of the parameters, for the module `struct`.
+        offsets: of the parameters in memory, in bytes.
+        sizes: of the parameters, in bytes.
+        size: of the memory of all, in bytes.
+    """
+
+    def __init__(self, signature: Signature, device: torch.device) -> None:
+        self.entry_point = signature.entry_point
+        self._parameters = signature.parameters
+        self._device = device
+        # What `get_device` says of a tensor there; tensors on the CPU share theirs with those that are nowhere.
+        self._index = device.index if device.type == "cuda" else None
+        # What cannot be launched has no layout; the first launch says why.
+        kinds = [parameter.kind or Kind.UINT8 for parameter in signature.parameters]
+        self._rounded = [at for at, kind in enumerate(kinds) if kind is Kind.BFLOAT16]
+        self.codes = "".join(kind.code for kind in kinds)
+        self.offsets = tuple(struct.calcsize(f"@{self.codes[:at]}0{code}") for at, code in enumerate(self.codes))
+        self.sizes = tuple(kind.bytes for kind in kinds)
+        self.size = struct.calcsize(f"@{self.codes}")
+        self._memory = struct.Struct(f"@{self.codes}")
+        self._known: dict[tuple[type, ...], tuple[tuple[int, ...], tuple[int, ...]]] = {}
+
+    def values(self, arguments: Sequence[Any]) -> list[Any]:
+        """What `struct` packs by `codes`, but for numbers that are beyond their type: `exact_values` has these.
+
+        Raises:
+            LaunchError: their number or the type of one is not the entry point's.
+        """
+        known = self._known.get(tuple(map(type, arguments)))
+        tensors, nulls = known if known is not None else self._accept(arguments)
+        values = list(arguments)
+        for at in tensors:
+            tensor = values[at]
+            if tensor.get_device() != self._index:
+                self._check_tensor(self._parameters[at], tensor)
+            values[at] = tensor.data_ptr()
+        for at in nulls:
+            values[at] = 0
+        for at in self._rounded:
+            values[at] = _bfloat16(values[at])
+        return values
+
+    def exact_values(self, arguments: Sequence[Any]) -> list[Any]:
+        """As `values`, with floating-point numbers rounded to infinity where their type ends.
+
+        Raises:
+            LaunchError: an integer is not one of its type's.
+        """
+        values = self.values(arguments)
+        for at, parameter in enumerate(self._parameters):
+            kind = parameter.kind
+            assert kind is not None
+            if kind.is_floating and kind is not Kind.BFLOAT16:
+                values[at] = _rounded(values[at], kind)
+            elif kind is not Kind.POINTER:
+                try:
+                    struct.pack(kind.code, values[at])
+                except struct.error:
+                    bits = 8 * kind.bytes
+                    least, most = (-(2 ** (bits - 1)), 2 ** (bits - 1)) if kind.code.islower() else (0, 2**bits)
+                    self._refuse(parameter, f"takes {least} to {most - 1}, not {values[at]}")
+        return values
+
+    def pack(self, arguments: Sequence[Any]) -> bytes:
+        """All arguments, each at its offset.
+
+        Raises:
+            LaunchError: they are not what the entry point takes.
+        """
+        values = self.values(arguments)
+        try:
+            return self._memory.pack(*values)
+        except (struct.error, OverflowError):
+            return self._memory.pack(*self.exact_values(arguments))
+
+    def _accept(self, arguments: Sequence[Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Where tensors and where null pointers stand, of arguments whose types are new."""
+        for parameter in self._parameters:
+            if parameter.kind is None:
+                raise LaunchError(
+                    f"launch of '{self.entry_point}': parameter {parameter} cannot be given an argument: its type is "
+                    f"not {LEGAL_TYPES}"
+                )
+        if len(arguments) != len(self._parameters):
+            names = ", ".join(parameter.name for parameter in self._parameters) or "none"
+            raise LaunchError(
+                f"launch of '{self.entry_point}': it takes {len(self._parameters)} arguments ({names}), "
+                f"not {len(arguments)}"
+            )
+        for parameter, argument in zip(self._parameters, arguments, strict=True):
+            self._check(parameter, argument)
+        tensors = tuple(at for at, value in enumerate(arguments) if isinstance(value, torch.Tensor))
+        nulls = tuple(at for at, value in enumerate(arguments) if value is None)
+        self._known[tuple(map(type, arguments))] = (tensors, nulls)
+        return tensors, nulls
+
+    def _check(self, parameter: Parameter, argument: Any) -> None:
+        kind = parameter.kind
+        assert kind is not None
+        given = f"{argument!r} ({type(argument).__name__})" if isinstance(argument, Real) else type(argument).__name__
+        if kind is Kind.POINTER:
+            if isinstance(argument, torch.Tensor):
+                self._check_tensor(parameter, argument)
+            elif argument is not None:
+                self._refuse(parameter, f"takes a tensor or None, not {given}")
+        elif kind.is_floating:
+            if not isinstance(argument, Real):
+                self._refuse(parameter, f"takes a float or an int, not {given}")
+        elif not isinstance(argument, Integral):
+            self._refuse(parameter, f"takes an int or a bool, not {given}")
+
+    def _check_tensor(self, parameter: Parameter, tensor: torch.Tensor) -> None:
+        if tensor.device != self._device:
+            self._refuse(parameter, f"takes a tensor on {self._device}, not on {tensor.device}")
+        pointee, dtype = parameter.pointee, tensor.dtype
+        if pointee is not None and pointee.is_floating and dtype is not _DTYPES[pointee]:
+            self._refuse(parameter, f"takes a {str(_DTYPES[pointee])[6:]} tensor, not {str(dtype)[6:]}")
+        if pointee in _WHOLE_NUMBERS and (dtype.is_floating_point or dtype.itemsize != pointee.bytes):
+            bits = 8 * pointee.bytes
+            self._refuse(parameter, f"takes a tensor of {bits}-bit integers, not {str(dtype)[6:]}")
+
+    def _refuse(self, parameter: Parameter, why: str) -> NoReturn:
+        raise LaunchError(f"launch of '{self.entry_point}': parameter {parameter} {why}")
+
+
+def dim3(extent: Extent) -> Dim3:
+    """Extents in x, y and z, from one number or up to three.
+
+    Raises:
+        LaunchError: it is neither.
+    """
+    given = (extent,) if isinstance(extent, int) else tuple(extent) if isinstance(extent, Sequence) else ()
+    if not (1 <= len(given) <= 3 and all(isinstance(value, Integral) for value in given)):
+        raise LaunchError(f"blocks and threads are an int or up to three of them (x, y, z), not {extent!r}")
+    x, y, z = (*map(int, given), 1, 1)[:3]
+    return x, y, z
+
+
+def geometry_refusal(grid: Dim3, block: Dim3, shared: int) -> str | None:
+    """Why CUDA would refuse a launch of that geometry (`shared` in bytes), or None."""
+    for what, extents, most in (("grid", grid, _MOST_BLOCKS), ("block", block, _MOST_THREADS)):
+        if len(extents) != 3 or not all(1 <= extent <= limit for extent, limit in zip(extents, most, strict=True)):
+            return f"extents of a {what} are from (1, 1, 1) to {most}"
+    if math.prod(block) > MOST_THREADS_PER_BLOCK:
+        return f"{math.prod(block)} threads a block; at most {MOST_THREADS_PER_BLOCK}"
+    if not 0 <= shared <= _MOST_SHARED:
+        return f"{shared} bytes of dynamic shared memory a block; at most {_MOST_SHARED}"
+    return None
+
+
+def no_entry_point(name: str, known: Iterable[str]) -> LaunchError:
+    """The error of a launch of what a source has not."""
+    return LaunchError(
+        f"no entry point '{name}' (known: {', '.join(known) or 'none'}); an entry point is written out in the source "
+        f'as extern "C" __global__ void {name}(parameters), not by a macro'
+    )
+
+
+def _rounded(value: Any, kind: Kind) -> float:
+    try:
+        number = float(value)
+        struct.pack(kind.code, number)
+    except OverflowError:  # beyond the largest number of the type
+        return float("inf") if value > 0 else float("-inf")
+    return number
+
+
+def _bfloat16(value: Any) -> int:
+    """The bits of the nearest bfloat16, to even between two; one of an integer's, as the codes have it."""
+    bits = struct.unpack("=I", bytes(ctypes.c_float(_rounded(value, Kind.DOUBLE))))[0]
+    if bits & 0x7FFFFFFF > 0x7F800000:  # not a number: it stays one
+        return int(bits >> 16) | 0x40
+    return int(bits + 0x7FFF + (bits >> 16 & 1)) >> 16
