@@ -9,6 +9,7 @@ import torch
 from hostile_count import tried
 from sample_kernel import MODEL, REFERENCE, SOURCE, WriteKernel
 
+from tunebench.kernels.runtime.choices_file import load_choices
 from tunebench.kernels.runtime.decision import forget_plans
 from tunebench.kernels.runtime.policy import Policy, set_policy
 from tunebench.kernels.runtime.registry import load_model
@@ -45,6 +46,7 @@ def write_kernel(tmp_path: Path) -> WriteKernel:
 def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test reads or writes the user's own database or build cache, and what serves a call depends on no clock."""
     set_policy(Policy.RECORDED)
+    load_choices()
     monkeypatch.setenv("TUNEBENCH_DB", str(tmp_path / "own" / "tunebench.db"))
     # Where tests run on several workers each has it, and tables are folded to it.
     monkeypatch.delenv("COLUMNS", raising=False)

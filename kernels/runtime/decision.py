@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from tunebench.kernels.runtime.choices_file import loaded_choice
 from tunebench.kernels.runtime.duel import Score, winner_of
 from tunebench.kernels.runtime.policy import Policy
 from tunebench.kernels.runtime.selection import Choice, Tier, what_is_known
@@ -45,7 +46,7 @@ class Occasion:
         return self.device.kind is DeviceKind.CUDA and torch.cuda.is_current_stream_capturing()
 
 
-_recorded: dict[tuple[str, Problem, Device], Decided] = {}
+_recorded: dict[tuple[str, Problem, Device, Choice | None], Decided] = {}
 _settled: dict[tuple[str, Problem, Device, bool], Decided] = {}
 # A model may hold another tuned model, whose first forward then stands inside the duel of the outer one.
 _deciding = threading.RLock()
@@ -57,16 +58,17 @@ def decide(kernel: Kernel, occasion: Occasion, make_ready: MakeReady, duel_of: D
     if policy is Policy.REFERENCE:
         return Choice(None, Tier.REFERENCE, "the policy is 'reference'"), None
     with _deciding:
+        loaded = loaded_choice(kernel, problem, device)
         # A duel waits for the device, which a capture forbids: there the nearest result serves.
-        if policy is Policy.BEST and not occasion.is_captured():
+        if loaded is None and policy is Policy.BEST and not occasion.is_captured():
             key = (kernel.digest, problem, device, occasion.needs_gradient)
             if key not in _settled:
                 _settled[key] = _settle(kernel, problem, device, make_ready, duel_of)
             return _settled[key]
-        recorded = _recorded_for(kernel, problem, device, make_ready)
-    if policy is Policy.EXACT and not recorded[0].measured:
+        choice, plan = _without_duel(kernel, problem, device, make_ready, loaded)
+    if policy is Policy.EXACT and not (choice.measured or choice is loaded):
         return Choice(None, Tier.REFERENCE, f"nothing was measured for this problem on {device.name}"), None
-    return recorded
+    return choice, plan
 
 
 def forget_plans() -> None:
@@ -76,12 +78,14 @@ def forget_plans() -> None:
         _settled.clear()
 
 
-def _recorded_for(kernel: Kernel, problem: Problem, device: Device, make_ready: MakeReady) -> Decided:
-    """The best result that this machine can run, without a duel."""
-    key = (kernel.digest, problem, device)
+def _without_duel(
+    kernel: Kernel, problem: Problem, device: Device, make_ready: MakeReady, loaded: Choice | None
+) -> Decided:
+    """What a loaded file says, else the best result; the first of them that this machine can run."""
+    key = (kernel.digest, problem, device, loaded)
     if key not in _recorded:
-        known = what_is_known(kernel, problem, device)
-        _recorded[key] = next(_runnable(kernel, known.choices(), problem, device, make_ready))
+        choices = what_is_known(kernel, problem, device).choices() if loaded is None else iter([loaded])
+        _recorded[key] = next(_runnable(kernel, choices, problem, device, make_ready))
     return _recorded[key]
 
 

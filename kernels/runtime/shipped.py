@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
 
+from tunebench.kernels.runtime.typed_json import parse
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import TunebenchError, UserError
 from tunebench.tuner.files import whole_file
@@ -85,46 +84,11 @@ def read_file(path: Path) -> ShippedFile:
         ShippedFileError: it cannot be read, or is not such a file.
     """
     try:
-        found: ShippedFile = _checked(ShippedFile, json.loads(path.read_bytes()), "")
-    except (ValueError, RecursionError) as error:
+        return parse(ShippedFile, path.read_bytes())
+    except ValueError as error:
         raise ShippedFileError(f"{path}: not shipped results: {error}") from error
     except OSError as error:
         raise ShippedFileError(f"{path}: cannot be read: {error.strerror}") from error
-    return found
-
-
-def _checked(kind: Any, value: Any, where: str) -> Any:
-    """A value from JSON as that type, which is checked all the way down.
-
-    By hand: the library that would do it takes longer to import than a look-up may take.
-
-    Raises:
-        ValueError: it is of another type; the message says where.
-    """
-    origin, arguments = get_origin(kind), get_args(kind)
-    expected: tuple[type, ...] = (origin or kind,)
-    if is_dataclass(kind):
-        expected = (dict,)
-    elif origin is UnionType:
-        expected = arguments
-    if type(value) not in expected and not (float in expected and type(value) is int):
-        names = " or ".join(one.__name__ for one in expected)
-        raise ValueError(f"{where.lstrip('.') or 'the file'}: {type(value).__name__} instead of {names}")
-    if type(value) is int and abs(value) >= 2**63:
-        raise ValueError(f"{where.lstrip('.')}: more than 64 bits")
-    if is_dataclass(kind):
-        hints = get_type_hints(kind)
-        if wrong := value.keys() ^ hints.keys():
-            name = min(wrong)
-            what = "is missing" if name in hints else "is not a field"
-            raise ValueError(f"{where}.{name}".lstrip(".") + f": {what}")
-        make: Any = kind
-        return make(**{name: _checked(hint, value[name], f"{where}.{name}") for name, hint in hints.items()})
-    if origin is list:
-        return [_checked(arguments[0], one, f"{where}.{number}") for number, one in enumerate(value)]
-    if origin is dict:
-        return {name: _checked(arguments[1], one, f"{where}.{name}") for name, one in value.items()}
-    return value
 
 
 def files_of(kernel: Kernel) -> list[Path]:

@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tunebench.db.connection.database import Database
     from tunebench.db.queries.rows import BestRow, TrialRow
+    from tunebench.kernels.runtime.choices_file import load_choices
     from tunebench.kernels.runtime.policy import Policy, set_policy, use_policy
+    from tunebench.kernels.runtime.saving import save_choices
     from tunebench.studies.api import Rows, best, check, compare, connect, load, trials, tune
     from tunebench.studies.check import CheckReport
     from tunebench.studies.compare import CompareReport
@@ -33,7 +35,9 @@ __version__ = "0.1.0"
 _HOMES = {
     "tunebench.db.connection.database": ("Database",),
     "tunebench.db.queries.rows": ("BestRow", "TrialRow"),
+    "tunebench.kernels.runtime.choices_file": ("load_choices",),
     "tunebench.kernels.runtime.policy": ("Policy", "set_policy", "use_policy"),
+    "tunebench.kernels.runtime.saving": ("save_choices",),
     "tunebench.studies.api": ("Rows", "best", "check", "compare", "connect", "load", "trials", "tune"),
     "tunebench.studies.check": ("CheckReport",),
     "tunebench.studies.compare": ("CompareReport",),
@@ -66,6 +70,8 @@ __all__ = [
     "compare",
     "connect",
     "load",
+    "load_choices",
+    "save_choices",
     "set_policy",
     "trials",
     "tune",

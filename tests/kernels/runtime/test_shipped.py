@@ -126,7 +126,7 @@ def test_a_file_that_is_none_is_warned_of_and_passed_over(kernel: Kernel, text: 
         ("axes", {"n": True}, "results.0.axes.n: bool instead of int"),
         ("axes", [1], "results.0.axes: list instead of dict"),
         ("speedups", {"reference": ["2"]}, "results.0.speedups.reference.0: str instead of float"),
-        ("error_multiple", "1", "results.0.error_multiple: str instead of float or NoneType"),
+        ("error_multiple", "1", "results.0.error_multiple: str instead of float"),
         ("configuration", {"block_size": None}, "block_size: NoneType instead of bool or int or float or str"),
         ("another", 1, "results.0.another: is not a field"),
     ],
