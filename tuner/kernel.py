@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 from tunebench.tuner.build import Argument, Extent, LoadedModule
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device
-from tunebench.tuner.errors import KernelFolderError
+from tunebench.tuner.errors import KernelFolderError, UnknownNameError
 from tunebench.tuner.problem import Problem, Work
 from tunebench.tuner.running_text import running_text
 from tunebench.tuner.space import SearchSpace
@@ -154,11 +154,17 @@ class Kernel:
         texts = {name: running_text(file.read_text(encoding="utf-8")) for name, file in files.items()}
         return hashlib.sha256(json.dumps([self.source.digest, texts]).encode()).hexdigest()
 
-    def reference(self, sizes: Mapping[str, int | float] | None = None) -> Reference:
-        """The kernel's reference, with some of its sizes changed."""
+    def reference(self, sizes: Mapping[str, int | float] | None = None, dtype: str | None = None) -> Reference:
+        """The kernel's reference, with some of its sizes changed, its models and inputs in a dtype of the kernel's.
+
+        Raises:
+            UnknownNameError: the kernel serves no such dtype, or the file has no such size.
+        """
         from tunebench.tuner.reference import load_reference
 
-        return load_reference(self.folder / "reference.py", sizes)
+        if dtype is not None and dtype not in self.dtypes:
+            raise UnknownNameError(f"dtype of kernel '{self.name}'", dtype, self.dtypes)
+        return load_reference(self.folder / "reference.py", sizes, dtype)
 
     def variant(self, configuration: Configuration, problem: Problem, architecture: str) -> Variant:
         """The variant that a configuration needs for a problem on an architecture."""

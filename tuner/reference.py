@@ -28,6 +28,14 @@ _FAULTS_OF_A_FILE = (
     ValueError,
 )
 
+DTYPES: Mapping[str, torch.dtype] = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
+"""What models and inputs may be converted to, by torch's names."""
+
 REQUIRED = ("Model", "get_inputs", "get_init_inputs")
 
 
@@ -39,6 +47,7 @@ class Reference:
         path: the file.
         sizes: the file's numeric constants after any change; they are what a study may change.
         candidate: the file's `ModelNew`, where it has one.
+        dtype: what models and inputs are converted to, of `DTYPES`; None leaves them as the file makes them.
     """
 
     path: Path
@@ -47,6 +56,7 @@ class Reference:
     get_init_inputs: Callable[[], Sequence[Any]]
     sizes: Mapping[str, int | float]
     candidate: Callable[..., nn.Module] | None = None
+    dtype: str | None = None
 
     def resized(self, sizes: Mapping[str, int | float]) -> Reference:
         """The same reference at other sizes, zero included, which no study asks for but a model must survive.
@@ -54,20 +64,27 @@ class Reference:
         Raises:
             Exception: whatever the file raises at these sizes.
         """
-        return _load(self.path, {**self.sizes, **sizes})
+        return _load(self.path, {**self.sizes, **sizes}, self.dtype)
 
     def make_model(self, seed: int, device: torch.device, factory: Callable[..., nn.Module] | None = None) -> nn.Module:
         """A model on a device, with the parameters that this seed draws; `factory` takes the place of `Model`."""
         _seed(seed, device)
         with torch.device(device):
-            return (factory or self.model)(*self.get_init_inputs()).to(device)
+            return (factory or self.model)(*self.get_init_inputs()).to(device, self._dtype)
 
     def make_inputs(self, seed: int, device: torch.device) -> tuple[Any, ...]:
         """One call's inputs, drawn on the device from this seed."""
         _seed(seed, device)
         with torch.device(device):
             inputs = self.get_inputs()
-        return tuple(value.to(device) if isinstance(value, torch.Tensor) else value for value in inputs)
+        return tuple(self._placed(value, device) if isinstance(value, torch.Tensor) else value for value in inputs)
+
+    @property
+    def _dtype(self) -> torch.dtype | None:
+        return None if self.dtype is None else DTYPES[self.dtype]
+
+    def _placed(self, value: torch.Tensor, device: torch.device) -> torch.Tensor:
+        return value.to(device, self._dtype if value.is_floating_point() else None)
 
 
 def _seed(seed: int, device: torch.device) -> None:
@@ -78,14 +95,17 @@ def _seed(seed: int, device: torch.device) -> None:
         torch.manual_seed(seed)
 
 
-def load_reference(path: Path, sizes: Mapping[str, int | float] | None = None) -> Reference:
+def load_reference(path: Path, sizes: Mapping[str, int | float] | None = None, dtype: str | None = None) -> Reference:
     """Run a reference file with some of its top-level numeric constants set to other values.
+
+    Args:
+        dtype: of `DTYPES`: what models and inputs are converted to; None leaves them as the file makes them.
 
     A constant is changed where it is assigned, so that constants computed from it follow.
 
     Raises:
         KernelFolderError: the file cannot be read or lacks a part of KernelBench's form.
-        UnknownNameError: a name in `sizes` that is no top-level numeric constant of the file.
+        UnknownNameError: a name in `sizes` that is no top-level numeric constant of the file, or another dtype.
         UserError: a size that is not a positive number.
     """
     for name, size in (sizes or {}).items():
@@ -93,7 +113,9 @@ def load_reference(path: Path, sizes: Mapping[str, int | float] | None = None) -
             raise UserError(f"size '{name}' is {size!r}: give a positive number")
         if not math.isfinite(size):
             raise UserError(f"size '{name}' is {size!r}: give a finite number")
-    return _load(path, sizes or {})
+    if dtype is not None and dtype not in DTYPES:
+        raise UnknownNameError("dtype", dtype, DTYPES)
+    return _load(path, sizes or {}, dtype)
 
 
 def run_file(path: Path) -> types.ModuleType:
@@ -118,13 +140,13 @@ def load_candidate(path: Path) -> Callable[..., nn.Module]:
     return candidate
 
 
-def _load(path: Path, sizes: Mapping[str, int | float]) -> Reference:
+def _load(path: Path, sizes: Mapping[str, int | float], dtype: str | None) -> Reference:
     module, names = _execute(path, sizes)
     if missing := [name for name in REQUIRED if not hasattr(module, name)]:
         raise KernelFolderError(f"{path}: no {', '.join(missing)}; KernelBench's form defines {', '.join(REQUIRED)}")
     constants = {name: getattr(module, name) for name in names}
     candidate = getattr(module, "ModelNew", None)
-    return Reference(path, module.Model, module.get_inputs, module.get_init_inputs, constants, candidate)
+    return Reference(path, module.Model, module.get_inputs, module.get_init_inputs, constants, candidate, dtype)
 
 
 def _execute(path: Path, sizes: Mapping[str, int | float]) -> tuple[types.ModuleType, Sequence[str]]:

@@ -36,7 +36,7 @@ constexpr int groups = block_size / strip_threads;
 constexpr int strip_columns = strip_threads * vector_width;
 
 struct Sums {
-    scalar_t of[vector_width];
+    accumulator_t of[vector_width];
 };
 
 // Adds rows first, first + groups, ..., of which the last may lie at `end` or beyond unless `whole`. All loads are in
@@ -51,7 +51,7 @@ __device__ __forceinline__ void add_rows(Sums& sums, const scalar_t* weight, lon
         if (whole || row < end) {
             values[k] = load<stream_weight>(reinterpret_cast<const vector_t*>(weight + row * features + column));
         } else {
-            for_each(values[k], [](scalar_t& element, int) { element = 0; });
+            for_each(values[k], [](scalar_t& element, int) { element = scalar_t(0); });
         }
     }
     Sums batch{};
@@ -93,7 +93,7 @@ __device__ __forceinline__ Sums sums_of_thread(const scalar_t* weight, long long
 }
 
 // Writes the sums of a strip's columns, which begin at `first`, over one split of the rows.
-__device__ __forceinline__ void sum_split(const scalar_t* weight, scalar_t* target, long long hidden,
+__device__ __forceinline__ void sum_split(const scalar_t* weight, accumulator_t* target, long long hidden,
                                           long long features, long long first, long long split, long long splits) {
     const int side = threadIdx.x % strip_threads * vector_width;
     const Sums sums = sums_of_thread(weight, hidden, features, first + side, split, splits);
@@ -105,14 +105,14 @@ __device__ __forceinline__ void sum_split(const scalar_t* weight, scalar_t* targ
             }
         }
     } else {
-        __shared__ scalar_t of_groups[groups][strip_columns];
+        __shared__ accumulator_t of_groups[groups][strip_columns];
 #pragma unroll
         for (int i = 0; i < vector_width; ++i) {
             of_groups[threadIdx.x / strip_threads][side + i] = sums.of[i];
         }
         __syncthreads();
         for (int i = threadIdx.x; i < strip_columns && first + i < features; i += block_size) {
-            scalar_t sum = 0;
+            accumulator_t sum = 0;
 #pragma unroll
             for (int group = 0; group < groups; ++group) {
                 sum += of_groups[group][i];
@@ -125,16 +125,16 @@ __device__ __forceinline__ void sum_split(const scalar_t* weight, scalar_t* targ
 // The sum of an element's partial sums first, first + step, ..., each of which is `length` elements behind the last.
 // Read past the first-level cache: in a fused launch other multiprocessors have just written them.
 template <int at_once>
-__device__ __forceinline__ scalar_t joined(const scalar_t* partials, long long splits, long long length,
+__device__ __forceinline__ accumulator_t joined(const accumulator_t* partials, long long splits, long long length,
                                            long long element, int first, int step) {
-    scalar_t total = 0;
+    accumulator_t total = 0;
 #pragma unroll 1
     for (long long split = first; split < splits; split += at_once * step) {
-        scalar_t values[at_once];
+        accumulator_t values[at_once];
 #pragma unroll
         for (int k = 0; k < at_once; ++k) {
             const long long other = split + k * step;
-            values[k] = other < splits ? __ldcg(partials + other * length + element) : scalar_t(0);
+            values[k] = other < splits ? __ldcg(partials + other * length + element) : accumulator_t(0);
         }
 #pragma unroll
         for (int k = 0; k < at_once; ++k) {
@@ -145,29 +145,29 @@ __device__ __forceinline__ scalar_t joined(const scalar_t* partials, long long s
 }
 
 // The reference halves before it adds up.
-constexpr scalar_t half = 0.5;
+constexpr accumulator_t half = 0.5;
 
 // Joins `count` elements from `first` on, each by threads / count threads, and multiplies them by a factor.
-template <int threads, int count>
-__device__ __forceinline__ void join_elements(const scalar_t* partials, scalar_t* sums, scalar_t factor,
+template <int threads, int count, typename T>
+__device__ __forceinline__ void join_elements(const accumulator_t* partials, T* sums, accumulator_t factor,
                                               long long first, long long splits, long long length) {
     constexpr int ways = threads > count ? threads / count : 1;
     if constexpr (ways == 1) {
         for (int i = threadIdx.x; i < count && first + i < length; i += threads) {
-            sums[first + i] = joined<8>(partials, splits, length, first + i, 0, 1) * factor;
+            sums[first + i] = T(joined<8>(partials, splits, length, first + i, 0, 1) * factor);
         }
     } else {
-        __shared__ scalar_t parts[ways][count];
+        __shared__ accumulator_t parts[ways][count];
         const int side = threadIdx.x % count, way = threadIdx.x / count;
         parts[way][side] = first + side < length ? joined<8>(partials, splits, length, first + side, way, ways) : 0;
         __syncthreads();
         if (way == 0 && first + side < length) {
-            scalar_t sum = 0;
+            accumulator_t sum = 0;
 #pragma unroll
             for (int i = 0; i < ways; ++i) {
                 sum += parts[i][side];
             }
-            sums[first + side] = sum * factor;
+            sums[first + side] = T(sum * factor);
         }
     }
 }
@@ -185,7 +185,7 @@ __device__ __forceinline__ bool is_last_of(unsigned* counter, long long splits) 
     return last;
 }
 
-__device__ __forceinline__ void sum_and_join(const scalar_t* weight, scalar_t* partials, scalar_t* sums,
+__device__ __forceinline__ void sum_and_join(const scalar_t* weight, accumulator_t* partials, accumulator_t* sums,
                                              unsigned* counters, long long hidden, long long features, long long strip,
                                              long long split, long long splits) {
     const long long first = strip * strip_columns;
@@ -204,7 +204,7 @@ __device__ __forceinline__ void sum_and_join(const scalar_t* weight, scalar_t* p
 
 // Grid: strips, splits. `sums` and `counters` are used where the last block joins.
 extern "C" __global__ void __launch_bounds__(block_size)
-    sum_columns(const scalar_t* __restrict__ weight, scalar_t* partials, scalar_t* sums, unsigned* counters,
+    sum_columns(const scalar_t* __restrict__ weight, accumulator_t* partials, accumulator_t* sums, unsigned* counters,
                 long long hidden, long long features) {
     if constexpr (sums_columns) {
         sum_and_join(weight, partials, sums, counters, hidden, features, blockIdx.x, blockIdx.y, gridDim.y);
@@ -215,7 +215,7 @@ constexpr int join_threads = 256;
 constexpr int join_strip = 32;  // elements that a block joins
 
 extern "C" __global__ void __launch_bounds__(join_threads)
-    join_sums(const scalar_t* partials, scalar_t* sums, long long splits, long long features) {
+    join_sums(const accumulator_t* partials, accumulator_t* sums, long long splits, long long features) {
     join_elements<join_threads, join_strip>(partials, sums, half, static_cast<long long>(blockIdx.x) * join_strip,
                                             splits, features);
 }
@@ -231,7 +231,7 @@ constexpr int row_warps = row_threads / 32;
 enum class Factors { none, sums, partials };
 
 struct RowSums {
-    scalar_t of[rows_per_thread];
+    accumulator_t of[rows_per_thread];
 };
 
 // The rows that a thread shares: beyond the last one it reads the last one again, and nothing of it is written.
@@ -247,8 +247,8 @@ struct Rows {
 };
 
 template <Factors factors>
-__device__ __forceinline__ scalar_t factor_of(const scalar_t* sums, long long splits, long long features,
-                                              long long column) {
+__device__ __forceinline__ accumulator_t factor_of(const accumulator_t* sums, long long splits, long long features,
+                                                   long long column) {
     if constexpr (factors == Factors::none) {
         return half;
     } else if constexpr (factors == Factors::sums) {
@@ -260,20 +260,20 @@ __device__ __forceinline__ scalar_t factor_of(const scalar_t* sums, long long sp
 
 // Adds vectors_in_flight vectors a row, row_threads vectors apart; unless `whole`, those of them before `features`.
 template <Factors factors, bool whole>
-__device__ __forceinline__ void add_vectors(RowSums& totals, const Rows& rows, const scalar_t* sums, long long splits,
-                                            long long features, long long first) {
+__device__ __forceinline__ void add_vectors(RowSums& totals, const Rows& rows, const accumulator_t* sums,
+                                            long long splits, long long features, long long first) {
     constexpr int step = row_threads * vector_width;
     vector_t values[vectors_in_flight][rows_per_thread];
-    vector_t scales[vectors_in_flight];
+    vector_of<accumulator_t, vector_width> scales[vectors_in_flight];
 #pragma unroll
     for (int k = 0; k < vectors_in_flight; ++k) {
         const long long column = first + k * step;
         if (whole || column < features) {
 #pragma unroll
             for (int r = 0; r < rows_per_thread; ++r) {
-                values[k][r] = *reinterpret_cast<const vector_t*>(rows.start[r] + column);
+                values[k][r] = load<false>(reinterpret_cast<const vector_t*>(rows.start[r] + column));
             }
-            for_each(scales[k], [sums, splits, features, column](scalar_t& element, int i) {
+            for_each(scales[k], [sums, splits, features, column](accumulator_t& element, int i) {
                 element = factor_of<factors>(sums, splits, features, column + i);
             });
         }
@@ -281,11 +281,11 @@ __device__ __forceinline__ void add_vectors(RowSums& totals, const Rows& rows, c
 #pragma unroll
     for (int k = 0; k < vectors_in_flight; ++k) {
         if (whole || first + k * step < features) {
-            scalar_t scale[vector_width];
-            for_each(scales[k], [&scale](scalar_t& element, int i) { scale[i] = element; });
+            accumulator_t scale[vector_width];
+            for_each(scales[k], [&scale](accumulator_t& element, int i) { scale[i] = element; });
 #pragma unroll
             for (int r = 0; r < rows_per_thread; ++r) {
-                scalar_t& total = totals.of[r];
+                accumulator_t& total = totals.of[r];
                 for_each(values[k][r], [&scale, &total](scalar_t& element, int i) { total += element * scale[i]; });
             }
         }
@@ -293,14 +293,14 @@ __device__ __forceinline__ void add_vectors(RowSums& totals, const Rows& rows, c
 }
 
 template <Factors factors>
-__device__ __forceinline__ RowSums row_sums(const Rows& rows, const scalar_t* sums, long long splits,
+__device__ __forceinline__ RowSums row_sums(const Rows& rows, const accumulator_t* sums, long long splits,
                                             long long features, bool aligned) {
     RowSums totals{};
     constexpr long long step = static_cast<long long>(vectors_in_flight) * row_threads * vector_width;
     long long column = static_cast<long long>(threadIdx.x % row_threads) * vector_width;
     if (!aligned) {
         for (column = threadIdx.x % row_threads; column < features; column += row_threads) {
-            const scalar_t scale = factor_of<factors>(sums, splits, features, column);
+            const accumulator_t scale = factor_of<factors>(sums, splits, features, column);
 #pragma unroll
             for (int r = 0; r < rows_per_thread; ++r) {
                 totals.of[r] += rows.start[r][column] * scale;
@@ -318,9 +318,9 @@ __device__ __forceinline__ RowSums row_sums(const Rows& rows, const scalar_t* su
 }
 
 template <Factors factors>
-__device__ __forceinline__ void reduce_rows(const scalar_t* x, const scalar_t* sums, scalar_t* output, scalar_t factor,
-                                            long long block, long long rows, long long features, long long stride,
-                                            long long splits) {
+__device__ __forceinline__ void reduce_rows(const scalar_t* x, const accumulator_t* sums, scalar_t* output,
+                                            accumulator_t factor, long long block, long long rows, long long features,
+                                            long long stride, long long splits) {
     const int group = threadIdx.x / row_threads;
     const long long first = (block * row_groups + group) * rows_per_thread;
     const Rows mine(x, first, rows, stride);
@@ -338,11 +338,11 @@ __device__ __forceinline__ void reduce_rows(const scalar_t* x, const scalar_t* s
 #pragma unroll
         for (int r = 0; r < rows_per_thread; ++r) {
             if (lane == r && first + r < rows) {
-                output[first + r] = totals.of[r] * factor;
+                output[first + r] = scalar_t(totals.of[r] * factor);
             }
         }
     } else {
-        __shared__ scalar_t of_warps[row_groups][rows_per_thread][row_warps];
+        __shared__ accumulator_t of_warps[row_groups][rows_per_thread][row_warps];
 #pragma unroll
         for (int r = 0; r < rows_per_thread; ++r) {
             if (lane % 32 == r) {
@@ -351,20 +351,20 @@ __device__ __forceinline__ void reduce_rows(const scalar_t* x, const scalar_t* s
         }
         __syncthreads();
         if (lane < rows_per_thread && first + lane < rows) {
-            scalar_t total = 0;
+            accumulator_t total = 0;
 #pragma unroll
             for (int warp = 0; warp < row_warps; ++warp) {
                 total += of_warps[group][lane][warp];
             }
-            output[first + lane] = total * factor;
+            output[first + lane] = scalar_t(total * factor);
         }
     }
 }
 
 // `sums` are the joined sums where splits is 0, else so many partial sums.
 extern "C" __global__ void __launch_bounds__(row_block)
-    dot_rows(const scalar_t* __restrict__ x, const scalar_t* __restrict__ sums, scalar_t* __restrict__ output,
-             scalar_t factor, long long rows, long long features, long long stride, long long splits) {
+    dot_rows(const scalar_t* __restrict__ x, const accumulator_t* __restrict__ sums, scalar_t* __restrict__ output,
+             accumulator_t factor, long long rows, long long features, long long stride, long long splits) {
     if constexpr (sums_columns && !fuses) {
         if constexpr (join == join_t::dot) {
             if (splits != 0) {
@@ -377,7 +377,7 @@ extern "C" __global__ void __launch_bounds__(row_block)
 }
 
 extern "C" __global__ void __launch_bounds__(row_block)
-    sum_rows(const scalar_t* __restrict__ product, scalar_t* __restrict__ output, scalar_t factor, long long rows,
+    sum_rows(const scalar_t* __restrict__ product, scalar_t* __restrict__ output, accumulator_t factor, long long rows,
              long long features) {
     if constexpr (algorithm == algorithm_t::gemm) {
         reduce_rows<Factors::none>(product, nullptr, output, factor, blockIdx.x, rows, features, features, 0);
@@ -410,9 +410,9 @@ __device__ __forceinline__ void wait_for(const unsigned* counter, long long coun
 }
 
 extern "C" __global__ void __launch_bounds__(block_size)
-    fused(const scalar_t* __restrict__ weight, const scalar_t* __restrict__ x, scalar_t* partials, scalar_t* sums,
-          unsigned* counters, scalar_t* __restrict__ output, scalar_t factor, long long rows, long long hidden,
-          long long features, long long stride, long long strips, long long splits) {
+    fused(const scalar_t* __restrict__ weight, const scalar_t* __restrict__ x, accumulator_t* partials,
+          accumulator_t* sums, unsigned* counters, scalar_t* __restrict__ output, accumulator_t factor, long long rows,
+          long long hidden, long long features, long long stride, long long strips, long long splits) {
     if constexpr (fuses) {
         const long long number = next_ticket(counters);
         if (number < strips * splits) {
@@ -429,48 +429,37 @@ constexpr int strip_warps = strip_threads / 32;
 // Every row's product with the sums of a strip: partial products by warp and row, `rows` of them for each warp's columns.
 // A group of strip_threads threads takes rows_in_flight rows at a time.
 template <bool aligned>
-__device__ __forceinline__ void multiply_strip(const scalar_t* x, const scalar_t* sums, scalar_t* products,
+__device__ __forceinline__ void multiply_strip(const scalar_t* x, const accumulator_t* sums, accumulator_t* products,
                                                long long strip, long long rows, long long features, long long stride) {
     const int side = threadIdx.x % strip_threads * vector_width, lane = threadIdx.x % 32;
     const long long column = strip * strip_columns + side;
     const bool inside = column < features;
-    scalar_t scale[vector_width];
+    accumulator_t scale[vector_width];
 #pragma unroll
     for (int i = 0; i < vector_width; ++i) {
-        scale[i] = inside ? sums[side + i] * half : scalar_t(0);
+        scale[i] = inside ? sums[side + i] * half : accumulator_t(0);
     }
-    scalar_t* const target = products + (strip * strip_warps + threadIdx.x % strip_threads / 32) * rows;
+    accumulator_t* const target = products + (strip * strip_warps + threadIdx.x % strip_threads / 32) * rows;
     constexpr long long step = static_cast<long long>(groups) * rows_in_flight;
     for (long long row = static_cast<long long>(threadIdx.x / strip_threads) * rows_in_flight; row < rows; row += step) {
-        scalar_t values[rows_in_flight][vector_width];
+        vector_t values[rows_in_flight];
 #pragma unroll
         for (int k = 0; k < rows_in_flight; ++k) {
             const scalar_t* const source = x + (row + k) * stride + column;
             const bool there = inside && row + k < rows;
-            if constexpr (aligned) {
-                vector_t loaded;
-                if (there) {
-                    loaded = *reinterpret_cast<const vector_t*>(source);
-                } else {
-                    for_each(loaded, [](scalar_t& element, int) { element = 0; });
-                }
-                scalar_t* const of_row = values[k];
-                for_each(loaded, [of_row](scalar_t& element, int i) { of_row[i] = element; });
+            if (aligned && there) {
+                values[k] = load<false>(reinterpret_cast<const vector_t*>(source));
             } else {
-#pragma unroll
-                for (int i = 0; i < vector_width; ++i) {
-                    values[k][i] = there ? source[i] : scalar_t(0);
-                }
+                for_each(values[k], [source, there](scalar_t& element, int i) {
+                    element = !aligned && there ? source[i] : scalar_t(0);
+                });
             }
         }
-        scalar_t mine = 0;
+        accumulator_t mine = 0;
 #pragma unroll
         for (int k = 0; k < rows_in_flight; ++k) {
-            scalar_t total = 0;
-#pragma unroll
-            for (int i = 0; i < vector_width; ++i) {
-                total += values[k][i] * scale[i];
-            }
+            accumulator_t total = 0;
+            for_each(values[k], [&scale, &total](scalar_t& element, int i) { total += element * scale[i]; });
 #pragma unroll
             for (int distance = 16; distance > 0; distance /= 2) {
                 total += __shfl_xor_sync(0xffffffffu, total, distance);
@@ -485,8 +474,8 @@ __device__ __forceinline__ void multiply_strip(const scalar_t* x, const scalar_t
 
 // Grid: a block for each strip, then one for every join_strip rows.
 extern "C" __global__ void __launch_bounds__(block_size)
-    through(const scalar_t* __restrict__ weight, const scalar_t* __restrict__ x, scalar_t* products, unsigned* counters,
-            scalar_t* __restrict__ output, scalar_t factor, long long rows, long long hidden, long long features,
+    through(const scalar_t* __restrict__ weight, const scalar_t* __restrict__ x, accumulator_t* products,
+            unsigned* counters, scalar_t* __restrict__ output, accumulator_t factor, long long rows, long long hidden, long long features,
             long long stride, long long strips) {
     if constexpr (takes_strips) {
         const long long number = next_ticket(counters);
@@ -496,7 +485,7 @@ extern "C" __global__ void __launch_bounds__(block_size)
                                                   strips * strip_warps, rows);
             return;
         }
-        __shared__ scalar_t sums[strip_columns];
+        __shared__ accumulator_t sums[strip_columns];
         sum_split(weight, sums, hidden, features, number * strip_columns, 0, 1);
         __syncthreads();
         if (is_aligned(x, sizeof(vector_t)) && stride % vector_width == 0) {

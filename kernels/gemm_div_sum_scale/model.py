@@ -8,8 +8,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from tunebench.kernels.runtime.tuned_module import ITEM_BYTES, TunedModule
-from tunebench.kernels.shared import INCLUDE
+from tunebench.kernels.runtime.tuned_module import ITEM_BYTES, TunedModule, computed_in
+from tunebench.kernels.shared import DTYPES, INCLUDE
 from tunebench.tuner.build import LoadedModule
 from tunebench.tuner.device import Device
 from tunebench.tuner.kernel import Kernel, Mode, Plan
@@ -85,7 +85,7 @@ SPACE = SearchSpace(
         Tunable("rows_in_flight", (8, 4, 16), default=4, when=_sums_now),
         Tunable("load_hint", ("normal", "streaming"), when=_sums_now),
         Tunable("waves", (1, 2), when=_joins_sums, host=True),
-        Tunable("vector_width", (1, 2, 4)),
+        Tunable("vector_width", (1, 2, 4, 8)),
         Tunable("row_threads", (32, 128, 256, 512), default=256, when=_divides_rows),
         Tunable("rows_per_thread", (1, 2, 4, 8), when=_divides_rows),
         Tunable("vectors_in_flight", (1, 4), when=_divides_rows),
@@ -148,6 +148,7 @@ class ModelNew(TunedModule):
         work=work,
         include=INCLUDE,
         modes=("eval", "frozen"),
+        dtypes=DTYPES,
         rewrites_algebra=True,
     )
 
@@ -157,14 +158,14 @@ class ModelNew(TunedModule):
         self.scaling_factor = scaling_factor
 
     def problem(self, *inputs: Any) -> Problem | None:
-        """2-d float32 and float64 batches whose rows lie dense in memory, on the weight's device."""
+        """2-d batches whose rows lie dense in memory, on the weight's device."""
         (x,) = inputs
         weight = self.weight
         if not isinstance(x, torch.Tensor) or x.dim() != 2 or x.numel() == 0 or weight.numel() == 0:
             return None
         dtype = str(x.dtype).removeprefix("torch.")
         if (
-            dtype not in ITEM_BYTES
+            dtype not in self.kernel.dtypes
             or x.shape[1] != weight.shape[1]
             or (x.stride(1) != 1 and x.shape[1] > 1)
             or weight.dtype != x.dtype
@@ -196,8 +197,8 @@ class ModelNew(TunedModule):
         join = plan.configuration.get("join", "kernel")
         strips, splits = self._splits(plan)
         hidden, features = self.weight.shape
-        partials = self.weight.new_empty(splits, features)
-        sums = partials if join == "dot" else self.weight.new_empty(features)
+        partials = self._sums(splits, features)
+        sums = partials if join == "dot" else self._sums(features)
         counters = self._counters(strips) if join == "last_block" else None
         arguments = (self.weight, partials, sums, counters, hidden, features)
         plan.launch("sum_columns", *arguments, blocks=(strips, splits), threads=_block_size(plan))
@@ -219,8 +220,8 @@ class ModelNew(TunedModule):
     def _fused(self, plan: Plan, x: torch.Tensor, output: torch.Tensor) -> None:
         strips, splits = self._splits(plan)
         hidden, features = self.weight.shape
-        partials = self.weight.new_empty(splits, features)
-        sums = self.weight.new_empty(features)
+        partials = self._sums(splits, features)
+        sums = self._sums(features)
         sizes = (x.shape[0], hidden, features, x.stride(0), strips, splits)
         row_blocks, threads = self._row_geometry(plan, x.shape[0])
         written = (partials, sums, self._counters(strips), output)
@@ -231,7 +232,7 @@ class ModelNew(TunedModule):
         rows, features = x.shape
         strip_threads = _value(plan, "strip_threads")
         strips = -(-features // (strip_threads * _value(plan, "vector_width")))
-        products = x.new_empty(strips * (strip_threads // _WARP), rows)
+        products = self._sums(strips * (strip_threads // _WARP), rows)
         sizes = (rows, len(self.weight), features, x.stride(0), strips)
         blocks = strips + -(-rows // _JOIN_STRIP)
         arguments = (self.weight, x, products, self._counters(0), output, self.scaling_factor, *sizes)
@@ -245,6 +246,10 @@ class ModelNew(TunedModule):
         wanted = _value(plan, "waves") * _resident_blocks(plan) // strips
         most = -(-hidden // (_block_size(plan) // strip_threads))
         return strips, max(1, min(wanted, most, _MAX_GRID_Y))
+
+    def _sums(self, *shape: int) -> torch.Tensor:
+        """Memory for sums, in the type that they are computed in."""
+        return self.weight.new_empty(*shape, dtype=computed_in(self.weight.dtype))
 
     def _counters(self, strips: int) -> torch.Tensor:
         """Zeros of this call's own: calls on two streams must not count each other's blocks."""

@@ -165,19 +165,16 @@ def test_each_call_reads_the_weight_as_it_is() -> None:
     "x",
     [
         torch.randn(0, 12),
-        torch.randn(5, 12).half(),
         torch.randn(5, 24)[:, ::2],
         torch.randn(12, 5).t(),
         torch.randn(12),
         torch.randn(2, 5, 12),
         torch.randn(5, 12, requires_grad=True),
     ],
-    ids=["empty", "half", "strided", "transposed", "vector", "3-d", "gradient"],
+    ids=["empty", "strided", "transposed", "vector", "3-d", "gradient"],
 )
 def test_any_tensor_gets_the_reference_answer(x: torch.Tensor) -> None:
     reference, tuned = pair(12, 7)
-    if x.dtype == torch.float16:
-        reference, tuned = reference.half(), tuned.half()
     if x.dim() == 1:  # a sum along an axis that is not there
         for model in (reference, tuned):
             with pytest.raises(IndexError):

@@ -72,3 +72,14 @@ def test_what_is_wrong_is_said(path: Path) -> None:
     path.write_text(SOURCE.replace("def get_init_inputs", "def other"), encoding="utf-8")
     with pytest.raises(KernelFolderError, match="no get_init_inputs"):
         load_reference(path)
+
+
+def test_models_and_inputs_of_another_dtype(path: Path) -> None:
+    cpu = torch.device("cpu")
+    reference = load_reference(path, {"rows": 5}, "bfloat16").resized({"rows": 6})
+    x, number = reference.make_inputs(1, cpu)
+    assert (x.shape, x.dtype, number) == ((6, 3), torch.bfloat16, 2.0)
+    assert torch.equal(x, load_reference(path, {"rows": 6}).make_inputs(1, cpu)[0].bfloat16())
+    assert {parameter.dtype for parameter in reference.make_model(1, cpu).parameters()} == {torch.bfloat16}
+    with pytest.raises(UnknownNameError, match="float8"):
+        load_reference(path, dtype="float8")
