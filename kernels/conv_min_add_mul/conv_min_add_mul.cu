@@ -36,6 +36,12 @@ constexpr float input_scale = 64.0f;
 constexpr float largest_input = 1000.0f;     // times input_scale still below 65504, the largest half
 constexpr float smallest_input = 0.015625f;  // times input_scale 1, whose rounding error is that of the least half
 
+// To the eleven bits that TF32 keeps, and a half: to nearest, and away from zero where two are as near, as cuDNN rounds the
+// operands of TF32 products. Every tie that went the other way would be another value than the reference multiplies.
+__device__ __forceinline__ float to_eleven_bits(float value) {
+    return __uint_as_float((__float_as_uint(value) + 0x1000u) & 0xffffe000u);
+}
+
 #include "implicit_gemm.cuh"
 
 template <typename T> __device__ constexpr int width_of(int bytes) {
@@ -164,6 +170,10 @@ struct Tiles {
 
 // ------------------------------------------------------------------------------------------------------------- input
 
+__device__ __forceinline__ source_t to_source(scalar_t value) {
+    return source_t(halves ? to_eleven_bits(static_cast<float>(value) * input_scale) : value);
+}
+
 extern "C" __global__ void __launch_bounds__(input_block_size)
     transpose_input(const scalar_t* __restrict__ x, source_t* __restrict__ to, unsigned* largest, long long samples,
                     long long channels, long long pixels) {
@@ -178,9 +188,7 @@ extern "C" __global__ void __launch_bounds__(input_block_size)
         transpose_tile<input_tile, input_block_size, input_vector_bytes>(
             x + start, to + start, rows, columns, row, column,
             [&mine](scalar_t value) { mine = halves ? larger_of(mine, static_cast<float>(value)) : mine; },
-            [](scalar_t value, long long, long long) {
-                return source_t(halves ? value * scalar_t(input_scale) : value);
-            });
+            [](scalar_t value, long long, long long) { return to_source(value); });
         if constexpr (halves) {
             note_largest<input_block_size>(mine, largest + sample);
         }
@@ -208,7 +216,7 @@ extern "C" __global__ void __launch_bounds__(input_block_size)
 #pragma unroll
                     for (int j = 0; j < width; ++j) {
                         mine = larger_of(mine, static_cast<float>(read.of[j]));
-                        pack.of[j] = source_t(read.of[j] * scalar_t(input_scale));
+                        pack.of[j] = to_source(read.of[j]);
                     }
                     store_pack<width>(to + sample * elements + i, pack, elements - i, whole);
                 }
@@ -267,7 +275,7 @@ extern "C" __global__ void __launch_bounds__(weight_threads)
             const long long target = implicit
                                          ? place_in_tile(blockIdx.x, channel, place, channels, area)
                                          : offset_of(blockIdx.x, channel, place, channels, area, channels_last);
-            to[target] = weight_t(weight[start + i] * scalar_t(scale));
+            to[target] = weight_t(to_eleven_bits(static_cast<float>(weight[start + i]) * scale));
         }
         if (threadIdx.x == 0) {
             factors[blockIdx.x] = fits || sum == 0.0f ? 1.0f / (scale * input_scale) : __uint_as_float(0x7fc00000u);

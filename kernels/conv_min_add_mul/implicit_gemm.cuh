@@ -70,7 +70,9 @@ struct RingRow {
     }
 };
 
-__device__ __forceinline__ u32 two_halves(float first, float second) {
+__device__ __forceinline__ u32 two_inputs(float first, float second) {
+    first = to_eleven_bits(first * input_scale);
+    second = to_eleven_bits(second * input_scale);
     u32 word;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
     return word;
@@ -83,8 +85,7 @@ __device__ __forceinline__ uint4 rounded(const float (&v)[8], int& largest) {
     for (int i = 0; i < 8; ++i) {
         largest = max(largest, size_of(v[i]));
     }
-    return {two_halves(v[0] * input_scale, v[1] * input_scale), two_halves(v[2] * input_scale, v[3] * input_scale),
-            two_halves(v[4] * input_scale, v[5] * input_scale), two_halves(v[6] * input_scale, v[7] * input_scale)};
+    return {two_inputs(v[0], v[1]), two_inputs(v[2], v[3]), two_inputs(v[4], v[5]), two_inputs(v[6], v[7])};
 }
 
 // Eight channels of a pair of neighbouring columns.

@@ -75,6 +75,19 @@ def test_every_precision_and_layout(cuda: Device, pick: int, convolution: str, g
             assert torch.equal(output, tuned(x))
 
 
+@pytest.mark.parametrize("convolution", ["implicit_gemm", GRAPHS[0]])
+def test_operands_are_rounded_as_the_reference_rounds_them(cuda: Device, convolution: str) -> None:
+    reference, tuned = pair(64, 128)
+    for seed in range(2):
+        torch.manual_seed(seed)
+        x = torch.rand(128, 64, 128, 128, device="cuda")
+        # Many values lie between two of TF32's: the last bit that is kept, then a one, then zeros.
+        x[::2] = (x[::2] * 1024).floor() / 1024 + 0.5 / 1024 + 0.5
+        with torch.no_grad():
+            pin(tuned, cuda, x, seed, convolution)
+            assert float((tuned(x) - reference(x)).abs().max()) < 5e-5
+
+
 @pytest.mark.parametrize("convolution", ["fp16", "implicit_gemm", GRAPHS[0]])
 def test_half_precision_is_right_outside_its_range(cuda: Device, convolution: str) -> None:
     for pick in range(4):
