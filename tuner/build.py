@@ -57,9 +57,9 @@ class Build:
         code: the binary: a cubin, or a shared library.
         log: the compiler's full output.
         figures: by entry point.
-        signatures: of the entry points, by name.
         seconds: what compiling took; a build from the cache keeps the figure of when it was made.
         cached: it came from the build cache.
+        signatures: of the entry points, by name; what is never loaded needs none.
     """
 
     variant_digest: str
@@ -69,8 +69,8 @@ class Build:
     log: str = field(repr=False)
     figures: Mapping[str, KernelFigures]
     seconds: float
-    signatures: Mapping[str, Signature] = field(repr=False)
     cached: bool = False
+    signatures: Mapping[str, Signature] = field(default_factory=dict, repr=False)
 
 
 class LoadedModule(abc.ABC):
