@@ -28,11 +28,6 @@ class Problem:
         parts = {"axes": dict(self.axes), "dtype": self.dtype, "options": dict(self.options)}
         return json.dumps(parts, sort_keys=True, separators=(",", ":"))
 
-    @classmethod
-    def from_key(cls, key: str) -> Problem:
-        """The problem whose `key` this is."""
-        return cls(**json.loads(key))
-
     def __hash__(self) -> int:
         # Of what nearly always differs; a look-up by problem stands in every forward of a tuned model.
         return hash((self.dtype, frozenset(self.axes.items())))

@@ -13,7 +13,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
-from tunebench.db.connection.location import default_location, file_uri
+from tunebench.db.connection.location import default_location, file_named, file_uri
 from tunebench.tuner.disk import has_room
 from tunebench.tuner.errors import DatabaseError
 
@@ -34,12 +34,10 @@ def locate(url_or_path: str | Path | None) -> URL:
     Raises:
         DatabaseError: not a URL, or of a database that tunebench does not work with.
     """
-    if url_or_path is None:
-        url_or_path = default_location()
-    if isinstance(url_or_path, Path) or "://" not in url_or_path:
-        return URL.create("sqlite", database=str(Path(url_or_path).expanduser().absolute()))
+    if (file := file_named(url_or_path)) is not None:
+        return URL.create("sqlite", database=str(file))
     try:
-        url = make_url(url_or_path)
+        url = make_url(str(url_or_path or default_location()))
     except (ArgumentError, ValueError):
         # The text is not shown: it may hold a password.
         raise DatabaseError("the database URL cannot be read: write it as dialect://user:password@host/name") from None

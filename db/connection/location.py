@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 from platformdirs import user_data_dir
@@ -24,29 +22,12 @@ def default_file() -> Path:
     return Path(user_data_dir("tunebench"), "tunebench.db")
 
 
-def may_have_results(kernel: str, source_digest: str) -> bool:
-    """Whether the database at the default location may have results of a version of a kernel.
-
-    A file is asked by SQLite alone, since importing SQLAlchemy takes longer than all the rest of a look-up. Whatever
-    is in the way of an answer counts as a yes: whoever opens the database properly has the words for it.
-
-    Raises:
-        DatabaseMissingError: it is a file, and there is none.
-    """
-    location = default_location()
+def file_named(url_or_path: str | Path | None) -> Path | None:
+    """The SQLite file that a path means, or the default location; None where a URL says it."""
+    location = default_location() if url_or_path is None else url_or_path
     if not isinstance(location, Path) and "://" in location:
-        return True
-    file = Path(location).expanduser().absolute()
-    if not os.path.lexists(file):
-        raise missing(str(file))
-    if not file.is_file():
-        return True
-    try:
-        with closing(sqlite3.connect(file_uri(file, read_only=True), uri=True, timeout=1.0)) as connection:
-            studies = "SELECT 1 FROM tunebench_studies WHERE kernel = ? AND source_digest = ? LIMIT 1"
-            return connection.execute(studies, (kernel, source_digest)).fetchone() is not None
-    except sqlite3.Error:
-        return True
+        return None
+    return Path(location).expanduser().absolute()
 
 
 def file_uri(file: Path, *, read_only: bool) -> str:

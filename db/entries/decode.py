@@ -28,6 +28,18 @@ def problem_of(key: str, dtype: str, axes: object, options: object) -> Problem:
     return problem
 
 
+def json_of(text: str, kind: str) -> object:
+    """The value that JSON text says, which belongs to something of a kind.
+
+    Raises:
+        DatabaseError: it is none.
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError, TypeError):
+        raise _mismatch(text, kind) from None
+
+
 @lru_cache(maxsize=4096)
 def configuration_of(key: str) -> Configuration:
     """The configuration of that key. Whether a kernel declares such values is for the kernel's space to say.
@@ -35,10 +47,7 @@ def configuration_of(key: str) -> Configuration:
     Raises:
         DatabaseError: the key is not one that `Configuration.key` makes.
     """
-    try:
-        values = json.loads(key)
-    except (ValueError, RecursionError):
-        raise _mismatch(key, "a configuration") from None
+    values = json_of(key, "a configuration")
     if not isinstance(values, dict) or not all(isinstance(v, bool | int | float | str) for v in values.values()):
         raise _mismatch(key, "a configuration")
     return Configuration(values)
@@ -66,6 +75,20 @@ def regime_of(name: str) -> CacheRegime:
         return CacheRegime(name)
     except ValueError:
         raise _mismatch(name, "a cache regime") from None
+
+
+def speed_up_of(*figures: object) -> tuple[float, float, float] | None:
+    """A speed-up and its interval, where there is one.
+
+    Raises:
+        DatabaseError: they are not three numbers.
+    """
+    match figures:
+        case (None, None, None):
+            return None
+        case (float(value), float(low), float(high)):
+            return value, low, high
+    raise _mismatch(str(figures), "a speed-up")
 
 
 def _mismatch(key: str, kind: str) -> DatabaseError:

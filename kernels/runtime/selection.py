@@ -8,22 +8,19 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from tunebench.db.connection.location import may_have_results
+from tunebench.db.queries.look_up import known_best
 from tunebench.kernels.runtime.shipped import ShippedFile, ShippedFileError, files_of, is_stale, read_file
 from tunebench.tuner.configuration import Configuration, Value
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import DatabaseError, DatabaseMissingError, EmptySpaceError
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Problem, problem_distance, size_distance
-from tunebench.tuner.result import Baseline, CacheRegime, Decision, Ratio
+from tunebench.tuner.result import Baseline, Decision, Ratio
 from tunebench.tuner.space import SearchSpace
 from tunebench.tuner.timing.statistics import CONFIDENCE
-
-if TYPE_CHECKING:
-    from tunebench.db.connection.database import Database
-
 
 _NEAREST = 2
 """So many configurations from results meet the reference in a duel, beside the default."""
@@ -183,14 +180,13 @@ def what_is_known(kernel: Kernel, problem: Problem, device: Device) -> Known:
     """Ask the database and the files beside the kernel. What cannot be read is warned of and passed over."""
     shipped = _from_files(kernel)
     try:
-        if may_have_results(kernel.name, kernel.digest):
-            return Known(kernel.space, problem, device, _from_database(kernel, problem, device), shipped)
+        recorded = recorded_offers(kernel.name, kernel.digest, problem, device)
     except DatabaseMissingError as missing:
         return Known(kernel.space, problem, device, (), shipped, str(missing))
     except DatabaseError as error:
         warnings.warn(f"{kernel.name} runs without recorded results: {error}", RuntimeWarning, stacklevel=6)
         return Known(kernel.space, problem, device, (), shipped, str(error))
-    return Known(kernel.space, problem, device, (), shipped)
+    return Known(kernel.space, problem, device, recorded, shipped)
 
 
 def choose_recorded(offers: Iterable[Offer], space: SearchSpace, problem: Problem, device: Device) -> Choice | None:
@@ -276,22 +272,17 @@ def _fitting(
 
 
 def recorded_offers(
-    database: Database, kernel: str, source_digest: str, problem: Problem, device: Device
+    kernel: str, source_digest: str, problem: Problem, device: Device, url_or_path: str | Path | None = None
 ) -> list[Offer]:
     """What a database has for a call: the best of each problem and device.
 
-    Raises:
-        DatabaseError: the database cannot be read, or holds what tunebench does not write.
-    """
-    from tunebench.db.queries.trials import best
+    Args:
+        url_or_path: the database; None for the user's own.
 
-    rows = best(
-        database,
-        kernel=kernel,
-        source_digest=source_digest,
-        dtype=problem.dtype,
-        architecture=device.architecture,
-    )
+    Raises:
+        DatabaseMissingError: there is none.
+        DatabaseError: it cannot be read, or holds what tunebench does not write.
+    """
     return [
         Offer(
             row.configuration,
@@ -299,11 +290,10 @@ def recorded_offers(
             row.device_name,
             row.architecture,
             f"trial {row.trial_id}",
-            # A confirmed one first, then cold caches (which is what a call in a larger program meets), then the newest.
-            (not row.confirmed, row.regime is not CacheRegime.COLD, -(row.confirmed_at or row.recorded_at).timestamp()),
-            row.over_reference,
+            (place,),
+            _ratio(row.over_reference),
         )
-        for row in rows
+        for place, row in enumerate(known_best(kernel, source_digest, problem.dtype, device.architecture, url_or_path))
     ]
 
 
@@ -325,18 +315,11 @@ def shipped_offers(files: Iterable[ShippedFile]) -> list[Offer]:
 
 
 def _ratio(figures: Sequence[float] | None) -> Ratio | None:
-    """A ratio as a shipped file has it, with its interval; how many rounds it took is not in the file."""
+    """A ratio with its interval, as a shipped file or the database's view has it: without how many rounds it took."""
     if figures is None or len(figures) != 3:
         return None
     value, low, high = figures
     return Ratio(value, low, high, rounds=0, confidence=CONFIDENCE)
-
-
-def _from_database(kernel: Kernel, problem: Problem, device: Device) -> list[Offer]:
-    from tunebench.db.connection.database import open_database
-
-    with open_database(read_only=True) as database:
-        return recorded_offers(database, kernel.name, kernel.digest, problem, device)
 
 
 def _from_files(kernel: Kernel) -> list[Offer]:

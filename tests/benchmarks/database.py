@@ -173,7 +173,7 @@ def questions(database: Database) -> Iterator[tuple[str, Callable[[], list[Any]]
     yield "best on a device", lambda: best(database, device="GPU 1")
     yield (
         "best for a call",
-        lambda: [recorded_offers(database, "kernel_1", "source-1", _problem(3), _device(2))],
+        lambda: [recorded_offers("kernel_1", "source-1", _problem(3), _device(2), database.name)],
     )
     yield "newest trials", lambda: trials(database)
     yield "trials of a kernel", lambda: trials(database, kernel="kernel_1")

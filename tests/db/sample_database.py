@@ -8,6 +8,7 @@ from dataclasses import replace
 from sample_results import ENVIRONMENT, H100, STUDY, build, comparison, configuration, correct, failed, result
 
 from tunebench.db.connection.database import Database
+from tunebench.db.connection.engine import file_of
 from tunebench.db.entries.entry import Entry
 from tunebench.db.entries.reader import scan
 from tunebench.db.entries.study_log import open_study
@@ -15,6 +16,12 @@ from tunebench.tuner.environment import Environment
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import CacheRegime, Stage, TrialStatus
 from tunebench.tuner.search.warm_start import WarmStart
+
+
+def place_of(database: Database) -> str:
+    """What opens a database once more: its file's path, or its URL."""
+    return str(file_of(database.url) or database.url.render_as_string(hide_password=False))
+
 
 ODD_TEXT = "'; DROP TABLE tunebench_trials; -- ,\"\n\r\t\\u0000 <b>µ</b> \U0001f600"
 

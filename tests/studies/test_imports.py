@@ -98,15 +98,9 @@ assert choice.tier in ("default", "reference"), choice  # nobody measured it: th
 """
 
 
-def test_a_forward_brings_them_only_where_a_database_has_results_of_its_kernel(results: str, tmp_path: Path) -> None:
-    others = tmp_path / "others.db"
-    with open_database(others) as database:
-        open_study(database, STUDY, ENVIRONMENT).record(correct(0, 1.0))  # of another version of the same kernel
-    for place in (tmp_path / "nowhere.db", others):
+def test_a_forward_brings_neither_where_its_results_are_in_a_file(results: str, tmp_path: Path) -> None:
+    for place in (tmp_path / "nowhere.db", results):
         assert not modules_after(FORWARD, {"TUNEBENCH_DB": str(place)}) & (DATABASE | INTERFACE)
-    brought = modules_after(FORWARD, {"TUNEBENCH_DB": results})
-    assert "sqlalchemy" in brought
-    assert not brought & (INTERFACE | {"alembic"})
 
 
 def test_the_package_itself_brings_nothing() -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import hostile_count
 import pytest
+from sample_database import place_of
 from sample_results import ENVIRONMENT, H200, PROBLEM, STUDY, comparison, correct, failed
 
 from tunebench.db.connection.database import Database, open_database
@@ -45,7 +46,7 @@ READERS: tuple[Callable[[Database], object], ...] = (
     lambda database: [flat_values(row) for row in trials(database, limit=None)],
     lambda database: trials(database, tunables={"block": 64}, order=Order.FASTEST),
     best,
-    lambda database: recorded_offers(database, STUDY.kernel, STUDY.source_digest, PROBLEM, H200),
+    lambda database: recorded_offers(STUDY.kernel, STUDY.source_digest, PROBLEM, H200, place_of(database)),
     lambda database: [trial_details(database, number) for number in (1, 2, 3)],
     count_rows,
     kernels_with_results,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import optuna
 import pytest
+from sample_database import place_of
 from sample_kernel import WriteKernel
 from sample_results import ENVIRONMENT, H200, PROBLEM, STUDY, comparison, configuration, correct, failed
 from sqlalchemy import text
@@ -68,7 +69,7 @@ def test_the_next_best_wins_and_in_the_end_nothing(database: Database, log: Stud
         for number in refused:
             log.refuse(number, FOUND)
         assert best_numbers(database) == left
-        offers = recorded_offers(database, STUDY.kernel, STUDY.source_digest, PROBLEM, H200)
+        offers = recorded_offers(STUDY.kernel, STUDY.source_digest, PROBLEM, H200, place_of(database))
         assert [offer.configuration for offer in offers] == [configuration(number) for number in left]
         with database.reading() as connection:
             assert list(connection.scalars(text("SELECT number FROM best"))) == left

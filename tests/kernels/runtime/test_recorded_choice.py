@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sample_database import place_of
 from sample_results import A100, ENVIRONMENT, H100, H200, PROBLEM, STUDY, configuration, correct
 
 from tunebench.db.connection.database import Database, open_database
@@ -44,7 +45,7 @@ def study(database: Database, medians_ms: Sequence[float], description: StudyDes
 def selected(
     database: Database, problem: Problem = PROBLEM, device: Device = H200, space: SearchSpace = SPACE
 ) -> Choice | None:
-    offers = recorded_offers(database, STUDY.kernel, STUDY.source_digest, problem, device)
+    offers = recorded_offers(STUDY.kernel, STUDY.source_digest, problem, device, place_of(database))
     return choose_recorded(offers, space, problem, device)
 
 

@@ -1,0 +1,98 @@
+"""What a look-up at run time asks: which configurations of a kernel were best, and what they were best at.
+
+A SQLite file is asked through the standard library alone: importing SQLAlchemy takes longer than the rest of a first
+forward. The statement is the same for every database, and what is best is the view's own business.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tunebench.db.connection.location import file_named, file_uri, missing
+from tunebench.db.entries.decode import configuration_of, json_of, problem_of, speed_up_of
+from tunebench.tuner.configuration import Configuration
+from tunebench.tuner.problem import Problem
+
+_BEST = """
+SELECT
+    trial, key, tunebench_problems.dtype, CAST(axes AS TEXT), CAST(options AS TEXT), device, architecture,
+    configuration, over_reference, over_reference_low, over_reference_high
+FROM best JOIN tunebench_problems ON key = problem
+WHERE kernel = :kernel AND source_digest = :source_digest AND best.dtype = :dtype AND architecture = :architecture
+ORDER BY confirmed_at IS NULL, regime <> 'cold', coalesce(confirmed_at, recorded_at) DESC
+"""
+_BUSY_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class KnownBest:
+    """A configuration that was best at a problem on a kind of device.
+
+    Attributes:
+        over_reference: how many times faster than the reference it was, and the interval of that.
+    """
+
+    trial_id: int
+    problem: Problem
+    device_name: str
+    architecture: str
+    configuration: Configuration
+    over_reference: tuple[float, float, float] | None
+
+
+def known_best(
+    kernel: str, source_digest: str, dtype: str, architecture: str, url_or_path: str | Path | None = None
+) -> list[KnownBest]:
+    """The best of every problem of a dtype on every kind of device of an architecture, for one version of a kernel.
+
+    Confirmed ones come first, then those with cold caches (which is what a call in a larger program meets), then the
+    newer ones.
+
+    Args:
+        url_or_path: the database; None for the one that `open_database` would open.
+
+    Raises:
+        DatabaseMissingError: there is no such file.
+        DatabaseError: the database cannot be read, or holds what tunebench does not write.
+    """
+    asked = {"kernel": kernel, "source_digest": source_digest, "dtype": dtype, "architecture": architecture}
+    file = file_named(url_or_path)
+    if file is not None and not os.path.lexists(file):
+        raise missing(str(file))
+    if file is not None and file.is_file():
+        # Whatever is in the way of an answer is in the way below, too, where there are words for it.
+        with suppress(sqlite3.Error):
+            return _decoded(_ask(file, asked))
+    from sqlalchemy import text
+
+    from tunebench.db.connection.database import open_database
+
+    with open_database(url_or_path, read_only=True) as database, database.reading() as connection:
+        return _decoded(connection.execute(text(_BEST), asked))
+
+
+def _ask(file: Path, asked: Mapping[str, str]) -> list[Any]:
+    uri = file_uri(file, read_only=True)
+    with closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS)) as connection:
+        connection.execute("PRAGMA trusted_schema = 0")
+        return connection.execute(_BEST, asked).fetchall()
+
+
+def _decoded(rows: Iterable[Any]) -> list[KnownBest]:
+    return [
+        KnownBest(
+            trial,
+            problem_of(key, dtype, json_of(axes, "a problem"), json_of(options, "a problem")),
+            device,
+            architecture,
+            configuration_of(configuration),
+            speed_up_of(*ratio),
+        )
+        for trial, key, dtype, axes, options, device, architecture, configuration, *ratio in rows
+    ]

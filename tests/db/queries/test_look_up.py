@@ -1,0 +1,55 @@
+"""What a look-up at run time finds is what `best` says, whoever is asked: SQLite alone, or SQLAlchemy."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sample_database import fill, place_of
+from sample_results import PROBLEM, STUDY
+
+from tunebench.db.connection.database import Database, open_database
+from tunebench.db.queries.look_up import known_best
+from tunebench.db.queries.trials import best
+from tunebench.tuner.errors import DatabaseError, DatabaseMissingError
+
+ASKED = (STUDY.kernel, STUDY.source_digest, PROBLEM.dtype, STUDY.device.architecture)
+
+
+def test_it_finds_what_best_says(database: Database) -> None:
+    fill(database)
+    found = known_best(*ASKED, place_of(database))
+    kernel, digest, dtype, architecture = ASKED
+    rows = best(database, kernel=kernel, source_digest=digest, dtype=dtype, architecture=architecture)
+    assert rows
+    assert {(one.trial_id, one.problem, one.device_name, one.configuration) for one in found} == {
+        (row.trial_id, row.problem, row.device_name, row.configuration) for row in rows
+    }
+    ratios = {row.trial_id: row.over_reference for row in rows}
+    for one in found:
+        ratio = ratios[one.trial_id]
+        assert one.over_reference == (ratio and (ratio.value, ratio.low, ratio.high))
+    assert any(one.over_reference for one in found)
+    assert not known_best("another", *ASKED[1:], place_of(database))
+
+
+def test_a_file_and_its_url_give_the_same(empty_file: Path, tmp_path: Path) -> None:
+    file = tmp_path / "results.db"
+    file.write_bytes(empty_file.read_bytes())
+    with open_database(file) as database:
+        fill(database)
+    assert known_best(*ASKED, file) == known_best(*ASKED, f"sqlite:///{file}") != []
+
+
+def test_what_is_in_the_way_has_its_words(tmp_path: Path) -> None:
+    with pytest.raises(DatabaseMissingError, match="there is no results database at"):
+        known_best(*ASKED, tmp_path / "nowhere.db")
+    with pytest.raises(DatabaseError, match="it is a folder"):
+        known_best(*ASKED, tmp_path)
+    with closing(sqlite3.connect(tmp_path / "other.db")) as other:
+        other.execute("CREATE TABLE something (else_ TEXT)")
+        other.commit()
+    with pytest.raises(DatabaseError, match="a database of something else"):
+        known_best(*ASKED, tmp_path / "other.db")
