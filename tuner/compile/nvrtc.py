@@ -21,7 +21,9 @@ from tunebench.tuner.errors import CompileError, CompilerMissingError, LaunchErr
 from tunebench.tuner.scratch import scratch
 from tunebench.tuner.variant import Variant
 
-_FLAGS = ("--std=c++17", "--ptxas-options=-v")
+# Lambdas and plain functions of a source that only a device runs are the device's: NVRTC 13.0 takes a generic lambda
+# for the host's otherwise, where 13.5 does not.
+_FLAGS = ("--std=c++17", "--ptxas-options=-v", "--device-as-default-execution-space")
 
 # Hopper and later: the `a` targets have the instructions of that very chip (wgmma, setmaxnreg); a cubin runs on
 # nothing else anyway.
@@ -76,6 +78,7 @@ class NvrtcCompiler(Compiler):
                 arch=_target(variant.architecture),
                 std="c++17",
                 ptxas_options=["-v"],
+                device_as_default_execution_space=True,
                 include_path=[folder] if folder else None,
             )
             try:

@@ -58,6 +58,11 @@ def test_a_refused_source_carries_the_log(compiler: NvrtcCompiler) -> None:
     assert "twice.cu(8)" in caught.value.log
 
 
+def test_lambdas_and_functions_without_an_execution_space_are_the_device_s(compiler: NvrtcCompiler) -> None:
+    text = SOURCE.replace("helper(a[i])", "[](auto x) { return plain(x); }(a[i])")
+    assert compiler.compile(variant("float plain(float x) { return x; }\n" + text)).figures["twice"]
+
+
 def test_the_log_of_several_entry_points() -> None:
     log = """ptxas info    : 0 bytes gmem
 ptxas info    : Compiling entry function 'first' for 'sm_90'
