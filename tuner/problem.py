@@ -7,6 +7,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+"""Bytes of an element, by torch dtype name."""
+
+Axes = Mapping[str, str | tuple[str, ...]]
+"""What the dimensions of a model's tensors are called: a name for each dimension, or one name for the number of elements
+of a tensor of any shape. A tensor is an input, by its name in the reference's `forward`, a parameter or buffer, by its
+name in the state dict, or the output, which is `return`. Dimensions of one name have one size."""
+
+OUTPUT = "return"
+"""The name of the output among `Axes`."""
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -21,6 +32,11 @@ class Problem:
     axes: Mapping[str, int]
     dtype: str = "float32"
     options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of one element of the inputs' type."""
+        return ITEM_BYTES[self.dtype]
 
     @property
     def key(self) -> str:
@@ -49,6 +65,18 @@ class Work:
 
     bytes: int
     operations: int
+
+    @classmethod
+    def of_axes(cls, problem: Problem, axes: Axes) -> Work:
+        """What a kernel does at least that says no more than its axes: each tensor that these name crosses memory once.
+
+        An operation for each element of the output is the least there can be; without axes of an output, one in all.
+        """
+        sizes = {
+            tensor: math.prod(problem.axes[name] for name in ((names,) if isinstance(names, str) else names))
+            for tensor, names in axes.items()
+        }
+        return cls(bytes=sum(sizes.values()) * problem.item_bytes, operations=sizes.get(OUTPUT, 1))
 
 
 def size_distance(one: Problem, other: Problem) -> float:

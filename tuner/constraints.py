@@ -1,0 +1,90 @@
+"""Constraints that most kernels have, by name: each says what it looks at, so that none is written twice."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Collection
+
+from tunebench.tuner.device import Device
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.space import Constraint, Predicate, Value, parameters_of
+
+_VECTOR_BYTES = 16
+_MOST_BLOCKS = 2**31 - 1
+
+
+def vector_fits(vector_width: str = "vector_width", most_bytes: int = _VECTOR_BYTES) -> Constraint:
+    """A vector access of so many elements moves 16 bytes at most."""
+
+    def holds(width: int, problem: Problem) -> bool:
+        return width * problem.item_bytes <= most_bytes
+
+    return Constraint(f"{vector_width}_is_at_most_{most_bytes}_bytes", _looking_at((vector_width, "problem"), holds))
+
+
+def divides(tunable: str, axis: str) -> Constraint:
+    """The tunable's value divides the size of an axis."""
+
+    def holds(value: int, problem: Problem) -> bool:
+        return problem.axes[axis] % value == 0
+
+    return Constraint(f"{tunable}_divides_{axis}", _looking_at((tunable, "problem"), holds))
+
+
+def block_fits(*threads: str) -> Constraint:
+    """A block of so many threads (the product, where several are named) is within the device's limit."""
+
+    def holds(*values: int | Device) -> bool:
+        *sizes, device = values
+        assert isinstance(device, Device)
+        return math.prod(size for size in sizes if isinstance(size, int)) <= device.max_threads_per_block
+
+    return Constraint(f"{'_times_'.join(threads)}_within_limit", _looking_at((*threads, "device"), holds))
+
+
+def grid_fits(axis: str, *per_block: str) -> Constraint:
+    """As many blocks as an axis takes, where one does the product of these tunables of it, are within CUDA's limit."""
+
+    def holds(*values: int | Problem) -> bool:
+        *sizes, problem = values
+        assert isinstance(problem, Problem)
+        return problem.axes[axis] <= _MOST_BLOCKS * math.prod(size for size in sizes if isinstance(size, int))
+
+    return Constraint("grid_within_limit", _looking_at((*per_block, "problem"), holds))
+
+
+def shared_memory_fits(bytes_of: Callable[..., int]) -> Constraint:
+    """A block's shared memory is within the device's limit.
+
+    Args:
+        bytes_of: the bytes, from what its parameters name: tunables, `problem`.
+    """
+    names = parameters_of(bytes_of)
+
+    def holds(*values: object) -> bool:
+        *looked_at, device = values
+        assert isinstance(device, Device)
+        return bytes_of(*looked_at) <= device.max_shared_bytes
+
+    return Constraint("shared_memory_within_limit", _looking_at((*names, "device"), holds))
+
+
+def needs(
+    tunable: str, value: Value, *, dtypes: Collection[str] | None = None, architectures: Collection[str] | None = None
+) -> Constraint:
+    """A value is for problems of these dtypes only, and for devices of these architectures; None for all."""
+
+    def holds(chosen: Value, problem: Problem, device: Device) -> bool:
+        right_type = dtypes is None or problem.dtype in dtypes
+        return chosen != value or (right_type and (architectures is None or device.architecture in architectures))
+
+    legal = "_or_".join([*(dtypes or ()), *(architectures or ())])
+    return Constraint(f"{tunable}_{value}_needs_{legal}", _looking_at((tunable, "problem", "device"), holds))
+
+
+def _looking_at(names: tuple[str, ...], predicate: Predicate) -> Predicate:
+    """The predicate, as one whose parameters have these names."""
+    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names]
+    vars(predicate)["__signature__"] = inspect.Signature(parameters)
+    return predicate
