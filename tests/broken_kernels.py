@@ -59,13 +59,28 @@ DROP_IN = "not the reference's parameters"
 WEIGH = "y[i] = x[i] * weight[0];"
 LAUNCH = 'plan.launch("weigh", x, self.weight, y, x.numel(), blocks=blocks, threads=block_size)'
 RETURN = "        return y\n"
-FORWARD = "    def reference_forward(self, x):\n"
-CONTIGUOUS = " and x.is_contiguous()"
+METHODS = "    def tuned_forward(self, plan, x):\n"
+SERVED = "super().problem(x) if x.is_contiguous() else"
 
 
 def weigh(statement: str) -> Changes:
     """The statement that computes an element, replaced."""
     return {"source": {WEIGH: statement}}
+
+
+def method(text: str) -> Changes:
+    """A method of ModelNew's own."""
+    return {"model": {METHODS: f"{text}\n{METHODS}"}}
+
+
+def served(condition: str, dtype: str = "str(x.dtype)[6:]") -> Changes:
+    """What ModelNew takes for a problem of its kernel's."""
+    return {"model": {SERVED: f'Problem({{"n": x.numel()}}, {dtype}) if {dtype} in self.kernel.dtypes{condition} else'}}
+
+
+def reference(product: str) -> Changes:
+    """The reference's operations, as ModelNew has them."""
+    return method(f"    def reference_forward(self, x):\n        self.calls += 1\n        return {product}\n")
 
 
 def model(old: str, new: str) -> Changes:
@@ -288,22 +303,20 @@ BROKEN: Mapping[str, Broken] = {
         SIZES,
         "sizes",
         "rows=0.*launch of 'weigh'",
-        model('plan.configuration.integer("blocks")', "-(-x.numel() // 512)"),
+        model('plan.integer("blocks")', "-(-x.numel() // 512)"),
     ),
     "stops at one size": Broken(SIZES, "sizes", "columns|rows", model("y, x.numel()", "y, min(2112, x.numel())")),
     "counts elements in an int": Broken(
         SIZES, "large", "never|error", {"source": {"i < n;": "i < static_cast<int>(n);"}}, gpu=True
     ),
     # Layouts.
-    "takes any strides for dense": Broken(LAYOUTS, "layouts", "every other element", model(CONTIGUOUS, "")),
-    "looks at the last stride only": Broken(
-        LAYOUTS, "layouts", "rows apart", model(CONTIGUOUS, " and x.stride(-1) == 1")
-    ),
+    "takes any strides for dense": Broken(LAYOUTS, "layouts", "every other element", served("")),
+    "looks at the last stride only": Broken(LAYOUTS, "layouts", "rows apart", served(" and x.stride(-1) == 1")),
     "takes a step of zero for dense": Broken(
         LAYOUTS,
         "layouts",
         "expanded",
-        model(CONTIGUOUS, " and (x.is_contiguous() or 0 in x.stride())"),
+        served(" and (x.is_contiguous() or 0 in x.stride())"),
     ),
     "gives channels-last inputs another layout": Broken(
         LAYOUTS,
@@ -311,7 +324,7 @@ BROKEN: Mapping[str, Broken] = {
         "channels last",
         {
             "model": {
-                CONTIGUOUS: " and (x.is_contiguous() or x.is_contiguous(memory_format=torch.channels_last))",
+                "if x.is_contiguous()": "if x.is_contiguous() or x.is_contiguous(memory_format=torch.channels_last)",
                 "y = torch.empty_like(x)": "x = x.contiguous(); y = torch.empty_like(x)",
             }
         },
@@ -391,29 +404,23 @@ BROKEN: Mapping[str, Broken] = {
         STATE,
         "mode",
         "in train mode",
-        model("mode = self.mode(training=bn.training)", "mode = self.mode()"),
+        model("Mode.TRAIN if self.bn.training else ", ""),
         kernel="gemm_scale_bn",
     ),
     # Callers.
-    "takes half types for float": Broken(
-        CALLERS, "dtypes", "float16", model('dtype = str(x.dtype).removeprefix("torch.")', 'dtype = "float32"')
-    ),
+    "takes half types for float": Broken(CALLERS, "dtypes", "float16", served(" and x.is_contiguous()", '"float32"')),
     "returns detached results": Broken(
         CALLERS,
         "gradients",
         "detached",
-        model(
-            FORWARD, f"    def forward(self, *inputs):\n        return super().forward(*inputs).detach()\n\n{FORWARD}"
-        ),
+        method("    def forward(self, *inputs):\n        return super().forward(*inputs).detach()\n"),
     ),
-    "loses the input's gradient": Broken(
-        CALLERS, "gradients", "input 1", model("return x * self.weight", "return x.detach() * self.weight")
-    ),
+    "loses the input's gradient": Broken(CALLERS, "gradients", "input 1", reference("x.detach() * self.weight")),
     "returns another gradient": Broken(
         CALLERS,
         "gradients",
         "gradient of weight is off",
-        model("return x * self.weight", "return x * (2 * self.weight - self.weight.detach())"),
+        reference("x * (2 * self.weight - self.weight.detach())"),
     ),
     "does not know autocast": Broken(
         CALLERS,
@@ -432,14 +439,17 @@ BROKEN: Mapping[str, Broken] = {
         CALLERS,
         "torch.compile",
         "under torch.compile",
-        model("return x * self.weight", "return x * self.weight * (2 if torch.compiler.is_compiling() else 1)"),
+        reference("x * self.weight * (2 if torch.compiler.is_compiling() else 1)"),
     ),
     "waits for the device": Broken(
         CALLERS, "graphs", "captured", model(RETURN, "        torch.cuda.synchronize()\n        return y\n"), gpu=True
     ),
     # Construction.
     "draws other weights": Broken(
-        DROP_IN, "construction", "other values", model("torch.rand(1) + 0.5", "torch.rand(1) + 0.25")
+        DROP_IN,
+        "construction",
+        "other values",
+        method("    def __init__(self):\n        super().__init__()\n        self.weight.data -= 0.25\n"),
     ),
 }
 

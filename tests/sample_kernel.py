@@ -40,11 +40,8 @@ extern "C" __global__ void __launch_bounds__(block_size)
 
 MODEL = """
 import torch
-from torch import nn
-from tunebench.kernels.runtime.tuned_module import TunedModule
-from tunebench.tuner.kernel import Kernel
-from tunebench.tuner.problem import Problem, Work
-from tunebench.tuner.space import Constraint, SearchSpace, Tunable
+from tunebench import Constraint, Kernel, Problem, SearchSpace, Tunable, TunedModule, Work
+from .reference import Model
 
 SPACE = SearchSpace(
     tunables=(
@@ -58,29 +55,19 @@ SPACE = SearchSpace(
 def work(problem):
     return Work(8 * problem.axes["n"], problem.axes["n"])
 
-class ModelNew(TunedModule):
-    kernel = Kernel.declare(__file__, space=SPACE, work=work)
-
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.rand(1) + 0.5)
-        self.register_buffer("calls", torch.zeros(1))
+class ModelNew(TunedModule, Model):
+    kernel = Kernel.declare(__file__, SPACE, axes={"x": "n"}, work=work)
 
     def problem(self, x):
-        dtype = str(x.dtype).removeprefix("torch.")
-        return Problem({"n": x.numel()}, dtype) if dtype in self.kernel.dtypes and x.is_contiguous() else None
+        return super().problem(x) if x.is_contiguous() else self.unserved("x has holes")
 
     def tuned_forward(self, plan, x):
         self.calls += 1
         y = torch.empty_like(x)
-        block_size = plan.configuration.integer("block_size")
-        blocks = plan.configuration.integer("blocks")
+        block_size = plan.integer("block_size")
+        blocks = plan.integer("blocks")
         plan.launch("weigh", x, self.weight, y, x.numel(), blocks=blocks, threads=block_size)
         return y
-
-    def reference_forward(self, x):
-        self.calls += 1
-        return x * self.weight
 """
 
 WriteKernel = Callable[..., type[TunedModule]]

@@ -6,9 +6,10 @@ import inspect
 import math
 from collections.abc import Callable, Collection
 
+from tunebench.tuner.configuration import Value
 from tunebench.tuner.device import Device
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.space import Constraint, Predicate, Value, parameters_of
+from tunebench.tuner.space import Constraint, Predicate, parameters_of
 
 _VECTOR_BYTES = 16
 _MOST_BLOCKS = 2**31 - 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -12,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from tunebench.tuner.build import Argument, Extent, LoadedModule
-from tunebench.tuner.configuration import Configuration
+from tunebench.tuner.configuration import Configuration, Value
 from tunebench.tuner.device import Device
-from tunebench.tuner.errors import KernelFolderError, UnknownNameError
-from tunebench.tuner.problem import Problem, Work
+from tunebench.tuner.errors import KernelFolderError, UnknownNameError, UserError
+from tunebench.tuner.problem import Axes, Problem, Work
 from tunebench.tuner.running_text import running_text
 from tunebench.tuner.space import SearchSpace
 from tunebench.tuner.variant import KernelSource, Variant, prologue
@@ -27,6 +28,15 @@ if TYPE_CHECKING:
     from tunebench.tuner.reference import Reference
 
 Module = TypeVar("Module", bound="nn.Module")
+
+MODEL_FILE = "model.py"
+_HEADERS = Path(__file__).parents[1] / "kernels" / "shared" / "include"
+"""Device code that any source may include."""
+
+
+def ceil_div(dividend: int, divisor: int) -> int:
+    """The quotient, rounded up: how many blocks of so many elements hold all of them."""
+    return -(-dividend // divisor)
 
 
 class Mode(enum.StrEnum):
@@ -80,9 +90,11 @@ class Kernel:
     """All that is declared about a kernel.
 
     Attributes:
-        folder: where its `reference.py`, `model.py` and `.cu` are.
+        path: the file that declares it: `model.py` in a folder of its own, or one file with the reference and the
+            source's text in it.
         space: its tunables, constraints and default.
         work: the least any implementation of a problem must do.
+        axes: what the dimensions of its tensors are called.
         modes: those worth tuning, each a problem of its own; one where the mode changes nothing.
         compiled_axes: axes of the problem that are constants of the binary.
         dtypes: of inputs and parameters that the source serves, by torch's names.
@@ -93,10 +105,11 @@ class Kernel:
     """
 
     name: str
-    folder: Path
+    path: Path
     source: KernelSource
     space: SearchSpace
     work: Callable[[Problem], Work]
+    axes: Axes | None = None
     modes: tuple[Mode, ...] = (Mode.EVAL,)
     compiled_axes: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ("float32", "float64")
@@ -108,10 +121,11 @@ class Kernel:
     def declare(
         cls,
         model_file: str,
-        *,
         space: SearchSpace,
-        work: Callable[[Problem], Work],
-        include: Path | None = None,
+        *,
+        source: str | None = None,
+        axes: Axes | None = None,
+        work: Callable[[Problem], Work] | None = None,
         modes: tuple[str, ...] = ("eval",),
         compiled_axes: tuple[str, ...] = (),
         dtypes: tuple[str, ...] = ("float32", "float64"),
@@ -119,27 +133,38 @@ class Kernel:
         rewrites_algebra: bool = False,
         bulk_copies: tuple[str, ...] = (),
     ) -> Kernel:
-        """Declare the kernel of the folder that `model_file` (the model's `__file__`) is in.
+        """Declare the kernel of a model's file.
+
+        Args:
+            model_file: the file's `__file__`.
+            source: the text of the CUDA C++ source, of a kernel that is one file; None for the `.cu` beside `model.py`
+                that has the folder's name. Either may include headers beside it, and those of tunebench.
+            axes: names of the dimensions of inputs, parameters and the output, such as `{"x": ("rows", "columns")}`;
+                None for `x_0`, `x_1` and so on, for each input `x` that is a tensor.
+            work: the least that any implementation must do; None where all that `axes` names crosses memory once.
+            dtypes: that the source serves; of `float16` and `bfloat16` it has to include `half.cuh` and `bfloat.cuh`.
+            modes: those worth tuning: `eval`, `train`, `frozen`.
 
         Raises:
             KernelFolderError: the folder has no `.cu` of the folder's name, it has no entry point, or a mode is none.
         """
-        folder = Path(model_file).parent
-        path = folder / f"{folder.name}.cu"
-        if not path.exists():
-            raise KernelFolderError(f"{folder}: no {path.name}; a kernel's source has its folder's name")
-        source = KernelSource.read(path, include)
-        if not source.entry_points:
-            raise KernelFolderError(f'{path}: no entry point; write one as extern "C" __global__ void name(parameters)')
-        if not source.entry_points:
-            raise KernelFolderError(f'{path}: no entry point; write one as extern "C" __global__ void name(parameters)')
+        path = Path(model_file)
+        name = path.parent.name if source is None else path.stem
+        file = path.parent / f"{name}.cu"
+        if source is None and not file.exists():
+            raise KernelFolderError(f"{path.parent}: no {file.name}; a kernel's source has its folder's name")
+        read = KernelSource.read(file, _HEADERS, source)
+        if not read.entry_points:
+            what = 'write one as extern "C" __global__ void name(parameters)'
+            raise KernelFolderError(f"{file if source is None else path}: no entry point; {what}")
         return cls(
-            folder.name,
-            folder,
-            source,
+            name,
+            path,
+            read,
             space,
-            work,
-            _modes(folder, modes),
+            work or functools.partial(_work_of_axes, axes),
+            axes,
+            _modes(path.parent, modes),
             compiled_axes,
             dtypes,
             atomics,
@@ -147,11 +172,26 @@ class Kernel:
             bulk_copies,
         )
 
+    @property
+    def is_one_file(self) -> bool:
+        """Whether model, reference and source are one file."""
+        return self.path.name != MODEL_FILE
+
+    @property
+    def folder(self) -> Path:
+        """Where its files are."""
+        return self.path.parent
+
+    @property
+    def results_folder(self) -> Path:
+        """Where the results are that ship with it."""
+        return self.folder / (f"{self.name}.tuned" if self.is_one_file else "tuned")
+
     @cached_property
     def digest(self) -> str:
         """SHA-256 of what runs in every file of the kernel: results of an edited kernel are never served."""
-        files = {name: self.folder / name for name in ("model.py", "reference.py")}
-        texts = {name: running_text(file.read_text(encoding="utf-8")) for name, file in files.items()}
+        files = [self.path] if self.is_one_file else sorted(self.folder.glob("*.py"))
+        texts = {file.name: running_text(file.read_text(encoding="utf-8")) for file in files}
         return hashlib.sha256(json.dumps([self.source.digest, texts]).encode()).hexdigest()
 
     def reference(self, sizes: Mapping[str, int | float] | None = None, dtype: str | None = None) -> Reference:
@@ -164,12 +204,23 @@ class Kernel:
 
         if dtype is not None and dtype not in self.dtypes:
             raise UnknownNameError(f"dtype of kernel '{self.name}'", dtype, self.dtypes)
-        return load_reference(self.folder / "reference.py", sizes, dtype)
+        return load_reference(self.path if self.is_one_file else self.folder / "reference.py", sizes, dtype)
 
     def variant(self, configuration: Configuration, problem: Problem, architecture: str) -> Variant:
         """The variant that a configuration needs for a problem on an architecture."""
         axes = {name: problem.axes[name] for name in self.compiled_axes}
         return Variant(self.source, prologue(self.space, configuration, problem.dtype, axes), architecture)
+
+
+def _work_of_axes(axes: Axes | None, problem: Problem) -> Work:
+    """Without axes, dimensions are called `x_0`, `x_1` and so on."""
+    if axes is not None:
+        return Work.of_axes(problem, axes)
+    names: dict[str, tuple[str, ...]] = {}
+    for axis in problem.axes:
+        tensor = axis.rpartition("_")[0]
+        names[tensor] = (*names.get(tensor, ()), axis)
+    return Work.of_axes(problem, names)
 
 
 def _modes(folder: Path, names: Sequence[str]) -> tuple[Mode, ...]:
@@ -181,12 +232,31 @@ def _modes(folder: Path, names: Sequence[str]) -> tuple[Mode, ...]:
 
 @dataclass(frozen=True)
 class Plan:
-    """How to run one problem on one device: a configuration with its loaded binary."""
+    """How to run one problem on one device: a configuration with its loaded binary.
 
+    `plan["name"]` is the value of a tunable, `plan.integer("name")` that of one whose values are integers.
+    """
+
+    kernel: Kernel
     configuration: Configuration
     problem: Problem
     device: Device
     module: LoadedModule
+
+    def __getitem__(self, tunable: str) -> Value:
+        """A tunable's value; where it is inactive, the one that the binary is compiled with."""
+        return self.kernel.space.value_in(self.configuration, tunable)
+
+    def integer(self, tunable: str) -> int:
+        """The value of an integer tunable; where it is inactive, the one that the binary is compiled with.
+
+        Raises:
+            UserError: there is no such tunable, or its values are not integers.
+        """
+        value = self[tunable]
+        if type(value) is not int:
+            raise UserError(f"tunable '{tunable}' of kernel '{self.kernel.name}' is {value!r}, not an integer")
+        return value
 
     def launch(self, entry_point: str, *arguments: Argument, blocks: Extent, threads: Extent, shared: int = 0) -> None:
         """Launch an entry point on torch's current stream of the device.
@@ -221,6 +291,10 @@ class TunableModel(Protocol):
 
     def __call__(self, *inputs: Any) -> torch.Tensor:
         """The model's forward."""
+
+    @property
+    def reason(self) -> str:
+        """Why the latest call of `problem` that was None was so."""
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any:
         """As in `nn.Module`."""

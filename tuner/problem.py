@@ -11,9 +11,9 @@ ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 """Bytes of an element, by torch dtype name."""
 
 Axes = Mapping[str, str | tuple[str, ...]]
-"""What the dimensions of a model's tensors are called: a name for each dimension, or one name for the number of elements
-of a tensor of any shape. A tensor is an input, by its name in the reference's `forward`, a parameter or buffer, by its
-name in the state dict, or the output, which is `return`. Dimensions of one name have one size."""
+"""What the dimensions of a model's tensors are called: a name for each dimension, or one name for the number of
+elements of a tensor of any shape. A tensor is an input, by its name in the reference's `forward`, a parameter or
+buffer, by its name in the state dict, or the output, which is `return`. Dimensions of one name have one size."""
 
 OUTPUT = "return"
 """The name of the output among `Axes`."""

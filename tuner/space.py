@@ -31,7 +31,7 @@ INACTIVE = -1
 _CONTEXT = ("problem", "device")
 
 
-def parameters_of(predicate: Predicate) -> tuple[str, ...]:
+def parameters_of(predicate: Callable[..., object]) -> tuple[str, ...]:
     """The names a predicate looks at."""
     return tuple(inspect.signature(predicate).parameters)
 
@@ -126,6 +126,14 @@ class SearchSpace:
             if tunable.name == name:
                 return tunable
         raise UnknownNameError("tunable", name, self.names)
+
+    def value_in(self, configuration: Mapping[str, Value], name: str) -> Value:
+        """The value of a tunable in a configuration; of one that is inactive, what a binary is compiled with.
+
+        Raises:
+            UnknownNameError: there is no such tunable.
+        """
+        return configuration[name] if name in configuration else self.tunable(name).values[0]
 
     def restrict(self, allowed: Mapping[str, Sequence[Value]]) -> SearchSpace:
         """The same space with some tunables limited to some of their values; the rest of it is unchanged.

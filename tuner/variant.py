@@ -44,8 +44,11 @@ class KernelSource:
     headers: Mapping[str, str]
 
     @classmethod
-    def read(cls, path: Path, include: Path | None = None) -> KernelSource:
+    def read(cls, path: Path, include: Path | None = None, text: str | None = None) -> KernelSource:
         """Read a source and the headers it includes: those beside it and those of the folder `include`.
+
+        Args:
+            text: of the source, which is then not read.
 
         Raises:
             KernelFolderError: one of them is not UTF-8.
@@ -55,7 +58,7 @@ class KernelSource:
             for header in sorted(folder.iterdir()) if folder and folder.is_dir() else ():
                 if header.suffix in HEADER_SUFFIXES:
                     available[header.name] = _read(header)
-        text = _read(path)
+        text = _read(path) if text is None else text
         return cls(path.stem, text, _included(text, available))
 
     @cached_property

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from tunebench.kernels.runtime.tuned_module import ITEM_BYTES, TunedModule, is_plain
-from tunebench.kernels.shared import INCLUDE, cudnn_graph
+from tunebench.kernels.conv_min_add_mul.reference import Model
+from tunebench.kernels.runtime.tuned_module import TunedModule, is_plain
+from tunebench.kernels.shared import cudnn_graph
 from tunebench.tuner.build import Argument
 from tunebench.tuner.device import Device, DeviceKind
 from tunebench.tuner.kernel import Kernel, Plan
-from tunebench.tuner.problem import Problem, Work
+from tunebench.tuner.problem import ITEM_BYTES, Problem, Work
 from tunebench.tuner.space import Constraint, SearchSpace, Tunable
 
 _MAX_GRID = 2**31 - 1
@@ -175,7 +175,7 @@ def work(problem: Problem) -> Work:
     return Work(bytes=elements * ITEM_BYTES[problem.dtype], operations=2 * outputs * _products(problem))
 
 
-class ModelNew(TunedModule):
+class ModelNew(TunedModule, Model):
     """`Model` of `reference.py`: a library's convolution between passes of our own, or a kernel that does it all.
 
     The library is cuDNN, through torch or, where `nvidia-cudnn-frontend` is installed, by its graph API, which takes
@@ -198,27 +198,11 @@ class ModelNew(TunedModule):
 
     kernel = Kernel.declare(
         __file__,
+        SPACE,
         bulk_copies=("implicit_gemm",),
         compiled_axes=("in_channels", "kernel_height", "kernel_width"),
-        space=SPACE,
         work=work,
-        include=INCLUDE,
     )
-
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int | tuple[int, int],
-        constant_value: float,
-        bias_shape: Sequence[int],
-        scaling_factor: float,
-    ) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(in_channels, out_channels, kernel_size)
-        self.constant_value = constant_value
-        self.bias = nn.Parameter(torch.randn(tuple(bias_shape)))
-        self.scaling_factor = scaling_factor
 
     def problem(self, *inputs: Any) -> Problem | None:
         """4-d float32 and float64 batches, dense in NCHW or channels-last, on the parameters' device."""
@@ -441,14 +425,6 @@ class ModelNew(TunedModule):
         read = (x, weight, output, conv_bias, bias, factors, largest, constant, factor)
         last = [layout == "channels_last" for layout in layouts]
         plan.launch("repair", *read, *counts, *last, blocks=blocks, threads=_REPAIR_THREADS)
-
-    def reference_forward(self, *inputs: Any) -> torch.Tensor:
-        """The reference's operations."""
-        (x,) = inputs
-        product = self.conv(x)
-        least = torch.min(product, torch.tensor(self.constant_value, device=product.device))
-        output: torch.Tensor = (least + self.bias) * self.scaling_factor
-        return output
 
 
 def _graph(plan: Plan) -> cudnn_graph.Convolution:

@@ -6,14 +6,14 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
 
-from tunebench.kernels.runtime.tuned_module import ITEM_BYTES, TunedModule, computed_in
-from tunebench.kernels.shared import DTYPES, INCLUDE
+from tunebench.kernels.gemm_div_sum_scale.reference import Model
+from tunebench.kernels.runtime.tuned_module import TunedModule, computed_in
+from tunebench.kernels.shared import DTYPES
 from tunebench.tuner.build import LoadedModule
 from tunebench.tuner.device import Device
 from tunebench.tuner.kernel import Kernel, Mode, Plan
-from tunebench.tuner.problem import Problem, Work
+from tunebench.tuner.problem import ITEM_BYTES, Problem, Work
 from tunebench.tuner.space import Constraint, SearchSpace, Tunable
 
 _MAX_GRID_Y = 65535
@@ -131,7 +131,7 @@ def _block_size(plan: Plan) -> int:
     return _value(plan, "block_size")
 
 
-class ModelNew(TunedModule):
+class ModelNew(TunedModule, Model):
     """`Model` of `reference.py`, run by `gemm_div_sum_scale.cu`.
 
     The sum over features of x · Wᵀ is x times the column sums of W: one pass over W takes the place of the product.
@@ -144,18 +144,12 @@ class ModelNew(TunedModule):
 
     kernel = Kernel.declare(
         __file__,
-        space=SPACE,
+        SPACE,
         work=work,
-        include=INCLUDE,
         modes=("eval", "frozen"),
         dtypes=DTYPES,
         rewrites_algebra=True,
     )
-
-    def __init__(self, input_size: int, hidden_size: int, scaling_factor: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(hidden_size, input_size))
-        self.scaling_factor = scaling_factor
 
     def problem(self, *inputs: Any) -> Problem | None:
         """2-d batches whose rows lie dense in memory, on the weight's device."""
@@ -262,10 +256,3 @@ class ModelNew(TunedModule):
         threads = _block_size(plan) if plan.configuration.get("join") == "fused" else max(row_threads, 128)
         blocks = -(-rows // (threads // row_threads * _value(plan, "rows_per_thread")))
         return blocks, threads
-
-    def reference_forward(self, *inputs: Any) -> torch.Tensor:
-        """The reference's operations."""
-        (x,) = inputs
-        product = torch.matmul(x, self.weight.T)
-        output: torch.Tensor = torch.sum(product / 2, dim=1, keepdim=True) * self.scaling_factor
-        return output

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from tunebench.kernels.runtime.tuned_module import ITEM_BYTES, TunedModule, computed_in, is_plain
-from tunebench.kernels.shared import DTYPES, INCLUDE, products
+from tunebench.kernels.gemm_scale_bn.reference import Model
+from tunebench.kernels.runtime.tuned_module import TunedModule, computed_in, is_plain
+from tunebench.kernels.shared import DTYPES, products
 from tunebench.kernels.shared.parts_product import Parts, Product, form_of, parts_product, split
 from tunebench.kernels.shared.split_product import RowExponents, fused_product
 from tunebench.tuner.build import Argument
 from tunebench.tuner.device import Device
 from tunebench.tuner.kernel import Kernel, Mode, Plan
-from tunebench.tuner.problem import Problem, Work
+from tunebench.tuner.problem import ITEM_BYTES, Problem, Work
 from tunebench.tuner.space import Constraint, SearchSpace, Tunable
 
 _MAX_GRID_Y = 65535
@@ -114,7 +114,7 @@ class _NormalisingWeight:
     multiplier: torch.Tensor
 
 
-class ModelNew(TunedModule):
+class ModelNew(TunedModule, Model):
     """`Model` of `reference.py`: a product by torch, in fp32 or from parts, with passes behind it; or a fused one.
 
     Frozen, what is made from parameters and running statistics alone is kept between calls: the parts of the weight,
@@ -126,27 +126,20 @@ class ModelNew(TunedModule):
 
     kernel = Kernel.declare(
         __file__,
-        space=SPACE,
+        SPACE,
         work=work,
-        include=INCLUDE,
         bulk_copies=products.BULK_COPIES,
         modes=("eval", "frozen", "train"),
         dtypes=DTYPES,
     )
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        scale_shape: Sequence[int],
-        eps: float = 1e-5,
-        momentum: float | None = 0.1,
-    ) -> None:
-        super().__init__()
-        self.gemm = nn.Linear(in_features, out_features)
-        self.scale = nn.Parameter(torch.randn(tuple(scale_shape)))
-        self.bn = nn.BatchNorm1d(out_features, eps=eps, momentum=momentum)
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
         self._exponents = RowExponents()
+
+    def mode(self) -> Mode:
+        """As BatchNorm's own."""
+        return Mode.TRAIN if self.bn.training else Mode.FROZEN if self.is_frozen else Mode.EVAL
 
     def problem(self, *inputs: Any) -> Problem | None:
         """2-d batches of at least one row (two in train mode), on the parameters' device."""
@@ -158,7 +151,7 @@ class ModelNew(TunedModule):
             return None
         if bn.running_mean is None or bn.running_var is None or bn.num_batches_tracked is None or not bn.affine:
             return None
-        mode = self.mode(training=bn.training)
+        mode = self.mode()
         dtype = str(x.dtype).removeprefix("torch.")
         vectors = (self.scale, bn.weight, bn.bias, bn.running_mean, bn.running_var)
         if (
@@ -297,9 +290,3 @@ class ModelNew(TunedModule):
         factor = 1.0 / float(bn.num_batches_tracked) if bn.momentum is None else bn.momentum
         bn.running_mean.mul_(1.0 - factor).add_(mean, alpha=factor)
         bn.running_var.mul_(1.0 - factor).add_(variance, alpha=factor * rows / (rows - 1))
-
-    def reference_forward(self, *inputs: Any) -> torch.Tensor:
-        """The reference's operations."""
-        (x,) = inputs
-        output: torch.Tensor = self.bn(self.gemm(x) * self.scale)
-        return output

@@ -7,14 +7,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from tunebench.kernels.runtime.tuned_module import ITEM_BYTES, TunedModule, is_plain
-from tunebench.kernels.shared import DTYPES, INCLUDE, products
+from tunebench.kernels.gemm_sigmoid_residual.reference import Model
+from tunebench.kernels.runtime.tuned_module import TunedModule, is_plain
+from tunebench.kernels.shared import DTYPES, products
 from tunebench.kernels.shared.parts_product import Product, form_of, parts_product, split
 from tunebench.kernels.shared.products import has_passes
 from tunebench.kernels.shared.split_product import RowExponents, fused_product
 from tunebench.tuner.device import Device
 from tunebench.tuner.kernel import Kernel, Plan
-from tunebench.tuner.problem import Problem, Work
+from tunebench.tuner.problem import ITEM_BYTES, Problem, Work
 from tunebench.tuner.space import Constraint, SearchSpace, Tunable
 
 _MAX_GRID_X = 2**31 - 1
@@ -59,7 +60,7 @@ def work(problem: Problem) -> Work:
     return Work(bytes=elements * ITEM_BYTES[problem.dtype], operations=2 * rows * inputs * outputs)
 
 
-class ModelNew(TunedModule):
+class ModelNew(TunedModule, Model):
     """`Model` of `reference.py`: a product by torch, in fp32 or from parts, and a pass behind it; or one fused product.
 
     Frozen, the parts of the weight are kept between calls (see `freeze` for how a change of the weight is noticed, and
@@ -71,18 +72,15 @@ class ModelNew(TunedModule):
 
     kernel = Kernel.declare(
         __file__,
-        space=SPACE,
+        SPACE,
         work=work,
-        include=INCLUDE,
         bulk_copies=products.BULK_COPIES,
         modes=("eval", "frozen"),
         dtypes=DTYPES,
     )
 
-    def __init__(self, input_size: int, hidden_size: int, scaling_factor: float) -> None:
-        super().__init__()
-        self.gemm = nn.Linear(input_size, hidden_size)
-        self.scaling_factor = scaling_factor
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
         self._exponents = RowExponents()
 
     def problem(self, *inputs: Any) -> Problem | None:
@@ -126,9 +124,3 @@ class ModelNew(TunedModule):
         settings = form_of(plan.configuration)
         parts = self.kept("weight parts", lambda: split(plan, weight, is_weight=True), (weight,), settings)
         return parts_product(plan, x, weight, parts)
-
-    def reference_forward(self, *inputs: Any) -> torch.Tensor:
-        """The reference's operations."""
-        (x,) = inputs
-        product: torch.Tensor = self.gemm(x)
-        return torch.sigmoid(product) * self.scaling_factor + product

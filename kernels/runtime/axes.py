@@ -35,8 +35,10 @@ def sizes_of(
     tensors = {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
     if axes is not None:
         for name in inputs:
-            if (name in tensors) != (name in axes):
-                raise UnservedError(f"'{name}' is a {type(inputs[name]).__name__}")
+            if name in tensors and name not in axes:
+                raise UnservedError(f"'{name}' is a tensor, of which the kernel names no axes")
+            if name in axes and name not in tensors:
+                raise UnservedError(f"'{name}' is a {type(inputs[name]).__name__}, not a tensor")
     for name in inputs.keys() - tensors.keys():
         if not isinstance(inputs[name], int | float | None):
             raise UnservedError(f"'{name}' is a {type(inputs[name]).__name__}, not a number")
@@ -44,7 +46,7 @@ def sizes_of(
         raise UnservedError("no input is a tensor")
     first = next(iter(tensors.values()))
     sizes: dict[str, int] = {}
-    for name, names in (axes if axes is not None else {name: None for name in tensors}).items():
+    for name, names in (axes if axes is not None else dict.fromkeys(tensors)).items():
         if name == OUTPUT:
             continue
         tensor = tensors[name] if name in tensors else _attribute(module, name)
@@ -100,6 +102,7 @@ def _require_alike(module: nn.Module, first: torch.Tensor, accepts_layout: Accep
                 what = f"a parameter or buffer is {tensor.dtype} on {tensor.device}"
                 raise UnservedError(f"{what}, the inputs are {first.dtype} on {first.device}")
             if not tensor.is_contiguous():
-                name = next(name for name, one in module.state_dict(keep_vars=True).items() if one is tensor)
+                named = (*module.named_parameters(), *module.named_buffers())
+                name = next((name for name, one in named if one is tensor), "a parameter")
                 if not accepts_layout(name, tensor):
                     raise UnservedError(f"'{name}' is not contiguous: its strides are {tensor.stride()}")

@@ -70,6 +70,20 @@ def held(module: nn.Module) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     return parameters, buffers
 
 
+def kinds(module: nn.Module) -> tuple[type[nn.Module], ...] | None:
+    """The types of its submodules; None where one has a hook, which a kernel would pass over."""
+    found: list[type[nn.Module]] = []
+    waiting = [module]
+    for one in waiting:
+        for child in one._modules.values():
+            if child is not None:
+                if child._forward_hooks or child._forward_pre_hooks:
+                    return None
+                found.append(type(child))
+                waiting.append(child)
+    return tuple(found)
+
+
 def _why_not_run() -> str | None:
     """What PyTorch does with operations now, other than running them."""
     if torch._C._get_tracing_state() is not None:

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from tunebench.kernels.runtime.folders import import_folder
+from tunebench.kernels.runtime.folders import import_kernel
 from tunebench.tuner.cache_folder import default_cache_folder
 from tunebench.tuner.errors import KernelFolderError, UnknownNameError
+from tunebench.tuner.kernel import MODEL_FILE
 
 if TYPE_CHECKING:
     from tunebench.db.queries.rows import TrialRow
@@ -31,25 +32,36 @@ def kernel_names() -> list[str]:
 
 
 def load_model(target: str) -> type[TunedModule]:
-    """The `ModelNew` of a shipped kernel's name or of a kernel folder's path.
+    """The `ModelNew` of a shipped kernel's name, or of the path of a kernel's folder or of a kernel in one file.
 
     Raises:
-        UnknownNameError: neither a shipped kernel nor a folder; the message has the nearest names.
-        KernelFolderError: the folder is not a kernel's.
+        UnknownNameError: neither a shipped kernel nor a folder or file; the message has the nearest names.
+        KernelFolderError: the folder or file is not a kernel's.
     """
     if target in kernel_names():
         model = _model_of(importlib.import_module(f"tunebench.kernels.{target}.model"), target)
         _remember(target, model)
         return model
-    folder = folder_of(target)
-    path = folder.resolve() / "model.py"
+    place = Path(target) if is_kernel_file(target) else folder_of(target)
+    path = place.resolve() if place.is_file() else place.resolve() / MODEL_FILE
     if not path.exists():
-        raise KernelFolderError(f"{folder}: no model.py; a kernel's folder has reference.py, model.py and its .cu")
+        raise KernelFolderError(
+            f"{place}: no {MODEL_FILE}; a kernel's folder has reference.py, {MODEL_FILE} and its .cu"
+        )
     try:
-        module = import_folder(folder)
+        module = import_kernel(place)
     except (ImportError, SyntaxError, NameError, AttributeError) as error:
         raise KernelFolderError(f"{path}: does not import: {error}") from error
     return _model_of(module, target)
+
+
+def is_kernel_file(target: str) -> bool:
+    """Whether this is a Python file that declares a kernel, found without running it."""
+    path = Path(target)
+    with contextlib.suppress(OSError, ValueError):  # such as a name that is too long for a file
+        if path.suffix == ".py" and path.is_file():
+            return "Kernel.declare(" in path.read_text(encoding="utf-8", errors="replace")
+    return False
 
 
 def folder_of(target: str) -> Path:

@@ -20,8 +20,6 @@ from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.search.warm_start import EarlierStudy, EarlierTrial, distance
 
-FOLDER = "tuned"
-
 _GPU = "sm_"
 
 
@@ -74,7 +72,7 @@ class ShippedFile:
 def file_for(kernel: Kernel, device_name: str) -> Path:
     """Where a kernel's results on a kind of device are."""
     name = re.sub(r"[^a-z0-9]+", "-", device_name.lower()).strip("-")
-    return kernel.folder / FOLDER / f"{name or 'device'}.json"
+    return kernel.results_folder / f"{name or 'device'}.json"
 
 
 def read_file(path: Path) -> ShippedFile:
@@ -93,7 +91,7 @@ def read_file(path: Path) -> ShippedFile:
 
 def files_of(kernel: Kernel) -> list[Path]:
     """The files that ship with a kernel, stale ones too."""
-    return sorted((kernel.folder / FOLDER).glob("*.json"))
+    return sorted(kernel.results_folder.glob("*.json"))
 
 
 def is_stale(kernel: Kernel, file: ShippedFile) -> bool:

@@ -11,19 +11,18 @@ from typing import Any, ClassVar, Self, TypeVar
 import torch
 from torch import nn
 
+from tunebench.kernels.runtime.axes import UnservedError, sizes_of
 from tunebench.kernels.runtime.decision import Decided, Occasion, decide
 from tunebench.kernels.runtime.duel import Score, duel
 from tunebench.kernels.runtime.gradients import DifferentiableCall, replica
 from tunebench.kernels.runtime.kept import KeptForms, Source
-from tunebench.kernels.runtime.ordinary import Call, look_at, saves_differently
+from tunebench.kernels.runtime.ordinary import Call, kinds, look_at, saves_differently
 from tunebench.kernels.runtime.policy import Policy, policy_for
 from tunebench.kernels.runtime.selection import Choice, Tier
 from tunebench.tuner.device import Device, device_of
+from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.kernel import Kernel, Mode, Plan
 from tunebench.tuner.problem import Problem
-
-ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
-"""Bytes of an element, by the name of its dtype."""
 
 Form = TypeVar("Form")
 
@@ -45,26 +44,76 @@ class TunedModule(nn.Module, abc.ABC):
     """
 
     kernel: ClassVar[Kernel]
+    """What `Kernel.declare` says of it."""
 
     policy: Policy | None = None
     """This module's own policy; None takes the program's (see `policy.py`)."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        places = cls.__mro__[cls.__mro__.index(TunedModule) + 1 :]
+        if "kernel" in vars(cls) and not any("forward" in vars(one) for one in places[: places.index(nn.Module)]):
+            raise KernelFolderError(
+                f"{cls.kernel.path}: {cls.__name__} has no reference: "
+                f"write `class {cls.__name__}(TunedModule, Model)` with the reference's Model last"
+            )
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        """As the reference's `Model`, whose constructor makes parameters, buffers and submodules."""
+        # Before the reference's constructor, which may call what needs them, such as `eval()`.
         self._pinned: Plan | None = None
         self._plans: dict[Occasion, Decided] = {}
         self._choices: dict[tuple[Problem | None, Device | None], Choice] = {}
         self._trains = False
         self._reference_won: set[tuple[Hashable, ...]] = set()
         self._kept: KeptForms | None = None  # there while the module is frozen
+        super().__init__(*arguments, **named)
+        self._kinds = kinds(self)
 
     @abc.abstractmethod
-    def problem(self, *inputs: Any) -> Problem | None:
-        """The problem that a call with these inputs is; None where the kernel cannot serve it."""
+    def tuned_forward(self, plan: Plan, *inputs: Any, **named: Any) -> torch.Tensor:
+        """The model under a plan, for inputs that `problem` accepts: the reference's, by position."""
 
-    @abc.abstractmethod
-    def tuned_forward(self, plan: Plan, *inputs: Any) -> torch.Tensor:
-        """The model under a plan, for inputs that `problem` accepts."""
+    def problem(self, *inputs: Any, **named: Any) -> Problem | None:
+        """The problem that a call with these inputs is; None where the kernel cannot serve it: see `unserved`.
+
+        By default the sizes are those of the kernel's `axes`, and the mode is an option where the kernel has several.
+        Served are dense tensors of one of the kernel's dtypes, parameters and buffers like them, plain numbers beside
+        them, and submodules as the reference makes them. Override it to serve less or to add options, and
+        `accepts_layout` to serve more.
+        """
+        if named:
+            raise TypeError(f"problem() takes inputs by position, not {', '.join(named)}=")
+        if self._kinds is None or kinds(self) != self._kinds:
+            return self.unserved("a submodule is another than the reference makes, or has hooks")
+        by_name = dict(zip(self._input_names(), inputs, strict=False))
+        try:
+            sizes, like = sizes_of(self, by_name, self.kernel.axes, self.accepts_layout)
+        except UnservedError as error:
+            return self.unserved(str(error))
+        dtype = str(like.dtype).removeprefix("torch.")
+        if dtype not in self.kernel.dtypes:
+            return self.unserved(f"the kernel is for {', '.join(self.kernel.dtypes)}, the inputs are {dtype}")
+        return Problem(sizes, dtype, {"mode": self.mode()} if len(self.kernel.modes) > 1 else {})
+
+    def unserved(self, reason: str) -> Problem | None:
+        """What `problem` returns where the kernel cannot serve a call: None; the reason stands in `choices`."""
+        self.__dict__["_reason"] = reason
+        return None
+
+    @property
+    def reason(self) -> str:
+        """Why the latest call of `problem` that was not served was not."""
+        reason: str = self.__dict__.get("_reason", "its `problem` gives no reason")
+        return reason
+
+    def accepts_layout(self, name: str, tensor: torch.Tensor) -> bool:  # noqa: ARG002
+        """Whether the kernel reads a tensor that is not contiguous as it lies in memory; by default none.
+
+        Args:
+            name: of an input, or of a parameter or buffer as in the state dict.
+        """
+        return False
 
     @classmethod
     def make_ready(cls, plan: Plan) -> None:
@@ -74,9 +123,10 @@ class TunedModule(nn.Module, abc.ABC):
             LaunchError: this machine cannot make it: another configuration has to serve.
         """
 
-    @abc.abstractmethod
     def reference_forward(self, *inputs: Any) -> torch.Tensor:
-        """The model by the reference's operations."""
+        """The model by the reference's own `forward`."""
+        output: torch.Tensor = super().forward(*inputs)
+        return output
 
     def forward(self, *inputs: Any, **named: Any) -> torch.Tensor:
         """The model, by its kernel wherever that can serve; the inputs are the reference's, by position or by name."""
@@ -94,7 +144,7 @@ class TunedModule(nn.Module, abc.ABC):
             obstacle = obstacle or "gradients of this model are taken, and with the reference they cost less"
         problem = self.problem(*inputs) if obstacle is None else None
         if problem is None:
-            return self._by_reference(obstacle or "no kernel serves such inputs or such a module", inputs)
+            return self._by_reference(obstacle or self.reason, inputs)
         plan = self._pinned if self._pinned is not None else self._plan(problem, policy, call, inputs)
         if plan is None:
             self._reference_won.add(outline)
@@ -117,8 +167,12 @@ class TunedModule(nn.Module, abc.ABC):
     @cache
     def _signature(cls) -> inspect.Signature:
         """Of the reference's forward, `self` included."""
-        model: Any = cls.kernel.reference().model
-        return inspect.signature(model.forward)
+        return inspect.signature(super().forward)
+
+    @classmethod
+    @cache
+    def _input_names(cls) -> tuple[str, ...]:
+        return tuple(cls._signature().parameters)[1:]
 
     def _by_reference(self, reason: str, inputs: tuple[Any, ...]) -> torch.Tensor:
         self._choices[None, None] = Choice(None, Tier.REFERENCE, reason)
@@ -173,13 +227,9 @@ class TunedModule(nn.Module, abc.ABC):
         """Whether forms are kept between calls."""
         return self._kept is not None
 
-    def mode(self, *, training: bool = False) -> Mode:
-        """What `problem` puts under the option `mode`.
-
-        Args:
-            training: whether this call trains, for a kernel to which that makes a difference.
-        """
-        if training:
+    def mode(self) -> Mode:
+        """What `problem` puts under the option `mode`."""
+        if self.training and Mode.TRAIN in self.kernel.modes:
             return Mode.TRAIN
         return Mode.FROZEN if self.is_frozen and Mode.FROZEN in self.kernel.modes else Mode.EVAL
 

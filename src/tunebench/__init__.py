@@ -7,6 +7,10 @@
         print(row.problem, row.device_name, row.configuration, row.over_reference)
     ModelNew = tunebench.load("gemm_scale_bn")
 
+To write a kernel of your own (docs/writing_kernels.md):
+
+    from tunebench import Kernel, Plan, SearchSpace, Tunable, TunedModule, constraints
+
 What this module names is public: a release that changes it says so in the changelog. All else is private. Everything
 is imported when it is first used.
 """
@@ -22,13 +26,18 @@ if TYPE_CHECKING:
     from tunebench.kernels.runtime.choices_file import load_choices
     from tunebench.kernels.runtime.policy import Policy, set_policy, use_policy
     from tunebench.kernels.runtime.saving import save_choices
+    from tunebench.kernels.runtime.tuned_module import TunedModule
     from tunebench.studies.api import Rows, best, check, compare, connect, load, trials, tune
     from tunebench.studies.check import CheckReport
     from tunebench.studies.compare import CompareReport
     from tunebench.studies.tune import StudyReport
+    from tunebench.tuner import constraints
+    from tunebench.tuner.device import Device
     from tunebench.tuner.errors import DatabaseError, DatabaseMissingError, TunebenchError, UserError
-    from tunebench.tuner.problem import Problem
+    from tunebench.tuner.kernel import Kernel, Mode, Plan, ceil_div
+    from tunebench.tuner.problem import Problem, Work
     from tunebench.tuner.result import Decision, Ratio, TrialStatus
+    from tunebench.tuner.space import Constraint, SearchSpace, Tunable
 
 __version__ = "0.1.0"
 
@@ -38,37 +47,53 @@ _HOMES = {
     "tunebench.kernels.runtime.choices_file": ("load_choices",),
     "tunebench.kernels.runtime.policy": ("Policy", "set_policy", "use_policy"),
     "tunebench.kernels.runtime.saving": ("save_choices",),
+    "tunebench.kernels.runtime.tuned_module": ("TunedModule",),
     "tunebench.studies.api": ("Rows", "best", "check", "compare", "connect", "load", "trials", "tune"),
     "tunebench.studies.check": ("CheckReport",),
     "tunebench.studies.compare": ("CompareReport",),
     "tunebench.studies.tune": ("StudyReport",),
+    "tunebench.tuner.device": ("Device",),
     "tunebench.tuner.errors": ("DatabaseError", "DatabaseMissingError", "TunebenchError", "UserError"),
-    "tunebench.tuner.problem": ("Problem",),
+    "tunebench.tuner.kernel": ("Kernel", "Mode", "Plan", "ceil_div"),
+    "tunebench.tuner.problem": ("Problem", "Work"),
     "tunebench.tuner.result": ("Decision", "Ratio", "TrialStatus"),
+    "tunebench.tuner.space": ("Constraint", "SearchSpace", "Tunable"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
+_MODULES = {"constraints": "tunebench.tuner.constraints"}
 
 __all__ = [
     "BestRow",
     "CheckReport",
     "CompareReport",
+    "Constraint",
     "Database",
     "DatabaseError",
     "DatabaseMissingError",
     "Decision",
+    "Device",
+    "Kernel",
+    "Mode",
+    "Plan",
     "Policy",
     "Problem",
     "Ratio",
     "Rows",
+    "SearchSpace",
     "StudyReport",
     "TrialRow",
     "TrialStatus",
+    "Tunable",
     "TunebenchError",
+    "TunedModule",
     "UserError",
+    "Work",
     "best",
+    "ceil_div",
     "check",
     "compare",
     "connect",
+    "constraints",
     "load",
     "load_choices",
     "save_choices",
@@ -80,6 +105,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        return import_module(_MODULES[name])
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_HOME[name]), name)

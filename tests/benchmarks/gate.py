@@ -58,7 +58,7 @@ def main(
     for number in range(0, len(space), max(1, len(space) // variants))[:variants]:
         configuration = space[number]
         build = BuildCache().build(compiler, declared.variant(configuration, subject.problem, where.architecture))
-        plan = Plan(configuration, subject.problem, where, compiler.load(build, where.index))
+        plan = Plan(subject.kernel, configuration, subject.problem, where, compiler.load(build, where.index))
         with torch.no_grad():
             subject.model.pin(plan)
             output = subject.model(*subject.oracle.cases[0].inputs)

@@ -44,7 +44,11 @@ def prepared(factory: type[TunedModule], device: Device, mode: Mode = Mode.EVAL)
     configuration = space[space.default]
     compiler = compiler_for(device)
     build = BuildCache().build(compiler, kernel.variant(configuration, subject.problem, device.architecture))
-    return subject, Plan(configuration, subject.problem, device, compiler.load(build, device.index)), build
+    return (
+        subject,
+        Plan(subject.kernel, configuration, subject.problem, device, compiler.load(build, device.index)),
+        build,
+    )
 
 
 def contender_of(subject: Subject, plan: Plan, build: Build) -> KernelContender:

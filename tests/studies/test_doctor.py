@@ -41,11 +41,13 @@ def test_what_ships_is_well(name: str) -> None:
     assert all(diagnosis.works for diagnosis in examine_kernel(name))
 
 
+SERVED = "    def problem(self, x):\n"
+ANOTHER = "    def __init__(self):\n        super().__init__()\n        self.scale = self._parameters.pop('weight')\n\n"
 BROKEN = {
     "reference": ({"reference": {"def get_inputs": "def inputs"}}, "no get_inputs"),
     "model": ({"model": {"class ModelNew": "class ModelOld"}}, "has no ModelNew"),
-    "parameters": ({"model": {"self.weight = nn": "self.scale = nn"}}, "scale (1,), weight (1,)"),
-    "problem": ({"model": {"if dtype in self.kernel.dtypes": "if dtype == 'int8'"}}, "serves none of them"),
+    "parameters": ({"model": {SERVED: f"{ANOTHER}{SERVED}"}}, "scale (1,), weight (1,)"),
+    "problem": ({"model": {"x.is_contiguous()": "x.is_sparse"}}, "x has holes"),
     "default": (
         {"model": {"lambda block_size, blocks: block_size * blocks <= 512": "lambda block_size: False"}},
         "few_threads",

@@ -32,7 +32,7 @@ def build_plan(
         LaunchError: the device refused the binary.
     """
     build = BuildCache().build(compiler, kernel.variant(configuration, problem, device.architecture))
-    return Plan(configuration, problem, device, compiler.load(build, device.index))
+    return Plan(kernel, configuration, problem, device, compiler.load(build, device.index))
 
 
 class Building:

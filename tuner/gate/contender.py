@@ -138,7 +138,7 @@ class KernelContender:
         loaded = (variant.digest, device)
         if loaded not in self._modules:
             self._modules[loaded] = self._compiler.load(self._builds[variant.digest], device.index)
-        plan = Plan(configuration, problem, device, self._modules[loaded])
+        plan = Plan(self._kernel, configuration, problem, device, self._modules[loaded])
         try:
             model.make_ready(plan)
         except LaunchError as error:

@@ -300,7 +300,7 @@ class LocalEvaluator:
     def _plan(self, configuration: Configuration, build: Build) -> Plan:
         subject = self._subject
         module = self._compiler.load(build, subject.device.index)
-        return Plan(configuration, subject.problem, subject.device, module)
+        return Plan(subject.kernel, configuration, subject.problem, subject.device, module)
 
     def _call(self, plan: Plan) -> Call:
         """The whole forward under a plan, pinned once."""

@@ -58,32 +58,20 @@ extern "C" __global__ void __launch_bounds__(block_size)
 
 MODEL = """
 import torch
-from torch import nn
-from tunebench.kernels.runtime.tuned_module import TunedModule
-from tunebench.tuner.kernel import Kernel
-from tunebench.tuner.problem import Problem, Work
-from tunebench.tuner.space import SearchSpace, Tunable
+from tunebench import Kernel, Problem, SearchSpace, Tunable, TunedModule, Work
+from .reference import Model
 
 SPACE = SearchSpace((Tunable("block_size", (32, 64)),))
 
-class ModelNew(TunedModule):
-    kernel = Kernel.declare(
-        __file__, space=SPACE, work=lambda problem: Work(1, 1), modes=("eval", "frozen")
-    )
+class ModelNew(TunedModule, Model):
+    kernel = Kernel.declare(__file__, SPACE, modes=("eval", "frozen"))
     made = 0
-
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.rand(5, 33) + 0.5)
-        self.bn = nn.BatchNorm1d(33)
 
     def problem(self, x):
         bn = self.bn
         if bn.training or not bn.affine or bn.running_var is None or not x.is_contiguous() or x.numel() == 0:
             return None
-        if x.dtype != self.weight.dtype or str(x.dtype)[6:] not in self.kernel.dtypes:
-            return None
-        return Problem({"rows": len(x)}, str(x.dtype)[6:], {"mode": self.mode()})
+        return super().problem(x)
 
     def fold(self):
         self.made += 1
@@ -94,12 +82,9 @@ class ModelNew(TunedModule):
     def tuned_forward(self, plan, x):
         multiplier, offset = self.kept("folded", self.fold, (self.weight, self.bn), (self.bn.eps,))
         y = torch.empty_like(x)
-        block_size = plan.configuration.integer("block_size")
+        block_size = plan.integer("block_size")
         plan.launch("weigh", x, multiplier, offset, y, *x.shape, blocks=2, threads=block_size)
         return y
-
-    def reference_forward(self, x):
-        return self.bn(x * self.weight.sum(0))
 """
 
 Pair = tuple[Any, Any]
@@ -402,11 +387,10 @@ def test_the_gate_and_the_tuner_know_the_mode(fold: type[TunedModule]) -> None:
 
 def test_a_model_that_does_not_tell_its_modes_apart_is_refused(fold: type[TunedModule]) -> None:
     class Forgetful(fold):  # type: ignore[valid-type,misc]
-        def mode(self, *, training: bool = False) -> Mode:
-            del training
+        def mode(self) -> Mode:
             return Mode.EVAL
 
-    with pytest.raises(UserError, match="takes its inputs for the problem rows=64 float32 mode=eval"):
+    with pytest.raises(UserError, match="takes its inputs for the problem x_0=64 x_1=33 float32 mode=eval"):
         Subject.prepare(fold.kernel, Forgetful, fold.kernel.reference(), Mode.FROZEN, find_device("cpu"))
 
 

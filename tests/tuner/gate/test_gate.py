@@ -76,7 +76,7 @@ def verdict_of(
     configuration = space[space.default]
     compiler = compiler_for(device)
     build = BuildCache().build(compiler, kernel.variant(configuration, subject.problem, device.architecture))
-    plan = Plan(configuration, subject.problem, device, compiler.load(build, device.index))
+    plan = Plan(subject.kernel, configuration, subject.problem, device, compiler.load(build, device.index))
     log = StageLog()
     try:
         gate = QuickGate(subject.model, subject.oracle, Exemptions.of(kernel))  # type: ignore[arg-type]
