@@ -209,9 +209,10 @@ def _contender(subject: _Subject, request: CheckRequest, model: nn.Module, input
     if subject.kernel is None or subject.compiler is None:
         return ModuleContender(subject.factory)
     kernel = subject.kernel
-    problem = cast(TunableModel, model).problem(*inputs)
+    tuned = cast(TunableModel, model)
+    problem = tuned.problem(*inputs)
     if problem is None:
-        raise UserError(f"kernel '{kernel.name}' cannot serve its reference's inputs on {subject.device.kind}")
+        raise UserError(f"kernel '{kernel.name}' cannot serve its reference's inputs: {tuned.reason}")
     valid = kernel.space.fix(request.configuration).enumerate(problem, subject.device)
     configuration = valid[valid.default]
     report(dict(configuration))

@@ -140,11 +140,10 @@ class _KernelFolder:
 
     def problem(self) -> str:
         """Whether the kernel serves the reference's inputs."""
-        problem = self._kernel.modes[0].put(self._tuned).problem(*self._inputs)
+        model = self._kernel.modes[0].put(self._tuned)
+        problem = model.problem(*self._inputs)
         if problem is None:
-            raise UserError(
-                "'problem' returns None for the inputs that 'get_inputs' makes: the kernel serves none of them"
-            )
+            raise UserError(f"the kernel does not serve the inputs that 'get_inputs' makes: {model.reason}")
         self._problem: Problem = problem
         return str(problem)
 

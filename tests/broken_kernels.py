@@ -303,7 +303,12 @@ BROKEN: Mapping[str, Broken] = {
         SIZES,
         "sizes",
         "rows=0.*launch of 'weigh'",
-        model('plan.integer("blocks")', "-(-x.numel() // 512)"),
+        {
+            "model": {
+                **served(" and x.is_contiguous()")["model"],
+                'plan.integer("blocks")': "-(-x.numel() // 512)",
+            }
+        },
     ),
     "stops at one size": Broken(SIZES, "sizes", "columns|rows", model("y, x.numel()", "y, min(2112, x.numel())")),
     "counts elements in an int": Broken(

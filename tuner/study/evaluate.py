@@ -74,7 +74,7 @@ class Subject:
         oracle = consult_reference(reference, original, where, SEEDS)
         problem = model.problem(*oracle.cases[0].inputs)
         if problem is None:
-            raise UserError(f"kernel '{kernel.name}' cannot serve its reference's inputs on {device.kind}")
+            raise UserError(f"kernel '{kernel.name}' cannot serve its reference's inputs: {model.reason}")
         if len(kernel.modes) > 1 and problem.options.get("mode") != mode:
             raise UserError(
                 f"kernel '{kernel.name}' in mode '{mode}' takes its inputs for the problem {problem}: "
