@@ -7,7 +7,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
@@ -97,6 +97,7 @@ class Kernel:
         axes: what the dimensions of its tensors are called.
         modes: those worth tuning, each a problem of its own; one where the mode changes nothing.
         compiled_axes: axes of the problem that are constants of the binary.
+        compiled_options: options of the problem that are constants of the binary, with the values they may have.
         dtypes: of inputs and parameters that the source serves, by torch's names.
         atomics: sums in an order that changes from run to run, so that runs may differ in their last bits.
         rewrites_algebra: an algebraic rewrite of the reference, which may make an infinity of its NaN and the reverse.
@@ -112,6 +113,7 @@ class Kernel:
     axes: Axes | None = None
     modes: tuple[Mode, ...] = (Mode.EVAL,)
     compiled_axes: tuple[str, ...] = ()
+    compiled_options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     dtypes: tuple[str, ...] = ("float32", "float64")
     atomics: bool = False
     rewrites_algebra: bool = False
@@ -128,6 +130,7 @@ class Kernel:
         work: Callable[[Problem], Work] | None = None,
         modes: tuple[str, ...] = ("eval",),
         compiled_axes: tuple[str, ...] = (),
+        compiled_options: Mapping[str, tuple[str, ...]] | None = None,
         dtypes: tuple[str, ...] = ("float32", "float64"),
         atomics: bool = False,
         rewrites_algebra: bool = False,
@@ -166,6 +169,7 @@ class Kernel:
             axes,
             _modes(path.parent, modes),
             compiled_axes,
+            compiled_options or {},
             dtypes,
             atomics,
             rewrites_algebra,
@@ -209,7 +213,9 @@ class Kernel:
     def variant(self, configuration: Configuration, problem: Problem, architecture: str) -> Variant:
         """The variant that a configuration needs for a problem on an architecture."""
         axes = {name: problem.axes[name] for name in self.compiled_axes}
-        return Variant(self.source, prologue(self.space, configuration, problem.dtype, axes), architecture)
+        options = {name: (problem.options[name], values) for name, values in self.compiled_options.items()}
+        text = prologue(self.space, configuration, problem.dtype, axes, options)
+        return Variant(self.source, text, architecture)
 
 
 def _work_of_axes(axes: Axes | None, problem: Problem) -> Work:

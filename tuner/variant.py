@@ -136,21 +136,30 @@ def _included(text: str, available: Mapping[str, str]) -> dict[str, str]:
 
 
 def prologue(
-    space: SearchSpace, configuration: Configuration, dtype: str, axes: Mapping[str, int] | None = None
+    space: SearchSpace,
+    configuration: Configuration,
+    dtype: str,
+    axes: Mapping[str, int] | None = None,
+    options: Mapping[str, tuple[str, tuple[str, ...]]] | None = None,
 ) -> str:
-    """The lines that fix a kernel's constants: tunables under their own names, its types, compiled-in axes.
+    """The lines that fix a kernel's constants: its types, compiled-in axes and options, tunables under their own names.
 
     `scalar_t` is what tensors hold, `accumulator_t` what is computed in: float for half types, which are defined by
     `half.cuh` and `bfloat.cuh` of the shared headers and no more than named here.
 
     A text-valued tunable becomes an enumeration: `load_hint` with the value `streaming` reads
     `load_hint == load_hint_t::streaming` in the source. A tunable that is inactive in the configuration is fixed at its
-    first value, so that the source needs no preprocessor conditions.
+    first value, so that the source needs no preprocessor conditions. An option of the problem, such as `mode`, is an
+    enumeration too: `mode_option == mode_option_t::train`.
+
+    Args:
+        options: by name the value of the problem at hand, and all values there are.
     """
     scalar = CPP_TYPE[dtype]
     lines = [f"struct {scalar};"] if scalar in _DEFINED_BY_HEADERS else []
     lines += [f"using scalar_t = {scalar};", f"using accumulator_t = {_ACCUMULATOR.get(scalar, 'float')};"]
     lines += [f"constexpr long long {name} = {size};" for name, size in (axes or {}).items()]
+    lines += [_constant(f"{name}_option", value, values) for name, (value, values) in (options or {}).items()]
     for tunable in space.tunables:
         if not tunable.host:
             lines.append(_constant(tunable.name, configuration.get(tunable.name, tunable.values[0]), tunable.values))

@@ -25,6 +25,13 @@ constexpr bool half_product = convolution == convolution_t::fp16;  // torch roun
 constexpr bool halves = half_product || half_graph;                // x is stored in halves
 constexpr bool half_weight = halves || implicit;
 constexpr bool channels_last = convolution_layout == convolution_layout_t::channels_last;
+constexpr bool input_last = input_option == input_option_t::channels_last;
+constexpr bool output_last = output_option == output_option_t::channels_last;
+// A pass that the configuration does not launch is empty: it would take as long to compile as one that runs.
+constexpr bool transposes_input = !implicit && channels_last != input_last;
+constexpr bool casts_input = halves && channels_last == input_last;
+constexpr bool transposes_output = !implicit && channels_last != output_last;
+constexpr bool finishes = !implicit && channels_last == output_last;
 
 template <bool condition, typename A, typename B> struct Choose { using type = A; };
 template <typename A, typename B> struct Choose<false, A, B> { using type = B; };
@@ -177,20 +184,22 @@ __device__ __forceinline__ source_t to_source(scalar_t value) {
 extern "C" __global__ void __launch_bounds__(input_block_size)
     transpose_input(const scalar_t* __restrict__ x, source_t* __restrict__ to, unsigned* largest, long long samples,
                     long long channels, long long pixels) {
-    const long long rows = channels_last ? channels : pixels, columns = channels_last ? pixels : channels;
-    const Tiles tiles(input_tile, samples, rows, columns);
-    for (long long number = blockIdx.x; number < tiles.all; number += gridDim.x) {
-        const long long sample = number / (tiles.across * tiles.down);
-        const long long row = number / tiles.across % tiles.down * input_tile;
-        const long long column = number % tiles.across * input_tile;
-        const long long start = sample * channels * pixels;
-        float mine = 0;
-        transpose_tile<input_tile, input_block_size, input_vector_bytes>(
-            x + start, to + start, rows, columns, row, column,
-            [&mine](scalar_t value) { mine = halves ? larger_of(mine, static_cast<float>(value)) : mine; },
-            [](scalar_t value, long long, long long) { return to_source(value); });
-        if constexpr (halves) {
-            note_largest<input_block_size>(mine, largest + sample);
+    if constexpr (transposes_input) {
+        const long long rows = channels_last ? channels : pixels, columns = channels_last ? pixels : channels;
+        const Tiles tiles(input_tile, samples, rows, columns);
+        for (long long number = blockIdx.x; number < tiles.all; number += gridDim.x) {
+            const long long sample = number / (tiles.across * tiles.down);
+            const long long row = number / tiles.across % tiles.down * input_tile;
+            const long long column = number % tiles.across * input_tile;
+            const long long start = sample * channels * pixels;
+            float mine = 0;
+            transpose_tile<input_tile, input_block_size, input_vector_bytes>(
+                x + start, to + start, rows, columns, row, column,
+                [&mine](scalar_t value) { mine = halves ? larger_of(mine, static_cast<float>(value)) : mine; },
+                [](scalar_t value, long long, long long) { return to_source(value); });
+            if constexpr (halves) {
+                note_largest<input_block_size>(mine, largest + sample);
+            }
         }
     }
 }
@@ -199,7 +208,7 @@ extern "C" __global__ void __launch_bounds__(input_block_size)
 extern "C" __global__ void __launch_bounds__(input_block_size)
     cast_input(const scalar_t* __restrict__ x, source_t* __restrict__ to, unsigned* largest, long long samples,
                long long elements) {
-    if constexpr (halves) {
+    if constexpr (casts_input) {
         constexpr int width = width_of<scalar_t>(input_vector_bytes);
         constexpr long long chunk = static_cast<long long>(input_block_size) * input_items * width;
         const bool whole = takes_packs<scalar_t, width>(x) && takes_packs<source_t, width>(to) && elements % width == 0;
@@ -322,17 +331,19 @@ extern "C" __global__ void __launch_bounds__(output_block_size)
                      const scalar_t* __restrict__ conv_bias, const scalar_t* __restrict__ bias,
                      const float* __restrict__ factors, scalar_t constant, scalar_t factor, long long samples,
                      long long channels, long long pixels) {
-    const Epilogue epilogue{conv_bias, bias, factors, constant, factor};
-    const long long rows = channels_last ? pixels : channels, columns = channels_last ? channels : pixels;
-    const Tiles tiles(output_tile, samples, rows, columns);
-    for (long long number = blockIdx.x; number < tiles.all; number += gridDim.x) {
-        const long long start = number / (tiles.across * tiles.down) * channels * pixels;
-        transpose_tile<output_tile, output_block_size, output_vector_bytes>(
-            product + start, output + start, rows, columns, number / tiles.across % tiles.down * output_tile,
-            number % tiles.across * output_tile, [](product_t) {},
-            [&epilogue](product_t stored, long long row, long long column) {
-                return epilogue.of_stored(stored, epilogue.of(channels_last ? column : row));
-            });
+    if constexpr (transposes_output) {
+        const Epilogue epilogue{conv_bias, bias, factors, constant, factor};
+        const long long rows = channels_last ? pixels : channels, columns = channels_last ? channels : pixels;
+        const Tiles tiles(output_tile, samples, rows, columns);
+        for (long long number = blockIdx.x; number < tiles.all; number += gridDim.x) {
+            const long long start = number / (tiles.across * tiles.down) * channels * pixels;
+            transpose_tile<output_tile, output_block_size, output_vector_bytes>(
+                product + start, output + start, rows, columns, number / tiles.across % tiles.down * output_tile,
+                number % tiles.across * output_tile, [](product_t) {},
+                [&epilogue](product_t stored, long long row, long long column) {
+                    return epilogue.of_stored(stored, epilogue.of(channels_last ? column : row));
+                });
+        }
     }
 }
 
@@ -378,31 +389,33 @@ extern "C" __global__ void __launch_bounds__(output_block_size)
     finish(const product_t* product, scalar_t* output, const scalar_t* __restrict__ conv_bias,
            const scalar_t* __restrict__ bias, const float* __restrict__ factors, scalar_t constant, scalar_t factor,
            long long samples, long long channels, long long pixels) {
-    constexpr int width = width_of<scalar_t>(output_vector_bytes);
-    constexpr long long chunk = static_cast<long long>(output_block_size) * output_items * width;
-    const Epilogue epilogue{conv_bias, bias, factors, constant, factor};
-    const long long planes = channels_last ? 1 : samples * channels;
-    const long long elements = channels_last ? samples * pixels * channels : pixels;
-    const bool whole = takes_packs<product_t, width>(product) && takes_packs<scalar_t, width>(output) &&
-                       elements % width == 0;
-    const bool is_short = elements < (1ll << 32);
-    const long long chunks = (elements + chunk - 1) / chunk;
-    for (long long number = blockIdx.x; number < planes * chunks; number += gridDim.x) {
-        const long long plane = number / chunks;
+    if constexpr (finishes) {
+        constexpr int width = width_of<scalar_t>(output_vector_bytes);
+        constexpr long long chunk = static_cast<long long>(output_block_size) * output_items * width;
+        const Epilogue epilogue{conv_bias, bias, factors, constant, factor};
+        const long long planes = channels_last ? 1 : samples * channels;
+        const long long elements = channels_last ? samples * pixels * channels : pixels;
+        const bool whole = takes_packs<product_t, width>(product) && takes_packs<scalar_t, width>(output) &&
+                           elements % width == 0;
+        const bool is_short = elements < (1ll << 32);
+        const long long chunks = (elements + chunk - 1) / chunk;
+        for (long long number = blockIdx.x; number < planes * chunks; number += gridDim.x) {
+            const long long plane = number / chunks;
 #pragma unroll
-        for (int k = 0; k < output_items; ++k) {
-            const long long i = number % chunks * chunk + (k * output_block_size + threadIdx.x) * width;
-            if (i < elements) {
-                const auto read = load_pack<width>(product + plane * elements + i, elements - i, whole);
-                Channel of[width];
-                const long long first = channels_last ? remainder_of(i, channels, is_short) : plane % channels;
-                channels_of(of, epilogue, first, channels);
-                Pack<scalar_t, width> pack;
+            for (int k = 0; k < output_items; ++k) {
+                const long long i = number % chunks * chunk + (k * output_block_size + threadIdx.x) * width;
+                if (i < elements) {
+                    const auto read = load_pack<width>(product + plane * elements + i, elements - i, whole);
+                    Channel of[width];
+                    const long long first = channels_last ? remainder_of(i, channels, is_short) : plane % channels;
+                    channels_of(of, epilogue, first, channels);
+                    Pack<scalar_t, width> pack;
 #pragma unroll
-                for (int j = 0; j < width; ++j) {
-                    pack.of[j] = epilogue.of_stored(read.of[j], of[j]);
+                    for (int j = 0; j < width; ++j) {
+                        pack.of[j] = epilogue.of_stored(read.of[j], of[j]);
+                    }
+                    store_pack<width>(output + plane * elements + i, pack, elements - i, whole);
                 }
-                store_pack<width>(output + plane * elements + i, pack, elements - i, whole);
             }
         }
     }
@@ -414,13 +427,10 @@ extern "C" __global__ void __launch_bounds__(implicit_gemm_threads, 1)
     implicit_gemm(const scalar_t* __restrict__ x, const weight_t* __restrict__ filters, scalar_t* __restrict__ output,
                   const scalar_t* __restrict__ conv_bias, const scalar_t* __restrict__ bias,
                   const float* __restrict__ factors, unsigned* __restrict__ largest, scalar_t constant, scalar_t factor,
-                  long long samples, long long out_channels, long long height, long long width, int input_last,
-                  int output_last) {
+                  long long samples, long long out_channels, long long height, long long width) {
 #if TUNEBENCH_HOPPER
     if constexpr (implicit) {
-        const Images images{reinterpret_cast<const float*>(x), samples,         height,
-                            width,                             out_channels,    input_last != 0,
-                            output_last != 0};
+        const Images images{reinterpret_cast<const float*>(x), samples, height, width, out_channels};
         implicit_gemm_of_block(images, filters, largest, output,
                                Epilogue{conv_bias, bias, factors, constant, factor});
     }
@@ -438,7 +448,7 @@ __device__ __forceinline__ bool in_range(unsigned largest) {
 
 struct Shape {
     long long samples, in_channels, out_channels, height, width, kernel_height, kernel_width;
-    bool input_last, weight_last, output_last;
+    bool weight_last;
 };
 
 // One output element before the epilogue, from x and the weight as they are.
@@ -451,10 +461,10 @@ __device__ __noinline__ scalar_t convolved(const scalar_t* x, const scalar_t* we
             const long long pixel = (row + down) * shape.width + column + across;
             const long long place = down * shape.kernel_width + across;
             const scalar_t* values = x + offset_of(sample, 0, pixel, shape.in_channels, shape.height * shape.width,
-                                                   shape.input_last);
+                                                   input_last);
             const scalar_t* weights =
                 weight + offset_of(out_channel, 0, place, shape.in_channels, area, shape.weight_last);
-            const long long value_step = shape.input_last ? 1 : shape.height * shape.width;
+            const long long value_step = input_last ? 1 : shape.height * shape.width;
             const long long weight_step = shape.weight_last ? 1 : area;
 #pragma unroll 1
             for (long long channel = 0; channel < shape.in_channels; ++channel) {
@@ -471,10 +481,10 @@ extern "C" __global__ void __launch_bounds__(repair_threads)
            const scalar_t* __restrict__ conv_bias, const scalar_t* __restrict__ bias,
            const float* __restrict__ factors, const unsigned* __restrict__ largest, scalar_t constant, scalar_t factor,
            long long samples, long long in_channels, long long out_channels, long long height, long long width,
-           long long kernel_height, long long kernel_width, int input_last, int weight_last, int output_last) {
+           long long kernel_height, long long kernel_width, int weight_last) {
     if constexpr (half_weight) {
         const Shape shape{samples,       in_channels,  out_channels,    height,           width,
-                          kernel_height, kernel_width, input_last != 0, weight_last != 0, output_last != 0};
+                          kernel_height, kernel_width, weight_last != 0};
         const Epilogue epilogue{conv_bias, bias, factors, constant, factor};
         const long long out_width = width - kernel_width + 1, pixels = (height - kernel_height + 1) * out_width;
         for (long long pair = blockIdx.x; pair < samples * out_channels; pair += gridDim.x) {
@@ -485,7 +495,7 @@ extern "C" __global__ void __launch_bounds__(repair_threads)
             for (long long pixel = threadIdx.x; pixel < pixels; pixel += repair_threads) {
                 const long long row = pixel / out_width, column = pixel % out_width;
                 const scalar_t sum = convolved(x, weight, shape, sample, channel, row, column);
-                output[offset_of(sample, channel, pixel, out_channels, pixels, shape.output_last)] =
+                output[offset_of(sample, channel, pixel, out_channels, pixels, output_last)] =
                     epilogue(sum, epilogue.of(channel));
             }
         }

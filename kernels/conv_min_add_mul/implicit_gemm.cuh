@@ -34,7 +34,6 @@ constexpr int multiplier_registers = 200;
 struct Images {
     const float* x;
     long long samples, height, width, filters;
-    bool input_last, output_last;
 
     __device__ __forceinline__ long long out_height() const { return height - window_height + 1; }
     __device__ __forceinline__ long long out_width() const { return width - window_width + 1; }
@@ -93,8 +92,8 @@ struct Pair {
     float left[8], right[8];
 
     // Where both columns are in the image, all eight channels exist, and vectors are aligned.
-    template <bool last> __device__ __forceinline__ void read(const float* source, long long pixels) {
-        if constexpr (last) {
+    __device__ __forceinline__ void read(const float* source, long long pixels) {
+        if constexpr (input_last) {
 #pragma unroll
             for (int i = 0; i < 8; i += 4) {
                 *reinterpret_cast<float4*>(left + i) = __ldcs(reinterpret_cast<const float4*>(source + i));
@@ -132,16 +131,16 @@ struct Units {
         : pairs(columns_left < row_columns ? static_cast<int>(columns_left + 1) / 2 : row_columns / 2) {}
     __device__ __forceinline__ int count() const { return pairs * channel_groups; }
     // Neighbouring threads read neighbouring memory.
-    template <bool last> __device__ __forceinline__ int group(int unit) const {
-        return last ? unit % channel_groups : unit / pairs;
+    __device__ __forceinline__ int group(int unit) const {
+        return input_last ? unit % channel_groups : unit / pairs;
     }
-    template <bool last> __device__ __forceinline__ int pair(int unit) const {
-        return last ? unit / channel_groups : unit % pairs;
+    __device__ __forceinline__ int pair(int unit) const {
+        return input_last ? unit / channel_groups : unit % pairs;
     }
 };
 
 // `x` is the row's first channel and column. A number of units is under way before `wait` lets the first be written.
-template <bool last, class Wait>
+template <class Wait>
 __device__ __forceinline__ void load_row_in_pairs(unsigned char* shared, const float* x, long long pixels,
                                                   const Units& units, int thread, int& largest, Wait wait) {
     constexpr int in_flight = 4;
@@ -151,11 +150,11 @@ __device__ __forceinline__ void load_row_in_pairs(unsigned char* shared, const f
 #pragma unroll
         for (int k = 0; k < in_flight; ++k) {
             const int unit = first + k * loader_threads;
-            const int group = units.group<last>(unit), pair = units.pair<last>(unit);
+            const int group = units.group(unit), pair = units.pair(unit);
             target[k] = shared + group * group_bytes + pair * 2 * unit_bytes;
             if (unit < units.count()) {
-                const long long offset = last ? 2 * pair * in_channels + group * 8 : group * 8 * pixels + 2 * pair;
-                flying[k].read<last>(x + offset, pixels);
+                const long long offset = input_last ? 2 * pair * in_channels + group * 8 : group * 8 * pixels + 2 * pair;
+                flying[k].read(x + offset, pixels);
             }
         }
         wait();
@@ -176,7 +175,7 @@ __device__ __forceinline__ void load_row_one_by_one(unsigned char* shared, const
     wait();
 #pragma unroll 1
     for (int unit = thread; unit < units.count(); unit += loader_threads) {
-        const int group = units.group<false>(unit), pair = units.pair<false>(unit);
+        const int group = units.group(unit), pair = units.pair(unit);
         Pair p;
         p.clear();
 #pragma unroll
@@ -195,14 +194,12 @@ template <class Wait>
 __device__ __forceinline__ void load_row(unsigned char* shared, const Images& images, long long sample, long long row,
                                          long long column, int thread, int& largest, Wait wait) {
     const long long pixels = images.height * images.width, columns_left = images.width - column;
-    const long long channel_step = images.input_last ? 1 : pixels, column_step = images.input_last ? in_channels : 1;
+    const long long channel_step = input_last ? 1 : pixels, column_step = input_last ? in_channels : 1;
     const float* x = images.x + sample * in_channels * pixels + (row * images.width + column) * column_step;
     const bool whole = in_channels % 8 == 0 && images.width % 2 == 0 && reinterpret_cast<u64>(images.x) % 16 == 0;
     const Units units(columns_left);
-    if (whole && images.input_last) {
-        load_row_in_pairs<true>(shared, x, pixels, units, thread, largest, wait);
-    } else if (whole) {
-        load_row_in_pairs<false>(shared, x, pixels, units, thread, largest, wait);
+    if (whole) {
+        load_row_in_pairs(shared, x, pixels, units, thread, largest, wait);
     } else {
         load_row_one_by_one(shared, x, channel_step, column_step, columns_left, units, thread, largest, wait);
     }
@@ -241,7 +238,9 @@ __device__ __forceinline__ void multiply_row(float (&sums)[tile_columns / 2], u3
     products_begin();
     u64 filter = matrix_descriptor(filters, tile_filters * unit_bytes, 8 * unit_bytes);
     asm volatile("" : "+l"(filter));  // else all of its sums are kept in registers from row to row
-#pragma unroll
+    // Not unrolled over the window's rows: one is enough to keep the tensor cores busy, and each further one is as much
+    // again to compile at each of this function's places.
+#pragma unroll 1
     for (int down = 0; down < window_height; ++down) {
         const int slot = first + down < ring_rows ? first + down : first + down - ring_rows;
         const u64 row = matrix_descriptor(ring + slot * row_bytes, group_bytes, 8 * unit_bytes);
@@ -255,9 +254,13 @@ __device__ __forceinline__ void multiply_row(float (&sums)[tile_columns / 2], u3
                                                     down + across + group > 0);
             }
         }
+        products_commit();
     }
-    products_commit();
 }
+
+// All sums but those of the row that was begun last are done.
+__device__ __forceinline__ void wait_for_all_but_one_row() { products_wait<(window_height < 7 ? window_height : 7)>(); }
+
 
 // Finished values, on their way from the tensor cores' arrangement to rows of neighbouring memory: a warp's own piece of
 // shared memory, 8 filters by 32 columns, or 16 columns by 16 filters where the filters are neighbours in the output.
@@ -335,18 +338,24 @@ __device__ __forceinline__ void write_planes(const float (&sums)[tile_columns / 
             }
             __syncwarp();
             scalar_t* target = plane + first;
+            if (pairs) {
 #pragma unroll
-            for (int j = 0; j < 8; j += 2) {
-                const float2 both = *reinterpret_cast<const float2*>(staged + j * staged_pitch);
-                if (8 * below + j + lane / 16 < part.filters) {
-                    if (pairs && first + column + 1 < part.columns) {
+                for (int j = 0; j < 8; j += 2) {
+                    const float2 both = *reinterpret_cast<const float2*>(staged + j * staged_pitch);
+                    if (8 * below + j + lane / 16 < part.filters && first + column < part.columns) {
                         store_output(reinterpret_cast<float2*>(target), both);
-                    } else {
-                        store_some(target, both.x, first + column < part.columns);
-                        store_some(target + 1, both.y, first + column + 1 < part.columns);
                     }
+                    target += 2 * pixels;
                 }
-                target += 2 * pixels;
+            } else {
+#pragma unroll 1
+                for (int j = 0; j < 8; j += 2) {
+                    const bool exists = 8 * below + j + lane / 16 < part.filters;
+                    const float* const both = staged + j * staged_pitch;
+                    store_some(target, both[0], exists && first + column < part.columns);
+                    store_some(target + 1, both[1], exists && first + column + 1 < part.columns);
+                    target += 2 * pixels;
+                }
             }
             __syncwarp();
         }
@@ -377,20 +386,24 @@ __device__ __forceinline__ void write_pixels(const float (&sums)[tile_columns / 
             left[staged_filters_pitch + 8] = epilogue(four[3] * below.scale, below);
         }
         __syncwarp();
+        if (fours) {
 #pragma unroll
-        for (int j = 0; j < 16; j += 8) {
-            const float4 four = *reinterpret_cast<const float4*>(staged + j * staged_filters_pitch);
-            if (first + j + lane / 4 < part.columns) {
-                if (fours && filter + 3 < part.filters) {
+            for (int j = 0; j < 16; j += 8) {
+                const float4 four = *reinterpret_cast<const float4*>(staged + j * staged_filters_pitch);
+                if (first + j + lane / 4 < part.columns && filter < part.filters) {
                     store_output(reinterpret_cast<float4*>(target), four);
-                } else {
-                    store_some(target, four.x, filter < part.filters);
-                    store_some(target + 1, four.y, filter + 1 < part.filters);
-                    store_some(target + 2, four.z, filter + 2 < part.filters);
-                    store_some(target + 3, four.w, filter + 3 < part.filters);
                 }
+                target += 8 * filters;
             }
-            target += 8 * filters;
+        } else {
+#pragma unroll 1
+            for (int j = 0; j < 16; j += 8) {
+                for (int i = 0; i < 4; ++i) {
+                    const bool exists = first + j + lane / 4 < part.columns && filter + i < part.filters;
+                    store_some(target + i, staged[j * staged_filters_pitch + i], exists);
+                }
+                target += 8 * filters;
+            }
         }
         __syncwarp();
     }
@@ -433,32 +446,32 @@ __device__ __forceinline__ void multiply(unsigned char* shared, unsigned char* r
         const auto write = [&](int row, const float (&sums)[tile_columns / 2]) {
             let_go();
             const RowOfWarp part(images, strip, row, first_filter);
-            if (images.output_last) {
+            if constexpr (output_last) {
                 write_pixels(sums, part, output, staging, epilogue);
             } else {
                 write_planes(sums, part, output, staging, epilogue);
             }
         };
-        // Written out, and not as one step with conditions: the compiler must see that no sums under way are read.
+        // Two steps written out, and not one with conditions: the compiler must see that no sums under way are read.
         int row = 0;
         begin(even);
-        for (; row + 2 < strip.rows; row += 2) {
+        while (true) {
+            if (row + 1 == strip.rows) {
+                products_wait<0>();
+                write(row++, even);
+                break;
+            }
             begin(odd);
-            products_wait<1>();
-            write(row, even);
+            wait_for_all_but_one_row();
+            write(row++, even);
+            if (row + 1 == strip.rows) {
+                products_wait<0>();
+                write(row++, odd);
+                break;
+            }
             begin(even);
-            products_wait<1>();
-            write(row + 1, odd);
-        }
-        if (row + 1 < strip.rows) {
-            begin(odd);
-            products_wait<1>();
-            write(row, even);
-            products_wait<0>();
-            write(row + 1, odd);
-        } else {
-            products_wait<0>();
-            write(row, even);
+            wait_for_all_but_one_row();
+            write(row++, odd);
         }
         for (int row = 0; row < window_height - 1; ++row) {
             let_go();

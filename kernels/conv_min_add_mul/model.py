@@ -201,6 +201,7 @@ class ModelNew(TunedModule, Model):
         SPACE,
         bulk_copies=("implicit_gemm",),
         compiled_axes=("in_channels", "kernel_height", "kernel_width"),
+        compiled_options=dict.fromkeys(("input", "output"), tuple(_MEMORY_FORMAT)),
         work=work,
     )
 
@@ -407,9 +408,8 @@ class ModelNew(TunedModule, Model):
         strips = samples * -(-out_height // rows) * -(-out_width // _TILE_COLUMNS)
         tiles = -(-out_channels // _TILE_FILTERS)
         blocks = (min(strips, -(-plan.device.multiprocessors // tiles)), tiles)
-        last = [options[side] == "channels_last" for side in ("input", "output")]
         shared = _implicit_shared_bytes(plan.problem, plan.configuration.integer("ring_rows"))
-        arguments = (x, filters, output, *arguments, samples, out_channels, height, width, *last)
+        arguments = (x, filters, output, *arguments, samples, out_channels, height, width)
         plan.launch("implicit_gemm", *arguments, blocks=blocks, threads=_IMPLICIT_THREADS, shared=shared)
         return output
 
@@ -419,12 +419,10 @@ class ModelNew(TunedModule, Model):
         samples, in_channels, height, width = x.shape
         out_channels, _, kernel_height, kernel_width = weight.shape
         counts = (samples, in_channels, out_channels, height, width, kernel_height, kernel_width)
-        options = plan.problem.options
-        layouts = (options["input"], _layout(weight), options["output"])
         blocks = min(samples * out_channels, _REPAIR_BLOCKS * plan.device.multiprocessors)
         read = (x, weight, output, conv_bias, bias, factors, largest, constant, factor)
-        last = [layout == "channels_last" for layout in layouts]
-        plan.launch("repair", *read, *counts, *last, blocks=blocks, threads=_REPAIR_THREADS)
+        last = _layout(weight) == "channels_last"
+        plan.launch("repair", *read, *counts, last, blocks=blocks, threads=_REPAIR_THREADS)
 
 
 def _graph(plan: Plan) -> cudnn_graph.Convolution:

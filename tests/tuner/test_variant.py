@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.errors import KernelFolderError
-from tunebench.tuner.variant import KernelSource
+from tunebench.tuner.space import SearchSpace, Tunable
+from tunebench.tuner.variant import KernelSource, prologue
 
 HEADERS = {
     "near.cuh": '#pragma once\n  #  include "deep.cuh"\n',
@@ -55,3 +57,12 @@ def test_a_source_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     (tmp_path / "other.cuh").write_bytes("// 3 µs\n".encode("latin-1"))
     with pytest.raises(KernelFolderError, match=r"other\.cuh: byte 5 is not UTF-8; save it as UTF-8"):
         read(tmp_path, "")
+
+
+def test_an_option_of_the_problem_is_a_constant_like_a_tunable() -> None:
+    space = SearchSpace((Tunable("hint", ("normal", "streaming")),))
+    configuration = Configuration({"hint": "streaming"})
+    text = prologue(space, configuration, "float32", {"rows": 3}, {"mode": ("train", ("eval", "train"))})
+    assert "constexpr long long rows = 3;\n" in text
+    assert "enum class mode_option_t { eval, train };\nconstexpr mode_option_t mode_option = mode_option_t::train;" in text
+    assert "enum class hint_t { normal, streaming };\nconstexpr hint_t hint = hint_t::streaming;" in text

@@ -60,7 +60,8 @@ __device__ __forceinline__ void repair_rows_of_block(const float* __restrict__ x
                 w_tile[k][r] = inside && w_first + r < w_rows ? w[(w_first + r) * depth + first + k] : 0.0f;
             }
             __syncthreads();
-#pragma unroll
+            // This rarely runs and is compiled with every product: it is kept short.
+#pragma unroll 4
             for (int k = 0; k < step; ++k) {
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
@@ -72,13 +73,16 @@ __device__ __forceinline__ void repair_rows_of_block(const float* __restrict__ x
             }
         }
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
+        for (int j = 0; j < 4; ++j) {
+            const long long w_row = w_first + across + 16 * j;
+            if (w_row < w_rows) {
+                const auto finish = epilogue.feature(w_row);
 #pragma unroll
-            for (int j = 0; j < 4; ++j) {
-                const long long x_row = x_first + down + 16 * i;
-                const long long w_row = w_first + across + 16 * j;
-                if (x_row < x_rows && w_row < w_rows && (x_unfit[x_row] || w_unfit[w_row])) {
-                    epilogue.feature(w_row)(sums[i][j], x_row);
+                for (int i = 0; i < 4; ++i) {
+                    const long long x_row = x_first + down + 16 * i;
+                    if (x_row < x_rows && (x_unfit[x_row] || w_unfit[w_row])) {
+                        finish(sums[i][j], x_row);
+                    }
                 }
             }
         }

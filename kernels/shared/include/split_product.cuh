@@ -370,24 +370,33 @@ __device__ __forceinline__ void consume(unsigned char* shared, u64* full, u64* e
         if (sum_stages > 0 && stages > first_sum) {
             sums.add_to(sum);
         }
+        bool exists[2];
+        int exponents[2];
 #pragma unroll
         for (int below = 0; below < 2; ++below) {
             const long long w_row = row + 8 * below;
             int most = max(magnitude(first_half(largest[below])), magnitude(second_half(largest[below])));
             most = max(most, __shfl_xor_sync(0xFFFFFFFFu, most, 1));
             most = max(most, __shfl_xor_sync(0xFFFFFFFFu, most, 2));
-            if (w_row < shape.w_rows) {
-                const int w_exponent = w_exponents[w_row];
-                const auto finish = epilogue.feature(w_row);
-                if (tile.x_tile == 0 && lane % 4 == 0) {
-                    w_unfit[w_row] = !fits(__int_as_float(most), w_exponent);
-                }
+            exists[below] = w_row < shape.w_rows;
+            exponents[below] = exists[below] ? w_exponents[w_row] : 0;
+            if (exists[below] && tile.x_tile == 0 && lane % 4 == 0) {
+                w_unfit[w_row] = !fits(__int_as_float(most), exponents[below]);
+            }
+        }
+        // Both rows of w beside each other: what depends on the row of x alone is there once for the two.
+        const decltype(epilogue.feature(row)) finish[2] = {epilogue.feature(exists[0] ? row : 0),
+                                                           epilogue.feature(exists[1] ? row + 8 : 0)};
 #pragma unroll
-                for (int i = 0; i < product_columns / 4; ++i) {
-                    const long long x_row = tile.x_tile * product_columns + i / 2 * 8 + lane % 4 * 2 + i % 2;
-                    if (x_row < shape.x_rows) {
+        for (int i = 0; i < product_columns / 4; ++i) {
+            const long long x_row = tile.x_tile * product_columns + i / 2 * 8 + lane % 4 * 2 + i % 2;
+            if (x_row < shape.x_rows) {
+                const int x_exponent = x_exponents[x_row];
+#pragma unroll
+                for (int below = 0; below < 2; ++below) {
+                    if (exists[below]) {
                         const float value = sum[i / 2 * 4 + 2 * below + i % 2];
-                        finish(scaled(value, -(w_exponent + x_exponents[x_row])), x_row);
+                        finish[below](scaled(value, -(exponents[below] + x_exponent)), x_row);
                     }
                 }
             }
