@@ -476,7 +476,7 @@ __device__ __noinline__ scalar_t convolved(const scalar_t* x, const scalar_t* we
 }
 
 // Blocks walk over the pairs of a sample and an output channel; almost always there is nothing to do.
-extern "C" __global__ void __launch_bounds__(repair_threads)
+extern "C" __global__ void __launch_bounds__(repair_threads, 1)
     repair(const scalar_t* __restrict__ x, const scalar_t* __restrict__ weight, scalar_t* __restrict__ output,
            const scalar_t* __restrict__ conv_bias, const scalar_t* __restrict__ bias,
            const float* __restrict__ factors, const unsigned* __restrict__ largest, scalar_t constant, scalar_t factor,

@@ -281,7 +281,7 @@ extern "C" __global__ void __launch_bounds__(product_threads, 1) TUNEBENCH_CLUST
 #endif
 }
 
-extern "C" __global__ void __launch_bounds__(repair_threads)
+extern "C" __global__ void __launch_bounds__(repair_threads, 1)
     repair_rows(const float* __restrict__ x, const float* __restrict__ w, const int* __restrict__ x_unfit,
                 const int* __restrict__ w_unfit, int* __restrict__ kept_exponents, long long x_rows, long long w_rows,
                 long long depth, const scalar_t* __restrict__ linear_bias, scalar_t* __restrict__ output,
