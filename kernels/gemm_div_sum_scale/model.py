@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 
+from tunebench import (
+    Constraint,
+    Kernel,
+    Mode,
+    Plan,
+    Problem,
+    SearchSpace,
+    Tunable,
+    TunedModule,
+    Work,
+    ceil_div,
+    constraints,
+)
 from tunebench.kernels.gemm_div_sum_scale.reference import Model
-from tunebench.kernels.runtime.tuned_module import TunedModule, computed_in
+from tunebench.kernels.runtime.tuned_module import computed_in
 from tunebench.kernels.shared import DTYPES
 from tunebench.tuner.build import LoadedModule
-from tunebench.tuner.device import Device
-from tunebench.tuner.kernel import Kernel, Mode, Plan
-from tunebench.tuner.problem import ITEM_BYTES, Problem, Work
-from tunebench.tuner.space import Constraint, SearchSpace, Tunable
 
 _MAX_GRID_Y = 65535
 _JOIN_THREADS = 256
@@ -24,22 +32,9 @@ _FIRST_STRIP = 2
 """Counters of a launch before those of its strips."""
 
 
-def _fits_vector(vector_width: int, problem: Problem) -> bool:
-    """A vector access moves 16 bytes at most."""
-    return vector_width * ITEM_BYTES[problem.dtype] <= 16
-
-
-def _divides_features(vector_width: int, problem: Problem) -> bool:
-    return problem.axes["in_features"] % vector_width == 0
-
-
 def _divides_hidden(algorithm: str, vector_width: int, problem: Problem) -> bool:
     """Rows of the product are read where the matrix is multiplied first."""
     return algorithm != "gemm" or problem.axes["hidden"] % vector_width == 0
-
-
-def _block_runs(block_size: int, device: Device) -> bool:
-    return block_size <= device.max_threads_per_block
 
 
 def _rows_fit_block(join: str, block_size: int, row_threads: int) -> bool:
@@ -49,7 +44,7 @@ def _rows_fit_block(join: str, block_size: int, row_threads: int) -> bool:
 
 def _rows_fit_registers(vector_width: int, rows_per_thread: int, vectors_in_flight: int, problem: Problem) -> bool:
     """256 bytes of a thread's registers for what it has in flight; the rest is for sums and addresses."""
-    return rows_per_thread * vectors_in_flight * vector_width * ITEM_BYTES[problem.dtype] <= 256
+    return rows_per_thread * vectors_in_flight * vector_width * problem.item_bytes <= 256
 
 
 def _sums_now(algorithm: str, problem: Problem) -> bool:
@@ -91,10 +86,10 @@ SPACE = SearchSpace(
         Tunable("vectors_in_flight", (1, 4), when=_divides_rows),
     ),
     constraints=(
-        Constraint("vector_is_at_most_16_bytes", _fits_vector),
-        Constraint("vector_divides_features", _divides_features),
+        constraints.vector_fits("vector_width"),
+        constraints.divides("vector_width", "in_features"),
         Constraint("vector_divides_hidden", _divides_hidden),
-        Constraint("block_within_limit", _block_runs),
+        constraints.block_fits("block_size"),
         Constraint("rows_fit_block", _rows_fit_block),
         Constraint("rows_fit_registers", _rows_fit_registers),
         Constraint("kept_sums_are_used", _worth_keeping),
@@ -107,7 +102,7 @@ def work(problem: Problem) -> Work:
     rows, hidden, features = (problem.axes[name] for name in ("rows", "hidden", "in_features"))
     weight = features if _keeps_sums(problem) else hidden * features
     elements = weight + rows * features + rows
-    return Work(bytes=elements * ITEM_BYTES[problem.dtype], operations=weight + 2 * rows * features)
+    return Work(bytes=elements * problem.item_bytes, operations=weight + 2 * rows * features)
 
 
 _resident: WeakKeyDictionary[LoadedModule, int] = WeakKeyDictionary()
@@ -116,19 +111,8 @@ _resident: WeakKeyDictionary[LoadedModule, int] = WeakKeyDictionary()
 def _resident_blocks(plan: Plan) -> int:
     """Blocks of sum_columns that the device holds, asked of the driver once a binary."""
     if plan.module not in _resident:
-        _resident[plan.module] = plan.resident_blocks("sum_columns", _block_size(plan))
+        _resident[plan.module] = plan.resident_blocks("sum_columns", plan.integer("block_size"))
     return _resident[plan.module]
-
-
-def _value(plan: Plan, name: str) -> int:
-    """An integer tunable; where it is inactive, the first value, which the binary is compiled with."""
-    value = plan.configuration.get(name, SPACE.tunable(name).values[0])
-    assert isinstance(value, int)
-    return value
-
-
-def _block_size(plan: Plan) -> int:
-    return _value(plan, "block_size")
 
 
 class ModelNew(TunedModule, Model):
@@ -145,41 +129,31 @@ class ModelNew(TunedModule, Model):
     kernel = Kernel.declare(
         __file__,
         SPACE,
+        axes={"x": ("rows", "in_features"), "weight": ("hidden", "in_features")},
         work=work,
         modes=("eval", "frozen"),
         dtypes=DTYPES,
         rewrites_algebra=True,
     )
 
-    def problem(self, *inputs: Any) -> Problem | None:
-        """2-d batches whose rows lie dense in memory, on the weight's device."""
-        (x,) = inputs
-        weight = self.weight
-        if not isinstance(x, torch.Tensor) or x.dim() != 2 or x.numel() == 0 or weight.numel() == 0:
-            return None
-        dtype = str(x.dtype).removeprefix("torch.")
-        if (
-            dtype not in self.kernel.dtypes
-            or x.shape[1] != weight.shape[1]
-            or (x.stride(1) != 1 and x.shape[1] > 1)
-            or weight.dtype != x.dtype
-            or weight.device != x.device
-            or not weight.is_contiguous()
-            or not isinstance(self.scaling_factor, int | float)
-        ):
-            return None
-        axes = {"rows": x.shape[0], "in_features": x.shape[1], "hidden": weight.shape[0]}
-        return Problem(axes, dtype, {"mode": self.mode()})
+    def problem(self, x: torch.Tensor) -> Problem | None:
+        """2-d batches whose rows lie dense in memory, with a factor that is a number."""
+        if not isinstance(self.scaling_factor, int | float):
+            return self.unserved("the scaling factor is not a number")
+        return super().problem(x)
 
-    def tuned_forward(self, plan: Plan, *inputs: Any) -> torch.Tensor:
+    def accepts_layout(self, name: str, tensor: torch.Tensor) -> bool:
+        """Rows of x may be apart."""
+        return name == "x" and (tensor.stride(1) == 1 or tensor.shape[1] == 1)
+
+    def tuned_forward(self, plan: Plan, x: torch.Tensor) -> torch.Tensor:
         """(rows, in_features) to (rows, 1)."""
-        (x,) = inputs
         output: torch.Tensor = x.new_empty(x.shape[0], 1)
-        if plan.configuration["algorithm"] == "gemm":
+        if plan["algorithm"] == "gemm":
             self._sum_product(plan, torch.matmul(x, self.weight.T), output)
-        elif plan.configuration["algorithm"] == "strips":
+        elif plan["algorithm"] == "strips":
             self._through(plan, x, output)
-        elif plan.configuration.get("join") == "fused":
+        elif plan["join"] == "fused":
             self._fused(plan, x, output)
         else:
             kept = self.kept("column sums", lambda: self._column_sums(plan), (self.weight,), plan.configuration)
@@ -188,16 +162,16 @@ class ModelNew(TunedModule, Model):
 
     def _column_sums(self, plan: Plan) -> tuple[torch.Tensor, int]:
         """What dot_rows multiplies by: half the column sums and 0, or the partial sums and how many they are."""
-        join = plan.configuration.get("join", "kernel")
+        join = plan["join"]
         strips, splits = self._splits(plan)
         hidden, features = self.weight.shape
         partials = self._sums(splits, features)
         sums = partials if join == "dot" else self._sums(features)
         counters = self._counters(strips) if join == "last_block" else None
         arguments = (self.weight, partials, sums, counters, hidden, features)
-        plan.launch("sum_columns", *arguments, blocks=(strips, splits), threads=_block_size(plan))
+        plan.launch("sum_columns", *arguments, blocks=(strips, splits), threads=plan.integer("block_size"))
         if join == "kernel":
-            blocks = -(-features // _JOIN_STRIP)
+            blocks = ceil_div(features, _JOIN_STRIP)
             plan.launch("join_sums", partials, sums, splits, features, blocks=blocks, threads=_JOIN_THREADS)
         return sums, splits if join == "dot" else 0
 
@@ -224,21 +198,21 @@ class ModelNew(TunedModule, Model):
 
     def _through(self, plan: Plan, x: torch.Tensor, output: torch.Tensor) -> None:
         rows, features = x.shape
-        strip_threads = _value(plan, "strip_threads")
-        strips = -(-features // (strip_threads * _value(plan, "vector_width")))
+        strip_threads = plan.integer("strip_threads")
+        strips = ceil_div(features, strip_threads * plan.integer("vector_width"))
         products = self._sums(strips * (strip_threads // _WARP), rows)
         sizes = (rows, len(self.weight), features, x.stride(0), strips)
-        blocks = strips + -(-rows // _JOIN_STRIP)
+        blocks = strips + ceil_div(rows, _JOIN_STRIP)
         arguments = (self.weight, x, products, self._counters(0), output, self.scaling_factor, *sizes)
-        plan.launch("through", *arguments, blocks=blocks, threads=_block_size(plan))
+        plan.launch("through", *arguments, blocks=blocks, threads=plan.integer("block_size"))
 
     def _splits(self, plan: Plan) -> tuple[int, int]:
         """Strips of columns, and splits of rows: as many as fill the device `waves` times, none of them idle."""
         hidden, features = self.weight.shape
-        strip_threads = _value(plan, "strip_threads")
-        strips = -(-features // (strip_threads * _value(plan, "vector_width")))
-        wanted = _value(plan, "waves") * _resident_blocks(plan) // strips
-        most = -(-hidden // (_block_size(plan) // strip_threads))
+        strip_threads = plan.integer("strip_threads")
+        strips = ceil_div(features, strip_threads * plan.integer("vector_width"))
+        wanted = plan.integer("waves") * _resident_blocks(plan) // strips
+        most = ceil_div(hidden, plan.integer("block_size") // strip_threads)
         return strips, max(1, min(wanted, most, _MAX_GRID_Y))
 
     def _sums(self, *shape: int) -> torch.Tensor:
@@ -252,7 +226,7 @@ class ModelNew(TunedModule, Model):
     @staticmethod
     def _row_geometry(plan: Plan, rows: int) -> tuple[int, int]:
         """Blocks and threads of a sum along rows."""
-        row_threads = _value(plan, "row_threads")
-        threads = _block_size(plan) if plan.configuration.get("join") == "fused" else max(row_threads, 128)
-        blocks = -(-rows // (threads // row_threads * _value(plan, "rows_per_thread")))
+        row_threads = plan.integer("row_threads")
+        threads = plan.integer("block_size") if plan["join"] == "fused" else max(row_threads, 128)
+        blocks = ceil_div(rows, threads // row_threads * plan.integer("rows_per_thread"))
         return blocks, threads

@@ -5,29 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
 
+from tunebench import Constraint, Kernel, Plan, Problem, SearchSpace, Tunable, TunedModule, ceil_div, constraints
 from tunebench.kernels.gemm_sigmoid_residual.reference import Model
-from tunebench.kernels.runtime.tuned_module import TunedModule, is_plain
 from tunebench.kernels.shared import DTYPES, products
-from tunebench.kernels.shared.parts_product import Product, form_of, parts_product, split
-from tunebench.kernels.shared.products import has_passes
+from tunebench.kernels.shared.products import has_passes, library_product
 from tunebench.kernels.shared.split_product import RowExponents, fused_product
-from tunebench.tuner.device import Device
-from tunebench.tuner.kernel import Kernel, Plan
-from tunebench.tuner.problem import ITEM_BYTES, Problem, Work
-from tunebench.tuner.space import Constraint, SearchSpace, Tunable
 
 _MAX_GRID_X = 2**31 - 1
-
-
-def _fits_vector(vector_width: int, problem: Problem) -> bool:
-    """A vector access moves 16 bytes at most."""
-    return vector_width * ITEM_BYTES[problem.dtype] <= 16
-
-
-def _block_runs(block_size: int, device: Device) -> bool:
-    return block_size <= device.max_threads_per_block
 
 
 def _is_precise_enough(exponential: str, problem: Problem) -> bool:
@@ -46,18 +31,11 @@ SPACE = SearchSpace(
     ),
     constraints=(
         *products.CONSTRAINTS,
-        Constraint("vector_is_at_most_16_bytes", _fits_vector),
-        Constraint("block_within_limit", _block_runs),
+        constraints.vector_fits("vector_width"),
+        constraints.block_fits("block_size"),
         Constraint("fast_exponential_is_not_for_float64", _is_precise_enough),
     ),
 )
-
-
-def work(problem: Problem) -> Work:
-    """x, W and y cross memory once; the product has 2·rows·in·out operations, the rest a few per element."""
-    rows, inputs, outputs = (problem.axes[name] for name in ("rows", "in_features", "out_features"))
-    elements = rows * inputs + inputs * outputs + rows * outputs
-    return Work(bytes=elements * ITEM_BYTES[problem.dtype], operations=2 * rows * inputs * outputs)
 
 
 class ModelNew(TunedModule, Model):
@@ -73,7 +51,8 @@ class ModelNew(TunedModule, Model):
     kernel = Kernel.declare(
         __file__,
         SPACE,
-        work=work,
+        axes=products.AXES,
+        work=products.work,
         bulk_copies=products.BULK_COPIES,
         modes=("eval", "frozen"),
         dtypes=DTYPES,
@@ -83,44 +62,23 @@ class ModelNew(TunedModule, Model):
         super().__init__(*arguments, **named)
         self._exponents = RowExponents()
 
-    def problem(self, *inputs: Any) -> Problem | None:
-        """2-d batches of at least one row, on the parameters' device."""
-        (x,) = inputs
-        if not isinstance(x, torch.Tensor) or x.dim() != 2 or x.shape[1] != self.gemm.in_features:
-            return None
-        if not is_plain(self.gemm, nn.Linear) or x.numel() == 0 or 0 in self.gemm.weight.shape:
-            return None
-        dtype = str(x.dtype).removeprefix("torch.")
-        parameters = [value for value in (self.gemm.weight, self.gemm.bias) if value is not None]
-        if dtype not in self.kernel.dtypes or any(p.dtype != x.dtype or p.device != x.device for p in parameters):
-            return None
-        axes = {"rows": x.shape[0], "in_features": x.shape[1], "out_features": self.gemm.out_features}
-        return Problem(axes, dtype, {"mode": self.mode()})
+    def accepts_layout(self, name: str, tensor: torch.Tensor) -> bool:  # noqa: ARG002
+        """Any: what is read by a kernel is made contiguous first."""
+        return True
 
-    def tuned_forward(self, plan: Plan, *inputs: Any) -> torch.Tensor:
+    def tuned_forward(self, plan: Plan, x: torch.Tensor) -> torch.Tensor:
         """(rows, in_features) to (rows, out_features)."""
-        (x,) = inputs
-        configuration = plan.configuration
-        if configuration["product"] == "fused":
-            weight, bias = self.gemm.weight, self.gemm.bias
+        weight, bias = self.gemm.weight, self.gemm.bias
+        if plan["product"] == "fused":
             output: torch.Tensor = x.new_empty(len(x), len(weight))
             offset = None if bias is None else bias.contiguous()
             fused_product(plan, x, weight, self._exponents, offset, output, self.scaling_factor)
             return output
-        made = self._product(plan, x)
-        output = made.memory if configuration["in_place"] else torch.empty_like(made.memory)
-        block_size = configuration.integer("block_size")
-        elements = configuration.integer("vector_width") * configuration.integer("vectors_per_thread")
-        blocks = min(-(-output.numel() // (block_size * elements)), _MAX_GRID_X)
-        arguments = (*made.arguments(self.gemm.bias), output, self.scaling_factor, *output.shape)
-        plan.launch("add_sigmoid", *arguments, blocks=blocks, threads=block_size)
+        product = library_product(plan, self, self.gemm, x)
+        output = product.memory if plan["in_place"] else torch.empty_like(product.memory)
+        threads = plan.integer("block_size")
+        elements = threads * plan.integer("vector_width") * plan.integer("vectors_per_thread")
+        arguments = (*product.arguments(bias), output, self.scaling_factor, *output.shape)
+        blocks = min(ceil_div(output.numel(), elements), _MAX_GRID_X)
+        plan.launch("add_sigmoid", *arguments, blocks=blocks, threads=threads)
         return output
-
-    def _product(self, plan: Plan, x: torch.Tensor) -> Product:
-        """By torch, in one or in parts."""
-        if plan.configuration["product"] == "fp32":
-            return Product(self.gemm(x))
-        weight = self.gemm.weight
-        settings = form_of(plan.configuration)
-        parts = self.kept("weight parts", lambda: split(plan, weight, is_weight=True), (weight,), settings)
-        return parts_product(plan, x, weight, parts)

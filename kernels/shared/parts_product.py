@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from tunebench.tuner.build import Argument
-from tunebench.tuner.configuration import Configuration, Value
+from tunebench.tuner.configuration import Value
 from tunebench.tuner.device import Device, DeviceKind
 from tunebench.tuner.kernel import Plan
 from tunebench.tuner.problem import Problem
@@ -112,9 +112,9 @@ class Product:
         return (*tensors, added)
 
 
-def form_of(configuration: Configuration) -> tuple[Value, ...]:
-    """The tunables that the parts of a matrix depend on."""
-    return (configuration["part_type"], configuration["pieces"])
+def settings_of(plan: Plan) -> tuple[Value, ...]:
+    """The values of the tunables that the parts of a matrix depend on."""
+    return (plan["part_type"], plan["pieces"])
 
 
 def split(plan: Plan, matrix: torch.Tensor, *, is_weight: bool, factors: torch.Tensor | None = None) -> Parts:
@@ -126,13 +126,13 @@ def split(plan: Plan, matrix: torch.Tensor, *, is_weight: bool, factors: torch.T
     """
     matrix = matrix.contiguous()
     rows, depth = matrix.shape
-    pieces = plan.configuration.integer("pieces")
+    pieces = plan.integer("pieces")
     padded = -(-depth // (_PACK * pieces)) * _PACK * pieces
-    dtype = _DTYPE[str(plan.configuration["part_type"])]
+    dtype = _DTYPE[str(plan["part_type"])]
     halves = torch.empty(rows, (3 if pieces == 1 else 2) * padded, dtype=dtype, device=matrix.device)
     exponents, unfit = (torch.empty(rows, dtype=torch.int32, device=matrix.device) for _ in range(2))
     arguments = (matrix, factors, halves, exponents, unfit, rows, depth, padded, is_weight)
-    threads = plan.configuration.integer("split_threads")
+    threads = plan.integer("split_threads")
     plan.launch("split_parts", *arguments, blocks=min(rows, _MAX_GRID_X), threads=threads)
     return Parts(halves, exponents, unfit, padded)
 
@@ -151,7 +151,7 @@ def parts_product(
     x, weight = x.contiguous(), weight.contiguous()
     x_parts = split(plan, x, is_weight=False)
     (rows, depth), features = x.shape, len(weight)
-    pieces, padded = plan.configuration.integer("pieces"), x_parts.padded
+    pieces, padded = plan.integer("pieces"), x_parts.padded
     small = None
     if pieces == 1:
         first = _multiply(x_parts.halves, weight_parts.halves)

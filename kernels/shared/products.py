@@ -6,10 +6,23 @@ or `parts` (`include/parts_product.cuh`: the library's half-precision products, 
 
 from __future__ import annotations
 
+import torch
+from torch import nn
+
+from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.kernels.shared import parts_product, split_product
+from tunebench.tuner.kernel import Plan
+from tunebench.tuner.problem import Problem, Work
 from tunebench.tuner.space import Tunable
 
 BULK_COPIES = split_product.BULK_COPIES
+
+AXES = {
+    "x": ("rows", "in_features"),
+    "gemm.weight": ("out_features", "in_features"),
+    "return": ("rows", "out_features"),
+}
+"""Of a model whose linear layer is called `gemm`."""
 
 
 def has_passes(product: str) -> bool:
@@ -28,3 +41,23 @@ TUNABLES = (
     Tunable("split_threads", (256, 512, 1024), default=1024, when=_splits),
 )
 CONSTRAINTS = (*split_product.CONSTRAINTS, *parts_product.CONSTRAINTS)
+
+
+def work(problem: Problem) -> Work:
+    """x, W and y cross memory once; the product has 2·rows·in·out operations, the rest a few per element."""
+    rows, inputs, outputs = (problem.axes[name] for name in ("rows", "in_features", "out_features"))
+    return Work(Work.of_axes(problem, AXES).bytes, operations=2 * rows * inputs * outputs)
+
+
+def library_product(plan: Plan, model: TunedModule, linear: nn.Linear, x: torch.Tensor) -> parts_product.Product:
+    """The layer's product by torch: in one, with the bias, or in parts, those of the weight from the model's cache."""
+    if plan["product"] == "fp32":
+        return parts_product.Product(linear(x))
+    weight = linear.weight
+    parts = model.kept(
+        "weight parts",
+        lambda: parts_product.split(plan, weight, is_weight=True),
+        (weight,),
+        parts_product.settings_of(plan),
+    )
+    return parts_product.parts_product(plan, x, weight, parts)

@@ -71,7 +71,7 @@ class RowExponents:
         if not same or found is None or found.device != weight.device or len(found) != len(weight):
             rows, depth = weight.shape
             found = torch.empty(rows, dtype=torch.int32, device=weight.device)
-            threads = plan.configuration.integer("split_threads")
+            threads = plan.integer("split_threads")
             blocks = min(rows, plan.device.multiprocessors * (plan.device.max_threads_per_multiprocessor // threads))
             plan.launch("row_exponents", weight, found, rows, depth, blocks=blocks, threads=threads)
             if not torch.cuda.is_current_stream_capturing():
@@ -98,9 +98,8 @@ def fused_product(
         epilogue: what the source's `split_product` and `repair_rows` take behind the sizes, outputs among it.
     """
     x, contiguous = x.contiguous(), weight.contiguous()
-    configuration = plan.configuration
-    columns, stages = configuration.integer("product_columns"), configuration.integer("product_stages")
-    cluster, threads = configuration.integer("product_cluster"), configuration.integer("split_threads")
+    columns, stages = plan.integer("product_columns"), plan.integer("product_stages")
+    cluster, threads = plan.integer("product_cluster"), plan.integer("split_threads")
     (rows, depth), features = x.shape, len(weight)
     kept = exponents.of(plan, contiguous)
 
@@ -109,7 +108,7 @@ def fused_product(
     grid = min(tiles, plan.device.multiprocessors // cluster * cluster)
     depth_stages = -(-depth // _TILE_DEPTH)
     parts = x.new_empty(x_tiles * depth_stages * columns * _TILE_DEPTH)  # two halves are as long as one float
-    scratch = x.new_empty(grid * _TILE_ROWS * columns if configuration.integer("sum_stages") else 0)
+    scratch = x.new_empty(grid * _TILE_ROWS * columns if plan.integer("sum_stages") else 0)
     notes = torch.empty(2 * (rows + features), dtype=torch.int32, device=x.device)
     x_exponents, x_unfit, w_exponents, w_unfit = notes.split_with_sizes([rows, rows, features, features])
     sizes = (rows, features, depth)
