@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
 
+from tunebench import (
+    Constraint,
+    Device,
+    Kernel,
+    Plan,
+    Problem,
+    SearchSpace,
+    Tunable,
+    TunedModule,
+    Work,
+    ceil_div,
+    constraints,
+)
 from tunebench.kernels.conv_min_add_mul.reference import Model
-from tunebench.kernels.runtime.tuned_module import TunedModule, is_plain
 from tunebench.kernels.shared import cudnn_graph
 from tunebench.tuner.build import Argument
-from tunebench.tuner.device import Device, DeviceKind
-from tunebench.tuner.kernel import Kernel, Plan
-from tunebench.tuner.problem import ITEM_BYTES, Problem, Work
-from tunebench.tuner.space import Constraint, SearchSpace, Tunable
+from tunebench.tuner.device import DeviceKind
 
 _MAX_GRID = 2**31 - 1
 _WEIGHT_THREADS = 128
@@ -47,10 +56,6 @@ def _sum_fits_half(convolution: str, problem: Problem) -> bool:
     return convolution not in _HALF_WEIGHT or _products(problem) <= _LONGEST_HALF_SUM
 
 
-def _blocks_run(input_block_size: int, output_block_size: int, device: Device) -> bool:
-    return max(input_block_size, output_block_size) <= device.max_threads_per_block
-
-
 def _is_implicit(convolution: str) -> bool:
     return convolution == "implicit_gemm"
 
@@ -77,21 +82,15 @@ def _asks_cudnn(convolution: str, device: Device) -> bool:
     return convolution in ("strict", "tf32", "fp16") and device.kind is DeviceKind.CUDA
 
 
-def _runs_implicit(convolution: str, problem: Problem, device: Device) -> bool:
-    """Warpgroup products are Hopper's, and 128 filters stay in shared memory."""
-    return convolution != "implicit_gemm" or (device.architecture == "sm_90" and problem.dtype == "float32")
-
-
-def _ring_fits(ring_rows: int, problem: Problem, device: Device) -> bool:
-    """The ring holds the window of one row and the next row of x, and fits beside the filters."""
-    height = problem.axes["kernel_height"]
-    return height < ring_rows and _implicit_shared_bytes(problem, ring_rows) <= device.max_shared_bytes
+def _ring_holds_window(ring_rows: int, problem: Problem) -> bool:
+    """The window of one row, and the next row of x."""
+    return problem.axes["kernel_height"] < ring_rows
 
 
 def _implicit_shared_bytes(problem: Problem, ring_rows: int) -> int:
     axes = problem.axes
-    groups = -(-axes["in_channels"] // 16) * 2
-    columns = _TILE_COLUMNS + -(-axes["kernel_width"] // 2) * 2
+    groups = ceil_div(axes["in_channels"], 16) * 2
+    columns = _TILE_COLUMNS + ceil_div(axes["kernel_width"], 2) * 2
     filters = axes["kernel_height"] * axes["kernel_width"] * groups * _TILE_FILTERS * 16
     return filters + ring_rows * groups * columns * 16 + _STAGING_BYTES + (2 * ring_rows + 1) * 8
 
@@ -150,9 +149,12 @@ SPACE = SearchSpace(
     constraints=(
         Constraint("precision_is_the_reference's", _precision_allowed),
         Constraint("sum_fits_half_precision", _sum_fits_half),
-        Constraint("block_within_limit", _blocks_run),
-        Constraint("implicit_gemm_is_for_hopper_and_float32", _runs_implicit),
-        Constraint("ring_fits_shared_memory", _ring_fits),
+        constraints.block_fits("input_block_size"),
+        constraints.block_fits("output_block_size"),
+        # Warpgroup products are Hopper's.
+        constraints.needs("convolution", "implicit_gemm", dtypes=("float32",), architectures=("sm_90",)),
+        Constraint("ring_holds_window", _ring_holds_window),
+        constraints.shared_memory_fits(lambda ring_rows, problem: _implicit_shared_bytes(problem, ring_rows)),
         Constraint("cudnn_graph_is_installed", _graph_is_installed),
         Constraint("cudnn_graph_is_channels_last", _graph_is_channels_last),
     ),
@@ -172,7 +174,7 @@ def work(problem: Problem) -> Work:
     outputs = axes["batch"] * axes["out_channels"] * pixels
     inputs = axes["batch"] * axes["in_channels"] * axes["height"] * axes["width"]
     elements = inputs + outputs + axes["out_channels"] * _products(problem)
-    return Work(bytes=elements * ITEM_BYTES[problem.dtype], operations=2 * outputs * _products(problem))
+    return Work(bytes=elements * problem.item_bytes, operations=2 * outputs * _products(problem))
 
 
 class ModelNew(TunedModule, Model):
@@ -199,56 +201,39 @@ class ModelNew(TunedModule, Model):
     kernel = Kernel.declare(
         __file__,
         SPACE,
+        axes={
+            "x": ("batch", "in_channels", "height", "width"),
+            "conv.weight": ("out_channels", "in_channels", "kernel_height", "kernel_width"),
+        },
         bulk_copies=("implicit_gemm",),
         compiled_axes=("in_channels", "kernel_height", "kernel_width"),
         compiled_options=dict.fromkeys(("input", "output"), tuple(_MEMORY_FORMAT)),
         work=work,
     )
 
-    def problem(self, *inputs: Any) -> Problem | None:
-        """4-d float32 and float64 batches, dense in NCHW or channels-last, on the parameters' device."""
-        (x,) = inputs
-        if not isinstance(x, torch.Tensor) or x.dim() != 4 or not self._is_as_built():
+    def problem(self, x: torch.Tensor) -> Problem | None:
+        """4-d batches, dense in NCHW or channels-last, no smaller than the filters."""
+        if not self._is_as_built():
+            return self.unserved("the constructor makes another convolution, or other constants")
+        found = super().problem(x)
+        if found is None:
             return None
-        weight, bias = self.conv.weight, self.conv.bias
-        assert bias is not None
-        batch, channels, height, width = x.shape
-        out_channels, in_channels, kernel_height, kernel_width = weight.shape
-        dtype = str(x.dtype).removeprefix("torch.")
-        layouts = [_layout(x), _layout(weight)]
-        if (
-            dtype not in ITEM_BYTES
-            or x.numel() == 0
-            or channels != in_channels
-            or height < kernel_height
-            or width < kernel_width
-            or None in layouts
-            or any(t.dtype != x.dtype or t.device != x.device for t in (weight, bias, self.bias))
-            or not (bias.is_contiguous() and self.bias.is_contiguous())
-        ):
-            return None
-        axes = {
-            "batch": batch,
-            "in_channels": channels,
-            "height": height,
-            "width": width,
-            "out_channels": out_channels,
-            "kernel_height": kernel_height,
-            "kernel_width": kernel_width,
-        }
-        options = {
-            "input": str(layouts[0]),
-            "output": "channels_last" if "channels_last" in layouts else "nchw",
-            "precision": _precision(x),
-        }
-        return Problem(axes, dtype, options)
+        axes = found.axes
+        if axes["height"] < axes["kernel_height"] or axes["width"] < axes["kernel_width"]:
+            return self.unserved("the filters are larger than the images")
+        layouts = (_layout(x), _layout(self.conv.weight))
+        output = "channels_last" if "channels_last" in layouts else "nchw"
+        return replace(found, options={"input": str(layouts[0]), "output": output, "precision": _precision(x)})
+
+    def accepts_layout(self, name: str, tensor: torch.Tensor) -> bool:
+        """Images and filters may be channels-last."""
+        return name in ("x", "conv.weight") and _layout(tensor) is not None
 
     def _is_as_built(self) -> bool:
         """Whether the modules and constants are those that the constructor makes."""
         conv = self.conv
         return (
-            is_plain(conv, nn.Conv2d)
-            and conv.bias is not None
+            conv.bias is not None
             and conv.padding_mode == "zeros"
             and conv.padding in {(0, 0), "valid"}
             and (conv.stride, conv.dilation, conv.groups) == ((1, 1), (1, 1), 1)
@@ -257,16 +242,15 @@ class ModelNew(TunedModule, Model):
             and isinstance(self.scaling_factor, int | float)
         )
 
-    def tuned_forward(self, plan: Plan, *inputs: Any) -> torch.Tensor:
+    def tuned_forward(self, plan: Plan, x: torch.Tensor) -> torch.Tensor:
         """(batch, in_channels, height, width) to (batch, out_channels, height', width')."""
-        (x,) = inputs
         # Rounded as the reference rounds it: to the default dtype first.
         constant = float(torch.tensor(self.constant_value, device="cpu"))
         numbers = (constant, self.scaling_factor)
-        convolution, conv_bias = plan.configuration["convolution"], self.conv.bias
+        convolution, conv_bias = plan["convolution"], self.conv.bias
         assert conv_bias is not None
         if convolution not in _HALF_WEIGHT:
-            layout = str(plan.configuration["convolution_layout"])
+            layout = str(plan["convolution_layout"])
             weight = self.conv.weight.contiguous(memory_format=_MEMORY_FORMAT[layout])
             source = x if layout == plan.problem.options["input"] else self._convert(plan, x, weight.dtype, None)
             return self._convolve_and_finish(plan, source, weight, conv_bias, self.bias, None, *numbers)
@@ -283,21 +267,21 @@ class ModelNew(TunedModule, Model):
     @classmethod
     def make_ready(cls, plan: Plan) -> None:
         """Build cuDNN's graph, where the configuration runs one."""
-        if plan.configuration["convolution"] in _GRAPH:
+        if plan["convolution"] in _GRAPH:
             cudnn_graph.prepare(_graph(plan))
 
     def _half_weight(self, plan: Plan, samples: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The scaled weight, the factors that undo the scales, and zeros for the largest value of each sample."""
         weight = self.conv.weight
-        if plan.configuration["convolution"] == "implicit_gemm":
+        if plan["convolution"] == "implicit_gemm":
             filters, channels, *window = weight.shape
-            tiles, groups = -(-filters // _TILE_FILTERS), -(-channels // 16) * 2
+            tiles, groups = ceil_div(filters, _TILE_FILTERS), ceil_div(channels, 16) * 2
             elements = tiles * window[0] * window[1] * groups * _TILE_FILTERS * 8
             whole = filters % _TILE_FILTERS == 0 and channels % 16 == 0
             make = torch.empty if whole else torch.zeros  # what fills the last tile and group up counts as 0
             halves = make(elements, dtype=torch.float16, device=weight.device)
         else:
-            layout = _MEMORY_FORMAT[str(plan.configuration["convolution_layout"])]
+            layout = _MEMORY_FORMAT[str(plan["convolution_layout"])]
             halves = torch.empty(weight.shape, dtype=torch.float16, device=weight.device, memory_format=layout)
         factors = torch.empty(weight.shape[0], dtype=torch.float32, device=weight.device)
         largest = torch.empty(samples, dtype=torch.int32, device=weight.device)
@@ -308,19 +292,18 @@ class ModelNew(TunedModule, Model):
 
     def _convert(self, plan: Plan, x: torch.Tensor, dtype: torch.dtype, largest: Argument) -> torch.Tensor:
         """x in the convolution's layout and type."""
-        configuration = plan.configuration
-        layout = str(configuration["convolution_layout"])
+        layout = str(plan["convolution_layout"])
         converted = torch.empty(x.shape, dtype=dtype, device=x.device, memory_format=_MEMORY_FORMAT[layout])
-        threads = configuration.integer("input_block_size")
+        threads = plan.integer("input_block_size")
         samples, channels, pixels = x.shape[0], x.shape[1], x.shape[2] * x.shape[3]
         if layout != plan.problem.options["input"]:
-            tile = configuration.integer("input_tile")
+            tile = plan.integer("input_tile")
             entry_point, sizes = "transpose_input", [samples, channels, pixels]
-            blocks = samples * -(-channels // tile) * -(-pixels // tile)
+            blocks = samples * ceil_div(channels, tile) * ceil_div(pixels, tile)
         else:
             width = _width(plan, "input_vector_bytes")
             entry_point, sizes = "cast_input", [samples, channels * pixels]
-            blocks = samples * -(-channels * pixels // (threads * configuration.integer("input_items") * width))
+            blocks = samples * ceil_div(channels * pixels, threads * plan.integer("input_items") * width)
         plan.launch(entry_point, x, converted, largest, *sizes, blocks=min(blocks, _MAX_GRID), threads=threads)
         return converted
 
@@ -336,10 +319,10 @@ class ModelNew(TunedModule, Model):
         factor: float,
     ) -> torch.Tensor:
         """From the converted input to the output."""
-        if plan.configuration["convolution"] in _GRAPH:
+        if plan["convolution"] in _GRAPH:
             epilogue = cudnn_graph.Epilogue(factors, conv_bias, bias, constant, factor)
             product = cudnn_graph.convolve(_graph(plan), source, weight, epilogue)
-            if plan.problem.options["output"] == plan.configuration["convolution_layout"]:
+            if plan.problem.options["output"] == plan["convolution_layout"]:
                 return product
         else:
             product = self._convolve(plan, source, weight)
@@ -361,33 +344,33 @@ class ModelNew(TunedModule, Model):
             transposed=False,
             output_padding=[0, 0],
             groups=1,
-            benchmark=bool(plan.configuration.get("benchmark", False)) or bool(cudnn.benchmark),
+            benchmark=bool(plan["benchmark"]) or bool(cudnn.benchmark),
             deterministic=bool(cudnn.deterministic) or torch.are_deterministic_algorithms_enabled(),
             cudnn_enabled=bool(cudnn.enabled),
-            allow_tf32=plan.configuration["convolution"] == "tf32",
+            allow_tf32=plan["convolution"] == "tf32",
         )
-        return product.contiguous(memory_format=_MEMORY_FORMAT[str(plan.configuration["convolution_layout"])])
+        return product.contiguous(memory_format=_MEMORY_FORMAT[str(plan["convolution_layout"])])
 
     def _finish(self, plan: Plan, product: torch.Tensor, *arguments: Argument) -> torch.Tensor:
         """Everything behind the convolution, in the output's layout."""
-        configuration, options = plan.configuration, plan.problem.options
+        options = plan.problem.options
         output = product
-        if not configuration.get("in_place", False):
+        if not plan["in_place"]:
             dtype = getattr(torch, plan.problem.dtype)
             layout = _MEMORY_FORMAT[options["output"]]
             output = torch.empty(product.shape, dtype=dtype, device=product.device, memory_format=layout)
-        threads = configuration.integer("output_block_size")
+        threads = plan.integer("output_block_size")
         samples, channels, pixels = product.shape[0], product.shape[1], product.shape[2] * product.shape[3]
-        if configuration["convolution_layout"] != plan.problem.options["output"]:
-            tile = configuration.integer("output_tile")
+        if plan["convolution_layout"] != plan.problem.options["output"]:
+            tile = plan.integer("output_tile")
             entry_point = "transpose_output"
-            blocks = samples * -(-channels // tile) * -(-pixels // tile)
+            blocks = samples * ceil_div(channels, tile) * ceil_div(pixels, tile)
         else:
-            chunk = threads * configuration.integer("output_items") * _width(plan, "output_vector_bytes")
+            chunk = threads * plan.integer("output_items") * _width(plan, "output_vector_bytes")
             entry_point = "finish"
-            in_planes = configuration["convolution_layout"] == "nchw"
+            in_planes = plan["convolution_layout"] == "nchw"
             planes, elements = (samples * channels, pixels) if in_planes else (1, product.numel())
-            blocks = planes * -(-elements // chunk)
+            blocks = planes * ceil_div(elements, chunk)
         arguments = (product, output, *arguments, samples, channels, pixels)
         plan.launch(entry_point, *arguments, blocks=min(blocks, _MAX_GRID), threads=threads)
         return output
@@ -404,11 +387,11 @@ class ModelNew(TunedModule, Model):
             device=x.device,
             memory_format=_MEMORY_FORMAT[options["output"]],
         )
-        rows = plan.configuration.integer("strip_rows")
-        strips = samples * -(-out_height // rows) * -(-out_width // _TILE_COLUMNS)
-        tiles = -(-out_channels // _TILE_FILTERS)
-        blocks = (min(strips, -(-plan.device.multiprocessors // tiles)), tiles)
-        shared = _implicit_shared_bytes(plan.problem, plan.configuration.integer("ring_rows"))
+        rows = plan.integer("strip_rows")
+        strips = samples * ceil_div(out_height, rows) * ceil_div(out_width, _TILE_COLUMNS)
+        tiles = ceil_div(out_channels, _TILE_FILTERS)
+        blocks = (min(strips, ceil_div(plan.device.multiprocessors, tiles)), tiles)
+        shared = _implicit_shared_bytes(plan.problem, plan.integer("ring_rows"))
         arguments = (x, filters, output, *arguments, samples, out_channels, height, width)
         plan.launch("implicit_gemm", *arguments, blocks=blocks, threads=_IMPLICIT_THREADS, shared=shared)
         return output
@@ -432,15 +415,15 @@ def _graph(plan: Plan) -> cudnn_graph.Convolution:
         plan.device.index,
         image=(axes["batch"], axes["in_channels"], axes["height"], axes["width"]),
         filters=(axes["out_channels"], axes["in_channels"], axes["kernel_height"], axes["kernel_width"]),
-        halves=plan.configuration["convolution"] in _HALF_INPUT,
-        plans=str(plan.configuration["graph_list"]),
-        plan=plan.configuration.integer("graph_plan"),
+        halves=plan["convolution"] in _HALF_INPUT,
+        plans=str(plan["graph_list"]),
+        plan=plan.integer("graph_plan"),
     )
 
 
 def _width(plan: Plan, tunable: str) -> int:
     """Elements of the model's type in one access of so many bytes."""
-    return max(1, plan.configuration.integer(tunable) // ITEM_BYTES[plan.problem.dtype])
+    return max(1, plan.integer(tunable) // plan.problem.item_bytes)
 
 
 def _precision(x: torch.Tensor) -> str:

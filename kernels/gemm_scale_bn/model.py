@@ -8,33 +8,30 @@ from typing import Any
 import torch
 from torch import nn
 
+from tunebench import (
+    Constraint,
+    Kernel,
+    Mode,
+    Plan,
+    Problem,
+    SearchSpace,
+    Tunable,
+    TunedModule,
+    ceil_div,
+    constraints,
+)
 from tunebench.kernels.gemm_scale_bn.reference import Model
-from tunebench.kernels.runtime.tuned_module import TunedModule, computed_in, is_plain
+from tunebench.kernels.runtime.tuned_module import computed_in
 from tunebench.kernels.shared import DTYPES, products
-from tunebench.kernels.shared.parts_product import Parts, Product, form_of, parts_product, split
+from tunebench.kernels.shared.parts_product import Parts, Product, parts_product, settings_of, split
+from tunebench.kernels.shared.products import library_product
 from tunebench.kernels.shared.split_product import RowExponents, fused_product
 from tunebench.tuner.build import Argument
-from tunebench.tuner.device import Device
-from tunebench.tuner.kernel import Kernel, Mode, Plan
-from tunebench.tuner.problem import ITEM_BYTES, Problem, Work
-from tunebench.tuner.space import Constraint, SearchSpace, Tunable
 
 _MAX_GRID_Y = 65535
 _STATISTICS_COLUMNS = 32
 _PREPARING_THREADS = 128
-
-
-def _fits_vector(vector_width: int, problem: Problem) -> bool:
-    """A vector access moves 16 bytes at most."""
-    return vector_width * ITEM_BYTES[problem.dtype] <= 16
-
-
-def _divides_features(vector_width: int, problem: Problem) -> bool:
-    return problem.axes["out_features"] % vector_width == 0
-
-
-def _block_runs(block_size: int, device: Device) -> bool:
-    return block_size <= device.max_threads_per_block
+_VECTORS = ("scale", "bn.weight", "bn.bias", "bn.running_mean", "bn.running_var")
 
 
 def _is_train(problem: Problem) -> bool:
@@ -66,19 +63,12 @@ SPACE = SearchSpace(
     ),
     constraints=(
         *products.CONSTRAINTS,
-        Constraint("vector_is_at_most_16_bytes", _fits_vector),
-        Constraint("vector_divides_features", _divides_features),
-        Constraint("block_within_limit", _block_runs),
+        constraints.vector_fits("vector_width"),
+        constraints.divides("vector_width", "out_features"),
+        constraints.block_fits("block_size"),
         Constraint("weight_normalises_before_its_product", _weight_can_normalise),
     ),
 )
-
-
-def work(problem: Problem) -> Work:
-    """x, W and y cross memory once; the product has 2·rows·in·out operations, the rest a few per element."""
-    rows, inputs, outputs = (problem.axes[name] for name in ("rows", "in_features", "out_features"))
-    elements = rows * inputs + inputs * outputs + rows * outputs
-    return Work(bytes=elements * ITEM_BYTES[problem.dtype], operations=2 * rows * inputs * outputs)
 
 
 @dataclass(frozen=True)
@@ -127,7 +117,8 @@ class ModelNew(TunedModule, Model):
     kernel = Kernel.declare(
         __file__,
         SPACE,
-        work=work,
+        axes={**products.AXES, **dict.fromkeys(_VECTORS, ("out_features",))},
+        work=products.work,
         bulk_copies=products.BULK_COPIES,
         modes=("eval", "frozen", "train"),
         dtypes=DTYPES,
@@ -141,58 +132,40 @@ class ModelNew(TunedModule, Model):
         """As BatchNorm's own."""
         return Mode.TRAIN if self.bn.training else Mode.FROZEN if self.is_frozen else Mode.EVAL
 
-    def problem(self, *inputs: Any) -> Problem | None:
-        """2-d batches of at least one row (two in train mode), on the parameters' device."""
-        (x,) = inputs
-        bn, features = self.bn, self.gemm.out_features
-        if not isinstance(x, torch.Tensor) or x.dim() != 2 or x.shape[1] != self.gemm.in_features:
-            return None
-        if not (is_plain(self.gemm, nn.Linear) and is_plain(bn, nn.BatchNorm1d)):
-            return None
+    def problem(self, x: torch.Tensor) -> Problem | None:
+        """2-d batches of at least one row (two in train mode), and a BatchNorm with weights and statistics."""
+        bn = self.bn
         if bn.running_mean is None or bn.running_var is None or bn.num_batches_tracked is None or not bn.affine:
-            return None
-        mode = self.mode()
-        dtype = str(x.dtype).removeprefix("torch.")
-        vectors = (self.scale, bn.weight, bn.bias, bn.running_mean, bn.running_var)
-        if (
-            dtype not in self.kernel.dtypes
-            or x.shape[0] < (2 if mode is Mode.TRAIN else 1)
-            or x.numel() == 0
-            or any(v.shape != (features,) or not v.is_contiguous() for v in vectors)
-            or any(t.dtype != x.dtype or t.device != x.device for t in (*vectors, self.gemm.weight))
-        ):
-            return None
-        axes = {"rows": x.shape[0], "in_features": x.shape[1], "out_features": features}
-        return Problem(axes, dtype, {"mode": mode})
+            return self.unserved("BatchNorm has no weights or no statistics")
+        if bn.training and len(x) < 2:
+            return self.unserved("a batch of one row has no variance")
+        return super().problem(x)
 
-    def tuned_forward(self, plan: Plan, *inputs: Any) -> torch.Tensor:
+    def accepts_layout(self, name: str, tensor: torch.Tensor) -> bool:  # noqa: ARG002
+        """What goes into the product is made contiguous first."""
+        return name in ("x", "gemm.weight", "gemm.bias")
+
+    def tuned_forward(self, plan: Plan, x: torch.Tensor) -> torch.Tensor:
         """(rows, in_features) to (rows, out_features); in train mode the running statistics move as in BatchNorm1d."""
-        (x,) = inputs
-        fused = plan.configuration["product"] == "fused"
+        fused = plan["product"] == "fused"
         if _is_train(plan.problem):
-            made = Product(self._fused(plan, x, None)) if fused else self._product(plan, x)
+            made = Product(self._fused(plan, x, None)) if fused else library_product(plan, self, self.gemm, x)
             mean, variance = self._batch_statistics(plan, made)
             self._update_running_statistics(mean, variance, len(x))
             return self._normalise(plan, Product(made.memory), self._constants(plan, mean, variance))
-        if plan.configuration["normalisation"] == "weight":
+        if plan["normalisation"] == "weight":
             return self._normalised_by_weight(plan, x)
         constants = self._running_constants(plan)
-        return self._fused(plan, x, constants) if fused else self._normalise(plan, self._product(plan, x), constants)
-
-    def _product(self, plan: Plan, x: torch.Tensor) -> Product:
-        """By torch, in one or in parts."""
-        if plan.configuration["product"] == "fp32":
-            return Product(self.gemm(x))
-        weight = self.gemm.weight
-        settings = form_of(plan.configuration)
-        parts = self.kept("weight parts", lambda: split(plan, weight, is_weight=True), (weight,), settings)
-        return parts_product(plan, x, weight, parts)
+        return (
+            self._fused(plan, x, constants)
+            if fused
+            else self._normalise(plan, library_product(plan, self, self.gemm, x), constants)
+        )
 
     def _normalised_by_weight(self, plan: Plan, x: torch.Tensor) -> torch.Tensor:
         """A product with a weight and a bias that scale and normalise."""
-        configuration = plan.configuration
-        in_parts = configuration["product"] == "parts"
-        settings = (self.bn.eps, *(form_of(configuration) if in_parts else ()))
+        in_parts = plan["product"] == "parts"
+        settings = (self.bn.eps, *(settings_of(plan) if in_parts else ()))
         sources = [value for value in (self.gemm.weight, self.gemm.bias, self.scale) if value is not None]
         folded = self.kept("normalising weight", lambda: self._fold(plan), (*sources, self.bn), settings)
         if not isinstance(folded.weight, Parts):
@@ -205,7 +178,7 @@ class ModelNew(TunedModule, Model):
         multiplier, offset = constants.multiplier, constants.offset
         assert multiplier is not None and offset is not None
         weight = self.gemm.weight.detach()
-        if plan.configuration["product"] == "parts":
+        if plan["product"] == "parts":
             parts = split(plan, weight, is_weight=True, factors=multiplier)
             return _NormalisingWeight(parts, offset, multiplier)
         scaled = (weight * multiplier[:, None]).to(weight.dtype)
@@ -213,7 +186,7 @@ class ModelNew(TunedModule, Model):
 
     def _running_constants(self, plan: Plan) -> _Constants:
         """Those of eval mode; what is computed of them is kept while the module is frozen."""
-        bn, normalisation = self.bn, plan.configuration["normalisation"]
+        bn, normalisation = self.bn, plan["normalisation"]
 
         def make() -> _Constants:
             return self._constants(plan, bn.running_mean, bn.running_var)
@@ -225,7 +198,7 @@ class ModelNew(TunedModule, Model):
     def _constants(self, plan: Plan, mean: torch.Tensor | None, variance: torch.Tensor | None) -> _Constants:
         """What a value of a feature is normalised with."""
         assert mean is not None and variance is not None
-        normalisation, of_batch = plan.configuration["normalisation"], _is_train(plan.problem)
+        normalisation, of_batch = plan["normalisation"], _is_train(plan.problem)
         vectors = (self.scale, mean, variance, self.bn.weight, self.bn.bias)
         if normalisation == "per_element":
             return _Constants(*vectors, of_batch)
@@ -234,7 +207,7 @@ class ModelNew(TunedModule, Model):
         linear_bias = self.gemm.bias if normalisation == "weight" else None
         added = None if linear_bias is None else linear_bias.contiguous()
         arguments = (*vectors, added, self.bn.eps, multiplier, offset, features, of_batch)
-        blocks = -(-features // _PREPARING_THREADS)
+        blocks = ceil_div(features, _PREPARING_THREADS)
         plan.launch("prepare_features", *arguments, blocks=blocks, threads=_PREPARING_THREADS)
         return _Constants(*vectors, of_batch, multiplier, offset)
 
@@ -257,17 +230,16 @@ class ModelNew(TunedModule, Model):
             constants: None where the weight normalises.
             bias: what to add to partial products; by default the linear layer's.
         """
-        configuration = plan.configuration
         rows, features = product.memory.shape
-        block_size = configuration.integer("block_size")
-        output = product.memory if configuration["in_place"] else torch.empty_like(product.memory)
-        blocks_x = -(-features // (block_size * configuration.integer("vector_width")))
-        blocks_y = min(-(-rows // configuration.integer("rows_per_thread")), _MAX_GRID_Y)
+        threads = plan.integer("block_size")
+        output = product.memory if plan["in_place"] else torch.empty_like(product.memory)
+        blocks_x = ceil_div(features, threads * plan.integer("vector_width"))
+        blocks_y = min(ceil_div(rows, plan.integer("rows_per_thread")), _MAX_GRID_Y)
         read = product.arguments(self.gemm.bias if bias is None else bias)
         vectors = constants.arguments if constants else (None,) * 7
         of_batch = constants is not None and constants.of_batch
         arguments = (*read, output, *vectors, self.bn.eps, rows, features, of_batch)
-        plan.launch("normalise_rows", *arguments, blocks=(blocks_x, blocks_y), threads=block_size)
+        plan.launch("normalise_rows", *arguments, blocks=(blocks_x, blocks_y), threads=threads)
         return output
 
     def _batch_statistics(self, plan: Plan, product: Product) -> tuple[torch.Tensor, torch.Tensor]:
@@ -275,8 +247,8 @@ class ModelNew(TunedModule, Model):
         whole = product.memory
         rows, features = whole.shape
         mean, variance = (whole.new_empty(features, dtype=computed_in(whole.dtype)) for _ in range(2))
-        blocks = -(-features // _STATISTICS_COLUMNS)
-        threads = (_STATISTICS_COLUMNS, plan.configuration.integer("statistics_rows"))
+        blocks = ceil_div(features, _STATISTICS_COLUMNS)
+        threads = (_STATISTICS_COLUMNS, plan.integer("statistics_rows"))
         arguments = (*product.arguments(self.gemm.bias), whole, self.scale, mean, variance, rows, features)
         plan.launch("batch_statistics", *arguments, blocks=blocks, threads=threads)
         return mean, variance

@@ -13,7 +13,7 @@ import torch
 from tunebench.tuner.build import Argument
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.device import Device, DeviceKind
-from tunebench.tuner.kernel import Plan
+from tunebench.tuner.kernel import Plan, ceil_div
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.space import Constraint, Tunable
 
@@ -127,7 +127,7 @@ def split(plan: Plan, matrix: torch.Tensor, *, is_weight: bool, factors: torch.T
     matrix = matrix.contiguous()
     rows, depth = matrix.shape
     pieces = plan.integer("pieces")
-    padded = -(-depth // (_PACK * pieces)) * _PACK * pieces
+    padded = ceil_div(depth, _PACK * pieces) * _PACK * pieces
     dtype = _DTYPE[str(plan["part_type"])]
     halves = torch.empty(rows, (3 if pieces == 1 else 2) * padded, dtype=dtype, device=matrix.device)
     exponents, unfit = (torch.empty(rows, dtype=torch.int32, device=matrix.device) for _ in range(2))

@@ -7,10 +7,9 @@ import weakref
 import torch
 
 from tunebench.tuner.build import Argument
-from tunebench.tuner.device import Device
-from tunebench.tuner.kernel import Plan
-from tunebench.tuner.problem import Problem
-from tunebench.tuner.space import Constraint, Tunable
+from tunebench.tuner.constraints import needs, shared_memory_fits
+from tunebench.tuner.kernel import Plan, ceil_div
+from tunebench.tuner.space import Tunable
 
 BULK_COPIES = ("split_product",)
 """The entry points that copy with cp.async.bulk."""
@@ -29,13 +28,8 @@ def is_fused(product: str) -> bool:
     return product == "fused"
 
 
-def _runs_fused(product: str, problem: Problem, device: Device) -> bool:
-    """Warpgroup products are Hopper's; halves hold what fp32 holds, not what fp64 does."""
-    return product != "fused" or (device.architecture == "sm_90" and problem.dtype == "float32")
-
-
-def _stages_fit(product_columns: int, product_stages: int, device: Device) -> bool:
-    return _shared_bytes(product_columns, product_stages) <= device.max_shared_bytes
+def _shared_bytes(product_columns: int, product_stages: int) -> int:
+    return product_stages * (_W_STAGE_BYTES + 2 * product_columns * _TILE_DEPTH * 2 + _BARRIER_BYTES)
 
 
 TUNABLES = (
@@ -45,8 +39,9 @@ TUNABLES = (
     Tunable("sum_stages", (0, 8, 12, 16, 32, 64), default=16, when=is_fused),
 )
 CONSTRAINTS = (
-    Constraint("fused_is_for_hopper_and_float32", _runs_fused),
-    Constraint("product_stages_fit_shared_memory", _stages_fit),
+    # Warpgroup products are Hopper's; halves hold what fp32 holds, not what fp64 does.
+    needs("product", "fused", dtypes=("float32",), architectures=("sm_90",)),
+    shared_memory_fits(_shared_bytes),
 )
 
 
@@ -103,10 +98,10 @@ def fused_product(
     (rows, depth), features = x.shape, len(weight)
     kept = exponents.of(plan, contiguous)
 
-    x_tiles = -(-rows // columns)
-    tiles = -(-features // (_TILE_ROWS * cluster)) * cluster * x_tiles
+    x_tiles = ceil_div(rows, columns)
+    tiles = ceil_div(features, _TILE_ROWS * cluster) * cluster * x_tiles
     grid = min(tiles, plan.device.multiprocessors // cluster * cluster)
-    depth_stages = -(-depth // _TILE_DEPTH)
+    depth_stages = ceil_div(depth, _TILE_DEPTH)
     parts = x.new_empty(x_tiles * depth_stages * columns * _TILE_DEPTH)  # two halves are as long as one float
     scratch = x.new_empty(grid * _TILE_ROWS * columns if plan.integer("sum_stages") else 0)
     notes = torch.empty(2 * (rows + features), dtype=torch.int32, device=x.device)
@@ -121,7 +116,3 @@ def fused_product(
     noted = (x, contiguous, x_unfit, w_unfit, kept)
     blocks = plan.device.multiprocessors
     plan.launch("repair_rows", *noted, *sizes, *epilogue, blocks=blocks, threads=_REPAIR_THREADS)
-
-
-def _shared_bytes(columns: int, stages: int) -> int:
-    return stages * (_W_STAGE_BYTES + 2 * columns * _TILE_DEPTH * 2 + _BARRIER_BYTES)
