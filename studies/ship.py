@@ -73,6 +73,7 @@ def _result(database: Database, row: BestRow) -> ShippedResult:
         "tunebench": environment.tunebench,
         "torch": environment.torch,
         "cuda": environment.cuda,
+        "cudnn": environment.cudnn,
         "driver": environment.driver,
         "compiler": environment.compiler,
         "caches": measurement.regime.value if measurement else None,

@@ -6,6 +6,7 @@ import platform
 import socket
 import subprocess
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pynvml
 from tunebench import __version__
 from tunebench.tuner import nvml
 from tunebench.tuner.device import Device, DeviceKind
+from tunebench.tuner.versions import Versions
 
 _GIT_SECONDS = 5.0
 """A repository on a file system that does not answer must not hold up a study."""
@@ -32,6 +34,7 @@ class Environment:
         throttle: what held the card's clocks back when the run began (see `nvml.throttle_words`).
         kernel_commit: the git commit that the kernel's folder is at, with `+dirty` behind it where files of the folder
             differ from it or are not in it; None where git does not keep the folder.
+        cudnn: version of the cuDNN that torch brings, such as `91300`.
     """
 
     tunebench: str
@@ -47,6 +50,7 @@ class Environment:
     power_limit_w: int | None = None
     throttle: str | None = None
     kernel_commit: str | None = None
+    cudnn: str | None = None
 
 
 def current_environment(device: Device, compiler_version: str, kernel_folder: Path | None = None) -> Environment:
@@ -55,20 +59,33 @@ def current_environment(device: Device, compiler_version: str, kernel_folder: Pa
     Args:
         kernel_folder: of the kernel that the results are of; None where they are of several.
     """
-    import torch
-
+    versions = versions_here(device)
     environment = Environment(
         tunebench=__version__,
         python=platform.python_version(),
-        torch=torch.__version__,
-        cuda=torch.version.cuda,
-        driver=None,
+        torch=versions.torch or "",
+        cuda=versions.cuda,
+        cudnn=versions.cudnn,
+        driver=versions.driver,
         compiler=compiler_version,
         platform=platform.platform(),
         host=socket.gethostname(),
         kernel_commit=None if kernel_folder is None else commit_of(kernel_folder),
     )
-    return _with_driver(environment, device.uuid) if device.kind is DeviceKind.CUDA else environment
+    return _with_card(environment, device.uuid) if device.kind is DeviceKind.CUDA else environment
+
+
+@cache
+def versions_here(device: Device) -> Versions:
+    """The versions that this process runs a device with."""
+    import torch
+
+    found = Versions(torch=str(torch.__version__), cuda=torch.version.cuda)
+    if device.kind is not DeviceKind.CUDA:
+        return found
+    cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    driver = None if nvml.card(device.uuid) is None else nvml.ask(pynvml.nvmlSystemGetDriverVersion)
+    return replace(found, cudnn=None if cudnn is None else str(cudnn), driver=driver)
 
 
 def commit_of(folder: Path) -> str | None:
@@ -87,14 +104,13 @@ def commit_of(folder: Path) -> str | None:
         return None
 
 
-def _with_driver(environment: Environment, uuid: str) -> Environment:
-    """The environment with what the driver says of itself and of the card."""
+def _with_card(environment: Environment, uuid: str) -> Environment:
+    """The environment with what the driver says of the card."""
     if (card := nvml.card(uuid)) is None:
         return environment
     milliwatts = nvml.ask(pynvml.nvmlDeviceGetEnforcedPowerLimit, card)
     return replace(
         environment,
-        driver=nvml.ask(pynvml.nvmlSystemGetDriverVersion),
         sm_clock_mhz=_clock(card, pynvml.NVML_CLOCK_SM),
         memory_clock_mhz=_clock(card, pynvml.NVML_CLOCK_MEM),
         power_limit_w=None if milliwatts is None else round(milliwatts / 1000),

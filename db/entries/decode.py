@@ -91,5 +91,16 @@ def speed_up_of(*figures: object) -> tuple[float, float, float] | None:
     raise _mismatch(str(figures), "a speed-up")
 
 
+def text_of(value: object) -> str | None:
+    """Text, where there is any.
+
+    Raises:
+        DatabaseError: it is something else.
+    """
+    if value is None or isinstance(value, str):
+        return value
+    raise _mismatch(str(value), "text")
+
+
 def _mismatch(key: str, kind: str) -> DatabaseError:
     return DatabaseError(f"the database holds {key!r:.80} as {kind}: it was not written by tunebench")

@@ -15,17 +15,23 @@ from pathlib import Path
 from typing import Any
 
 from tunebench.db.connection.location import file_named, file_uri, missing
-from tunebench.db.entries.decode import configuration_of, json_of, problem_of, speed_up_of
+from tunebench.db.entries.decode import configuration_of, json_of, problem_of, speed_up_of, text_of
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.problem import Problem
+from tunebench.tuner.versions import Versions
 
 _BEST = """
 SELECT
     trial, key, tunebench_problems.dtype, CAST(axes AS TEXT), CAST(options AS TEXT), device, architecture,
-    configuration, over_reference, over_reference_low, over_reference_high
+    configuration, over_reference, over_reference_low, over_reference_high,
+    measured.torch, measured.cuda, measured.cudnn, measured.driver
 FROM best JOIN tunebench_problems ON key = problem
+JOIN tunebench_trials ON tunebench_trials.id = trial
+LEFT JOIN tunebench_comparisons AS won ON won.study_id = study
+    AND won.configuration_id = tunebench_trials.configuration_id AND won.concluded_at = confirmed_at
+JOIN tunebench_environments AS measured ON measured.id = coalesce(won.environment_id, tunebench_trials.environment_id)
 WHERE kernel = :kernel AND source_digest = :source_digest AND best.dtype = :dtype AND architecture = :architecture
-ORDER BY confirmed_at IS NULL, regime <> 'cold', coalesce(confirmed_at, recorded_at) DESC
+ORDER BY confirmed_at IS NULL, best.regime <> 'cold', coalesce(confirmed_at, best.recorded_at) DESC
 """
 _BUSY_SECONDS = 1.0
 
@@ -36,6 +42,7 @@ class KnownBest:
 
     Attributes:
         over_reference: how many times faster than the reference it was, and the interval of that.
+        versions: in force in the comparison that it won, or when it was tried where there is none.
     """
 
     trial_id: int
@@ -44,6 +51,7 @@ class KnownBest:
     architecture: str
     configuration: Configuration
     over_reference: tuple[float, float, float] | None
+    versions: Versions
 
 
 def known_best(
@@ -92,7 +100,8 @@ def _decoded(rows: Iterable[Any]) -> list[KnownBest]:
             device,
             architecture,
             configuration_of(configuration),
-            speed_up_of(*ratio),
+            speed_up_of(*figures[:3]),
+            Versions(*map(text_of, figures[3:])),
         )
-        for trial, key, dtype, axes, options, device, architecture, configuration, *ratio in rows
+        for trial, key, dtype, axes, options, device, architecture, configuration, *figures in rows
     ]

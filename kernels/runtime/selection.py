@@ -6,7 +6,7 @@ import enum
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,14 @@ from tunebench.db.queries.look_up import known_best
 from tunebench.kernels.runtime.shipped import ShippedFile, ShippedFileError, files_of, is_stale, read_file
 from tunebench.tuner.configuration import Configuration, Value
 from tunebench.tuner.device import Device
+from tunebench.tuner.environment import versions_here
 from tunebench.tuner.errors import DatabaseError, DatabaseMissingError, EmptySpaceError
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Problem, problem_distance, size_distance
 from tunebench.tuner.result import Baseline, Decision, Ratio
 from tunebench.tuner.space import SearchSpace
 from tunebench.tuner.timing.statistics import CONFIDENCE
+from tunebench.tuner.versions import UNKNOWN, Versions
 
 _NEAREST = 2
 """So many configurations from results meet the reference in a duel, beside the default."""
@@ -74,6 +76,7 @@ class Offer:
         preference: among offers that fit a call equally well, the lowest is taken.
         over_reference: how many times faster it was than the reference; None where they were not compared.
         shipped: it is from a file beside the kernel, not from a database.
+        versions: that it was measured with.
     """
 
     configuration: Mapping[str, Value]
@@ -84,6 +87,7 @@ class Offer:
     preference: tuple[float, ...] = ()
     over_reference: Ratio | None = None
     shipped: bool = False
+    versions: Versions = UNKNOWN
 
     def __str__(self) -> str:
         return f"{self.source}, measured for {self.problem} on {self.device}"
@@ -101,15 +105,19 @@ class Offer:
             return Tier.ARCHITECTURE
         return Tier.EXACT if self.problem == problem else Tier.NEAREST
 
-    def choice(self, problem: Problem, device: Device) -> Choice:
-        """What to run for a problem on a device: this configuration, or the reference where that was faster."""
+    def choice(self, problem: Problem, device: Device, here: Versions) -> Choice:
+        """What to run for a problem on a device: this configuration, or the reference where that was faster.
+
+        Args:
+            here: what was measured with other versions is not trusted without a duel.
+        """
         measured = self.problem == problem and self.device == device.name
-        reason, configuration = str(self), Configuration(self.configuration)
+        changes = self.versions.changes(here)
+        reason = f"{self}, with {changes}" if changes else str(self)
         if self.was_slower:
             reason = f"the reference is faster: {self.over_reference} ({reason})"
-        return Choice(
-            None if self.was_slower else configuration, self.tier(problem, device), reason, measured, trusted=measured
-        )
+        configuration = None if self.was_slower else Configuration(self.configuration)
+        return Choice(configuration, self.tier(problem, device), reason, measured, trusted=measured and not changes)
 
 
 @dataclass(frozen=True)
@@ -122,6 +130,7 @@ class Known:
     Attributes:
         recorded, shipped: what a database and the files beside the kernel offer.
         nothing_recorded: why the database has nothing that fits, where it has nothing.
+        here: the versions that this process runs the device with.
     """
 
     space: SearchSpace
@@ -130,15 +139,16 @@ class Known:
     recorded: Sequence[Offer]
     shipped: Sequence[Offer]
     nothing_recorded: str = "no result that fits is in the database"
+    here: Versions = UNKNOWN
 
     def choices(self) -> Iterator[Choice]:
         """Best first: one choice of each source that has any, and at last the default."""
         reason = self.nothing_recorded
-        recorded = choose_recorded(self.recorded, self.space, self.problem, self.device)
+        recorded = choose_recorded(self.recorded, self.space, self.problem, self.device, self.here)
         if recorded is not None:
             yield recorded
             reason = f"{recorded.reason}, cannot run here"
-        shipped = choose_shipped(self.shipped, self.space, self.problem, self.device)
+        shipped = choose_shipped(self.shipped, self.space, self.problem, self.device, self.here)
         if shipped is not None:
             yield shipped
         yield self._default(reason)
@@ -148,7 +158,8 @@ class Known:
         best = next(self.choices())
         if best.trusted:
             return best
-        return agreed([*self.recorded, *self.shipped], self.space, self.problem, self.device)
+        current = [one for one in (*self.recorded, *self.shipped) if not one.versions.changes(self.here)]
+        return agreed(current, self.space, self.problem, self.device)
 
     def contenders(self) -> list[Choice]:
         """Who meets the reference in a duel: the nearest results' configurations, and the default."""
@@ -161,7 +172,9 @@ class Known:
         for offer in _fitting([*self.recorded, *self.shipped], self.space, self.problem, self.device, rank):
             configuration = Configuration(offer.configuration)
             if configuration not in found:
-                found[configuration] = Choice(configuration, offer.tier(self.problem, self.device), str(offer))
+                found[configuration] = replace(
+                    offer.choice(self.problem, self.device, self.here), configuration=configuration
+                )
             if len(found) == _NEAREST:
                 break
         default = self._default(self.nothing_recorded)
@@ -178,18 +191,19 @@ class Known:
 
 def what_is_known(kernel: Kernel, problem: Problem, device: Device) -> Known:
     """Ask the database and the files beside the kernel. What cannot be read is warned of and passed over."""
-    shipped = _from_files(kernel)
+    known = Known(kernel.space, problem, device, (), _from_files(kernel), here=versions_here(device))
     try:
-        recorded = recorded_offers(kernel.name, kernel.digest, problem, device)
+        return replace(known, recorded=recorded_offers(kernel.name, kernel.digest, problem, device))
     except DatabaseMissingError as missing:
-        return Known(kernel.space, problem, device, (), shipped, str(missing))
+        return replace(known, nothing_recorded=str(missing))
     except DatabaseError as error:
         warnings.warn(f"{kernel.name} runs without recorded results: {error}", RuntimeWarning, stacklevel=6)
-        return Known(kernel.space, problem, device, (), shipped, str(error))
-    return Known(kernel.space, problem, device, recorded, shipped)
+        return replace(known, nothing_recorded=str(error))
 
 
-def choose_recorded(offers: Iterable[Offer], space: SearchSpace, problem: Problem, device: Device) -> Choice | None:
+def choose_recorded(
+    offers: Iterable[Offer], space: SearchSpace, problem: Problem, device: Device, here: Versions = UNKNOWN
+) -> Choice | None:
     """The choice among what a database offers: this kind of device and there the nearest problem, else this very
     problem on another device. The card's own uuid does not matter, only its name and architecture."""
 
@@ -198,17 +212,19 @@ def choose_recorded(offers: Iterable[Offer], space: SearchSpace, problem: Proble
 
     serving = [offer for offer in offers if offer.device == device.name or offer.problem == problem]
     best = next(_fitting(serving, space, problem, device, rank), None)
-    return None if best is None else best.choice(problem, device)
+    return None if best is None else best.choice(problem, device, here)
 
 
-def choose_shipped(offers: Iterable[Offer], space: SearchSpace, problem: Problem, device: Device) -> Choice | None:
+def choose_shipped(
+    offers: Iterable[Offer], space: SearchSpace, problem: Problem, device: Device, here: Versions = UNKNOWN
+) -> Choice | None:
     """The choice among what ships: the nearest problem, and for it this kind of device before another."""
 
     def rank(offer: Offer) -> tuple[object, ...]:
         return problem_distance(offer.problem, problem), offer.device != device.name, offer.device
 
     best = next(_fitting(offers, space, problem, device, rank), None)
-    return None if best is None else best.choice(problem, device)
+    return None if best is None else best.choice(problem, device, here)
 
 
 def agreed(offers: Iterable[Offer], space: SearchSpace, problem: Problem, device: Device) -> Choice | None:
@@ -292,6 +308,7 @@ def recorded_offers(
             f"trial {row.trial_id}",
             (place,),
             _ratio(row.over_reference),
+            versions=row.versions,
         )
         for place, row in enumerate(known_best(kernel, source_digest, problem.dtype, device.architecture, url_or_path))
     ]
@@ -308,6 +325,7 @@ def shipped_offers(files: Iterable[ShippedFile]) -> list[Offer]:
             "shipped",
             over_reference=_ratio(result.speedups.get(Baseline.REFERENCE)),
             shipped=True,
+            versions=Versions(**{one.name: result.conditions.get(one.name) for one in fields(Versions)}),
         )
         for file in files
         for result in file.results

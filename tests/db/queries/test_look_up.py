@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from sample_database import fill, place_of
-from sample_results import PROBLEM, STUDY
+from sample_results import ENVIRONMENT, PROBLEM, STUDY, comparison, correct
 
 from tunebench.db.connection.database import Database, open_database
+from tunebench.db.entries.study_log import open_study
 from tunebench.db.queries.look_up import known_best
 from tunebench.db.queries.trials import best
 from tunebench.tuner.errors import DatabaseError, DatabaseMissingError
+from tunebench.tuner.versions import Versions
 
 ASKED = (STUDY.kernel, STUDY.source_digest, PROBLEM.dtype, STUDY.device.architecture)
 
@@ -53,3 +56,14 @@ def test_what_is_in_the_way_has_its_words(tmp_path: Path) -> None:
         other.commit()
     with pytest.raises(DatabaseError, match="a database of something else"):
         known_best(*ASKED, tmp_path / "other.db")
+
+
+def test_versions_are_those_of_the_comparison_else_of_the_trial(database: Database) -> None:
+    log = open_study(database, STUDY, replace(ENVIRONMENT, cudnn="91300"))
+    for number, median_ms in enumerate((2.0, 1.0)):
+        log.record(correct(number, median_ms))
+    (one,) = known_best(*ASKED, place_of(database))
+    assert one.versions == Versions(torch="2.9.0", cuda="13.0", cudnn="91300", driver="580.1")
+    open_study(database, STUDY, replace(ENVIRONMENT, driver="590.2")).conclude(comparison(1))
+    (one,) = known_best(*ASKED, place_of(database))
+    assert one.versions == Versions(torch="2.9.0", cuda="13.0", driver="590.2")

@@ -79,10 +79,10 @@ def test_what_nobody_measured_is_settled_once_by_a_duel(
         assert held == [1]
 
 
-def run_once(factory: type[TunedModule], n: int) -> Choice:
-    """What serves a call of so many elements, by the policy `best`."""
+def run_once(factory: type[TunedModule], n: int, policy: Policy = Policy.BEST) -> Choice:
+    """What serves a call of so many elements."""
     model = factory()
-    model.policy = Policy.BEST
+    model.policy = policy
     decision.forget_plans()
     with torch.no_grad():
         model(torch.rand(n))
@@ -90,7 +90,9 @@ def run_once(factory: type[TunedModule], n: int) -> Choice:
     return choice
 
 
-def ship(factory: type[TunedModule], results: dict[int, tuple[int, float]]) -> None:
+def ship(
+    factory: type[TunedModule], results: dict[int, tuple[int, float]], conditions: dict[str, str] | None = None
+) -> None:
     """Results for sizes of this CPU: a block size, and its speed-up over the reference, sure to 1 %."""
     shipped = [
         ShippedResult(
@@ -101,13 +103,47 @@ def ship(factory: type[TunedModule], results: dict[int, tuple[int, float]]) -> N
             speedups={"reference": [ratio, ratio * 0.99, ratio * 1.01]},
             median_ms=0.5,
             error_multiple=None,
-            conditions={},
+            conditions=conditions or {},
         )
         for n, (block_size, ratio) in results.items()
     ]
     path = file_for(factory.kernel, CPU.name)
     path.unlink(missing_ok=True)
     write_file(factory.kernel, CPU.name, CPU.architecture, shipped)
+
+
+def test_a_result_of_other_versions_has_to_win_a_duel(
+    write_kernel: WriteKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As every result of this problem, also that the reference won: both may be otherwise now."""
+    factory = write_kernel()
+    for conditions, ratio, duels in (
+        ({"torch": torch.__version__}, 3.0, 0),
+        ({"torch": torch.__version__, "driver": "570.1"}, 3.0, 0),  # a CPU has no driver
+        ({}, 3.0, 0),
+        ({"torch": "1.13.0"}, 3.0, 1),
+        ({"torch": "1.13.0"}, 0.7, 1),
+    ):
+        ship(factory, {1000: (32, ratio)}, conditions)
+        held = decided(monkeypatch, 1.5, 1.1)
+        choice = run_once(factory, 1000)
+        assert held == [2] * duels
+        assert block_size(choice) == 32
+        assert choice.measured
+        assert (f"with torch 1.13.0, now {torch.__version__}" in choice.reason) == bool(duels)
+    decided(monkeypatch, 0.9, 0.9)
+    assert block_size(run_once(factory, 1000)) is None
+    for policy in (Policy.RECORDED, Policy.EXACT):
+        ship(factory, {1000: (32, 3.0)}, {"torch": "1.13.0"})
+        assert block_size(run_once(factory, 1000, policy)) == 32
+
+
+def test_neighbours_of_other_versions_say_nothing(write_kernel: WriteKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    factory = write_kernel()
+    ship(factory, {1000: (32, 3.0), 4000: (32, 3.0)}, {"torch": "1.13.0"})
+    held = decided(monkeypatch, 0.5, 0.5)
+    run_once(factory, 1500)
+    assert held == [2]
 
 
 def block_size(choice: Choice) -> object:
