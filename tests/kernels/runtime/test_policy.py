@@ -274,7 +274,7 @@ def test_where_the_reference_has_won_other_calls_are_still_looked_at(
     with torch.no_grad():
         for x in (torch.rand(8), torch.rand(8), torch.rand(9), torch.rand(8, dtype=torch.float64)):
             torch.testing.assert_close(model(x), x * model.weight.to(x.dtype), check_dtype=False)
-        assert len(held) == 3
+        assert len(held) == 2  # of two sizes; of the other type no kernel can serve a call
         model.policy = Policy.RECORDED
         model(torch.rand(8))
     assert ran_a_kernel(model)
