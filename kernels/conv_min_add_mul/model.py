@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import replace
 from typing import Any
 
@@ -228,6 +229,10 @@ class ModelNew(TunedModule, Model):
     def accepts_layout(self, name: str, tensor: torch.Tensor) -> bool:
         """Images and filters may be channels-last."""
         return name in ("x", "conv.weight") and _layout(tensor) is not None
+
+    def settings(self) -> Hashable:
+        """The flags that say what the reference's convolution may run in."""
+        return torch.backends.cudnn.enabled, torch.backends.cudnn.conv.fp32_precision  # type: ignore[attr-defined]
 
     def _is_as_built(self) -> bool:
         """Whether the modules and constants are those that the constructor makes."""

@@ -88,7 +88,7 @@ def _why_not_run() -> str | None:
     """What PyTorch does with operations now, other than running them."""
     if torch._C._get_tracing_state() is not None:
         return "torch.jit is tracing"
-    if torch._C._len_torch_dispatch_stack() > 0 or (torch._C._len_torch_function_stack() > 0 and _intercepts()):
+    if torch._C._len_torch_dispatch_stack() > 0 or (torch._C._len_torch_function_stack() > 0 and intercepts()):
         return "a mode of PyTorch intercepts operations (fake tensors, make_fx, a TorchFunctionMode)"
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return "a functorch transform (vmap, grad, jvp) is running"
@@ -99,7 +99,7 @@ def _why_not_run() -> str | None:
     return None
 
 
-def _intercepts() -> bool:
+def intercepts() -> bool:
     """Whether any function mode does more than say where new tensors go, as `with torch.device(...)` does, or what is
     in new memory, as the correctness gate does."""
     modes = torch.overrides._get_current_function_mode_stack()  # type: ignore[no-untyped-call]

@@ -19,12 +19,15 @@ from tunebench.kernels.runtime.kept import KeptForms, Source
 from tunebench.kernels.runtime.ordinary import Call, kinds, look_at, saves_differently
 from tunebench.kernels.runtime.policy import Policy, policy_for
 from tunebench.kernels.runtime.selection import Choice, Tier
+from tunebench.kernels.runtime.served import KnownCalls, Served, outline
 from tunebench.tuner.device import Device, device_of
 from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.kernel import Kernel, Mode, Plan
 from tunebench.tuner.problem import Problem
 
 Form = TypeVar("Form")
+
+_GRADIENTS = "gradients of this model are taken, and with the reference they cost less"
 
 
 class TunedModule(nn.Module, abc.ABC):
@@ -65,7 +68,7 @@ class TunedModule(nn.Module, abc.ABC):
         self._plans: dict[Occasion, Decided] = {}
         self._choices: dict[tuple[Problem | None, Device | None], Choice] = {}
         self._trains = False
-        self._reference_won: set[tuple[Hashable, ...]] = set()
+        self._known = KnownCalls()
         self._kept: KeptForms | None = None  # there while the module is frozen
         super().__init__(*arguments, **named)
         self._kinds = kinds(self)
@@ -98,7 +101,8 @@ class TunedModule(nn.Module, abc.ABC):
 
     def unserved(self, reason: str) -> Problem | None:
         """What `problem` returns where the kernel cannot serve a call: None; the reason stands in `choices`."""
-        self.__dict__["_reason"] = reason
+        if self.__dict__.get("_reason") != reason:  # a module that changes is looked at anew
+            self.__dict__["_reason"] = reason
         return None
 
     @property
@@ -114,6 +118,14 @@ class TunedModule(nn.Module, abc.ABC):
             name: of an input, or of a parameter or buffer as in the state dict.
         """
         return False
+
+    def settings(self) -> Hashable:
+        """What `problem` depends on beside the inputs and the module, such as PyTorch's own flags; by default nothing.
+
+        What served a call serves the next one where inputs (of floating-point numbers the type alone), module and this
+        are the same: `problem` is not asked again.
+        """
+        return ()
 
     @classmethod
     def make_ready(cls, plan: Plan) -> None:
@@ -132,27 +144,44 @@ class TunedModule(nn.Module, abc.ABC):
         """The model, by its kernel wherever that can serve; the inputs are the reference's, by position or by name."""
         if torch.compiler.is_compiling():
             return self.reference_forward(*self._in_order(inputs, named))
-        # The reference is right whatever else there is to know of a call, so that where it has won no more is asked.
         policy = policy_for(self.policy)
-        outline = (torch.is_grad_enabled(), self.training, self._kept is None, policy, *_outline(inputs))
-        if outline in self._reference_won and self._pinned is None and not named:
+        holdings = self._known.of(self)
+        told = None if named else outline(inputs)
+        key = None if told is None else (policy, torch.is_grad_enabled(), self.settings(), *told)
+        served = None if key is None else holdings.serving(key, inputs)
+        if served is None:
+            given, inputs = inputs, self._in_order(inputs, named)
+            served, lasts = self._look(inputs, policy)
+            if lasts and key is not None and inputs is given:
+                holdings.add(key, inputs, served)
+        if served.obstacle is not None:
+            self._choices[None, None] = served.obstacle
+        if served.plan is None:
             return self.reference_forward(*inputs)
-        inputs = self._in_order(inputs, named)
+        if served.needs_gradient:
+            forward, by_reference = partial(self.tuned_forward, served.plan), type(self).reference_forward
+            tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+            call = Call(tensors, holdings.parameters, holdings.buffers, None, needs_gradient=True)
+            return DifferentiableCall(self, forward, by_reference, inputs, call, self._note_backward)()
+        return self.tuned_forward(served.plan, *inputs)
+
+    def _look(self, inputs: tuple[Any, ...], policy: Policy) -> tuple[Served, bool]:
+        """What serves a call, and whether it serves all that are like it, so that none of them is looked at again."""
         call = look_at(self, inputs)
         obstacle = call.obstacle
-        if call.needs_gradient and (saves_differently() or (self._trains and self._pinned is None)):
-            obstacle = obstacle or "gradients of this model are taken, and with the reference they cost less"
+        lasts = obstacle is None
+        if call.needs_gradient and saves_differently():
+            obstacle, lasts = obstacle or _GRADIENTS, False
+        elif call.needs_gradient and self._trains and self._pinned is None:
+            obstacle = obstacle or _GRADIENTS
         problem = self.problem(*inputs) if obstacle is None else None
         if problem is None:
-            return self._by_reference(obstacle or self.reason, inputs)
-        plan = self._pinned if self._pinned is not None else self._plan(problem, policy, call, inputs)
-        if plan is None:
-            self._reference_won.add(outline)
-            return self.reference_forward(*inputs)
-        if call.needs_gradient:
-            forward, by_reference = partial(self.tuned_forward, plan), type(self).reference_forward
-            return DifferentiableCall(self, forward, by_reference, inputs, call, self._note_backward)()
-        return self.tuned_forward(plan, *inputs)
+            reason = obstacle or self.reason
+            return Served(call.needs_gradient, None, Choice(None, Tier.REFERENCE, reason)), lasts
+        if self._pinned is not None:
+            return Served(call.needs_gradient, self._pinned), lasts
+        occasion = Occasion(problem, device_of(call.inputs[0].device), policy, call.needs_gradient)
+        return Served(call.needs_gradient, self._plan(occasion, inputs)), lasts and occasion in self._plans
 
     def _in_order(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
         """The inputs in the order of the reference's own signature; TypeError where they do not fit it."""
@@ -173,10 +202,6 @@ class TunedModule(nn.Module, abc.ABC):
     @cache
     def _input_names(cls) -> tuple[str, ...]:
         return tuple(cls._signature().parameters)[1:]
-
-    def _by_reference(self, reason: str, inputs: tuple[Any, ...]) -> torch.Tensor:
-        self._choices[None, None] = Choice(None, Tier.REFERENCE, reason)
-        return self.reference_forward(*inputs)
 
     def _note_backward(self) -> None:
         """Somebody trains: a backward through the kernel runs the reference's forward too, so let it run alone."""
@@ -220,6 +245,7 @@ class TunedModule(nn.Module, abc.ABC):
     def unfreeze(self) -> Self:
         """Forget every kept form, and keep none from now on."""
         self._kept = None
+        self._known.forget()
         return self
 
     @property
@@ -255,14 +281,14 @@ class TunedModule(nn.Module, abc.ABC):
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
         """`.to()` and its like: forms of what is about to be replaced are let go of at once."""
+        self._known.forget()
         if self._kept is not None:
             self._kept.clear()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
-    def _plan(self, problem: Problem, policy: Policy, call: Call, inputs: tuple[Any, ...]) -> Plan | None:
+    def _plan(self, occasion: Occasion, inputs: tuple[Any, ...]) -> Plan | None:
         """The plan to run; None where the reference's operations are to."""
-        occasion = Occasion(problem, device_of(call.inputs[0].device), policy, call.needs_gradient)
         decided = self._plans.get(occasion)
         if decided is None:
             decided = decide(self.kernel, occasion, self.make_ready, partial(self._duel, inputs))
@@ -290,18 +316,13 @@ class TunedModule(nn.Module, abc.ABC):
             "_pinned": None,
             "_plans": {},
             "_choices": {},
-            "_reference_won": set(),
+            "_known": KnownCalls(),
             "_kept": self.is_frozen,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """The state of a copy; frozen if the original was."""
         super().__setstate__({**state, "_kept": KeptForms() if state["_kept"] else None})  # type: ignore[no-untyped-call]
-
-
-def _outline(inputs: tuple[Any, ...]) -> list[Any]:
-    """What the speed of a call depends on, of its inputs."""
-    return [(one.shape, one.dtype, one.device) if isinstance(one, torch.Tensor) else type(one) for one in inputs]
 
 
 def computed_in(dtype: torch.dtype) -> torch.dtype:

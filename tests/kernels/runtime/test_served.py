@@ -1,0 +1,215 @@
+"""A warm call is served without a look at it, and any change that could matter is noticed."""
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import pytest
+import torch
+from sample_kernel import WriteKernel
+from torch import nn
+from torch.autograd import forward_ad
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tunebench.kernels.runtime.policy import Policy, use_policy
+from tunebench.kernels.runtime.tuned_module import TunedModule
+
+COUNTED = {
+    "import torch\n": "import torch\nLOOKS = []\n",
+    "    def problem(self, x):\n": "    flag = 1\n    def problem(self, x):\n        LOOKS.append(x)\n",
+}
+X = torch.rand(3, 5)
+
+
+class Intercepting(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+class Dispatching(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def looks(model: nn.Module, call: Callable[[], Any]) -> int:
+    """How often the model looks at what it is called with."""
+    import sys
+
+    seen: list[Any] = sys.modules[type(model).__module__].LOOKS  # type: ignore[attr-defined]
+    before = len(seen)
+    call()
+    return len(seen) - before
+
+
+@pytest.fixture
+def model(write_kernel: WriteKernel) -> Iterator[TunedModule]:
+    made = write_kernel(model=COUNTED)()
+    with torch.no_grad(), use_policy("recorded"):
+        made(X)
+        yield made
+
+
+def test_a_warm_call_is_not_looked_at(model: TunedModule) -> None:
+    assert looks(model, lambda: [model(X), model(X + 1), model(torch.rand(3, 5))]) == 0
+    assert torch.equal(model(X), X * model.weight)
+
+
+def test_shapes_that_take_turns_are_all_known(model: TunedModule) -> None:
+    shapes = [torch.rand(n, 5) for n in range(1, 20)]
+    assert looks(model, lambda: [model(x) for x in shapes]) == 18  # X has one of these shapes
+    assert looks(model, lambda: [model(x) for x in shapes]) == 0
+
+
+def test_a_call_that_no_kernel_serves_is_known_too(model: TunedModule) -> None:
+    x = torch.rand(5, 3).t()
+    assert looks(model, lambda: model(x)) == 1
+    model(X)
+    assert looks(model, lambda: model(x)) == 0
+    assert (None, None) in model.choices
+
+
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "an attribute": lambda model: setattr(model, "flag", 2),
+    "a new attribute": lambda model: setattr(model, "other", 2),
+    "a parameter": lambda model: setattr(model, "weight", nn.Parameter(torch.rand(1))),
+    "a parameter's data": lambda model: setattr(model.weight, "data", torch.rand(2)),
+    "requires_grad": lambda model: model.weight.requires_grad_(False),
+    "a parameter that is new": lambda model: model.register_parameter("new", nn.Parameter(X)),
+    "a buffer": lambda model: setattr(model, "calls", torch.zeros(1)),
+    "a submodule": lambda model: model.add_module("inner", nn.Identity()),
+    "training": lambda model: model.train(not model.training),
+    "frozen": lambda model: model.freeze(),
+    "the policy": lambda model: setattr(model, "policy", Policy.EXACT),
+    "loaded in place of": lambda model: model.load_state_dict(
+        {name: value + 1 for name, value in model.state_dict().items()}, assign=True
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_of_the_module_is_noticed(model: TunedModule, name: str) -> None:
+    CHANGES[name](model)
+    assert looks(model, lambda: model(X)) == 1
+    assert looks(model, lambda: model(X)) == 0
+
+
+def test_a_change_of_a_submodule_is_noticed(model: TunedModule) -> None:
+    model.inner = nn.Sequential(nn.Linear(2, 2))
+    model(X)
+    for change in (
+        lambda: model.inner[0].register_forward_hook(lambda *_: None),
+        lambda: setattr(model.inner[0], "in_features", 3),
+        lambda: setattr(model.inner[0], "bias", None),
+        lambda: model.inner.append(nn.Identity()),
+        lambda: nn.utils.parametrize.register_parametrization(model.inner[0], "weight", nn.Identity()),
+    ):
+        assert looks(model, lambda: model(X)) == 0
+        change()
+        assert looks(model, lambda: model(X)) == 1
+
+
+def test_values_that_change_in_place_are_not_looked_at(model: TunedModule) -> None:
+    model.load_state_dict({name: value + 1 for name, value in model.state_dict().items()})
+    model.weight.mul_(2)
+    assert looks(model, lambda: model(X)) == 0
+    assert torch.equal(model(X), X * model.weight)
+
+
+INPUTS = {
+    "dtype": X.int(),
+    "strides": torch.rand(5, 3).t(),
+    "a parameter": nn.Parameter(X),
+    "negated": torch._neg_view(X),
+    "a subclass": torch.Tensor.as_subclass(X, type("Other", (torch.Tensor,), {})),
+}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_another_kind_of_input_of_the_same_shape_is_noticed(model: TunedModule, name: str) -> None:
+    if name in ("negated", "a subclass"):  # an obstacle, so that the kernel's `problem` is not asked
+        assert model(INPUTS[name]).shape == X.shape
+        assert model.choices[None, None].configuration is None
+    else:
+        assert looks(model, lambda: model(INPUTS[name])) == 1
+
+
+def dual() -> AbstractContextManager[Any]:
+    return forward_ad.dual_level()
+
+
+@pytest.mark.parametrize("around", [Intercepting, Dispatching, lambda: torch.autocast("cpu"), dual])
+def test_what_pytorch_does_besides_is_noticed(model: TunedModule, around: Callable[[], Any]) -> None:
+    with around():
+        model(X)
+    assert model.choices[None, None].configuration is None
+    assert looks(model, lambda: model(X)) == 0
+
+
+def test_a_transform_and_a_trace_are_noticed(model: TunedModule) -> None:
+    assert torch.equal(torch.func.vmap(model)(X), X * model.weight)
+    stacked = torch.func.vmap(model)(X[None].expand(2, 3, 5))
+    assert torch.equal(stacked[1], X * model.weight)
+    traced = torch.jit.trace(model, X)
+    assert torch.equal(traced(X * 3), X * 3 * model.weight)
+
+
+def test_gradients_enabled_or_not_and_policies_are_told_apart(model: TunedModule) -> None:
+    for context in (torch.enable_grad, nullcontext, torch.inference_mode, lambda: use_policy(Policy.EXACT)):
+        with context():
+            model(X)
+    for context in (torch.enable_grad, nullcontext, lambda: use_policy(Policy.EXACT)):
+        with context():
+            assert looks(model, lambda: model(X)) == 0
+
+
+def test_a_call_by_other_tensors_does_not_use_the_modules(model: TunedModule) -> None:
+    other = {"weight": model.weight * 3}
+    assert torch.equal(torch.func.functional_call(model, other, X), X * other["weight"])
+    assert torch.equal(model(X), X * model.weight)
+
+
+def test_a_copy_looks_for_itself(model: TunedModule) -> None:
+    copied = copy.deepcopy(model)
+    copied.weight.mul_(2)
+    assert looks(copied, lambda: copied(X)) == 1
+    assert torch.equal(copied(X), 2 * model(X))
+
+
+def test_a_gradient_that_was_taken_is_noticed(model: TunedModule) -> None:
+    with torch.enable_grad():
+        model(X).sum().backward()
+        model(X)
+        assert "gradients of this model are taken" in model.choices[None, None].reason
+        model.eval()
+        assert looks(model, lambda: model(X)) == 1
+
+
+def test_saved_tensors_hooks_are_noticed(model: TunedModule) -> None:
+    with torch.enable_grad():
+        model(X)
+        assert (None, None) not in model.choices
+        with torch.autograd.graph.save_on_cpu():
+            model(X)
+        assert (None, None) in model.choices
+
+
+def test_another_dtype_of_model_and_input(model: TunedModule) -> None:
+    model.double()
+    assert looks(model, lambda: model(X.double())) == 1
+    assert torch.equal(model(X.double()), X.double() * model.weight)
+
+
+def test_what_problem_depends_on_besides(write_kernel: WriteKernel) -> None:
+    settings = "    def settings(self):\n        return torch.get_num_threads()\n\n    def problem(self, x):\n"
+    made = write_kernel(model={**COUNTED, "    def problem(self, x):\n": settings + "        LOOKS.append(x)\n"})()
+    threads = torch.get_num_threads()
+    with torch.no_grad(), use_policy("recorded"):
+        made(X)
+        try:
+            torch.set_num_threads(threads + 1)
+            assert looks(made, lambda: made(X)) == 1
+        finally:
+            torch.set_num_threads(threads)
+        assert looks(made, lambda: made(X)) == 0
