@@ -91,9 +91,14 @@ class Holdings:
 
 
 class KnownCalls:
-    """The holdings of a module as they are now, with what served its calls."""
+    """The holdings of a module as they are now, with what served its calls.
+
+    Attributes:
+        reason: why the latest call that the module's `problem` refused was refused.
+    """
 
     def __init__(self) -> None:
+        self.reason = "its `problem` gives no reason"
         self._holdings: Holdings | None = None
 
     def of(self, module: nn.Module) -> Holdings:

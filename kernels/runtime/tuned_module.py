@@ -101,15 +101,13 @@ class TunedModule(nn.Module, abc.ABC):
 
     def unserved(self, reason: str) -> Problem | None:
         """What `problem` returns where the kernel cannot serve a call: None; the reason stands in `choices`."""
-        if self.__dict__.get("_reason") != reason:  # a module that changes is looked at anew
-            self.__dict__["_reason"] = reason
+        self._known.reason = reason
         return None
 
     @property
     def reason(self) -> str:
         """Why the latest call of `problem` that was not served was not."""
-        reason: str = self.__dict__.get("_reason", "its `problem` gives no reason")
-        return reason
+        return self._known.reason
 
     def accepts_layout(self, name: str, tensor: torch.Tensor) -> bool:  # noqa: ARG002
         """Whether the kernel reads a tensor that is not contiguous as it lies in memory; by default none.

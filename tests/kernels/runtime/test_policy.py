@@ -235,6 +235,7 @@ def test_policies_of_a_program_a_module_and_a_block(write_kernel: WriteKernel, m
         ran = ran_a_kernel(model)
         model._choices.clear()
         model._plans.clear()
+        model._known.forget()
         return ran
 
     model = factory()

@@ -18,7 +18,7 @@ from tunebench.kernels.runtime.tuned_module import TunedModule
 
 COUNTED = {
     "import torch\n": "import torch\nLOOKS = []\n",
-    "    def problem(self, x):\n": "    flag = 1\n    def problem(self, x):\n        LOOKS.append(x)\n",
+    "    def problem(self, x):\n": "    flag = 1\n\n    def problem(self, x):\n        LOOKS.append(x)\n",
 }
 X = torch.rand(3, 5)
 
