@@ -197,6 +197,7 @@ def tune(
     trials: int | None = None,
     seconds: float | None = None,
     sizes: Mapping[str, int | float] | None = None,
+    dtype: str | None = None,
     tunables: Mapping[str, Sequence[Value]] | None = None,
     modes: Sequence[str] | None = None,
     device: str | None = None,
@@ -217,6 +218,7 @@ def tune(
         trials: in all; 100 unless given. The same call again goes on where it ended.
         seconds: limit of one run, for each mode.
         sizes: numeric constants of `reference.py` to change, by their names there.
+        dtype: what models and inputs are converted to, such as `bfloat16`; as `reference.py` makes them unless given.
         tunables: values to restrict tunables to.
         modes: `eval`, `train`, `frozen`; every mode of the kernel unless given.
         device: `cuda`, `cuda:INDEX` or `cpu`; a GPU where there is one, unless given.
@@ -242,6 +244,7 @@ def tune(
         "trials": trials,
         "seconds": seconds,
         "sizes": sizes,
+        "dtype": dtype,
         "tunables": tunables,
         "modes": modes,
         "device": device,
@@ -266,6 +269,7 @@ def check(
     reference: str | Path | None = None,
     configuration: Mapping[str, Value] | None = None,
     sizes: Mapping[str, int | float] | None = None,
+    dtype: str | None = None,
     modes: Sequence[str] | None = None,
     device: str | None = None,
     compiler: str | None = None,
@@ -278,6 +282,7 @@ def check(
         reference: the file with `Model`, `get_inputs` and `get_init_inputs`, where the target does not define them.
         configuration: values of a kernel's tunables in place of the default's.
         sizes: numeric constants of the reference's file to change.
+        dtype: as in `tune`.
         modes: every mode of a kernel unless given; for a file `train`, as in KernelBench.
         device, compiler: as in `tune`.
         seconds: a check of one mode that takes longer is refused.
@@ -296,6 +301,7 @@ def check(
             reference=None if reference is None else str(reference),
             configuration=configuration or {},
             sizes=sizes or {},
+            dtype=dtype,
             modes=modes,
             device=device,
             compiler=None if compiler is None else member_of(CompilerName, "compiler", compiler),
@@ -311,6 +317,7 @@ def compare(
     kernel: str | Path | None = None,
     mode: str | None = None,
     sizes: Mapping[str, int | float] | None = None,
+    dtype: str | None = None,
     device: str | None = None,
     compiler: str | None = None,
     db: str | Path | None = None,
@@ -322,7 +329,7 @@ def compare(
             the path of a `.py` file.
         kernel: a name or a folder; a trial of a shipped kernel brings its own.
         mode: the kernel's first mode unless given.
-        sizes, device, compiler: as in `tune`.
+        sizes, dtype, device, compiler: as in `tune`; a trial brings its dtype.
         db: where the trials are.
 
     Raises:
@@ -332,7 +339,7 @@ def compare(
     from tunebench.studies.compare import compare as compare_sides
     from tunebench.studies.compare import question_of
 
-    options = {"sizes": sizes, "device": device, "compiler": compiler}
+    options = {"sizes": sizes, "dtype": dtype, "device": device, "compiler": compiler}
     given = {key: value for key, value in options.items() if value is not None}
     target = None if kernel is None else str(kernel)
     return compare_sides(question_of(first, second, kernel=target, mode=mode, options=given, database=db))

@@ -52,6 +52,7 @@ class BenchCase:
     Attributes:
         kernel: a shipped kernel's name, or a kernel folder's path.
         sizes: constants of its reference to change.
+        dtype: what models and inputs are converted to; None leaves them as the reference's file makes them.
         configuration: tunables to set beside the default's, in place of what `ModelNew` chooses for itself.
         compiled: whether torch.compile is a baseline.
         seconds: of timing, not counting compilation and checks.
@@ -60,6 +61,7 @@ class BenchCase:
     kernel: str
     mode: Mode
     sizes: Mapping[str, int | float] = field(default_factory=dict)
+    dtype: str | None = None
     device: str | None = None
     configuration: Mapping[str, Value] | None = None
     compiled: bool = True
@@ -67,7 +69,7 @@ class BenchCase:
 
     def __str__(self) -> str:
         sizes = "".join(f" {name}={size}" for name, size in self.sizes.items())
-        return f"{self.kernel} {self.mode}{sizes}"
+        return f"{self.kernel} {self.mode}{sizes}{f' {self.dtype}' if self.dtype else ''}"
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,7 @@ class BenchRequest:
     modes: Sequence[str] = ()
     sizes: Mapping[str, Any] = field(default_factory=dict)
     batches: Sequence[int] = ()
+    dtype: str | None = None
     device: str | None = None
     configuration: Mapping[str, Value] | None = None
     compiled: bool = True
@@ -183,7 +186,7 @@ def cases_of(targets: Sequence[str], asked: BenchRequest) -> list[BenchCase]:
     `batch_size`, or the first where there is none of that name.
 
     Raises:
-        UserError: a target, mode or size that none of the targets has.
+        UserError: a target, mode, size or dtype that none of the targets has.
     """
     cases: list[BenchCase] = []
     known: set[str] = set()
@@ -197,10 +200,11 @@ def cases_of(targets: Sequence[str], asked: BenchRequest) -> list[BenchCase]:
         for mode in _modes(kernel, request.modes, len(targets) > 1):
             for sizes in [{batch: size} for size in asked.batches] or [{}]:
                 merged = {**request.sizes, **own, **sizes}
-                kernel.reference(merged)  # refuses what is not a size before anything runs
+                dtype = request.dtype if asked.dtype is None else asked.dtype
+                kernel.reference(merged, dtype)  # refuses what it has not before anything runs
                 chosen = request.device if asked.device is None else asked.device
                 case = BenchCase(
-                    request.kernel, mode, merged, chosen, asked.configuration, asked.compiled, asked.seconds
+                    request.kernel, mode, merged, dtype, chosen, asked.configuration, asked.compiled, asked.seconds
                 )
                 cases.append(case)
     if unknown := [name for name in asked.sizes if name not in known]:
@@ -293,7 +297,7 @@ def measure_case(case: BenchCase, ceilings: Ceilings | None) -> Result:
     """
     factory = load_model(case.kernel)
     kernel, device = factory.kernel, find_device(case.device)
-    reference = kernel.reference(case.sizes)
+    reference = kernel.reference(case.sizes, case.dtype)
     subject = Subject.prepare(kernel, factory, reference, case.mode, device)
     notes: list[str] = []
     models: dict[str, Callable[..., Any]] = {Baseline.REFERENCE: subject.reference}

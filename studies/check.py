@@ -44,6 +44,7 @@ class CheckRequest:
         reference: the file with `Model`, `get_inputs` and `get_init_inputs`, where the target does not define them.
         configuration: values of a kernel's tunables in place of the default's.
         sizes: numeric constants of the reference's file to change.
+        dtype: what models and inputs are converted to; None leaves them as the reference's file makes them.
         modes: None for every mode of a kernel; for a file, train mode, as KernelBench runs it.
         seconds: a check that takes longer is ended, and refused.
     """
@@ -52,6 +53,7 @@ class CheckRequest:
     reference: str | None = None
     configuration: Mapping[str, Value] = field(default_factory=dict)
     sizes: Mapping[str, int | float] = field(default_factory=dict)
+    dtype: str | None = None
     modes: Sequence[str] | None = None
     device: str | None = None
     compiler: CompilerName | None = None
@@ -157,14 +159,14 @@ def _resolve(request: CheckRequest) -> _Subject:
         if request.configuration:
             raise UserError(f"{path} has no configuration: --config is for kernels")
         own = request.reference is None
-        reference = load_reference(Path(request.reference or path), request.sizes)
+        reference = load_reference(Path(request.reference or path), request.sizes, request.dtype)
         factory = reference.candidate if own else load_candidate(path)
         if factory is None:
             raise KernelFolderError(f"{path}: no ModelNew; define it there, or name its reference with --reference")
         return _Subject(reference, device, _FILE_MODES, factory, None, None)
     model = load_model(request.target)
     model.kernel.space.fix(request.configuration)  # refuses what is no value of it before anything that takes time
-    reference = model.kernel.reference(request.sizes)
+    reference = model.kernel.reference(request.sizes, request.dtype)
     compiler = compiler_for(device, request.compiler)
     return _Subject(reference, device, model.kernel.modes, model, model.kernel, compiler)
 

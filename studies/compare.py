@@ -27,7 +27,7 @@ from tunebench.tuner.gate.tolerance import AGREEMENT, AGREEMENT_OTHERWISE
 from tunebench.tuner.isolation import DeathError, run_isolated, start_forkserver
 from tunebench.tuner.kernel import Mode, prepare_model
 from tunebench.tuner.problem import Problem, Work
-from tunebench.tuner.reference import Reference, run_file
+from tunebench.tuner.reference import Reference, require_dtype, run_file
 from tunebench.tuner.result import Decision, Ratio
 from tunebench.tuner.study.evaluate import Finalist, LocalEvaluator
 from tunebench.tuner.timing.confirm import confirm
@@ -75,6 +75,7 @@ class FileQuestion:
     first: Path
     second: Path | None
     device: str | None
+    dtype: str | None
     mode: Mode
 
 
@@ -136,7 +137,7 @@ def question_of(
 
     Args:
         kernel: its name or folder; None where a trial brings it.
-        options: keys of `StudyRequest`: the device, the compiler, sizes.
+        options: keys of `StudyRequest`: the device, the compiler, sizes, the dtype, which is else a trial's.
         database: where trials are; None for the default.
 
     Raises:
@@ -156,11 +157,12 @@ def _about_files(first: Side, second: Side, mode: str | None, options: Mapping[s
             raise UserError(f"'{side}' is not a file: a file is compared with another file{others}")
     if mode not in (None, Mode.EVAL, Mode.TRAIN):
         raise UserError(f"mode '{mode}' is neither eval nor train")
-    device = options.get("device")
+    device, dtype = (None if (given := options.get(name)) is None else str(given) for name in ("device", "dtype"))
     return FileQuestion(
         Path(str(first)),
         None if second == REFERENCE else Path(str(second)),
-        None if device is None else str(device),
+        device,
+        require_dtype(dtype),
         Mode(mode or Mode.EVAL),
     )
 
@@ -181,7 +183,9 @@ def _about_kernel(
     chosen = mode or (*modes, *declared.modes)[0]
     if chosen not in declared.modes:
         raise UnknownNameError(f"mode of kernel '{declared.name}'", chosen, declared.modes)
-    return KernelQuestion(make_request({"kernel": target, **options}, target), Mode(chosen), first, second)
+    dtypes = [side.problem.dtype for side in sides if side.problem and side.problem.dtype in declared.dtypes]
+    asked = {"kernel": target, "dtype": next(iter(dtypes), None), **options}
+    return KernelQuestion(make_request(asked, target), Mode(chosen), first, second)
 
 
 def _named_side(side: Side, database: str | Path | None) -> tuple[str | None, KernelSide]:
@@ -239,7 +243,7 @@ def _finalist(request: StudyRequest, side: KernelSide, evaluator: LocalEvaluator
     if side.problem is not None and side.problem != evaluator.problem:
         raise UserError(
             f"'{side.label}' was measured for {side.problem}, and this comparison is for {evaluator.problem}: "
-            "change the sizes with --size, or the mode with --mode"
+            "change the sizes with --size, the dtype with --dtype, or the mode with --mode"
         )
     if side.values is None:
         return None
@@ -262,7 +266,7 @@ def _compare_files(question: FileQuestion) -> CompareReport:
     names = _name(first), _name(second) if question.second else "Model"
     if question.second is None and not (hasattr(first, "ModelNew") and hasattr(first, "Model")):
         raise UserError(f"{question.first} does not define both ModelNew and Model, which 'reference' compares")
-    source = _source(question.first, first)
+    source = replace(_source(question.first, first), dtype=question.dtype)
     labels = f"{question.first}: {names[0]}", f"{question.second or question.first}: {names[1]}"
     try:
         factories = [getattr(module, name) for module, name in zip((first, second), names, strict=True)]

@@ -35,7 +35,7 @@ def main() -> int:
 def _agrees(study: str) -> bool:
     request = request_of(study, {})
     factory = load_model(request.kernel)
-    reference = factory.kernel.reference(request.sizes)
+    reference = factory.kernel.reference(request.sizes, request.dtype)
     where = find_device(request.device).torch_device
     good = True
     for mode in request.modes or factory.kernel.modes:

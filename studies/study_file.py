@@ -25,6 +25,7 @@ class StudyRequest(BaseModel):
         compile: compare the winner with the reference under torch.compile too; it takes tens of seconds to compile.
         fresh: begin without anything from earlier studies of the kernel.
         stop_early: end when another trial is not expected to gain what the timing can tell.
+        dtype: what models and inputs are converted to; None leaves them as `reference.py` makes them.
         modes: the module's modes to tune; None for every mode that the kernel names.
         sizes: numeric constants of `reference.py` to change, by their names there.
         tunables: values to restrict tunables to.
@@ -42,6 +43,7 @@ class StudyRequest(BaseModel):
     compile: bool = False
     fresh: bool = False
     stop_early: bool = False
+    dtype: str | None = None
     modes: tuple[Annotated[Mode, Field(strict=False)], ...] | None = Field(default=None, strict=False)
     sizes: Mapping[str, int | Annotated[float, Field(allow_inf_nan=False)]] = Field(default_factory=dict)
     tunables: Mapping[str, Sequence[bool | int | float | str]] = Field(default_factory=dict)

@@ -126,7 +126,7 @@ def resolve(request: StudyRequest) -> Resolved:
         space=kernel.space.restrict(request.tunables),
         device=device,
         compiler=compiler_for(device, request.compiler),
-        reference=kernel.reference(request.sizes),
+        reference=kernel.reference(request.sizes, request.dtype),
         modes=_modes(kernel, request),
     )
 

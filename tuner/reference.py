@@ -113,9 +113,18 @@ def load_reference(path: Path, sizes: Mapping[str, int | float] | None = None, d
             raise UserError(f"size '{name}' is {size!r}: give a positive number")
         if not math.isfinite(size):
             raise UserError(f"size '{name}' is {size!r}: give a finite number")
-    if dtype is not None and dtype not in DTYPES:
-        raise UnknownNameError("dtype", dtype, DTYPES)
-    return _load(path, sizes or {}, dtype)
+    return _load(path, sizes or {}, require_dtype(dtype))
+
+
+def require_dtype(name: str | None) -> str | None:
+    """The name of a dtype that models and inputs can be converted to, or None.
+
+    Raises:
+        UnknownNameError: it is another.
+    """
+    if name is not None and name not in DTYPES:
+        raise UnknownNameError("dtype", name, DTYPES)
+    return name
 
 
 def run_file(path: Path) -> types.ModuleType:

@@ -260,5 +260,9 @@ class ModelNew(TunedModule, Model):
         assert bn.running_mean is not None and bn.running_var is not None and bn.num_batches_tracked is not None
         bn.num_batches_tracked.add_(1)
         factor = 1.0 / float(bn.num_batches_tracked) if bn.momentum is None else bn.momentum
-        bn.running_mean.mul_(1.0 - factor).add_(mean, alpha=factor)
-        bn.running_var.mul_(1.0 - factor).add_(variance, alpha=factor * rows / (rows - 1))
+        # Rounded once, and so computed in float where the statistics are halves.
+        for running, batch, share in (
+            (bn.running_mean, mean, factor),
+            (bn.running_var, variance, factor * rows / (rows - 1)),
+        ):
+            torch.add(batch * share, running, alpha=1.0 - factor, out=running)

@@ -13,6 +13,7 @@ from tunebench.studies.cli.options import (
     DatabaseOption,
     JsonOption,
     RunDeviceOption,
+    RunDtypeOption,
     parse_sizes,
     parse_values,
 )
@@ -33,6 +34,7 @@ def bench(
     size: Annotated[
         list[str] | None, typer.Option(metavar="NAME=NUMBER", help="Change a constant of reference.py; repeatable.")
     ] = None,
+    dtype: RunDtypeOption = None,
     batch: Annotated[
         list[int] | None,
         typer.Option(
@@ -72,6 +74,7 @@ def bench(
     request = BenchRequest(
         modes=mode or (),
         sizes=parse_sizes(size or []),
+        dtype=dtype,
         batches=batch or (),
         device=device,
         configuration=parse_values(config) if config else None,

@@ -11,6 +11,7 @@ from tunebench.studies.cli.options import (
     JsonOption,
     RunCompilerOption,
     RunDeviceOption,
+    RunDtypeOption,
     known_compiler,
     parse_sizes,
     parse_values,
@@ -33,6 +34,7 @@ def check(
     size: Annotated[
         list[str] | None, typer.Option(metavar="NAME=NUMBER", help="Change a constant of the reference; repeatable.")
     ] = None,
+    dtype: RunDtypeOption = None,
     mode: Annotated[
         list[str] | None,
         typer.Option(help="eval or train. Default: every mode of the kernel; for a file, train as in KernelBench."),
@@ -62,6 +64,7 @@ def check(
         reference=reference,
         configuration=parse_values(config or []),
         sizes=parse_sizes(size or []),
+        dtype=dtype,
         modes=mode,
         device=device,
         compiler=known_compiler(compiler),

@@ -12,6 +12,7 @@ from tunebench.studies.cli.options import (
     JsonOption,
     RunCompilerOption,
     RunDeviceOption,
+    RunDtypeOption,
     parse_sizes,
     parse_tunables,
 )
@@ -41,6 +42,7 @@ def compare(
     size: Annotated[
         list[str] | None, typer.Option(metavar="NAME=NUMBER", help="Change a constant of reference.py; repeatable.")
     ] = None,
+    dtype: RunDtypeOption = None,
     db: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -58,7 +60,7 @@ def compare(
     from tunebench.studies.compare import question_of
     from tunebench.tuner.result import Decision
 
-    options = {"device": device, "compiler": compiler, "sizes": parse_sizes(size or [])}
+    options = {"device": device, "compiler": compiler, "sizes": parse_sizes(size or []), "dtype": dtype}
     given: dict[str, object] = {name: value for name, value in options.items() if value not in (None, {})}
     question = question_of(_side(first), _side(second), kernel=kernel, mode=mode, options=given, database=db)
     duel = compare_sides(question)

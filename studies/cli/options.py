@@ -58,6 +58,14 @@ RunDeviceOption = Annotated[
     str | None,
     typer.Option(metavar="DEVICE", help="cuda, cuda:INDEX or cpu. Default: a GPU if there is one."),
 ]
+RunDtypeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--dtype",
+        metavar="DTYPE",
+        help="Convert model and inputs to float32, float64, float16 or bfloat16. Default: as the file makes them.",
+    ),
+]
 RunCompilerOption = Annotated[
     str | None,
     typer.Option(

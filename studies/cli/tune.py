@@ -14,6 +14,7 @@ from tunebench.studies.cli.options import (
     JsonOption,
     RunCompilerOption,
     RunDeviceOption,
+    RunDtypeOption,
     parse_sizes,
     parse_tunables,
 )
@@ -71,6 +72,7 @@ def tune(
     size: Annotated[
         list[str] | None, typer.Option(metavar="NAME=NUMBER", help="Change a constant of reference.py; repeatable.")
     ] = None,
+    dtype: RunDtypeOption = None,
     tunable: Annotated[
         list[str] | None, typer.Option(metavar="NAME=V1,V2,...", help="Restrict a tunable's values; repeatable.")
     ] = None,
@@ -109,6 +111,7 @@ def tune(
         "compile": compiled,
         "fresh": fresh,
         "stop_early": stop_early,
+        "dtype": dtype,
         "modes": mode,
         "sizes": parse_sizes(size or []),
         "tunables": parse_tunables(tunable or []),

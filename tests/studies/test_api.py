@@ -68,6 +68,8 @@ def test_a_question_that_is_wrong_is_one_line(results: Path, tmp_path: Path) -> 
         (lambda: tunebench.load("scalar_mull"), "unknown kernel 'scalar_mull'; did you mean scalar_mul"),
         (lambda: tunebench.tune("scalar_mul", trials=0), "'trials' is not legal"),
         (lambda: tunebench.tune("scalar_mul", sizes={"X": 1}, device="cpu"), "unknown size of scalar_mul 'X'"),
+        (lambda: tunebench.tune("scalar_mul", dtype="float8", device="cpu"), "unknown dtype of kernel 'scalar_mul'"),
+        (lambda: tunebench.compare(__file__, __file__, dtype="half"), "unknown dtype 'half'"),
         (lambda: tunebench.check("scalar_mul", compiler="gcc"), "unknown compiler 'gcc'"),
         (lambda: tunebench.check("scalar_mul", modes=["frozen"]), "unknown mode of scalar_mul 'frozen'"),
         (lambda: tunebench.compare("default", "reference"), "name the kernel behind them"),

@@ -99,7 +99,12 @@ def test_cases(write_kernel: WriteKernel, tmp_path: Path) -> None:
         ("gemm_scale_bn", "train", {"in_features": 64, "out_features": 16, "batch_size": 8}),
         ("gemm_scale_bn", "train", {"in_features": 64, "out_features": 16, "batch_size": 16}),
     ]
+    study.write_text('kernel = "scalar_mul"\ndtype = "float16"\n', encoding="utf-8")
+    assert [case.dtype for case in cases_of([str(study), "scalar_mul"], BenchRequest())] == ["float16", None]
+    assert [case.dtype for case in cases_of([str(study)], BenchRequest(dtype="bfloat16"))] == ["bfloat16"]
     own = folder_of(write_kernel)
+    with pytest.raises(UnknownNameError, match="unknown dtype of kernel 'weigh' 'float16'"):
+        cases_of([own], BenchRequest(dtype="float16"))
     assert [case.mode for case in cases_of([own, "gemm_scale_bn"], BenchRequest(modes=("train",)))] == ["train"]
     with pytest.raises(UnknownNameError, match="unknown size 'rowz'; did you mean rows"):
         cases_of([own], BenchRequest(sizes={"rowz": 3}))

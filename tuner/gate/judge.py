@@ -10,7 +10,7 @@ from tunebench.tuner.gate.comparison import relative_norm
 from tunebench.tuner.gate.memory import shares_memory
 from tunebench.tuner.gate.oracle import Case
 from tunebench.tuner.gate.stage_log import StageRefused
-from tunebench.tuner.gate.tolerance import allowed_error
+from tunebench.tuner.gate.tolerance import allowed_buffer_error
 from tunebench.tuner.result import ErrorFigures
 
 
@@ -61,7 +61,7 @@ def judge_buffers(case: Case, buffers: Mapping[str, torch.Tensor]) -> None:
     for name, expected in case.expected_buffers.items():
         if name not in buffers:
             raise StageRefused(f"{case.name}: there is no buffer '{name}'")
-        allowed = allowed_error(buffers[name].dtype, case.reference_buffer_error)
+        allowed = allowed_buffer_error(buffers[name].dtype, case.reference_buffer_error)
         error = relative_norm(buffers[name], expected)
         if not error <= allowed:
             raise StageRefused(f"{case.name}: buffer '{name}' is off by {error:.2e} of its size, allowed {allowed:.2e}")

@@ -43,3 +43,12 @@ def tolerance_of(dtype: torch.dtype) -> float:
 def allowed_error(dtype: torch.dtype, reference_error: float) -> float:
     """The error that passes for a dtype where the reference's own error is this; both relative to the same size."""
     return max(tolerance_of(dtype), REFERENCE_MULTIPLE * reference_error)
+
+
+def allowed_buffer_error(dtype: torch.dtype, reference_error: float) -> float:
+    """The same for a module's buffer of a dtype.
+
+    Steps below its rounding do not move a statistic that is held in a half type: with a momentum of 0.1 it rests
+    anywhere within some percent of where more bits would take it, and two sound models of equal standing rest apart.
+    """
+    return max(allowed_error(dtype, reference_error), AGREEMENT.get(dtype, 0.0))
