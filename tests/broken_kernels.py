@@ -388,13 +388,22 @@ BROKEN: Mapping[str, Broken] = {
         STATE, "statistics", "another eps", model(", self.bn.eps,", ", 1e-5,"), kernel="gemm_scale_bn"
     ),
     "needs weights in BatchNorm": Broken(
-        STATE, "statistics", "affine=False", model(" or not bn.affine", ""), kernel="gemm_scale_bn"
+        STATE,
+        "statistics",
+        "affine=False",
+        {
+            "model": {
+                '"bn.weight", "bn.bias", ': "",
+                "self.bn.weight, self": "self.bn.weight.contiguous(), self",
+            }
+        },
+        kernel="gemm_scale_bn",
     ),
     "needs running statistics": Broken(
         STATE,
         "statistics",
         "track_running_stats=False",
-        model("bn.running_mean is None or bn.running_var is None or bn.num_batches_tracked is None or ", ""),
+        model(', "bn.running_mean", "bn.running_var"', ""),
         kernel="gemm_scale_bn",
     ),
     "keeps the biased variance": Broken(

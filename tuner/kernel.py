@@ -82,7 +82,7 @@ class Freezable(Protocol):
     """A module that can keep what depends on its weights alone."""
 
     def freeze(self) -> object:
-        """Keep forms made from the weights between calls, beginning anew."""
+        """Keep what is derived from the weights between calls, beginning anew."""
 
 
 @dataclass(frozen=True)

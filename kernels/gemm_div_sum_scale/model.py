@@ -156,7 +156,7 @@ class ModelNew(TunedModule, Model):
         elif plan["join"] == "fused":
             self._fused(plan, x, output)
         else:
-            kept = self.kept("column sums", lambda: self._column_sums(plan), (self.weight,), plan.configuration)
+            kept = self.derived("column sums", lambda: self._column_sums(plan), (self.weight,), plan.configuration)
             self._dot(plan, x, *kept, output)
         return output
 

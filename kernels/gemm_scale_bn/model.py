@@ -134,12 +134,10 @@ class ModelNew(TunedModule, Model):
 
     def problem(self, x: torch.Tensor) -> Problem | None:
         """2-d batches of at least one row (two in train mode), and a BatchNorm with weights and statistics."""
-        bn = self.bn
-        if bn.running_mean is None or bn.running_var is None or bn.num_batches_tracked is None or not bn.affine:
-            return self.unserved("BatchNorm has no weights or no statistics")
-        if bn.training and len(x) < 2:
+        found = super().problem(x)
+        if found is not None and self.bn.training and found.axes["rows"] < 2:
             return self.unserved("a batch of one row has no variance")
-        return super().problem(x)
+        return found
 
     def accepts_layout(self, name: str, tensor: torch.Tensor) -> bool:  # noqa: ARG002
         """What goes into the product is made contiguous first."""
@@ -156,18 +154,16 @@ class ModelNew(TunedModule, Model):
         if plan["normalisation"] == "weight":
             return self._normalised_by_weight(plan, x)
         constants = self._running_constants(plan)
-        return (
-            self._fused(plan, x, constants)
-            if fused
-            else self._normalise(plan, library_product(plan, self, self.gemm, x), constants)
-        )
+        if fused:
+            return self._fused(plan, x, constants)
+        return self._normalise(plan, library_product(plan, self, self.gemm, x), constants)
 
     def _normalised_by_weight(self, plan: Plan, x: torch.Tensor) -> torch.Tensor:
         """A product with a weight and a bias that scale and normalise."""
         in_parts = plan["product"] == "parts"
         settings = (self.bn.eps, *(settings_of(plan) if in_parts else ()))
         sources = [value for value in (self.gemm.weight, self.gemm.bias, self.scale) if value is not None]
-        folded = self.kept("normalising weight", lambda: self._fold(plan), (*sources, self.bn), settings)
+        folded = self.derived("normalising weight", lambda: self._fold(plan), (*sources, self.bn), settings)
         if not isinstance(folded.weight, Parts):
             return nn.functional.linear(x, folded.weight, folded.bias)
         made = parts_product(plan, x, self.gemm.weight, folded.weight, folded.multiplier)
@@ -193,7 +189,7 @@ class ModelNew(TunedModule, Model):
 
         if normalisation == "per_element":
             return make()
-        return self.kept("constants", make, (self.scale, bn), (normalisation, bn.eps))
+        return self.derived("constants", make, (self.scale, bn), (normalisation, bn.eps))
 
     def _constants(self, plan: Plan, mean: torch.Tensor | None, variance: torch.Tensor | None) -> _Constants:
         """What a value of a feature is normalised with."""

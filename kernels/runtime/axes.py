@@ -50,11 +50,12 @@ def sizes_of(
         if name == OUTPUT:
             continue
         tensor = tensors[name] if name in tensors else _attribute(module, name)
-        if tensor is not None:
-            _require_readable(name, tensor, first, isinstance(names, str), accepts_layout)
-            for axis, size in _named_sizes(name, tensor, names):
-                if sizes.setdefault(axis, size) != size:
-                    raise UnservedError(f"'{axis}' is {size} in '{name}' and {sizes[axis]} before it")
+        if tensor is None:
+            raise UnservedError(f"the model has no '{name}'")
+        _require_readable(name, tensor, first, isinstance(names, str), accepts_layout)
+        for axis, size in _named_sizes(name, tensor, names):
+            if sizes.setdefault(axis, size) != size:
+                raise UnservedError(f"'{axis}' is {size} in '{name}' and {sizes[axis]} before it")
     _require_alike(module, first, accepts_layout)
     return sizes, first
 

@@ -13,9 +13,9 @@ from torch import nn
 
 from tunebench.kernels.runtime.axes import UnservedError, sizes_of
 from tunebench.kernels.runtime.decision import Decided, Occasion, decide
+from tunebench.kernels.runtime.derived import DerivedTensors, Source
 from tunebench.kernels.runtime.duel import Score, duel
 from tunebench.kernels.runtime.gradients import DifferentiableCall, replica
-from tunebench.kernels.runtime.kept import KeptForms, Source
 from tunebench.kernels.runtime.ordinary import Call, kinds, look_at, saves_differently
 from tunebench.kernels.runtime.policy import Policy, policy_for
 from tunebench.kernels.runtime.selection import Choice, Tier
@@ -25,7 +25,7 @@ from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.kernel import Kernel, Mode, Plan
 from tunebench.tuner.problem import Problem
 
-Form = TypeVar("Form")
+Value = TypeVar("Value")
 
 _GRADIENTS = "gradients of this model are taken, and with the reference they cost less"
 
@@ -69,7 +69,7 @@ class TunedModule(nn.Module, abc.ABC):
         self._choices: dict[tuple[Problem | None, Device | None], Choice] = {}
         self._trains = False
         self._known = KnownCalls()
-        self._kept: KeptForms | None = None  # there while the module is frozen
+        self._derived: DerivedTensors | None = None  # there while the module is frozen
         super().__init__(*arguments, **named)
         self._kinds = kinds(self)
 
@@ -218,38 +218,38 @@ class TunedModule(nn.Module, abc.ABC):
         self._pinned = plan
 
     def freeze(self) -> Self:
-        """Keep forms made from the weights (sums, folded vectors, split parts) between calls; implies `eval()`.
+        """Keep what is derived from the weights (sums, folded vectors, split parts) between calls; implies `eval()`.
 
-        Promised: the output changes with every change that PyTorch or this module can see. Before a kept form is used,
-        each tensor it was made from must still be the same object, with the same version counter, address, device,
-        dtype, shape and strides; a step of an optimiser that holds it is noticed by a hook. That covers optimiser
-        steps (fused ones too), `load_state_dict`, in-place operations, replaced parameters, `.to()`, and BatchNorm's
-        statistics; a form whose sources changed is made again in the next call. It costs the host some 3 µs a
-        call and form, and 1 µs a source tensor; a changed tensor's old memory is held until the next call, or
-        `unfreeze()`.
+        Promised: the output changes with every change that PyTorch or this module can see. Before a derived tensor is
+        used, each tensor it was made from must still be the same object, with the same version counter, address,
+        device, dtype, shape and strides; a step of an optimiser that holds it is noticed by a hook. That covers
+        optimiser steps (fused ones too), `load_state_dict`, in-place operations, replaced parameters, `.to()`, and
+        BatchNorm's statistics; what is derived from a changed tensor is made again in the next call. It costs the host
+        some 3 µs a call and derived tensor, and 1 µs a source tensor; a changed tensor's old memory is held until the
+        next call, or `unfreeze()`.
 
         Not seen: writes that PyTorch does not count, such as through `.data`, `vector_to_parameters`, a NumPy array or
         another process that shares the memory, collectives, the replay of a CUDA graph, a kernel of your own. After
-        such a write call `freeze()` again: it forgets every form. A CUDA graph captured from a frozen module replays
-        the forms of its capture. Parameters made in inference mode have no version counter: nothing is kept of them.
+        such a write call `freeze()` again: it forgets all of them. A CUDA graph captured from a frozen module replays
+        those of its capture. Parameters made in inference mode have no version counter: nothing is kept of them.
 
         `train()` unfreezes; `eval()` does not. A copied or unpickled model is frozen if its original was, and makes its
-        forms itself. The state dict is the same either way.
+        own. The state dict is the same either way.
         """
         self.eval()
-        self._kept = KeptForms()
+        self._derived = DerivedTensors()
         return self
 
     def unfreeze(self) -> Self:
-        """Forget every kept form, and keep none from now on."""
-        self._kept = None
+        """Forget what was derived from the weights, and keep nothing from now on."""
+        self._derived = None
         self._known.forget()
         return self
 
     @property
     def is_frozen(self) -> bool:
-        """Whether forms are kept between calls."""
-        return self._kept is not None
+        """Whether derived tensors are kept between calls."""
+        return self._derived is not None
 
     def mode(self) -> Mode:
         """What `problem` puts under the option `mode`."""
@@ -257,17 +257,19 @@ class TunedModule(nn.Module, abc.ABC):
             return Mode.TRAIN
         return Mode.FROZEN if self.is_frozen and Mode.FROZEN in self.kernel.modes else Mode.EVAL
 
-    def kept(self, name: str, make: Callable[[], Form], sources: Sequence[Source], settings: Hashable = ()) -> Form:
+    def derived(
+        self, name: str, make: Callable[[], Value], sources: Sequence[Source], settings: Hashable = ()
+    ) -> Value:
         """What `make` makes of the sources: made in every call, or kept from one to the next while frozen.
 
         Args:
-            name: of the form in this module; one name always has the same sources.
+            name: of what is made, in this module; one name always has the same sources.
             make: makes it; reads no tensor that is not among the sources.
             sources: all tensors that it depends on; a module stands for its parameters and buffers. BatchNorm's
                 statistics are only seen to move by its `num_batches_tracked`: give the module.
             settings: all else that it depends on, such as `eps` or tunables of the plan.
         """
-        return make() if self._kept is None else self._kept.get(name, make, sources, settings)
+        return make() if self._derived is None else self._derived.get(name, make, sources, settings)
 
     def train(self, mode: bool = True) -> Self:
         """As in `nn.Module`; training mode unfreezes, and without it gradients are not expected until one is taken."""
@@ -278,10 +280,10 @@ class TunedModule(nn.Module, abc.ABC):
         return super().train(mode)
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
-        """`.to()` and its like: forms of what is about to be replaced are let go of at once."""
+        """`.to()` and its like: what is derived from tensors about to be replaced is let go of at once."""
         self._known.forget()
-        if self._kept is not None:
-            self._kept.clear()
+        if self._derived is not None:
+            self._derived.clear()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
@@ -302,32 +304,27 @@ class TunedModule(nn.Module, abc.ABC):
             tuned = replica(self)
             tuned.pin(plan)
             if tuned.is_frozen:
-                tuned._kept = KeptForms()  # what the losers keep goes with them
+                tuned._derived = DerivedTensors()  # what the losers keep goes with them
             contenders.append(partial(tuned.forward, *inputs))
         by_reference = partial(type(self).reference_forward, replica(self), *inputs)
         return duel(contenders, by_reference, plans[0].device.torch_device)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Binaries and kept forms belong to this object: a copied or pickled model gets its own."""
+        """Binaries and derived tensors belong to this object: a copied or pickled model gets its own."""
         return {
             **self.__dict__,
             "_pinned": None,
             "_plans": {},
             "_choices": {},
             "_known": KnownCalls(),
-            "_kept": self.is_frozen,
+            "_derived": self.is_frozen,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """The state of a copy; frozen if the original was."""
-        super().__setstate__({**state, "_kept": KeptForms() if state["_kept"] else None})  # type: ignore[no-untyped-call]
+        super().__setstate__({**state, "_derived": DerivedTensors() if state["_derived"] else None})  # type: ignore[no-untyped-call]
 
 
 def computed_in(dtype: torch.dtype) -> torch.dtype:
     """The dtype of a kernel's `accumulator_t` for tensors of this one."""
     return torch.float64 if dtype == torch.float64 else torch.float32
-
-
-def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether a submodule is exactly that kind with nothing hooked into its forward."""
-    return type(module) is kind and not module._forward_hooks and not module._forward_pre_hooks

@@ -54,7 +54,7 @@ def library_product(plan: Plan, model: TunedModule, linear: nn.Linear, x: torch.
     if plan["product"] == "fp32":
         return parts_product.Product(linear(x))
     weight = linear.weight
-    parts = model.kept(
+    parts = model.derived(
         "weight parts",
         lambda: parts_product.split(plan, weight, is_weight=True),
         (weight,),

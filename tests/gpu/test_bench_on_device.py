@@ -1,9 +1,9 @@
-"""What only a GPU can show of `bench` and of kept forms: TF32, torch.compile's graphs, streams and captures."""
+"""What only a GPU can show of `bench` and of derived tensors: TF32, torch.compile's graphs, streams and captures."""
 
 import pytest
 import torch
 
-from tunebench.kernels.runtime.kept import KeptForms
+from tunebench.kernels.runtime.derived import DerivedTensors
 from tunebench.studies.bench import TUNED, BenchCase, measure_case, measure_ceilings
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import Baseline
@@ -30,10 +30,10 @@ def test_a_case_with_torch_compile(mode: Mode) -> None:
 
 
 def test_a_graph_replays_the_form_of_its_capture_whatever_becomes_of_it() -> None:
-    forms, weight = KeptForms(), torch.ones(1 << 20, device="cuda")
+    derived, weight = DerivedTensors(), torch.ones(1 << 20, device="cuda")
 
     def doubled() -> torch.Tensor:
-        return forms.get("double", lambda: weight * 2, (weight,), ())
+        return derived.get("double", lambda: weight * 2, (weight,), ())
 
     doubled()
     graph = torch.cuda.CUDAGraph()
@@ -41,30 +41,30 @@ def test_a_graph_replays_the_form_of_its_capture_whatever_becomes_of_it() -> Non
         output = doubled() + 1
     weight.mul_(3)
     assert bool((doubled() == 6).all())
-    torch.full((1 << 22,), 77.0, device="cuda")  # would land in the old form's memory, were it free
+    torch.full((1 << 22,), 77.0, device="cuda")  # would land in the old tensor's memory, were it free
     graph.replay()
     assert bool((output == 3).all())
 
 
 def test_a_form_made_during_a_capture_is_the_graph_s_alone() -> None:
-    forms, weight = KeptForms(), torch.ones(1 << 20, device="cuda")
+    derived, weight = DerivedTensors(), torch.ones(1 << 20, device="cuda")
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        output = forms.get("double", lambda: weight * 2, (weight,), ()) + 1
-    assert len(forms) == 0
+        output = derived.get("double", lambda: weight * 2, (weight,), ()) + 1
+    assert len(derived) == 0
     weight.mul_(3)
     graph.replay()
     assert bool((output == 7).all())
 
 
 def test_a_form_made_on_one_stream_serves_another_at_once() -> None:
-    forms, weight = KeptForms(), torch.ones(1 << 20, device="cuda")
+    derived, weight = DerivedTensors(), torch.ones(1 << 20, device="cuda")
     torch.cuda.synchronize()
 
     def slowly() -> torch.Tensor:
         torch.cuda._sleep(200_000_000)  # type: ignore[no-untyped-call]
         return weight * 2
 
-    forms.get("double", slowly, (weight,), ())
+    derived.get("double", slowly, (weight,), ())
     with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
-        assert bool((forms.get("double", slowly, (weight,), ()) == 2).all())
+        assert bool((derived.get("double", slowly, (weight,), ()) == 2).all())

@@ -1,4 +1,4 @@
-"""Forms kept between calls: every change to what they were made from changes the next output, frozen or not."""
+"""Tensors derived from weights: every change to what they were made from changes the next output, frozen or not."""
 
 import copy
 import gc
@@ -13,7 +13,7 @@ import torch
 from sample_kernel import WriteKernel
 from torch import nn
 
-from tunebench.kernels.runtime.kept import KeptForms
+from tunebench.kernels.runtime.derived import DerivedTensors
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.compile.compilers import compiler_for
@@ -80,7 +80,7 @@ class ModelNew(TunedModule, Model):
         return self.weight.sum(0) * multiplier, bn.bias - bn.running_mean * multiplier
 
     def tuned_forward(self, plan, x):
-        multiplier, offset = self.kept("folded", self.fold, (self.weight, self.bn), (self.bn.eps,))
+        multiplier, offset = self.derived("folded", self.fold, (self.weight, self.bn), (self.bn.eps,))
         y = torch.empty_like(x)
         block_size = plan.integer("block_size")
         plan.launch("weigh", x, multiplier, offset, y, *x.shape, blocks=2, threads=block_size)
@@ -218,7 +218,7 @@ def test_a_change_changes_the_next_output(pair: Pair, change: str) -> None:
     x = torch.ones(3, 33)
     with torch.no_grad():
         before = reference(x)
-    for _ in range(2):  # a second time, from a form that was made anew
+    for _ in range(2):  # a second time, from a vector that was made anew
         for model in pair:
             CHANGES[change](model)
         after = assert_agree(reference, tuned)
@@ -343,33 +343,33 @@ def test_converting_and_unfreezing_let_go_of_memory(fold: type[TunedModule]) -> 
 
 
 def test_forms_of_other_settings_live_side_by_side_until_a_source_changes() -> None:
-    forms, weight, made = KeptForms(), torch.ones(3), [0]
+    derived, weight, made = DerivedTensors(), torch.ones(3), [0]
 
     def make() -> torch.Tensor:
         made[0] += 1
         return weight * made[0]
 
     for _ in range(3):
-        one, two = (forms.get("sum", make, (weight,), setting) for setting in (1, 2))
-    assert (made[0], len(forms), one[0].item(), two[0].item()) == (2, 2, 1.0, 2.0)
+        one, two = (derived.get("sum", make, (weight,), setting) for setting in (1, 2))
+    assert (made[0], len(derived), one[0].item(), two[0].item()) == (2, 2, 1.0, 2.0)
     weight.mul_(5)
-    assert forms.get("sum", make, (weight,), 1)[0].item() == 15.0
-    assert len(forms) == 1
+    assert derived.get("sum", make, (weight,), 1)[0].item() == 15.0
+    assert len(derived) == 1
     weight_again = weight.detach()
-    assert forms.get("sum", make, (weight_again,), 1)[0].item() == 20.0
-    assert forms.get("other", make, (weight,), 1)[0].item() == 25.0
+    assert derived.get("sum", make, (weight_again,), 1)[0].item() == 20.0
+    assert derived.get("other", make, (weight,), 1)[0].item() == 25.0
 
 
 def test_a_change_while_a_form_is_made_is_not_taken_for_its_source() -> None:
-    forms, weight = KeptForms(), torch.ones(3)
+    derived, weight = DerivedTensors(), torch.ones(3)
 
     def make() -> torch.Tensor:
-        form = weight * 2
+        doubled = weight * 2
         weight.add_(1)
-        return form
+        return doubled
 
-    first = forms.get("double", make, (weight,), ())
-    assert forms.get("double", lambda: weight * 2, (weight,), ())[0] == 4.0 != first[0]
+    first = derived.get("double", make, (weight,), ())
+    assert derived.get("double", lambda: weight * 2, (weight,), ())[0] == 4.0 != first[0]
 
 
 def test_the_gate_and_the_tuner_know_the_mode(fold: type[TunedModule]) -> None:
