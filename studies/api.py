@@ -191,6 +191,45 @@ def load(kernel: str | Path) -> type[TunedModule]:
     return load_model(str(kernel))
 
 
+def export(
+    kernel: str | Path,
+    output: str | Path | None = None,
+    *,
+    sizes: Mapping[str, int | float] | None = None,
+    dtype: str | None = None,
+    mode: str | None = None,
+    device: str | None = None,
+    trial: int | None = None,
+    any_source: bool = False,
+    db: str | Path | None = None,
+) -> str:
+    """A tuned model as the text of one file in KernelBench's form, which needs torch and nvcc alone.
+
+    Args:
+        kernel: a shipped kernel's name, or the path of a kernel's folder.
+        output: a file to write it to, replacing what is there.
+        sizes: constants of the reference to change; the file serves calls of exactly these.
+        mode: `eval` or `train`; None for `train` where that makes a difference.
+        device: results of the device of this name; None for this machine's, else any.
+        trial: this trial of the database; None for the best result that is recorded or shipped.
+        any_source: results of other versions of the kernel's source too.
+        db: see `connect`.
+
+    Raises:
+        UserError: there is no such result, or it needs more than one file can have.
+        DatabaseError: the database cannot be read.
+    """
+    from tunebench.studies.export_command import Wanted
+    from tunebench.studies.export_command import export as make
+    from tunebench.tuner.files import whole_file
+
+    text = make(Wanted(str(kernel), sizes or {}, dtype, mode, device, trial, any_source, db)).text
+    if output is not None:
+        with whole_file(Path(output)) as stream:
+            stream.write(text.encode())
+    return text
+
+
 def tune(
     kernel: str | Path,
     *,

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from tunebench.db.connection.database import Database
 from tunebench.db.queries.one_trial import trial_details
-from tunebench.db.queries.trials import BestRow, best
+from tunebench.db.queries.rows import BestRow, TrialRow
+from tunebench.db.queries.trials import best
 from tunebench.kernels.runtime.shipped import ShippedResult, write_file
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.result import Baseline, CacheRegime, Ratio
@@ -48,7 +49,7 @@ def ship(database: Database, kernels: Sequence[Kernel], device: str | None = Non
             if row.confirmed and (device is not None or row.architecture.startswith(_GPU)):
                 winners[row.device_name, row.architecture][row.problem.key] = row
         for (name, architecture), by_problem in sorted(winners.items()):
-            results = [_result(database, row) for row in by_problem.values()]
+            results = [result_of(database, row) for row in by_problem.values()]
             path = write_file(kernel, name, architecture, results)
             shipments.append(Shipment(kernel.name, name, path, len(results)))
     return shipments
@@ -59,7 +60,12 @@ def _rank(row: BestRow) -> tuple[bool, float]:
     return row.regime is not CacheRegime.COLD, -(row.confirmed_at or row.recorded_at).timestamp()
 
 
-def _result(database: Database, row: BestRow) -> ShippedResult:
+def result_of(database: Database, row: TrialRow) -> ShippedResult:
+    """A recorded trial as a file of shipped results has it.
+
+    Raises:
+        DatabaseError: the database cannot be read.
+    """
     details = trial_details(database, row.trial_id)
     errors = details.verdict.errors if details.verdict else None
     ratios: dict[Baseline, Ratio | None] = {

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tunebench.kernels.runtime.policy import Policy, set_policy, use_policy
     from tunebench.kernels.runtime.saving import save_choices
     from tunebench.kernels.runtime.tuned_module import TunedModule
-    from tunebench.studies.api import Rows, best, check, compare, connect, load, trials, tune
+    from tunebench.studies.api import Rows, best, check, compare, connect, export, load, trials, tune
     from tunebench.studies.check import CheckReport
     from tunebench.studies.compare import CompareReport
     from tunebench.studies.tune import StudyReport
@@ -48,7 +48,7 @@ _HOMES = {
     "tunebench.kernels.runtime.policy": ("Policy", "set_policy", "use_policy"),
     "tunebench.kernels.runtime.saving": ("save_choices",),
     "tunebench.kernels.runtime.tuned_module": ("TunedModule",),
-    "tunebench.studies.api": ("Rows", "best", "check", "compare", "connect", "load", "trials", "tune"),
+    "tunebench.studies.api": ("Rows", "best", "check", "compare", "connect", "export", "load", "trials", "tune"),
     "tunebench.studies.check": ("CheckReport",),
     "tunebench.studies.compare": ("CompareReport",),
     "tunebench.studies.tune": ("StudyReport",),
@@ -94,6 +94,7 @@ __all__ = [
     "compare",
     "connect",
     "constraints",
+    "export",
     "load",
     "load_choices",
     "save_choices",

@@ -15,6 +15,7 @@ from tunebench.studies.cli.dashboard import dashboard
 from tunebench.studies.cli.db import database_app
 from tunebench.studies.cli.diff import diff
 from tunebench.studies.cli.doctor import doctor
+from tunebench.studies.cli.export import export
 from tunebench.studies.cli.options import help_without_command
 from tunebench.studies.cli.prune import prune
 from tunebench.studies.cli.query import query
@@ -53,7 +54,7 @@ def _root(
 
 
 for command in (
-    *(tune, check, bench, compare, replay, ship),
+    *(tune, check, bench, compare, replay, ship, export),
     *(best, studies, trials, show, query, diff, report, dashboard, prune, doctor),
 ):
     app.command()(command)

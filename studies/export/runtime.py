@@ -1,0 +1,233 @@
+"""What an exported file runs its kernel with: `write.py` copies from here what the file needs. Nothing runs here.
+
+Each file states its own values of the names in capitals.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import cpp_extension
+
+from tunebench.kernels.runtime.gradients import DifferentiableCall
+from tunebench.kernels.runtime.ordinary import Call, look_at, saves_differently
+
+NAME: str = ""
+CUDA_SOURCE: str = ""
+CUDA_FLAGS: list[str] = []
+ARCHITECTURE: tuple[int, int] = (0, 0)
+CONFIGURATION: Mapping[str, Any] = {}
+INACTIVE: Mapping[str, Any] = {}
+AXES: Mapping[str, int] = {}
+DTYPE: str = ""
+OPTIONS: Mapping[str, str] = {}
+MODES: Sequence[str] = ()
+INPUT_SHAPES: Sequence[tuple[int, ...] | None] = ()
+HELD_SHAPES: Sequence[tuple[int, ...]] = ()
+SUBMODULES: Sequence[str] = ()
+NUMBERS: Sequence[str] = ()
+BY_KERNEL: bool = True
+
+
+class Configuration(dict):  # type: ignore[type-arg]
+    """The values of the tunables."""
+
+    def integer(self, name: str) -> int:
+        """The value of an integer tunable; 0 where it is inactive."""
+        return int(self.get(name, 0))
+
+
+class Problem:
+    """What a call asks for; equal by content."""
+
+    def __init__(self, axes: Mapping[str, int], dtype: str = "float32", options: Mapping[str, str] = {}) -> None:
+        self.axes, self.dtype, self.options = axes, dtype, options
+
+    def __eq__(self, other: object) -> bool:
+        """Equal axes, dtype and options."""
+        return isinstance(other, Problem) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Mode:
+    """The state of a module that a call is made in."""
+
+    EVAL, TRAIN, FROZEN = "eval", "train", "frozen"
+
+
+class Library:
+    """The CUDA source as nvcc builds it; no header of torch is in it, so that this takes seconds and not a minute."""
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL(
+            cpp_extension.load_inline(
+                name=NAME,
+                cpp_sources=[],
+                cuda_sources=[CUDA_SOURCE],
+                extra_cuda_cflags=CUDA_FLAGS,
+                is_python_module=False,
+                no_implicit_headers=True,
+            )
+        )
+
+    def launch(
+        self, entry_point: str, device: int, extents: Sequence[int], shared: int, arguments: Sequence[Any]
+    ) -> None:
+        """Launch on torch's current stream of a device, which is the current one.
+
+        A tensor gives its address and None a null pointer; numbers are taken in the type of the parameter.
+        """
+        values = [one.data_ptr() if isinstance(one, torch.Tensor) else one or 0 for one in arguments]
+        whole = (ctypes.c_longlong * len(values))(*[one if isinstance(one, int) else 0 for one in values])
+        real = (ctypes.c_double * len(values))(*values)
+        stream = ctypes.c_void_p(torch._C._cuda_getCurrentRawStream(device))
+        launcher = getattr(self._library, f"launch_{entry_point}")
+        status = launcher((ctypes.c_uint * 6)(*extents), ctypes.c_size_t(shared), stream, whole, real)
+        if status:
+            raise RuntimeError(f"launch of '{entry_point}' with blocks and threads {extents}: CUDA error {status}")
+
+    @functools.cache  # noqa: B019 - there is one library
+    def resident_blocks(self, entry_point: str, threads: int, shared: int = 0) -> int:
+        """Blocks of that many threads that one multiprocessor holds at once."""
+        blocks = ctypes.c_int(1)
+        getattr(self._library, f"resident_{entry_point}")(ctypes.byref(blocks), threads, ctypes.c_size_t(shared))
+        return max(1, blocks.value)
+
+
+LIBRARY: Library | None = None
+
+
+class Device:
+    """What the kernel's host code asks of a CUDA device."""
+
+    def __init__(self, index: int) -> None:
+        found = torch.cuda.get_device_properties(index)
+        self.index = index
+        self.multiprocessors = found.multi_processor_count
+        self.max_threads_per_multiprocessor = found.max_threads_per_multi_processor
+        self.torch_device = torch.device("cuda", index)
+
+
+class Plan:
+    """How the recorded problem runs on one device."""
+
+    def __init__(self, index: int, module: Library) -> None:
+        self.configuration = Configuration(CONFIGURATION)
+        self.problem = Problem(AXES, DTYPE, OPTIONS)
+        self.device = Device(index)
+        self.module = module
+
+    def __getitem__(self, tunable: str) -> Any:
+        """The value of a tunable; where it is inactive, the one that the binary is compiled with."""
+        return CONFIGURATION[tunable] if tunable in CONFIGURATION else INACTIVE[tunable]
+
+    def integer(self, tunable: str) -> int:
+        """The value of an integer tunable."""
+        return int(self[tunable])
+
+    def launch(self, entry_point: str, *arguments: Any, blocks: Any, threads: Any, shared: int = 0) -> None:
+        """Launch an entry point; extents are an int or up to three of them."""
+        extents = [
+            *((blocks, 1, 1) if isinstance(blocks, int) else (*blocks, 1, 1)[:3]),
+            *((threads, 1, 1) if isinstance(threads, int) else (*threads, 1, 1)[:3]),
+        ]
+        self.module.launch(entry_point, self.device.index, extents, shared, arguments)
+
+    def resident_blocks(self, entry_point: str, threads: int, shared: int = 0) -> int:
+        """Blocks of that entry point that the whole device holds at once."""
+        return self.device.multiprocessors * self.module.resident_blocks(entry_point, threads, shared)
+
+
+@functools.cache
+def plan_on(index: int) -> Plan | None:
+    """How to run on a device; None where the library is not built for it, or could not be built."""
+    if LIBRARY is None or torch.cuda.get_device_capability(index) != ARCHITECTURE:
+        return None
+    return Plan(index, LIBRARY)
+
+
+class TunedModule(nn.Module):
+    """Runs the kernel in calls like those it was measured for, and the reference's own operations in all others.
+
+    Others are calls of other shapes, types, layouts or devices; calls under autocast, torch.compile, a functorch
+    transform or a tracer; and, once a gradient has been taken, those that need one, until `eval()`. A gradient is that
+    of the reference's operations, which run again for it. Nothing that a result depends on is kept between calls.
+    """
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._trains = False
+
+    def forward(self, *inputs: Any, **named: Any) -> torch.Tensor:
+        """As the reference's."""
+        if named or not BY_KERNEL or torch.compiler.is_compiling():
+            return self.reference_forward(*inputs, **named)
+        call = look_at(self, inputs)
+        by_reference = call.needs_gradient and (self._trains or saves_differently())
+        plan = None if call.obstacle or by_reference else self._plan(inputs, call)
+        if plan is None:
+            return self.reference_forward(*inputs)
+        with torch.cuda.device(plan.device.index):
+            if not call.needs_gradient:
+                return self.tuned_forward(plan, *inputs)
+            forward: Callable[..., torch.Tensor] = functools.partial(self.tuned_forward, plan)
+            return DifferentiableCall(self, forward, type(self).reference_forward, inputs, call, self._note_backward)()
+
+    def reference_forward(self, *inputs: Any, **named: Any) -> torch.Tensor:
+        """The reference's operations."""
+        output: torch.Tensor = super().forward(*inputs, **named)
+        return output
+
+    def tuned_forward(self, plan: Plan, *inputs: Any) -> torch.Tensor:
+        """The kernel, for inputs like those it was measured for."""
+        raise NotImplementedError
+
+    def problem(self, *inputs: Any) -> Problem | None:  # noqa: ARG002
+        """The problem of a call whose shapes are the recorded ones."""
+        return Problem(AXES, DTYPE, {"mode": self.mode()} if len(MODES) > 1 else {})
+
+    def _plan(self, inputs: Sequence[Any], call: Call) -> Plan | None:
+        if not call.inputs or not call.inputs[0].is_cuda or not self._is_as_recorded(inputs, call):
+            return None
+        if self.problem(*inputs) != Problem(AXES, DTYPE, OPTIONS):
+            return None
+        return plan_on(call.inputs[0].device.index)
+
+    def _is_as_recorded(self, inputs: Sequence[Any], call: Call) -> bool:
+        """Whether inputs, parameters, buffers and submodules are what the reference makes at the measured sizes."""
+        tensors = [*call.inputs, *call.parameters, *call.buffers]
+        children = list(self.modules())[1:]
+        return (
+            [tuple(one.shape) if isinstance(one, torch.Tensor) else None for one in inputs] == INPUT_SHAPES
+            and [tuple(one.shape) for one in tensors[len(call.inputs) :]] == HELD_SHAPES
+            and all(one.device == tensors[0].device and one.is_contiguous() for one in tensors)
+            and all(str(one.dtype) == f"torch.{DTYPE}" or not one.is_floating_point() for one in tensors)
+            and all(isinstance(one, (torch.Tensor, int, float)) for one in inputs)
+            and all(isinstance(getattr(self, name), (int, float)) for name in NUMBERS)
+            and [type(child).__name__ for child in children] == SUBMODULES
+            and all(child.training == self.training for child in children)
+            and not any(child._forward_hooks or child._forward_pre_hooks for child in children)
+        )
+
+    def mode(self) -> str:
+        """The mode of a call."""
+        return Mode.TRAIN if self.training and Mode.TRAIN in MODES else Mode.EVAL
+
+    def derived(self, name: str, make: Callable[[], Any], sources: Any, settings: Any = ()) -> Any:  # noqa: ARG002
+        """What `make` makes; it is made in every call."""
+        return make()
+
+    def _note_backward(self) -> None:
+        self._trains = True
+
+    def train(self, mode: bool = True) -> Any:
+        """As in `nn.Module`; without training mode gradients are not expected until one is taken."""
+        if not mode:
+            self._trains = False
+        return super().train(mode)

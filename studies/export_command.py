@@ -1,0 +1,175 @@
+"""Finds the result that an exported file is made from, and writes the file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from tunebench.db.connection.database import Database, open_database
+from tunebench.db.queries.one_trial import trial_details
+from tunebench.db.queries.rows import TrialRow
+from tunebench.db.queries.trials import best
+from tunebench.kernels.runtime.registry import load_model
+from tunebench.kernels.runtime.shipped import files_of, is_stale, read_file
+from tunebench.kernels.runtime.tuned_module import TunedModule
+from tunebench.studies.export.write import Evidence, file_text, layout_of
+from tunebench.studies.ship import result_of
+from tunebench.tuner.device import DeviceKind, find_device
+from tunebench.tuner.errors import DatabaseMissingError, UserError, member_of
+from tunebench.tuner.kernel import Kernel, Mode
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.result import CacheRegime, TrialStatus
+
+_GPU = "sm_"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be exported.
+
+    Attributes:
+        kernel: a shipped kernel's name, or a kernel folder's path.
+        sizes: constants of its reference to change.
+        dtype: None for the reference's own.
+        mode: None for KernelBench's, which is `train` where that makes a difference.
+        device: the name of the device that the result is from; None for this machine's, else any.
+        trial: its number in the database; None for the best result.
+        any_source: results of other versions of the kernel's source too.
+        db: see `connect`.
+    """
+
+    kernel: str
+    sizes: Mapping[str, int | float]
+    dtype: str | None = None
+    mode: str | None = None
+    device: str | None = None
+    trial: int | None = None
+    any_source: bool = False
+    db: str | Path | None = None
+
+
+@dataclass(frozen=True)
+class ExportedFile:
+    """The text of a file, and what it was made from."""
+
+    text: str
+    evidence: Evidence
+
+
+def export(wanted: Wanted) -> ExportedFile:
+    """The file for the best result that there is, or for a trial.
+
+    Raises:
+        UserError: there is no such kernel, mode, trial or result, or the result needs more than one file can have.
+        DatabaseError: the database cannot be read.
+    """
+    model = load_model(wanted.kernel)
+    kernel = model.kernel
+    modes = kernel.modes
+    mode = Mode.TRAIN if Mode.TRAIN in modes else Mode.EVAL
+    if wanted.mode is not None:
+        mode = member_of(Mode, "mode", wanted.mode)
+        if mode is Mode.FROZEN:
+            raise UserError("an exported file keeps nothing between calls: export the mode eval, or train")
+    layout = layout_of(model, kernel.reference(wanted.sizes, wanted.dtype), mode)
+    if layout.problem is None:
+        raise UserError(f"{kernel.name}: no kernel serves the reference's inputs at these sizes")
+    evidence = _evidence(wanted, model, layout.problem, mode)
+    return ExportedFile(file_text(model, evidence, layout), evidence)
+
+
+def _evidence(wanted: Wanted, model: type[TunedModule], problem: Problem, mode: Mode) -> Evidence:
+    kernel = model.kernel
+    with ExitStack() as stack:
+        try:
+            database = stack.enter_context(open_database(wanted.db, read_only=True))
+        except DatabaseMissingError:
+            if wanted.db is not None or wanted.trial is not None:
+                raise
+            database = None
+        if wanted.trial is not None:
+            assert database is not None
+            return _of_trial(database, wanted, kernel, problem, mode)
+        found = [] if database is None else list(_recorded(database, wanted, kernel, problem, mode))
+        if found:
+            assert database is not None
+            return _of_row(database, min(found, key=lambda row: _rank(row, problem)))
+    shipped = list(_shipped(wanted, kernel))
+    fitting = [one for one in shipped if _fits(one.result.problem, problem, mode)]
+    if not fitting:
+        raise UserError(_nothing(wanted, kernel, problem, shipped))
+    return min(fitting, key=lambda one: (one.device != _this_device(), _differences(one.result.problem, problem)))
+
+
+def _of_trial(database: Database, wanted: Wanted, kernel: Kernel, problem: Problem, mode: Mode) -> Evidence:
+    assert wanted.trial is not None
+    row = trial_details(database, wanted.trial).row
+    told = f"trial {row.trial_id}"
+    if row.kernel != kernel.name:
+        raise UserError(f"{told} is of the kernel {row.kernel}, not of {kernel.name}")
+    if row.source_digest != kernel.digest and not wanted.any_source:
+        raise UserError(f"{told} is of another version of {kernel.name}: tune again, or add --any-source")
+    if row.status not in (TrialStatus.CORRECT, TrialStatus.PRUNED):
+        raise UserError(f"{told} is none of a kernel that was found correct: {row.status}")
+    if not row.architecture.startswith(_GPU):
+        raise UserError(f"{told} is of {row.device_name}: a file is exported for a GPU")
+    if not _fits(row.problem, problem, mode):
+        raise UserError(
+            f"{told} is of {row.problem}, these sizes and this mode are {problem}: add --size, --mode or --dtype"
+        )
+    return _of_row(database, row)
+
+
+def _recorded(database: Database, wanted: Wanted, kernel: Kernel, problem: Problem, mode: Mode) -> Iterator[TrialRow]:
+    digest = None if wanted.any_source else kernel.digest
+    for row in best(database, kernel=kernel.name, source_digest=digest, device=wanted.device):
+        if row.architecture.startswith(_GPU) and _fits(row.problem, problem, mode):
+            yield row
+
+
+def _rank(row: TrialRow, problem: Problem) -> tuple[object, ...]:
+    """This machine's device first, confirmed results before others, cold caches, the newest."""
+    moment = row.confirmed_at or row.recorded_at
+    strange = row.device_name != _this_device()
+    differences = _differences(row.problem, problem)
+    return strange, differences, not row.confirmed, row.regime is not CacheRegime.COLD, -moment.timestamp()
+
+
+def _of_row(database: Database, row: TrialRow) -> Evidence:
+    source = f"trial {row.trial_id} of {database.name}"
+    return Evidence(result_of(database, row), row.device_name, row.architecture, source, row.source_digest)
+
+
+def _shipped(wanted: Wanted, kernel: Kernel) -> Iterator[Evidence]:
+    for path in files_of(kernel):
+        file = read_file(path)
+        if (wanted.any_source or not is_stale(kernel, file)) and wanted.device in (None, file.device):
+            for result in file.results:
+                source = f"shipped with tunebench {result.conditions.get('tunebench', '')}".strip()
+                yield Evidence(result, file.device, file.architecture, source, file.digest)
+
+
+def _fits(measured: Problem, problem: Problem, mode: Mode) -> bool:
+    """Whether a result is of these sizes in this mode. Other options depend on the device, and are not asked for."""
+    is_mode = measured.options.get("mode", mode.value) == mode.value
+    return dict(measured.axes) == dict(problem.axes) and measured.dtype == problem.dtype and is_mode
+
+
+def _differences(measured: Problem, problem: Problem) -> int:
+    return sum(problem.options.get(name) != value for name, value in measured.options.items())
+
+
+def _this_device() -> str:
+    device = find_device()
+    return device.name if device.kind is DeviceKind.CUDA else ""
+
+
+def _nothing(wanted: Wanted, kernel: Kernel, problem: Problem, shipped: list[Evidence]) -> str:
+    sizes = "".join(f" --size {name}={size}" for name, size in wanted.sizes.items())
+    of = f" on {wanted.device}" if wanted.device else ""
+    advice = f"'tunebench tune {wanted.kernel}{sizes}' on a GPU finds one"
+    if not shipped and not wanted.any_source and files_of(kernel):
+        advice += "; --any-source takes what ships from another version of the source"
+    return f"{kernel.name}: there is no result for {problem}{of}: {advice}"

@@ -1,0 +1,238 @@
+"""KernelBench's own evaluation of the five kernels: `python -m tests.benchmarks.kernelbench CHECKOUT`.
+
+CHECKOUT is a checkout of KernelBench, with what its `eval.py` imports: numpy, pydantic, requests. For each kernel
+its `eval_kernel_against_ref` gets the reference and a submission: the exported file, and a file that loads `ModelNew`
+from tunebench. Both stand as they are: fp32, 5 seeds, 100 trials, a model as it is constructed, timed with gradients
+enabled. Prints a table: the seeds that were correct, KernelBench's own times, and what its static checker says.
+
+Each submission has a process of its own. nvcc builds all of them side by side; evaluation takes turns. While a
+reference makes its inputs on the CPU, which takes scalar_mul some ten seconds each time, another process has its turn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import multiprocessing
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Lock
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from tunebench.kernels.runtime.registry import folder_of, kernel_names
+from tunebench.studies.export_command import Wanted, export
+from tunebench.studies.terminal import print_table
+
+SEEDS, TRIALS = 5, 100
+"""What KernelBench's scripts ask for."""
+
+
+_LETS_GO = """
+
+from __main__ import without_turn
+
+get_inputs = without_turn(get_inputs)
+"""
+"""What stands behind a reference's own text."""
+
+_turns: list[Lock] = []
+"""What this process waits for before it uses the GPU."""
+
+
+def without_turn(get_inputs: Callable[[], Any]) -> Callable[[], Any]:
+    """The function, letting others have this process's turn while it runs."""
+
+    def run() -> Any:
+        (turn,) = _turns
+        torch.cuda.synchronize()
+        turn.release()
+        try:
+            return get_inputs()
+        finally:
+            turn.acquire()
+
+    return run
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A file in KernelBench's form.
+
+    Attributes:
+        form: of the kernel, for people.
+        bench: the ratio to eager that tunebench recorded for its configuration, with its interval.
+    """
+
+    kernel: str
+    form: str
+    text: str
+    bench: list[float] | None = None
+
+    @property
+    def reference(self) -> str:
+        """The text of the reference."""
+        return (folder_of(self.kernel) / "reference.py").read_text(encoding="utf-8") + _LETS_GO
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What KernelBench says.
+
+    Attributes:
+        correct: of `SEEDS`.
+        reference_ms, new_ms: means; None where it measured none.
+        refused, warned: by its static checker.
+        largest_difference: from eager, of the seeds that were wrong.
+        error: what ended it.
+    """
+
+    kernel: str
+    form: str
+    correct: int
+    reference_ms: float | None
+    new_ms: float | None
+    refused: list[str]
+    warned: list[str]
+    bench: list[float] | None
+    largest_difference: float | None = None
+    error: str = ""
+
+
+def submissions(kernels: list[str], *, any_source: bool, exported_only: bool) -> list[Submission]:
+    """The exported files, in both of their forms where there are two, and the files that load `ModelNew`."""
+    found = []
+    for kernel in kernels:
+        made = export(Wanted(kernel, {}, any_source=any_source))
+        bench = made.evidence.result.speedups.get("reference")
+        found.append(Submission(kernel, "exported", made.text, bench))
+        if "Two forms" in made.text:
+            text = made.text.replace("\nBY_KERNEL = True", "\nBY_KERNEL = False")
+            found.append(Submission(kernel, "exported, eager's order", text))
+        if not exported_only:
+            text = f"from tunebench.kernels.{kernel}.model import ModelNew\n"
+            found.append(Submission(kernel, "ModelNew", text))
+    return found
+
+
+def evaluate(checkout: Path, submission: Submission, folder: str, turn: Lock, verdicts: Queue[Verdict]) -> None:
+    """KernelBench's evaluation, in a process of its own."""
+    _turns.append(turn)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            verdict = _evaluated(checkout, submission, folder, turn)
+    except Exception as error:  # noqa: BLE001 - whatever a submission or KernelBench raises is a row
+        none = (0, None, None, [], [], submission.bench)
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        verdict = Verdict(submission.kernel, submission.form, *none, error=said)
+    verdicts.put(verdict)
+
+
+def _evaluated(checkout: Path, submission: Submission, folder: str, turn: Lock) -> Verdict:
+    sys.path.insert(0, str(checkout / "src"))
+    from kernelbench import eval as kernelbench  # type: ignore[import-not-found]
+    from kernelbench.kernel_static_checker import validate_kernel_static  # type: ignore[import-not-found]
+
+    _, refused, warned = validate_kernel_static(submission.text, backend="cuda", precision="fp32")
+    kernelbench.load_custom_model(submission.text, {}, folder)  # builds, while others have their turn
+    device = torch.device("cuda:0")
+    with turn:
+        result = kernelbench.eval_kernel_against_ref(
+            submission.reference,
+            submission.text,
+            num_correct_trials=SEEDS,
+            num_perf_trials=TRIALS,
+            measure_performance=True,
+            build_dir=folder,
+            device=device,
+        )
+        new = result.runtime if result.correctness else _timed(kernelbench, submission, folder, device)
+    told = result.metadata
+    return Verdict(
+        submission.kernel,
+        submission.form,
+        correct=int(told.get("correctness_trials", "(0").strip("(").split()[0]),
+        reference_ms=result.ref_runtime,
+        new_ms=new,
+        refused=refused,
+        warned=warned,
+        bench=submission.bench,
+        largest_difference=max(map(float, told["max_difference"])) if "max_difference" in told else None,
+        error=str(told.get("runtime_error", told.get("compilation_error", ""))),
+    )
+
+
+def _timed(kernelbench: Any, submission: Submission, folder: str, device: torch.device) -> float:
+    """A submission's time where it was not within the tolerance and KernelBench did not take it: by its own clock."""
+    context: dict[str, Any] = {}
+    _, get_init_inputs, get_inputs = kernelbench.load_original_model_and_inputs(submission.reference, context)
+    model = kernelbench.load_custom_model(submission.text, context, folder)(*get_init_inputs()).to(device)
+    inputs = [value.to(device) if isinstance(value, torch.Tensor) else value for value in get_inputs()]
+    clock: Callable[..., list[float]] = kernelbench.timing.get_timing_function("cuda_event")
+    times = clock(model, inputs, num_trials=TRIALS, verbose=False, device=device)
+    mean: float = kernelbench.timing.get_timing_stats(times, device=device)["mean"]
+    return mean
+
+
+def print_verdicts(verdicts: list[Verdict]) -> None:
+    """The table."""
+    rows = [
+        (
+            verdict.kernel,
+            verdict.form,
+            f"{verdict.correct}/{SEEDS}",
+            "" if verdict.reference_ms is None else f"{verdict.reference_ms:.3g}",
+            "" if verdict.new_ms is None else f"{verdict.new_ms:.3g}",
+            "" if not verdict.reference_ms or not verdict.new_ms else f"{verdict.reference_ms / verdict.new_ms:.2f}",
+            "" if verdict.bench is None else f"{verdict.bench[0]:.2f}",
+            "; ".join([*verdict.refused, *(f"({warning})" for warning in verdict.warned)]) or "accepted",
+            verdict.error or ("" if verdict.largest_difference is None else f"off by {verdict.largest_difference:.2g}"),
+        )
+        for verdict in verdicts
+    ]
+    head = ("kernel", "file", "correct", "eager ms", "new ms", "ratio", "bench", "static checker", "note")
+    print_table(head, rows)
+
+
+def main(
+    checkout: Annotated[Path, typer.Argument(help="A checkout of KernelBench.")],
+    exported: Annotated[bool, typer.Option("--exported", help="The exported files alone.")] = False,
+    kernel: Annotated[list[str] | None, typer.Option(help="Repeatable. Default: all five.")] = None,
+    any_source: Annotated[bool, typer.Option("--any-source", help="As in tunebench export.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Evaluate the exported files and the five `ModelNew` with KernelBench."""
+    if not (checkout / "src" / "kernelbench" / "eval.py").exists():
+        raise typer.BadParameter(f"{checkout}: no src/kernelbench/eval.py; name a checkout of KernelBench")
+    if not torch.cuda.is_available():
+        raise typer.BadParameter("KernelBench evaluates on a GPU, and there is none here")
+    cases = submissions(kernel or kernel_names(), any_source=any_source, exported_only=exported)
+    spawn = multiprocessing.get_context("spawn")
+    turn, answers = spawn.Lock(), spawn.Queue()
+    with tempfile.TemporaryDirectory() as folder:
+        processes = []
+        for number, case in enumerate(cases):
+            own = Path(folder) / str(number)
+            own.mkdir()
+            processes.append(spawn.Process(target=evaluate, args=(checkout.resolve(), case, str(own), turn, answers)))
+            processes[-1].start()
+        verdicts: list[Verdict] = [answers.get() for _ in processes]
+        for process in processes:
+            process.join()
+    order = [(case.kernel, case.form) for case in cases]
+    verdicts.sort(key=lambda verdict: order.index((verdict.kernel, verdict.form)))
+    if as_json:
+        print(json.dumps({"device": torch.cuda.get_device_name(), "rows": [asdict(one) for one in verdicts]}, indent=1))
+    else:
+        print_verdicts(verdicts)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,196 @@
+"""Exported files: what harnesses read in them, and what they do where there is no GPU."""
+
+import ast
+import ctypes
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from five_models import KERNELS, SIZES
+from torch import nn
+
+from tunebench.kernels.runtime.registry import load_model
+from tunebench.kernels.runtime.shipped import ShippedResult
+from tunebench.studies.export.linker import CannotExportError
+from tunebench.studies.export.write import Evidence, file_text, layout_of
+from tunebench.tuner.compile.building import build_plan
+from tunebench.tuner.compile.compilers import compiler_for
+from tunebench.tuner.configuration import Configuration
+from tunebench.tuner.device import Device, DeviceKind, find_device
+from tunebench.tuner.kernel import Mode
+from tunebench.tuner.problem import Problem
+
+HOPPER = Device(DeviceKind.CUDA, 0, "a Hopper card", "sm_90", "GPU-0", 132, 141 << 30, 60 << 20, 1024, 232448)
+BEST = {
+    "scalar_mul": {},
+    "conv_min_add_mul": {"convolution": "implicit_gemm"},
+    "gemm_div_sum_scale": {"algorithm": "column_sums"},
+    "gemm_scale_bn": {"product": "fused"},
+    "gemm_sigmoid_residual": {"product": "fused"},
+}
+"""Forms that win on an H200; the other tunables as they come."""
+
+
+def exported(name: str, values: dict[str, Any], device: Device = HOPPER, options: dict[str, str] | None = None) -> str:
+    model = load_model(name)
+    kernel = model.kernel
+    mode = Mode.TRAIN if Mode.TRAIN in kernel.modes else Mode.EVAL
+    layout = layout_of(model, kernel.reference(SIZES[name]), mode)
+    assert layout.problem is not None
+    problem = Problem(layout.problem.axes, "float32", {**layout.problem.options, **(options or {})})
+    fixed = {name: [value] for name, value in {**kernel.space.default, **values}.items()}
+    (configuration,) = kernel.space.restrict(fixed).enumerate(problem, device)
+    result = ShippedResult(
+        dict(problem.axes),
+        problem.dtype,
+        dict(problem.options),
+        dict(configuration),
+        {"reference": [2, 1.9, 2.1]},
+        1,
+        0.5,
+        {},
+    )
+    return file_text(model, Evidence(result, device.name, "sm_90", "trial 1", kernel.digest), layout)
+
+
+@pytest.fixture(scope="module")
+def text_of() -> Callable[[str], str]:
+    texts: dict[str, str] = {}
+
+    def find(name: str) -> str:
+        if name not in texts:
+            options = {"precision": "tf32"} if name == "conv_min_add_mul" else {}
+            texts[name] = exported(name, BEST[name], options=options)
+        return texts[name]
+
+    return find
+
+
+def loaded(name: str, text: str) -> tuple[dict[str, Any], nn.Module, Any, tuple[Any, ...]]:
+    """The reference and the file in one namespace, as KernelBench runs them: its models, and inputs."""
+    reference = load_model(name).kernel.reference(SIZES[name])
+    context: dict[str, Any] = {}
+    exec(reference.path.read_text(encoding="utf-8"), context)
+    before = dict(context)
+    # KernelBench may put lines before the first.
+    exec("import os\nos.environ['TORCH_EXTENSIONS_DIR'] = '/nowhere'\n" + text, context)
+    assert all(context[known] is value for known, value in before.items()), "a name of the harness has another meaning"
+    model = reference.make_model(3, torch.device("cpu"))
+    made = reference.make_model(3, torch.device("cpu"), context["ModelNew"])
+    return context, model, made, reference.make_inputs(5, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_file_needs_torch_alone_and_has_no_word_that_harnesses_refuse(
+    name: str, text_of: Callable[[str], str]
+) -> None:
+    text = text_of(name)
+    imported = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
+    modules = {alias.name for node in imported if isinstance(node, ast.Import) for alias in node.names}
+    modules |= {str(node.module) for node in imported if isinstance(node, ast.ImportFrom)}
+    allowed = {"torch", "ctypes", "functools", "weakref", "dataclasses", "math", "enum"}
+    assert {module.split(".")[0] for module in modules} <= allowed
+    # As KernelBench strips comments.
+    code = "\n".join(line.partition("#")[0].partition("//")[0] for line in text.splitlines())
+    for refused in (
+        r"\btry\s*:",
+        r"\bexcept\b",
+        r"\bpass\b",
+        r"\bthreading\b",
+        r"_make_subclass",
+        r"\(torch\.Tensor\)",
+    ):
+        assert not re.search(refused, code), refused
+    assert "load_inline" in code and "__global__" in code
+    assert ("Two forms" in text) == (name == "gemm_div_sum_scale")
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_without_a_gpu_a_file_is_the_reference(
+    name: str, text_of: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", "")
+    _, model, made, inputs = loaded(name, text_of(name))
+    assert list(made.state_dict()) == list(model.state_dict())
+    for training in (True, False):
+        model.train(training), made.train(training)
+        wanted, found = model(*inputs), made(*inputs)
+        assert torch.equal(found, wanted)
+        if found.requires_grad:
+            found.sum().backward(), wanted.sum().backward()
+    for one, other in zip(made.parameters(), model.parameters(), strict=True):
+        assert one.grad is not None and other.grad is not None and torch.equal(one.grad, other.grad)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("scalar_mul", {"grid": "stride"}),
+        ("gemm_scale_bn", {"product": "parts", "pieces": 2, "normalisation": "folded"}),
+    ],
+)
+def test_the_host_code_of_a_file_runs_its_kernels(
+    name: str, values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", "")
+    cpu = find_device("cpu")
+    context, model, made, inputs = loaded(name, exported(name, values, cpu))
+    stated = Problem(context["AXES"], context["DTYPE"], context["OPTIONS"])
+    kernel = load_model(name).kernel
+    built = build_plan(kernel, Configuration(context["CONFIGURATION"]), stated, cpu, compiler_for(cpu))
+
+    class OnTheCpu:
+        """In the place of what nvcc builds: the same source, by tunebench's compiler for the CPU."""
+
+        def launch(
+            self, entry_point: str, index: int, extents: list[int], shared: int, arguments: tuple[Any, ...]
+        ) -> None:
+            assert index == 0
+            built.module.launch(entry_point, extents[:3], extents[3:], arguments, shared)
+
+        def resident_blocks(self, entry_point: str, threads: int, shared: int = 0) -> int:
+            return built.module.resident_blocks(entry_point, threads, shared)
+
+    plan = context["Plan"].__new__(context["Plan"])
+    plan.configuration = context["Configuration"](context["CONFIGURATION"])
+    plan.problem = context["Problem"](context["AXES"], context["DTYPE"], context["OPTIONS"])
+    plan.device, plan.module = cpu, OnTheCpu()
+    with torch.no_grad():
+        assert torch.allclose(made.tuned_forward(plan, *inputs), model(*inputs), rtol=1e-4, atol=1e-4)
+    for one, other in zip(made.buffers(), model.buffers(), strict=True):
+        assert torch.allclose(one, other)
+
+
+def test_nvcc_builds_a_file_s_source(text_of: Callable[[str], str], tmp_path: Path) -> None:
+    from torch.utils.cpp_extension import CUDA_HOME
+
+    nvcc = shutil.which("nvcc", path=f"{CUDA_HOME}/bin") or shutil.which("nvcc")
+    if nvcc is None:
+        pytest.skip("needs nvcc")
+    statements = {
+        statement.targets[0].id: ast.literal_eval(statement.value)
+        for statement in ast.parse(text_of("scalar_mul")).body
+        if isinstance(statement, ast.Assign)
+        and isinstance(statement.targets[0], ast.Name)
+        and statement.targets[0].id in ("CUDA_SOURCE", "CUDA_FLAGS")
+    }
+    source, library = tmp_path / "source.cu", tmp_path / "library.so"
+    source.write_text(statements["CUDA_SOURCE"], encoding="utf-8")
+    command = [nvcc, *statements["CUDA_FLAGS"], "-shared", "-Xcompiler", "-fPIC", str(source), "-o", str(library)]
+    subprocess.run(command, check=True, capture_output=True)
+    found = ctypes.CDLL(str(library))
+    assert found.launch_scalar_mul and found.resident_scalar_mul
+
+
+def test_cudnn_s_graph_api_cannot_be_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tunebench.kernels.shared import cudnn_graph
+
+    monkeypatch.setattr(cudnn_graph, "is_installed", lambda: True)
+    values = {"convolution": "graph_fp16", "convolution_layout": "channels_last"}
+    with pytest.raises(CannotExportError, match="needs the package"):
+        exported("conv_min_add_mul", values, options={"precision": "tf32"})

@@ -1,0 +1,137 @@
+"""Definitions of many modules in one text: what goes, what stays, and what is told apart."""
+
+import importlib
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tunebench.studies.export.linker import CannotExportError, Linker
+
+FACTORS = '''
+"""Constants and a helper."""
+import ctypes
+
+LIMIT = 3  # of a grid
+
+
+def helper(value: int) -> int:
+    """Not what the other module means by the name."""
+    return value * LIMIT
+'''
+
+MODEL = '''
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from tunebench.linked_example import factors
+from tunebench.linked_example.factors import helper as times_three
+
+LIMIT = 5
+_WAYS = ("slow", "slower")
+
+
+def is_slow(way: str) -> bool:
+    return way in _WAYS
+
+
+def helper(value: int, more: Sequence[int] = ()) -> int:
+    """Adds.
+
+    And says so in two lines: never write try: or pass here.
+    """
+    return value + LIMIT + sum(more)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two numbers."""
+
+    left: int
+    right: Sequence[int] | None = None
+
+
+class Base:
+    def scaled(self, value: int) -> int:
+        raise NotImplementedError
+
+
+class Model(Base):
+    """The model."""
+
+    flag = object()
+
+    def forward(self, plan: Plan, value: int) -> int:  # type: ignore[name-defined]
+        way = plan.configuration["way"]
+        if is_slow(way):
+            import numpy  # this branch cannot be exported
+
+            return numpy.int64(value)
+        elif way == "fast":
+            # The comment of the branch that is taken.
+            pair: Pair = Pair(helper(value))
+            return self.scaled(plan, pair.left)
+        return self.unreached(value)
+
+    def scaled(self, plan: Plan, value: int) -> int:  # type: ignore[name-defined]
+        assert factors.LIMIT == 3
+        extra = times_three(value) if plan.configuration["way"] == "fast" else unknown_name  # noqa: F821
+        return extra
+
+    def unreached(self, value: int) -> int:
+        return missing(value)  # noqa: F821
+'''
+
+
+@pytest.fixture
+def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The two modules above, as modules of tunebench's."""
+    import tunebench
+
+    folder = tmp_path / "linked_example"
+    folder.mkdir()
+    for name, text in (("__init__", ""), ("factors", FACTORS), ("model", MODEL)):
+        (folder / f"{name}.py").write_text(text, encoding="utf-8")
+    monkeypatch.setattr(tunebench, "__path__", [*tunebench.__path__, str(tmp_path)])
+    for module in [name for name in sys.modules if name.startswith("tunebench.linked_example")]:
+        monkeypatch.delitem(sys.modules, module)
+    importlib.invalidate_caches()
+    return "tunebench.linked_example.model"
+
+
+def linked(module: str, way: str, taken: tuple[str, ...] = ()) -> str:
+    plan = SimpleNamespace(configuration={"way": way})
+    linker = Linker({}, stated=("Plan",), taken=taken, known={"plan": plan})
+    found = linker.link((module, "Pair"), module, "Model", ("forward",))
+    return "\n".join([*found.imports, *found.definitions])
+
+
+def test_only_what_can_run_is_there_and_runs(example: str) -> None:
+    text = linked(example, "fast")
+    for gone in ("numpy", "unreached", "missing", "unknown_name", "is_slow", "flag", "->", '"""', "type: ignore"):
+        assert gone not in text, gone
+    assert "# The comment of the branch that is taken." in text and "# And says so in two lines" in text
+    context: dict[str, object] = {}
+    exec(text, context)
+    model = context["Model"]
+    assert isinstance(model, type)
+    plan = SimpleNamespace(configuration={"way": "fast"})
+    assert model().forward(plan, 7) == (7 + 5) * 3
+
+
+def test_names_of_two_modules_are_told_apart(example: str) -> None:
+    text = linked(example, "fast")
+    assert text.count("def helper(") == 1 and text.count("LIMIT = ") == 2
+
+
+def test_names_that_are_taken_are_left_alone(example: str) -> None:
+    context: dict[str, object] = {"helper": 1, "LIMIT": 2}
+    exec(linked(example, "fast", ("helper", "LIMIT")), context)
+    assert (context["helper"], context["LIMIT"]) == (1, 2)
+
+
+def test_what_needs_another_package_is_refused(example: str) -> None:
+    with pytest.raises(CannotExportError, match="'missing', which is defined nowhere"):
+        linked(example, "other")
