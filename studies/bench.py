@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import torch
 
+from tunebench.kernels.runtime.policy import set_policy
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.tune import request_of
@@ -295,6 +296,7 @@ def measure_case(case: BenchCase, ceilings: Ceilings | None) -> Result:
     Raises:
         TunebenchError: the case is not legal, or its model cannot serve the reference's inputs.
     """
+    set_policy(wait=True)  # what is timed is the kernel, whenever it was built
     factory = load_model(case.kernel)
     kernel, device = factory.kernel, find_device(case.device)
     reference = kernel.reference(case.sizes, case.dtype)

@@ -11,6 +11,7 @@ from typing import cast
 
 from torch import nn
 
+from tunebench.kernels.runtime.policy import set_policy
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.tuner.build import CompilerName
 from tunebench.tuner.compile.base import Compiler
@@ -172,6 +173,7 @@ def _resolve(request: CheckRequest) -> _Subject:
 
 
 def _verdict(request: CheckRequest, mode: Mode) -> Verdict:
+    set_policy(wait=True)  # what is checked is the kernel, whenever it was built
     subject = _resolve(request)
     where = subject.device.torch_device
     log = StageLog(report)

@@ -16,6 +16,7 @@ from torch import nn
 
 from tunebench.db.connection.database import open_database
 from tunebench.db.queries.one_trial import trial_details
+from tunebench.kernels.runtime.policy import set_policy
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.studies.study_file import StudyRequest, make_request
 from tunebench.studies.tune import make_evaluator, resolve
@@ -260,6 +261,7 @@ def _finalist(request: StudyRequest, side: KernelSide, evaluator: LocalEvaluator
 
 
 def _compare_files(question: FileQuestion) -> CompareReport:
+    set_policy(wait=True)  # what is compared is the kernel, whenever it was built
     device = find_device(question.device)
     first = _run(question.first)
     second = first if question.second is None else _run(question.second)

@@ -12,6 +12,7 @@ from typing import cast
 
 import torch
 
+from tunebench.kernels.runtime.policy import set_policy
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.tune import request_of
@@ -26,6 +27,7 @@ def main() -> int:
     parser.add_argument("study", nargs="+", help="a study file or a kernel's name")
     parser.add_argument("--db", help="the database to load from")
     options = parser.parse_args()
+    set_policy(wait=True)
     if options.db:
         os.environ["TUNEBENCH_DB"] = options.db
     differing = [study for study in options.study if not _agrees(study)]

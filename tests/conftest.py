@@ -45,7 +45,7 @@ def write_kernel(tmp_path: Path) -> WriteKernel:
 @pytest.fixture(autouse=True)
 def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test reads or writes the user's own database or build cache, and what serves a call depends on no clock."""
-    set_policy(Policy.RECORDED)
+    set_policy(Policy.RECORDED, wait=True)
     load_choices()
     monkeypatch.setenv("TUNEBENCH_DB", str(tmp_path / "own" / "tunebench.db"))
     # Where tests run on several workers each has it, and tables are folded to it.

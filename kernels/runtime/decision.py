@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -13,10 +16,12 @@ from tunebench.kernels.runtime.choices_file import loaded_choice
 from tunebench.kernels.runtime.duel import Score, winner_of
 from tunebench.kernels.runtime.policy import Policy
 from tunebench.kernels.runtime.selection import Choice, Tier, what_is_known
-from tunebench.tuner.compile.building import build_plan
+from tunebench.tuner.build import Build
+from tunebench.tuner.compile.building import forget_shared_builds, known_build, shared_build
 from tunebench.tuner.compile.compilers import compiler_for
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, DeviceKind
-from tunebench.tuner.errors import CompileError, CompilerMissingError, LaunchError
+from tunebench.tuner.errors import CompileError, CompilerMissingError, DiskFullError, LaunchError
 from tunebench.tuner.kernel import Kernel, Plan
 from tunebench.tuner.problem import Problem
 
@@ -26,6 +31,8 @@ MakeReady = Callable[[Plan], None]
 """Makes what the first forward under a plan would make, beyond its binary; LaunchError where this machine cannot."""
 DuelOf = Callable[[Sequence[Plan]], Sequence[Score]]
 """The duel between plans and the reference, on the inputs of the call at hand."""
+BeginBuild = Callable[..., Future[Build]]
+"""`shared_build` of a variant: takes `wait`."""
 
 
 @dataclass(frozen=True)
@@ -46,29 +53,54 @@ class Occasion:
         return self.device.kind is DeviceKind.CUDA and torch.cuda.is_current_stream_capturing()
 
 
-_recorded: dict[tuple[str, Problem, Device, Choice | None], Decided] = {}
+class _NotBuiltError(Exception):
+    """Something has to be built first."""
+
+    def __init__(self, builds: Sequence[BeginBuild]) -> None:
+        super().__init__()
+        self.builds = builds
+
+
+_BEING_BUILT = Choice(
+    None, Tier.REFERENCE, "its kernel is being built; the reference serves until it is ready", being_built=True
+)
+_CAPTURED = Choice(
+    None, Tier.REFERENCE, "nothing is built or loaded while a CUDA graph is captured: call the model once before"
+)
+
+_recorded: dict[tuple[str, Problem, Device, Choice | None, bool], Decided] = {}
 _settled: dict[tuple[str, Problem, Device, bool], Decided] = {}
+_under_way: dict[tuple[str, Occasion], list[Future[Build]]] = {}
+_passed_over: set[tuple[str, Problem, Device, Configuration]] = set()
 # A model may hold another tuned model, whose first forward then stands inside the duel of the outer one.
 _deciding = threading.RLock()
 
 
-def decide(kernel: Kernel, occasion: Occasion, make_ready: MakeReady, duel_of: DuelOf) -> Decided:
-    """What serves the calls of an occasion."""
-    policy, problem, device = occasion.policy, occasion.problem, occasion.device
-    if policy is Policy.REFERENCE:
+def decide(kernel: Kernel, occasion: Occasion, make_ready: MakeReady, duel_of: DuelOf, *, wait: bool) -> Decided:
+    """What serves the calls of an occasion; where a kernel has to be built first, the reference until it is.
+
+    Args:
+        wait: build now, whatever has to be built.
+    """
+    if occasion.policy is Policy.REFERENCE:
         return Choice(None, Tier.REFERENCE, "the policy is 'reference'"), None
-    with _deciding:
-        loaded = loaded_choice(kernel, problem, device)
-        # A duel waits for the device, which a capture forbids: there the nearest result serves.
-        if loaded is None and policy is Policy.BEST and not occasion.is_captured():
-            key = (kernel.digest, problem, device, occasion.needs_gradient)
-            if key not in _settled:
-                _settled[key] = _settle(kernel, problem, device, make_ready, duel_of)
-            return _settled[key]
-        choice, plan = _without_duel(kernel, problem, device, make_ready, loaded)
-    if policy is Policy.EXACT and not (choice.measured or choice is loaded):
-        return Choice(None, Tier.REFERENCE, f"nothing was measured for this problem on {device.name}"), None
-    return choice, plan
+    if occasion.is_captured():
+        return _ready_before(kernel, occasion)
+    key = (kernel.digest, occasion)
+    while True:
+        builds = _under_way.get(key, [])
+        if not wait and not all(build.done() for build in builds):
+            return _BEING_BUILT, None
+        # Nobody waits for a compiler by waiting for who decides.
+        wait_for(builds)
+        try:
+            with _deciding:
+                decided = _decide(kernel, occasion, make_ready, duel_of)
+        except _NotBuiltError as missing:
+            _under_way[key] = [begin(wait=wait) for begin in missing.builds]
+        else:
+            _under_way.pop(key, None)
+            return decided
 
 
 def forget_plans() -> None:
@@ -76,16 +108,49 @@ def forget_plans() -> None:
     with _deciding:
         _recorded.clear()
         _settled.clear()
+        _under_way.clear()
+        _passed_over.clear()
+        forget_shared_builds()
 
 
-def _without_duel(
-    kernel: Kernel, problem: Problem, device: Device, make_ready: MakeReady, loaded: Choice | None
-) -> Decided:
+def _ready_before(kernel: Kernel, occasion: Occasion) -> Decided:
+    """What an earlier call made ready, as far as the policy allows it."""
+    problem, device, policy = occasion.problem, occasion.device, occasion.policy
+    found = None
+    if policy is Policy.BEST:
+        found = _settled.get((kernel.digest, problem, device, occasion.needs_gradient))
+    if found is None:
+        loaded = loaded_choice(kernel, problem, device)
+        found = _recorded.get((kernel.digest, problem, device, loaded, policy is Policy.EXACT))
+    return found or (_CAPTURED, None)
+
+
+def _decide(kernel: Kernel, occasion: Occasion, make_ready: MakeReady, duel_of: DuelOf) -> Decided:
+    """What serves from now on.
+
+    Raises:
+        _NotBuiltError: something has to be built first.
+    """
+    problem, device = occasion.problem, occasion.device
+    loaded = loaded_choice(kernel, problem, device)
+    if loaded is None and occasion.policy is Policy.BEST:
+        key = (kernel.digest, problem, device, occasion.needs_gradient)
+        if key not in _settled:
+            _settled[key] = _settle(kernel, problem, device, make_ready, duel_of)
+        return _settled[key]
+    return _without_duel(kernel, occasion, make_ready, loaded)
+
+
+def _without_duel(kernel: Kernel, occasion: Occasion, make_ready: MakeReady, loaded: Choice | None) -> Decided:
     """What a loaded file says, else the best result; the first of them that this machine can run."""
-    key = (kernel.digest, problem, device, loaded)
+    problem, device, exact = occasion.problem, occasion.device, occasion.policy is Policy.EXACT
+    key = (kernel.digest, problem, device, loaded, exact)
     if key not in _recorded:
-        choices = what_is_known(kernel, problem, device).choices() if loaded is None else iter([loaded])
-        _recorded[key] = next(_runnable(kernel, choices, problem, device, make_ready))
+        choices = list(what_is_known(kernel, problem, device).choices()) if loaded is None else [loaded]
+        if exact and not (choices[0].measured or choices[0] is loaded):
+            reason = f"nothing was measured for this problem on {device.name}"
+            choices = [Choice(None, Tier.REFERENCE, reason)]
+        _recorded[key] = _runnable(kernel, choices[: 1 if exact else None], problem, device, make_ready)[0]
     return _recorded[key]
 
 
@@ -93,12 +158,13 @@ def _settle(kernel: Kernel, problem: Problem, device: Device, make_ready: MakeRe
     """What evidence says, and where that does not suffice the winner of a duel."""
     known = what_is_known(kernel, problem, device)
     evidence = known.evidence()
-    choices = known.contenders() if evidence is None else [evidence, *known.contenders()]
-    runnable = _runnable(kernel, choices, problem, device, make_ready)
-    first = next(runnable)
-    if first[0] is evidence or first[1] is None:
-        return first
-    ready = [first, *runnable]
+    if evidence is not None:
+        first = _runnable(kernel, [evidence], problem, device, make_ready)[0]
+        if first[0] is evidence:
+            return first
+    ready = _runnable(kernel, known.contenders(), problem, device, make_ready, all_of_them=True)
+    if ready[0][1] is None:
+        return ready[0]
     scores = duel_of([plan for _, plan in ready if plan is not None])
     winner = winner_of(scores)
     if winner is not None:
@@ -106,35 +172,71 @@ def _settle(kernel: Kernel, problem: Problem, device: Device, make_ready: MakeRe
         said = f"{scores[winner]} the reference's speed in a duel on the first call's inputs"
         return replace(choice, reason=f"{choice.reason}; {said}"), plan
     told = ", ".join(f"{choice.tier} {score}" for (choice, _), score in zip(ready, scores, strict=True))
-    reason = f"the reference won a duel on the first call's inputs: {told} ({first[0].reason})"
+    reason = f"the reference won a duel on the first call's inputs: {told} ({ready[0][0].reason})"
     return Choice(None, Tier.REFERENCE, reason), None
 
 
 def _runnable(
-    kernel: Kernel, wanted: Iterable[Choice], problem: Problem, device: Device, make_ready: MakeReady
-) -> Iterator[Decided]:
-    """The choices that this machine can run, in their order, and the reference where it can run none of them.
+    kernel: Kernel,
+    choices: Sequence[Choice],
+    problem: Problem,
+    device: Device,
+    make_ready: MakeReady,
+    *,
+    all_of_them: bool = False,
+) -> list[Decided]:
+    """The first choice that this machine can run, or all of them; the reference where it can run none.
 
-    What it cannot run is warned of and passed over.
+    What it cannot run is warned of once and passed over.
+
+    Raises:
+        _NotBuiltError: one, or some, of them have to be built first.
     """
     # A model that was right before must stay right: say what is missing, and at last take the reference's operations.
-    missing, found = "", False
-    for choice in wanted:
-        plan = None
-        if choice.configuration is not None:
-            try:
-                plan = build_plan(kernel, choice.configuration, problem, device, compiler_for(device))
-                make_ready(plan)
-            except CompilerMissingError as error:
-                missing = str(error)
+    missing = ""
+    ready: list[Decided] = []
+    builds: list[BeginBuild] = []
+    for choice in choices:
+        if ready and not all_of_them:
+            break
+        if choice.configuration is None:
+            ready.append((choice, None))
+            continue
+        try:
+            plan = _plan(kernel, choice.configuration, problem, device)
+            make_ready(plan)
+            ready.append((choice, plan))
+        except _NotBuiltError as error:
+            builds += error.builds
+            if not all_of_them:
                 break
-            except (CompileError, LaunchError) as error:
-                missing = str(error)
+        except CompilerMissingError as error:
+            missing = str(error)
+        except (CompileError, LaunchError, DiskFullError, OSError) as error:
+            missing = str(error)
+            passed_over = (kernel.digest, problem, device, choice.configuration)
+            if passed_over not in _passed_over:
+                _passed_over.add(passed_over)
                 message = f"{kernel.name} passes over its {choice.tier} configuration: {error}"
                 warnings.warn(message, RuntimeWarning, stacklevel=8)
-                continue
-        found = True
-        yield choice, plan
-    if not found:
+    if builds:
+        raise _NotBuiltError(builds)
+    if not ready:
         warnings.warn(f"{kernel.name} runs the reference's operations: {missing}", RuntimeWarning, stacklevel=8)
-        yield Choice(None, Tier.REFERENCE, missing), None
+        ready.append((Choice(None, Tier.REFERENCE, missing), None))
+    return ready
+
+
+def _plan(kernel: Kernel, configuration: Configuration, problem: Problem, device: Device) -> Plan:
+    """A configuration ready to run.
+
+    Raises:
+        _NotBuiltError: it has to be built first.
+        CompileError, CompilerMissingError, DiskFullError, OSError: it cannot be built.
+        LaunchError: the device refused the binary.
+    """
+    variant, compiler = kernel.variant(configuration, problem, device.architecture), compiler_for(device)
+    build = known_build(compiler, variant)
+    if build is None or not build.done():
+        raise _NotBuiltError([partial(shared_build, compiler, variant)])
+    return Plan(kernel, configuration, problem, device, compiler.load(build.result(), device.index))

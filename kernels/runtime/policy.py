@@ -24,32 +24,55 @@ class Policy(enum.StrEnum):
 
 _of_program = Policy.BEST
 _of_block: ContextVar[Policy | None] = ContextVar("tunebench_policy", default=None)
+_program_waits = False
+_block_waits: ContextVar[bool | None] = ContextVar("tunebench_wait", default=None)
 
 
-def set_policy(policy: Policy | str) -> None:
+def set_policy(policy: Policy | str | None = None, *, wait: bool | None = None) -> None:
     """The policy of every tuned model of this program that has none of its own.
+
+    Args:
+        policy: None leaves it as it is.
+        wait: whether a call waits while its kernel is built; otherwise, as at first, the reference's operations serve
+            meanwhile. None leaves it as it is.
 
     Raises:
         ValueError: there is no policy of that name.
     """
-    global _of_program  # noqa: PLW0603 - it is the program's, as torch's own flags are
-    _of_program = Policy(policy)
+    global _of_program, _program_waits  # noqa: PLW0603 - they are the program's, as torch's own flags are
+    if policy is not None:
+        _of_program = Policy(policy)
+    if wait is not None:
+        _program_waits = wait
 
 
 @contextmanager
-def use_policy(policy: Policy | str) -> Iterator[None]:
+def use_policy(policy: Policy | str | None = None, *, wait: bool | None = None) -> Iterator[None]:
     """The policy of every call in a block, whatever the module or the program have.
+
+    Args:
+        policy, wait: as of `set_policy`; what is None stays what it was outside the block.
 
     Raises:
         ValueError: there is no policy of that name.
     """
-    token = _of_block.set(Policy(policy))
+    policy_token = _of_block.set(_of_block.get() if policy is None else Policy(policy))
+    wait_token = _block_waits.set(_block_waits.get() if wait is None else wait)
     try:
         yield
     finally:
-        _of_block.reset(token)
+        _of_block.reset(policy_token)
+        _block_waits.reset(wait_token)
 
 
 def policy_for(own: Policy | None) -> Policy:
     """The policy of a call of a module with that policy of its own."""
     return _of_block.get() or own or _of_program
+
+
+def waits_for_builds(own: bool | None) -> bool:
+    """Whether a call of a module with that setting of its own waits while its kernel is built."""
+    of_block = _block_waits.get()
+    if of_block is not None:
+        return of_block
+    return _program_waits if own is None else own

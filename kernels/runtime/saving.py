@@ -21,15 +21,21 @@ def save_choices(path: str | Path, *models: nn.Module) -> int:
         How many choices were written.
 
     Raises:
-        UserError: the models have met no problem yet, or the file cannot be written.
+        UserError: the models have met no problem yet, a kernel is still being built, or the file cannot be written.
     """
     tuned = [module for model in models for module in model.modules() if isinstance(module, TunedModule)]
-    choices = [
-        original(module.kernel, problem, device, choice)
+    met = [
+        (module.kernel, problem, device, choice)
         for module in tuned
         for (problem, device), choice in module.choices.items()
         if problem is not None and device is not None
     ]
+    for kernel, problem, _, choice in met:
+        if choice.being_built:
+            raise UserError(
+                f"{kernel.name} is still being built for {problem}: call it with use_policy(wait=True) first"
+            )
+    choices = [original(*one) for one in met]
     if not choices:
         raise UserError(
             f"nothing to save in {path}: no tuned model among these has been called with what a kernel serves"

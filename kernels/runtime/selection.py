@@ -58,6 +58,7 @@ class Choice:
         reason: for people: the trial it comes from, or why there is nothing better.
         measured: whether it was measured for this very problem on this kind of device.
         trusted: whether evidence is enough to serve it without a duel.
+        being_built: the reference serves until a kernel is built, and the next call asks again.
     """
 
     configuration: Configuration | None
@@ -65,6 +66,7 @@ class Choice:
     reason: str
     measured: bool = False
     trusted: bool = False
+    being_built: bool = False
 
 
 @dataclass(frozen=True)

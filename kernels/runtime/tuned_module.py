@@ -17,7 +17,7 @@ from tunebench.kernels.runtime.derived import DerivedTensors, Source
 from tunebench.kernels.runtime.duel import Score, duel
 from tunebench.kernels.runtime.gradients import DifferentiableCall, replica
 from tunebench.kernels.runtime.ordinary import Call, kinds, look_at, saves_differently
-from tunebench.kernels.runtime.policy import Policy, policy_for
+from tunebench.kernels.runtime.policy import Policy, policy_for, waits_for_builds
 from tunebench.kernels.runtime.selection import Choice, Tier
 from tunebench.kernels.runtime.served import KnownCalls, Served, outline
 from tunebench.tuner.device import Device, device_of
@@ -34,9 +34,10 @@ class TunedModule(nn.Module, abc.ABC):
     """A model whose forward runs a tuned kernel, and the reference's own operations where no kernel can serve.
 
     Constructing one touches no database and compiles nothing. The first forward of a problem on a device looks its
-    configuration up, builds it, and keeps both; `choices` says what was chosen and where it came from. A call under
-    autocast, a functorch transform, forward-mode differentiation or a tracer takes the reference's operations, and so
-    does one with tensors that are not plain memory (fake tensors, subclasses).
+    configuration up and keeps it; what is not built yet is built in the background, and the reference's operations
+    serve until it is. `choices` says what was chosen and where it came from. A call under autocast, a functorch
+    transform, forward-mode differentiation or a tracer takes the reference's operations, and so does one with tensors
+    that are not plain memory (fake tensors, subclasses).
 
     A call that needs a gradient runs the kernel too, as one node of the autograd graph (see `gradients.py`). Once a
     gradient has been taken the module is being trained, and calls that need one take the reference's operations, whose
@@ -51,6 +52,9 @@ class TunedModule(nn.Module, abc.ABC):
 
     policy: Policy | None = None
     """This module's own policy; None takes the program's (see `policy.py`)."""
+
+    wait: bool | None = None
+    """Whether this module's calls wait while their kernel is built; None takes the program's setting."""
 
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)
@@ -291,8 +295,9 @@ class TunedModule(nn.Module, abc.ABC):
         """The plan to run; None where the reference's operations are to."""
         decided = self._plans.get(occasion)
         if decided is None:
-            decided = decide(self.kernel, occasion, self.make_ready, partial(self._duel, inputs))
-            if not occasion.is_captured():
+            wait = waits_for_builds(self.wait)
+            decided = decide(self.kernel, occasion, self.make_ready, partial(self._duel, inputs), wait=wait)
+            if not (decided[0].being_built or occasion.is_captured()):
                 self._plans[occasion] = decided
         self._choices[occasion.problem, occasion.device], plan = decided
         return plan

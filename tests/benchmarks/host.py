@@ -53,7 +53,7 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--policy", choices=list(Policy), default=Policy.BEST)
-    set_policy(parser.parse_args().policy)
+    set_policy(parser.parse_args().policy, wait=True)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     print(
         f"{'kernel':24}{'mode':8}{'eager µs':>10}{'tuned µs':>10}{'ratio':>8}  gradients enabled: eager, tuned, ratio"

@@ -45,6 +45,10 @@ class Compiler(abc.ABC):
             DiskFullError: there is no room to compile.
         """
 
+    def apart(self) -> Compiler:
+        """This compiler for builds that are under way while the program goes on, and may end: as a process to kill."""
+        return self
+
     @abc.abstractmethod
     def load(self, build: Build, device_index: int | None = None) -> LoadedModule:
         """Load a build, on the CUDA device of that index where it is for one.

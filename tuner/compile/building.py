@@ -1,14 +1,16 @@
-"""Builds: of one configuration, and ahead of the device on compile threads that share them and have deadlines."""
+"""Builds: of one configuration, in the background of a program, and ahead of the device in a study."""
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
-from tunebench.tuner.build import Build
+from tunebench.tuner.build import Build, CompilerName
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.configuration import Configuration
@@ -22,6 +24,11 @@ _LOOK_SECONDS = 0.5  # how often a build that is waited for is looked at
 _CLOSE_SECONDS = 5.0
 
 
+_shared: dict[tuple[CompilerName, str], Future[Build]] = {}
+_sharing = threading.Lock()
+_turns = threading.Semaphore(max(1, min(4, (os.cpu_count() or 1) // 2)))
+
+
 def build_plan(
     kernel: Kernel, configuration: Configuration, problem: Problem, device: Device, compiler: Compiler
 ) -> Plan:
@@ -33,6 +40,71 @@ def build_plan(
     """
     build = BuildCache().build(compiler, kernel.variant(configuration, problem, device.architecture))
     return Plan(kernel, configuration, problem, device, compiler.load(build, device.index))
+
+
+def known_build(compiler: Compiler, variant: Variant) -> Future[Build] | None:
+    """The build of a variant, where it is in the build cache or under way in this process.
+
+    Raises:
+        CompilerMissingError: the compiler is not on this machine.
+    """
+    if (under_way := _shared.get((compiler.name, variant.digest))) is not None:
+        return under_way
+    found = BuildCache().find(compiler, variant)
+    if found is None:
+        return None
+    build: Future[Build] = Future()
+    build.set_result(found)
+    return build
+
+
+def shared_build(compiler: Compiler, variant: Variant, *, wait: bool) -> Future[Build]:
+    """The one build of a variant in this process, whoever asks and however often; a refusal stays one.
+
+    Args:
+        wait: build now, in this thread, if nobody else does; else it is built in the background by a thread that
+            neither holds up nor outlives the process.
+    """
+    key = (compiler.name, variant.digest)
+    with _sharing:
+        if key in _shared:
+            return _shared[key]
+        build = _shared[key] = Future()
+    if wait:
+        _build_shared(key, build, compiler, variant, nullcontext())
+    else:
+        arguments = (key, build, compiler.apart(), variant, _turns)
+        threading.Thread(target=_build_shared, args=arguments, name="compile", daemon=True).start()
+    return build
+
+
+def _build_shared(
+    key: tuple[CompilerName, str],
+    build: Future[Build],
+    compiler: Compiler,
+    variant: Variant,
+    turns: AbstractContextManager[object],
+) -> None:
+    try:
+        with turns:
+            build.set_result(BuildCache().build(compiler, variant))
+    except Exception as error:  # noqa: BLE001 - it is raised where the result is asked for
+        build.set_exception(error)
+    except BaseException as error:
+        forget_shared_builds(key)
+        build.set_exception(error)
+        raise
+
+
+def forget_shared_builds(*keys: tuple[CompilerName, str]) -> None:
+    """Forget these builds, or all: they are looked for, and built, again."""
+    with _sharing:
+        for key in keys or tuple(_shared):
+            _shared.pop(key, None)
+
+
+# In a fork nobody goes on with what is under way.
+os.register_at_fork(after_in_child=_shared.clear)
 
 
 class Building:

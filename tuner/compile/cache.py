@@ -30,6 +30,15 @@ class BuildCache:
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder or default_cache_folder()
 
+    def find(self, compiler: Compiler, variant: Variant) -> Build | None:
+        """The build of a variant, where it is in the cache.
+
+        Raises:
+            CompilerMissingError: the compiler is not on this machine.
+        """
+        key = _key(compiler, variant)
+        return None if self._why_not_kept(key) else _read(self._folder / key[:2], key, compiler, variant)
+
     def build(self, compiler: Compiler, variant: Variant) -> Build:
         """The build of a variant, from the cache or compiled now.
 
@@ -37,28 +46,32 @@ class BuildCache:
             CompileError: the compiler refused the source; refusals are not cached.
             CompilerMissingError: the compiler is not on this machine.
         """
-        key = _key(compiler, variant)
-        folder = self._folder / key[:2]
-        try:
-            trusted = _made_private(self._folder) and _made_private(folder)
-            why_not = f"it, or a folder in it, is another user's or writable by others ('chmod -R go-w {self._folder}')"
-        except OSError as error:
-            trusted, why_not = False, str(error.strerror)
-        if trusted and (found := _read(folder, key, compiler, variant)) is not None:
+        if (found := self.find(compiler, variant)) is not None:
             return found
         try:
             build = compiler.compile(variant)
         except CompilerKilledError:
             build = compiler.compile(variant)  # the second time it is taken for the variant's doing
+        key = _key(compiler, variant)
+        why_not = self._why_not_kept(key)
         try:
-            if trusted:
-                _publish(folder, key, build)
+            if not why_not:
+                _publish(self._folder / key[:2], key, build)
         except OSError as error:
-            trusted, why_not = False, str(error.strerror)
-        if not trusted:
+            why_not = str(error.strerror)
+        if why_not:
             # The build is good; what a full or read-only disk costs is that it is compiled again the next time.
             warnings.warn(f"builds are not kept in {self._folder}: {why_not}", RuntimeWarning, stacklevel=2)
         return build
+
+    def _why_not_kept(self, key: str) -> str:
+        """Why no build can be kept, or be read without fear; empty where it can. Makes the folders."""
+        try:
+            if _made_private(self._folder) and _made_private(self._folder / key[:2]):
+                return ""
+        except OSError as error:
+            return str(error.strerror)
+        return f"it, or a folder in it, is another user's or writable by others ('chmod -R go-w {self._folder}')"
 
 
 def _key(compiler: Compiler, variant: Variant) -> str:

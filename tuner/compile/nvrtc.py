@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import io
+import json
 import re
+import signal
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -17,7 +18,16 @@ from tunebench.tuner.build import Argument, Build, CompilerName, Extent, KernelF
 from tunebench.tuner.compile.arguments import Arguments, dim3, no_entry_point
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.compile.entry_point import DriverCall, EntryPoint
-from tunebench.tuner.errors import CompileError, CompilerMissingError, LaunchError
+from tunebench.tuner.compile.nvrtc_program import COMMAND, CUBIN, REQUEST, RefusedError, compile_program
+from tunebench.tuner.compile.processes import FROM_OUTSIDE, run_compiler
+from tunebench.tuner.disk import require_room
+from tunebench.tuner.errors import (
+    CompileError,
+    CompilerKilledError,
+    CompilerMissingError,
+    CompileTimeoutError,
+    LaunchError,
+)
 from tunebench.tuner.scratch import scratch
 from tunebench.tuner.variant import Variant
 
@@ -29,12 +39,14 @@ _FLAGS = ("--std=c++17", "--ptxas-options=-v", "--device-as-default-execution-sp
 # nothing else anyway.
 _FIRST_ARCHITECTURE_SPECIFIC = 90
 
+CompileProgram = Callable[[str, str, Mapping[str, str], Sequence[str]], tuple[bytes, str]]
+
 _NO_CONTEXT = 201
 """The driver's CUDA_ERROR_INVALID_CONTEXT."""
 
 
 class NvrtcCompiler(Compiler):
-    """NVRTC through cuda-core. Compilation releases the GIL, so threads compile side by side."""
+    """NVRTC in this process. Compilation releases the GIL, so threads compile side by side."""
 
     name = CompilerName.NVRTC
 
@@ -67,37 +79,30 @@ class NvrtcCompiler(Compiler):
             CompileError: the source was refused; carries the log.
             CompilerMissingError: NVRTC is not on this machine.
         """
-        version = self.version()
-        from cuda.core import Program, ProgramOptions
+        return self._timed(variant, compile_program)
 
-        log = io.StringIO()
+    def _timed(self, variant: Variant, compile_: CompileProgram) -> Build:
+        version, name = self.version(), f"{variant.source.name}.cu"
         started = time.perf_counter()
-        with _header_folder(variant) as folder:
-            options = ProgramOptions(
-                name=f"{variant.source.name}.cu",
-                arch=_target(variant.architecture),
-                std="c++17",
-                ptxas_options=["-v"],
-                device_as_default_execution_space=True,
-                include_path=[folder] if folder else None,
-            )
-            try:
-                code = Program(variant.text, "c++", options).compile("cubin", logs=log).code
-            # cuda-core has no public class for NVRTC's refusals; whatever it raises here is about this source.
-            except Exception as error:
-                log_text = str(error).replace("\0", "").strip()
-                raise CompileError(f"NVRTC refused {variant.source.name}.cu", log_text) from error
+        try:
+            code, log = compile_(variant.text, name, variant.source.headers, self.flags(variant))
+        except RefusedError as refusal:
+            raise CompileError(f"NVRTC refused {name}", str(refusal)) from refusal
         return Build(
             variant_digest=variant.digest,
             compiler=self.name,
             compiler_version=version,
-            code=bytes(code),
-            log=log.getvalue(),
+            code=code,
+            log=log,
             # A cubin from NVRTC's own cache comes without ptxas and so without a word on its entry points.
-            figures=dict.fromkeys(variant.source.entry_points, KernelFigures()) | parse_ptxas_log(log.getvalue()),
+            figures=dict.fromkeys(variant.source.entry_points, KernelFigures()) | parse_ptxas_log(log),
             seconds=time.perf_counter() - started,
             signatures=variant.signatures,
         )
+
+    def apart(self) -> Compiler:
+        """NVRTC in processes of their own: a thread inside NVRTC crashes the process that ends meanwhile."""
+        return NvrtcApart()
 
     def load(self, build: Build, device_index: int | None = None) -> LoadedModule:
         """Load a cubin on a CUDA device.
@@ -106,6 +111,42 @@ class NvrtcCompiler(Compiler):
             LaunchError: the driver refused the binary.
         """
         return CudaModule(build, torch.cuda.current_device() if device_index is None else device_index)
+
+
+class NvrtcApart(NvrtcCompiler):
+    """NVRTC in processes of their own, which import no torch, and can be killed: at the deadline, or when this one ends."""
+
+    def compile(self, variant: Variant) -> Build:
+        """Compile to a cubin.
+
+        Raises:
+            CompileError: the source was refused (carries the log), or NVRTC hangs or crashes.
+            CompilerKilledError: the process was killed from outside.
+            CompilerMissingError: NVRTC is not on this machine, or no process can be started.
+            DiskFullError: there is no room for its files.
+        """
+        return self._timed(variant, self._compile_program)
+
+    def _compile_program(
+        self, text: str, name: str, headers: Mapping[str, str], options: Sequence[str]
+    ) -> tuple[bytes, str]:
+        request = {"path": sys.path, "text": text, "name": name, "headers": dict(headers), "options": list(options)}
+        with scratch() as folder:
+            (folder / REQUEST).write_text(json.dumps(request), encoding="utf-8")
+            try:
+                status, log = run_compiler([sys.executable, "-c", COMMAND], folder, self.deadline_seconds)
+            except OSError as error:
+                raise CompilerMissingError(f"no process to compile in can be started: {error}") from error
+            if status is None:
+                raise CompileTimeoutError(f"NVRTC was still compiling after {self.deadline_seconds:.0f} s: killed", log)
+            if -status in FROM_OUTSIDE:
+                raise CompilerKilledError(f"NVRTC was killed while it compiled {name}: is there enough memory?", log)
+            if status < 0:
+                raise CompileError(f"NVRTC crashed on {name}: {signal.Signals(-status).name}", log)
+            if status:
+                require_room(folder)
+                raise RefusedError(log)
+            return (folder / CUBIN).read_bytes(), log
 
 
 class CudaModule(LoadedModule):
@@ -233,15 +274,3 @@ def _number(pattern: str, text: str) -> int | None:
 def _target(architecture: str) -> str:
     number = int(architecture.removeprefix("sm_"))
     return f"{architecture}a" if number >= _FIRST_ARCHITECTURE_SPECIFIC else architecture
-
-
-@contextlib.contextmanager
-def _header_folder(variant: Variant) -> Iterator[str | None]:
-    """A folder that holds the variant's headers, for as long as the compilation lasts."""
-    if not variant.source.headers:
-        yield None
-        return
-    with scratch() as folder:
-        for name, text in variant.source.headers.items():
-            (folder / name).write_text(text, encoding="utf-8")
-        yield str(folder)

@@ -87,18 +87,10 @@ template <typename F> __device__ __forceinline__ void for_each(double2& value, F
     f(value.y, 1);
 }
 
-// Not a generic lambda, which NVRTC 13.0 takes for a host function.
-template <typename T> struct CopiedTo {
-    T* elements;
-    template <typename From> __device__ __forceinline__ void operator()(From element, int i) const {
-        elements[i] = T(element);
-    }
-};
-
 // The same elements as another type.
 template <typename T, int width, typename V> __device__ __forceinline__ vector_of<T, width> converted(V value) {
     T elements[width];
-    for_each(value, CopiedTo<T>{elements});
+    for_each(value, [&elements](auto& element, int i) { elements[i] = T(element); });
     vector_of<T, width> result;
     for_each(result, [&elements](T& element, int i) { element = elements[i]; });
     return result;

@@ -91,7 +91,10 @@ def run_once(factory: type[TunedModule], n: int, policy: Policy = Policy.BEST) -
 
 
 def ship(
-    factory: type[TunedModule], results: dict[int, tuple[int, float]], conditions: dict[str, str] | None = None
+    factory: type[TunedModule],
+    results: dict[int, tuple[int, float]],
+    conditions: dict[str, str] | None = None,
+    variety: int = 0,
 ) -> None:
     """Results for sizes of this CPU: a block size, and its speed-up over the reference, sure to 1 %."""
     shipped = [
@@ -99,7 +102,7 @@ def ship(
             axes={"n": n},
             dtype="float32",
             options={},
-            configuration={"block_size": block_size, "blocks": 1, "variety": 0},
+            configuration={"block_size": block_size, "blocks": 1, "variety": variety},
             speedups={"reference": [ratio, ratio * 0.99, ratio * 1.01]},
             median_ms=0.5,
             error_multiple=None,

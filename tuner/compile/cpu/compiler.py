@@ -16,7 +16,6 @@ import os
 import platform
 import re
 import shutil
-import signal
 import struct
 import subprocess
 import tempfile
@@ -30,6 +29,7 @@ import torch
 from tunebench.tuner.build import Argument, Build, CompilerName, Extent, KernelFigures, LoadedModule
 from tunebench.tuner.compile.arguments import MOST_THREADS_PER_BLOCK, Arguments, dim3, geometry_refusal, no_entry_point
 from tunebench.tuner.compile.base import KILLED, Compiler
+from tunebench.tuner.compile.processes import FROM_OUTSIDE, run_compiler
 from tunebench.tuner.disk import full_disk_named, require_room
 from tunebench.tuner.errors import (
     CompileError,
@@ -73,7 +73,6 @@ _FLAGS = (
     "-Wl,-z,defs",
     "-Wl,--strip-all",
 )
-_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
 _LIBRARIES = ("-lm", "-lc", "-lgcc")
 
 _COOPERATION = re.compile(r"\b(?:__sync(?:threads|warp)|__shfl|__ballot|__any_sync|__all_sync|__activemask)")
@@ -117,12 +116,12 @@ class CpuCompiler(Compiler):
             (folder / "variant.cu").write_text(translation_unit(variant), encoding="utf-8")
             options = flags[: -len(_LIBRARIES)]
             command = [compiler, *options, "-include", str(_HEADER), "-I.", "-x", "c++", "variant.cu", *_LIBRARIES]
-            status, log = _run([*command, "-o", "variant.so"], folder, self.deadline_seconds)
+            status, log = run_compiler([*command, "-o", "variant.so"], folder, self.deadline_seconds)
             if status is None:
                 raise CompileTimeoutError(f"g++ was still compiling after {self.deadline_seconds:.0f} s: killed", log)
             if status:
                 require_room(folder)
-                if -status in _FROM_OUTSIDE or KILLED.search(log):
+                if -status in FROM_OUTSIDE or KILLED.search(log):
                     raise CompilerKilledError(
                         f"g++ was killed while it compiled {variant.source.name}.cu: is there enough memory?", log
                     )
@@ -251,31 +250,6 @@ def _parallel_function() -> int:
     except AttributeError:
         return 0
     return ctypes.cast(function, ctypes.c_void_p).value or 0
-
-
-def _run(command: Sequence[str], folder: Path, seconds: float) -> tuple[int | None, str]:
-    """The exit code and the output of g++; no exit code where it was killed at the deadline, with what it started."""
-    with (folder / "log").open("w+b") as log:
-        process = subprocess.Popen(
-            command,
-            cwd=folder,
-            env={**os.environ, "LC_ALL": "C", "TMPDIR": str(folder)},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            process_group=0,
-        )
-        status: int | None
-        try:
-            status = process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            status = None
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-        log.seek(0)
-        return status, log.read().decode(errors="replace")
 
 
 def _first_error(log: str) -> str:

@@ -1,0 +1,81 @@
+"""Compilers that are processes: each has a deadline, and none outlives this process."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
+"""Signals that a compiler does not cause itself."""
+
+_running: set[subprocess.Popen[bytes]] = set()
+_changing = threading.Lock()
+_ends = False
+
+
+def run_compiler(command: Sequence[str], folder: Path, seconds: float) -> tuple[int | None, str]:
+    """The exit code of a command, minus the signal that killed it, and its output.
+
+    Args:
+        folder: where it runs, and keeps its temporary files.
+        seconds: when it is killed, with all that it started: there is no exit code then.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    with (folder / "log").open("w+b") as log:
+        with _changing:
+            if _ends:
+                return -signal.SIGKILL, ""
+            process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env={**os.environ, "LC_ALL": "C", "TMPDIR": str(folder)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                process_group=0,
+            )
+            _running.add(process)
+        status: int | None
+        try:
+            status = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            status = None
+        finally:
+            with _changing:
+                _running.discard(process)
+                _kill(process)
+            process.wait()
+        log.seek(0)
+        return status, log.read().decode(errors="replace")
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _end() -> None:
+    """Kill what still runs: its threads end with this process, which waits for none of them."""
+    global _ends  # noqa: PLW0603 - a process ends once
+    with _changing:
+        _ends = True
+        for process in _running:
+            _kill(process)
+
+
+def _begin_in_fork() -> None:
+    """What the parent runs is the parent's."""
+    global _changing  # noqa: PLW0603 - a thread of the parent may hold it
+    _changing = threading.Lock()
+    _running.clear()
+
+
+atexit.register(_end)
+os.register_at_fork(after_in_child=_begin_in_fork)
