@@ -157,12 +157,12 @@ def _without_duel(kernel: Kernel, occasion: Occasion, make_ready: MakeReady, loa
 def _settle(kernel: Kernel, problem: Problem, device: Device, make_ready: MakeReady, duel_of: DuelOf) -> Decided:
     """What evidence says, and where that does not suffice the winner of a duel."""
     known = what_is_known(kernel, problem, device)
-    evidence = known.evidence()
+    evidence, contenders = known.evidence(), known.contenders()
     if evidence is not None:
-        first = _runnable(kernel, [evidence], problem, device, make_ready)[0]
+        first = _runnable(kernel, [evidence, *contenders], problem, device, make_ready)[0]
         if first[0] is evidence:
             return first
-    ready = _runnable(kernel, known.contenders(), problem, device, make_ready, all_of_them=True)
+    ready = _runnable(kernel, contenders, problem, device, make_ready, all_of_them=True)
     if ready[0][1] is None:
         return ready[0]
     scores = duel_of([plan for _, plan in ready if plan is not None])

@@ -114,7 +114,7 @@ class NvrtcCompiler(Compiler):
 
 
 class NvrtcApart(NvrtcCompiler):
-    """NVRTC in processes of their own, which import no torch, and can be killed: at the deadline, or when this one ends."""
+    """NVRTC in processes without torch that can be killed: at their deadline, or when this one ends."""
 
     def compile(self, variant: Variant) -> Build:
         """Compile to a cubin.

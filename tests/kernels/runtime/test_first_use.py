@@ -1,4 +1,4 @@
-"""No call waits for a compiler: the reference serves until the kernel is built, and the first call after that has it."""
+"""No call waits for a compiler: the reference serves until the kernel is built, and the kernel from then on."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ print(*[process.pid for process in _running])
 """
 
 
-def test_a_program_ends_while_its_builds_are_under_way(tmp_path: Path) -> None:
+def test_a_program_ends_while_its_builds_are_under_way() -> None:
     done = subprocess.run([sys.executable, "-c", LEAVE], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.split()
