@@ -15,12 +15,16 @@
 // range unless an input does. Of each sample the largest absolute value is found in passing: where it is above
 // largest_input, too small for the rounding of subnormals to be negligible, or not a number, and for channels whose
 // weight cannot be scaled, `repair` computes the output from x and the weight themselves.
+//
+// Of half types the convolution is the library's own for them, or its graph's, and only the layout may have to change.
+#include "bfloat.cuh"
 #include "half.cuh"
 #include "pack.cuh"
 
 constexpr bool implicit = convolution == convolution_t::implicit_gemm;
 constexpr bool half_graph = convolution == convolution_t::graph_fp16;
-constexpr bool by_graph = half_graph || convolution == convolution_t::graph_tf32;  // what comes of it is finished
+constexpr bool by_graph =  // what comes of it is finished
+    half_graph || convolution == convolution_t::graph_tf32 || convolution == convolution_t::graph;
 constexpr bool half_product = convolution == convolution_t::fp16;  // torch rounds what comes of it to halves
 constexpr bool halves = half_product || half_graph;                // x is stored in halves
 constexpr bool half_weight = halves || implicit;
@@ -178,7 +182,11 @@ struct Tiles {
 // ------------------------------------------------------------------------------------------------------------- input
 
 __device__ __forceinline__ source_t to_source(scalar_t value) {
-    return source_t(halves ? to_eleven_bits(static_cast<float>(value) * input_scale) : value);
+    if constexpr (halves) {
+        return source_t(to_eleven_bits(static_cast<float>(value) * input_scale));
+    } else {
+        return source_t(value);
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(input_block_size)
@@ -300,36 +308,36 @@ extern "C" __global__ void __launch_bounds__(weight_threads)
 
 // What is added and multiplied behind the convolution, for one output channel.
 struct Channel {
-    scalar_t conv_bias, bias, scale;
+    accumulator_t conv_bias, bias, scale;
 };
 
 struct Epilogue {
     const scalar_t* conv_bias;
     const scalar_t* bias;
     const float* factors;
-    scalar_t constant, factor;
+    accumulator_t constant, factor;
 
     __device__ __forceinline__ Channel of(long long channel) const {
-        return {conv_bias[channel], bias[channel], half_weight ? scalar_t(factors[channel]) : scalar_t(1)};
+        return {conv_bias[channel], bias[channel], half_weight ? accumulator_t(factors[channel]) : accumulator_t(1)};
     }
 
     // torch.min's answer is NaN where either is.
-    __device__ __forceinline__ scalar_t operator()(scalar_t sum, const Channel& channel) const {
-        const scalar_t value = sum + channel.conv_bias;
-        const scalar_t least = constant < value || constant != constant ? constant : value;
+    __device__ __forceinline__ accumulator_t operator()(accumulator_t sum, const Channel& channel) const {
+        const accumulator_t value = sum + channel.conv_bias;
+        const accumulator_t least = constant < value || constant != constant ? constant : value;
         return (least + channel.bias) * factor;
     }
 
     __device__ __forceinline__ scalar_t of_stored(product_t stored, const Channel& channel) const {
-        const scalar_t value = scalar_t(stored);
-        return by_graph ? value : (*this)(halves ? value * channel.scale : value, channel);
+        const accumulator_t value = stored;
+        return scalar_t(by_graph ? value : (*this)(halves ? value * channel.scale : value, channel));
     }
 };
 
 extern "C" __global__ void __launch_bounds__(output_block_size)
     transpose_output(const product_t* __restrict__ product, scalar_t* __restrict__ output,
                      const scalar_t* __restrict__ conv_bias, const scalar_t* __restrict__ bias,
-                     const float* __restrict__ factors, scalar_t constant, scalar_t factor, long long samples,
+                     const float* __restrict__ factors, accumulator_t constant, accumulator_t factor, long long samples,
                      long long channels, long long pixels) {
     if constexpr (transposes_output) {
         const Epilogue epilogue{conv_bias, bias, factors, constant, factor};
@@ -372,7 +380,7 @@ __device__ __forceinline__ void channels_of(Channel (&of)[width], const Epilogue
         }
 #pragma unroll
         for (int j = 0; j < width; ++j) {
-            of[j] = {conv_bias.of[j], bias.of[j], scalar_t(scale.of[j])};
+            of[j] = {conv_bias.of[j], bias.of[j], accumulator_t(scale.of[j])};
         }
     } else {
 #pragma unroll
@@ -387,7 +395,7 @@ __device__ __forceinline__ void channels_of(Channel (&of)[width], const Epilogue
 // channel of one sample. Channels-last: everything is one run of elements, whose channels repeat.
 extern "C" __global__ void __launch_bounds__(output_block_size)
     finish(const product_t* product, scalar_t* output, const scalar_t* __restrict__ conv_bias,
-           const scalar_t* __restrict__ bias, const float* __restrict__ factors, scalar_t constant, scalar_t factor,
+           const scalar_t* __restrict__ bias, const float* __restrict__ factors, accumulator_t constant, accumulator_t factor,
            long long samples, long long channels, long long pixels) {
     if constexpr (finishes) {
         constexpr int width = width_of<scalar_t>(output_vector_bytes);
@@ -426,7 +434,7 @@ extern "C" __global__ void __launch_bounds__(output_block_size)
 extern "C" __global__ void __launch_bounds__(implicit_gemm_threads, 1)
     implicit_gemm(const scalar_t* __restrict__ x, const weight_t* __restrict__ filters, scalar_t* __restrict__ output,
                   const scalar_t* __restrict__ conv_bias, const scalar_t* __restrict__ bias,
-                  const float* __restrict__ factors, unsigned* __restrict__ largest, scalar_t constant, scalar_t factor,
+                  const float* __restrict__ factors, unsigned* __restrict__ largest, accumulator_t constant, accumulator_t factor,
                   long long samples, long long out_channels, long long height, long long width) {
 #if TUNEBENCH_HOPPER
     if constexpr (implicit) {
@@ -452,10 +460,10 @@ struct Shape {
 };
 
 // One output element before the epilogue, from x and the weight as they are.
-__device__ __noinline__ scalar_t convolved(const scalar_t* x, const scalar_t* weight, const Shape& shape,
-                                           long long sample, long long out_channel, long long row, long long column) {
+__device__ __noinline__ accumulator_t convolved(const scalar_t* x, const scalar_t* weight, const Shape& shape,
+                                                long long sample, long long out_channel, long long row, long long column) {
     const long long area = shape.kernel_height * shape.kernel_width;
-    scalar_t sum = 0;
+    accumulator_t sum = 0;
     for (long long down = 0; down < shape.kernel_height; ++down) {
         for (long long across = 0; across < shape.kernel_width; ++across) {
             const long long pixel = (row + down) * shape.width + column + across;
@@ -479,7 +487,7 @@ __device__ __noinline__ scalar_t convolved(const scalar_t* x, const scalar_t* we
 extern "C" __global__ void __launch_bounds__(repair_threads, 1)
     repair(const scalar_t* __restrict__ x, const scalar_t* __restrict__ weight, scalar_t* __restrict__ output,
            const scalar_t* __restrict__ conv_bias, const scalar_t* __restrict__ bias,
-           const float* __restrict__ factors, const unsigned* __restrict__ largest, scalar_t constant, scalar_t factor,
+           const float* __restrict__ factors, const unsigned* __restrict__ largest, accumulator_t constant, accumulator_t factor,
            long long samples, long long in_channels, long long out_channels, long long height, long long width,
            long long kernel_height, long long kernel_width, int weight_last) {
     if constexpr (half_weight) {
@@ -494,9 +502,9 @@ extern "C" __global__ void __launch_bounds__(repair_threads, 1)
             }
             for (long long pixel = threadIdx.x; pixel < pixels; pixel += repair_threads) {
                 const long long row = pixel / out_width, column = pixel % out_width;
-                const scalar_t sum = convolved(x, weight, shape, sample, channel, row, column);
+                const accumulator_t sum = convolved(x, weight, shape, sample, channel, row, column);
                 output[offset_of(sample, channel, pixel, out_channels, pixels, output_last)] =
-                    epilogue(sum, epilogue.of(channel));
+                    scalar_t(epilogue(sum, epilogue.of(channel)));
             }
         }
     }

@@ -310,7 +310,7 @@ template <class Type> __device__ __forceinline__ void store_output(Type* target,
 
 __device__ __forceinline__ void store_some(scalar_t* target, float value, bool exists) {
     if (exists) {
-        *target = value;
+        *target = scalar_t(value);
     }
 }
 

@@ -22,7 +22,7 @@ from tunebench import (
     constraints,
 )
 from tunebench.kernels.conv_min_add_mul.reference import Model
-from tunebench.kernels.shared import cudnn_graph
+from tunebench.kernels.shared import DTYPES, cudnn_graph
 from tunebench.tuner.build import Argument
 from tunebench.tuner.device import DeviceKind
 
@@ -40,8 +40,8 @@ _STAGING_BYTES = 8 * 320 * 4
 _LONGEST_HALF_SUM = 16384
 """Products a sum in half precision: with more, scaled weights would be subnormal on average."""
 
-_GRAPH = ("graph_fp16", "graph_tf32")
-"""Convolutions by cuDNN's graph API."""
+_GRAPH = ("graph_fp16", "graph_tf32", "graph")
+"""Convolutions by cuDNN's graph API; the last in the model's own half type."""
 _HALF_INPUT = ("fp16", "graph_fp16")
 _HALF_WEIGHT = (*_HALF_INPUT, "implicit_gemm")
 
@@ -49,8 +49,9 @@ _MEMORY_FORMAT = {"nchw": torch.contiguous_format, "channels_last": torch.channe
 
 
 def _precision_allowed(convolution: str, problem: Problem, device: Device) -> bool:
-    """Less than full precision only where the reference's own convolution would run in TF32."""
-    return convolution == "strict" or (problem.options["precision"] == "tf32" and device.kind is DeviceKind.CUDA)
+    """Another precision than the type's own only where the reference's own convolution would run in TF32."""
+    own = convolution in ("strict", "graph")
+    return own or (problem.options["precision"] == "tf32" and device.kind is DeviceKind.CUDA)
 
 
 def _sum_fits_half(convolution: str, problem: Problem) -> bool:
@@ -71,7 +72,8 @@ def _is_graph(convolution: str) -> bool:
 
 def _graph_is_installed(convolution: str, problem: Problem, device: Device) -> bool:
     """Where `nvidia-cudnn-frontend` is, on an NVIDIA GPU, whose torch brings cuDNN."""
-    here = device.kind is DeviceKind.CUDA and problem.dtype == "float32" and cudnn_graph.is_installed()
+    right_type = problem.dtype in (("float16", "bfloat16") if convolution == "graph" else ("float32",))
+    here = right_type and device.kind is DeviceKind.CUDA and cudnn_graph.is_installed()
     return convolution not in _GRAPH or here
 
 
@@ -195,6 +197,7 @@ class ModelNew(TunedModule, Model):
     and not within 1/64 and 1000, and a channel whose weight has no such scale, are found on the device, without waiting
     for it, and computed again in single precision by a plain kernel: right, and much slower. Within that range a
     sample's tiny elements keep an absolute error of at most 2⁻²⁵ of the sample's largest or of 1/64, whichever is more.
+    A model in float16 or bfloat16 is convolved in that type, as the reference is, with single-precision sums.
 
     Nothing is kept between calls: the weight is converted in every forward.
     """
@@ -209,6 +212,7 @@ class ModelNew(TunedModule, Model):
         bulk_copies=("implicit_gemm",),
         compiled_axes=("in_channels", "kernel_height", "kernel_width"),
         compiled_options=dict.fromkeys(("input", "output"), tuple(_MEMORY_FORMAT)),
+        dtypes=DTYPES,
         work=work,
     )
 
@@ -420,7 +424,8 @@ def _graph(plan: Plan) -> cudnn_graph.Convolution:
         plan.device.index,
         image=(axes["batch"], axes["in_channels"], axes["height"], axes["width"]),
         filters=(axes["out_channels"], axes["in_channels"], axes["kernel_height"], axes["kernel_width"]),
-        halves=plan["convolution"] in _HALF_INPUT,
+        stored="float16" if plan["convolution"] in _HALF_INPUT else plan.problem.dtype,
+        written=plan.problem.dtype,
         plans=str(plan["graph_list"]),
         plan=plan.integer("graph_plan"),
     )

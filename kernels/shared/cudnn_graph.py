@@ -1,4 +1,4 @@
-"""A convolution and what follows it by cuDNN's graph API: halves in, single precision out, for which torch has no call.
+"""A convolution and what follows it by cuDNN's graph API: halves in, halves or single precision out, in one kernel.
 
 Needs the package `nvidia-cudnn-frontend`; the cuDNN it drives is the one that torch brings. Images are channels-last:
 a graph that writes NCHW gets plans a hundred times as slow. The epilogue is always part of the graph: without one,
@@ -52,7 +52,8 @@ class Convolution:
         device: CUDA device index.
         image: (samples, in_channels, height, width).
         filters: (out_channels, in_channels, kernel_height, kernel_width).
-        halves: image and filters are float16; else they are float32, and cuDNN may round them to TF32.
+        stored: dtype of image and filters: float16 or bfloat16, or float32, which cuDNN may round to TF32.
+        written: dtype of the output and of the epilogue's biases: the same, or float32.
         plans: which of cuDNN's lists of plans, of `LISTS`.
         plan: rank in that list, from 0.
     """
@@ -60,9 +61,15 @@ class Convolution:
     device: int
     image: tuple[int, int, int, int]
     filters: tuple[int, int, int, int]
-    halves: bool
+    stored: str
+    written: str
     plans: str
     plan: int
+
+    @property
+    def scales(self) -> bool:
+        """Whether the filters have been scaled into the range of halves, which the epilogue undoes."""
+        return self.stored != self.written
 
     @property
     def output(self) -> tuple[int, int, int, int]:
@@ -77,8 +84,8 @@ class Epilogue:
     """What follows the convolution: (min(conv · factors + conv_bias, constant) + bias) · factor.
 
     Attributes:
-        factors: float32, of each output channel; there where the convolution is of halves, and None else.
-        conv_bias, bias: float32, of each output channel.
+        factors: float32, of each output channel; there where the convolution `scales`, and None else.
+        conv_bias, bias: of each output channel, in the output's type.
     """
 
     factors: torch.Tensor | None
@@ -99,7 +106,7 @@ def prepare(convolution: Convolution) -> None:
 
 
 def convolve(convolution: Convolution, image: torch.Tensor, weight: torch.Tensor, epilogue: Epilogue) -> torch.Tensor:
-    """The convolution with its epilogue: float32, channels-last, on torch's current stream.
+    """The convolution with its epilogue, channels-last, on torch's current stream.
 
     A NaN comes out wherever torch's operations give one.
 
@@ -112,9 +119,8 @@ def convolve(convolution: Convolution, image: torch.Tensor, weight: torch.Tensor
     """
     # The graph takes values that are not above the constant, and none is above NaN.
     factor = math.nan if math.isnan(epilogue.constant) else epilogue.factor
-    output = torch.empty(
-        convolution.output, dtype=torch.float32, device=image.device, memory_format=torch.channels_last
-    )
+    dtype = getattr(torch, convolution.written)
+    output = torch.empty(convolution.output, dtype=dtype, device=image.device, memory_format=torch.channels_last)
     # In the order of their names.
     tensors = [_aligned(image), _aligned(weight), output, _aligned(epilogue.conv_bias), _by_value(epilogue.constant)]
     tensors += [_aligned(epilogue.bias), _by_value(factor)]
@@ -131,7 +137,8 @@ def describe(convolution: Convolution, handle: object = None) -> Any:
     import cudnn
 
     single = cudnn.data_type.FLOAT
-    stored = cudnn.data_type.HALF if convolution.halves else single
+    types = {"float32": single, "float16": cudnn.data_type.HALF, "bfloat16": cudnn.data_type.BFLOAT16}
+    stored, written = types[convolution.stored], types[convolution.written]
     graph = cudnn.pygraph(io_data_type=stored, intermediate_data_type=single, compute_data_type=single, handle=handle)
 
     def tensor(name: int, shape: tuple[int, ...], data_type: object, *, by_value: bool = False) -> Any:
@@ -141,16 +148,16 @@ def describe(convolution: Convolution, handle: object = None) -> Any:
     channels, one = (1, convolution.filters[0], 1, 1), (1, 1, 1, 1)
     image, weight = tensor(_IMAGE, convolution.image, stored), tensor(_WEIGHT, convolution.filters, stored)
     values = graph.conv_fprop(image, weight, padding=[0, 0], stride=[1, 1], dilation=[1, 1])
-    if convolution.halves:
+    if convolution.scales:
         values = graph.mul(values, tensor(_FACTORS, channels, single))
-    values = graph.add(values, tensor(_CONV_BIAS, channels, single))
+    values = graph.add(values, tensor(_CONV_BIAS, channels, written))
     # Not graph.min, which takes the constant where a value is NaN.
     constant = tensor(_CONSTANT, one, single, by_value=True)
     above = graph.cmp_gt(values, constant).set_data_type(cudnn.data_type.BOOLEAN)
     values = graph.binary_select(constant, values, above)
-    values = graph.add(values, tensor(_BIAS, channels, single))
+    values = graph.add(values, tensor(_BIAS, channels, written))
     values = graph.mul(values, tensor(_FACTOR, one, single, by_value=True))
-    values.set_output(True).set_data_type(single).set_uid(_OUTPUT)
+    values.set_output(True).set_data_type(written).set_uid(_OUTPUT)
     values.set_dim(list(convolution.output)).set_stride(_channels_last(convolution.output))
     return graph
 
@@ -167,7 +174,7 @@ class _Graph:
         # ValueError: a plan that is not deterministic.
         self._errors = (cudnn.cudnnGraphNotSupportedError, RuntimeError, ValueError)
         self._what = f"cuDNN's graph, {convolution.plans} plan {convolution.plan}"
-        self._names = list(range(_IMAGE, _FACTORS + convolution.halves))
+        self._names = list(range(_IMAGE, _FACTORS + convolution.scales))
         try:
             self._handle = _handle_of(convolution.device)
             self._graph = describe(convolution, self._handle)

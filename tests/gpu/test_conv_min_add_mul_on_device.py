@@ -20,10 +20,15 @@ from tunebench.tuner.errors import CaptureError, LaunchError
 pytestmark = pytest.mark.gpu
 
 LAYOUTS = {"nchw": torch.contiguous_format, "channels_last": torch.channels_last}
-GRAPHS = [
-    pytest.param(name, marks=pytest.mark.skipif(not cudnn_graph.is_installed(), reason="needs nvidia-cudnn-frontend"))
-    for name in ("graph_fp16", "graph_tf32")
-]
+GRAPHS, HALF_GRAPHS = (
+    [
+        pytest.param(
+            name, marks=pytest.mark.skipif(not cudnn_graph.is_installed(), reason="needs nvidia-cudnn-frontend")
+        )
+        for name in names
+    ]
+    for names in (("graph_fp16", "graph_tf32"), ("graph",))
+)
 
 
 @pytest.fixture(scope="module")
@@ -220,26 +225,31 @@ def test_threads_and_streams_share_a_graph(cuda: Device, convolution: str) -> No
     assert right == [True] * 4
 
 
-@pytest.mark.parametrize("convolution", GRAPHS)
+@pytest.mark.parametrize("convolution", [*GRAPHS, *HALF_GRAPHS])
 @pytest.mark.parametrize("plans", cudnn_graph.LISTS)
 def test_every_plan_is_right_or_refused(convolution: str, plans: str) -> None:
-    halves = convolution == "graph_fp16"
+    stored, written = {
+        "graph_fp16": ("float16", "float32"),
+        "graph_tf32": ("float32", "float32"),
+        "graph": ("bfloat16", "bfloat16"),
+    }[convolution]
     torch.manual_seed(5)
     x, weight = torch.randn(2, 64, 20, 21, device="cuda"), torch.randn(128, 64, 3, 3, device="cuda") / 24
-    if halves:
-        x, weight = x.half(), weight.half()
-    x, weight = (tensor.contiguous(memory_format=torch.channels_last) for tensor in (x, weight))
-    ones, zeros = torch.ones(128, device="cuda"), torch.zeros(128, device="cuda")
-    epilogue = cudnn_graph.Epilogue(ones if halves else None, zeros, zeros, math.inf, 1.0)
+    x, weight = (
+        tensor.to(getattr(torch, stored)).contiguous(memory_format=torch.channels_last) for tensor in (x, weight)
+    )
+    ones, zeros = torch.ones(128, device="cuda"), torch.zeros(128, device="cuda", dtype=getattr(torch, written))
+    epilogue = cudnn_graph.Epilogue(ones if stored != written else None, zeros, zeros, math.inf, 1.0)
     wanted = torch.nn.functional.conv2d(x.double(), weight.double())
     served = 0
     for plan in range(cudnn_graph.PLANS):
-        graph = cudnn_graph.Convolution(0, (2, 64, 20, 21), (128, 64, 3, 3), halves, plans, plan)
+        graph = cudnn_graph.Convolution(0, (2, 64, 20, 21), (128, 64, 3, 3), stored, written, plans, plan)
         with contextlib.suppress(LaunchError):
             output = cudnn_graph.convolve(graph, x, weight, epilogue).double()
-            assert float((output - wanted).norm() / wanted.norm()) < 1e-3
+            allowed = 4e-3 if written == "bfloat16" else 1e-3
+            assert float((output - wanted).norm() / wanted.norm()) < allowed
             served += 1
     assert served > 0
-    missing = cudnn_graph.Convolution(0, (2, 64, 20, 21), (128, 64, 3, 3), halves, plans, 1000)
+    missing = cudnn_graph.Convolution(0, (2, 64, 20, 21), (128, 64, 3, 3), stored, written, plans, 1000)
     with pytest.raises(LaunchError, match=r"plan 1000: cuDNN has \d+ for this convolution here"):
         cudnn_graph.prepare(missing)

@@ -74,7 +74,7 @@ def graph_by_torch(
     wanted: cudnn_graph.Convolution, image: torch.Tensor, weight: torch.Tensor, epilogue: cudnn_graph.Epilogue
 ) -> torch.Tensor:
     """What cuDNN's graph computes, by torch on the CPU."""
-    assert (image.dtype, weight.dtype) == ((torch.float16,) * 2 if wanted.halves else (torch.float32,) * 2)
+    assert image.dtype == weight.dtype == getattr(torch, wanted.stored)
     assert image.is_contiguous(memory_format=torch.channels_last)
     assert weight.is_contiguous(memory_format=torch.channels_last)
     assert (image.shape, weight.shape) == (wanted.image, wanted.filters)

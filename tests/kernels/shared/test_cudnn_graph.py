@@ -133,9 +133,13 @@ def test_the_next_result_is_served_without_the_package() -> None:
 
 
 @pytest.mark.usefixtures("installed")
-@pytest.mark.parametrize("halves", [True, False])
-def test_a_graph_is_channels_last_and_single_precision_behind_its_inputs(halves: bool) -> None:
-    wanted = Convolution(0, (2, 8, 9, 10), (16, 8, 3, 3), halves, "ranked", plan=0)
+@pytest.mark.parametrize(
+    ("stored", "written"),
+    [("float16", "float32"), ("float32", "float32"), ("float16", "float16"), ("bfloat16", "bfloat16")],
+)
+def test_a_graph_is_channels_last_and_computes_in_single_precision(stored: str, written: str) -> None:
+    wanted = Convolution(0, (2, 8, 9, 10), (16, 8, 3, 3), stored, written, "ranked", plan=0)
+    scales = stored != written
     assert wanted.output == (2, 16, 7, 8)
     described = cudnn_graph.describe(wanted).inspect()
     bound = [tensor for tensor in described["tensors"].values() if not tensor["is_virtual"]]
@@ -143,8 +147,12 @@ def test_a_graph_is_channels_last_and_single_precision_behind_its_inputs(halves:
     assert strides[(2, 8, 9, 10)] == (720, 1, 80, 8)
     assert strides[(16, 8, 3, 3)] == (72, 1, 24, 8)
     assert strides[(2, 16, 7, 8)] == (896, 1, 128, 16)
-    assert sorted(tensor["uid"] for tensor in bound) == list(range(1, 8 + halves))
-    types = sorted(str(tensor["dtype"]) for tensor in bound)
-    assert types == (["data_type.FLOAT"] * 6 + ["data_type.HALF"] * 2 if halves else ["data_type.FLOAT"] * 7)
+    assert sorted(tensor["uid"] for tensor in bound) == list(range(1, 8 + scales))
+    # The image and the filters; the output and two biases; two constants, and factors where there are any.
+    names = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16"}
+    expected = [names[stored]] * 2 + [names[written]] * 3 + ["FLOAT"] * (2 + scales)
+    assert sorted(str(tensor["dtype"]) for tensor in bound) == sorted(f"data_type.{name}" for name in expected)
+    virtual = [tensor for tensor in described["tensors"].values() if tensor["is_virtual"]]
+    assert {str(tensor["dtype"]) for tensor in virtual} <= {"data_type.FLOAT", "data_type.BOOLEAN"}
     modes = [node["params"].get("mode") for node in described["nodes"]]
-    assert modes == [None, *(["mul"] if halves else []), "add", "cmp_gt", "binary_select", "add", "mul"]
+    assert modes == [None, *(["mul"] if scales else []), "add", "cmp_gt", "binary_select", "add", "mul"]
