@@ -11,51 +11,16 @@ from typing import Any
 
 import pytest
 import torch
-from five_models import KERNELS, SIZES
-from torch import nn
+from exported_files import BEST, exported, loaded
+from five_models import KERNELS
 
 from tunebench.kernels.runtime.registry import load_model
-from tunebench.kernels.runtime.shipped import ShippedResult
 from tunebench.studies.export.linker import CannotExportError
-from tunebench.studies.export.write import Evidence, file_text, layout_of
 from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.configuration import Configuration
-from tunebench.tuner.device import Device, DeviceKind, find_device
-from tunebench.tuner.kernel import Mode
+from tunebench.tuner.device import find_device
 from tunebench.tuner.problem import Problem
-
-HOPPER = Device(DeviceKind.CUDA, 0, "a Hopper card", "sm_90", "GPU-0", 132, 141 << 30, 60 << 20, 1024, 232448)
-BEST = {
-    "scalar_mul": {},
-    "conv_min_add_mul": {"convolution": "implicit_gemm"},
-    "gemm_div_sum_scale": {"algorithm": "column_sums"},
-    "gemm_scale_bn": {"product": "fused"},
-    "gemm_sigmoid_residual": {"product": "fused"},
-}
-"""Forms that win on an H200; the other tunables as they come."""
-
-
-def exported(name: str, values: dict[str, Any], device: Device = HOPPER, options: dict[str, str] | None = None) -> str:
-    model = load_model(name)
-    kernel = model.kernel
-    mode = Mode.TRAIN if Mode.TRAIN in kernel.modes else Mode.EVAL
-    layout = layout_of(model, kernel.reference(SIZES[name]), mode)
-    assert layout.problem is not None
-    problem = Problem(layout.problem.axes, "float32", {**layout.problem.options, **(options or {})})
-    fixed = {name: [value] for name, value in {**kernel.space.default, **values}.items()}
-    (configuration,) = kernel.space.restrict(fixed).enumerate(problem, device)
-    result = ShippedResult(
-        dict(problem.axes),
-        problem.dtype,
-        dict(problem.options),
-        dict(configuration),
-        {"reference": [2, 1.9, 2.1]},
-        1,
-        0.5,
-        {},
-    )
-    return file_text(model, Evidence(result, device.name, "sm_90", "trial 1", kernel.digest), layout)
 
 
 @pytest.fixture(scope="module")
@@ -69,20 +34,6 @@ def text_of() -> Callable[[str], str]:
         return texts[name]
 
     return find
-
-
-def loaded(name: str, text: str) -> tuple[dict[str, Any], nn.Module, Any, tuple[Any, ...]]:
-    """The reference and the file in one namespace, as KernelBench runs them: its models, and inputs."""
-    reference = load_model(name).kernel.reference(SIZES[name])
-    context: dict[str, Any] = {}
-    exec(reference.path.read_text(encoding="utf-8"), context)
-    before = dict(context)
-    # KernelBench may put lines before the first.
-    exec("import os\nos.environ['TORCH_EXTENSIONS_DIR'] = '/nowhere'\n" + text, context)
-    assert all(context[known] is value for known, value in before.items()), "a name of the harness has another meaning"
-    model = reference.make_model(3, torch.device("cpu"))
-    made = reference.make_model(3, torch.device("cpu"), context["ModelNew"])
-    return context, model, made, reference.make_inputs(5, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("name", KERNELS)
