@@ -12,7 +12,7 @@ from typing import cast
 from torch import nn
 
 from tunebench.kernels.runtime.policy import set_policy
-from tunebench.kernels.runtime.registry import load_model
+from tunebench.kernels.runtime.registry import is_kernel_file, load_model
 from tunebench.tuner.build import CompilerName
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.compile.compilers import compiler_for
@@ -105,7 +105,7 @@ def check(request: CheckRequest, show: Show = lambda _mode, _stage: None) -> lis
 
 def _look(request: CheckRequest) -> tuple[Sequence[Mode], Device]:
     """The modes and the device, found without running anybody's file."""
-    is_file = Path(request.target).suffix == ".py"
+    is_file = _is_submission(request.target)
     if request.reference is not None and not is_file:
         raise UserError("--reference is for files: a kernel has its own reference.py")
     for name in (request.target, request.reference) if is_file else ():
@@ -142,6 +142,11 @@ def _check_mode(request: CheckRequest, mode: Mode, device: Device, show: Show) -
     return CheckReport(request.target, mode, device, configuration, verdict)
 
 
+def _is_submission(target: str) -> bool:
+    """Whether this is a file with any model in it, and not a kernel with configurations."""
+    return Path(target).suffix == ".py" and not is_kernel_file(target)
+
+
 # What follows runs in the process.
 
 
@@ -156,7 +161,7 @@ def _is_file(name: str) -> bool:
 def _resolve(request: CheckRequest) -> _Subject:
     device = find_device(request.device)
     path = Path(request.target)
-    if path.suffix == ".py":
+    if _is_submission(request.target):
         if request.configuration:
             raise UserError(f"{path} has no configuration: --config is for kernels")
         own = request.reference is None

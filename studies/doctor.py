@@ -16,7 +16,7 @@ from tunebench import __version__
 from tunebench.db.connection.database import open_database
 from tunebench.db.connection.engine import locate, name_of
 from tunebench.db.queries.trials import count_rows
-from tunebench.kernels.runtime.registry import folder_of, kernel_names, load_model
+from tunebench.kernels.runtime.registry import kernel_names, load_model, place_of
 from tunebench.kernels.runtime.shipped import ShippedFileError, files_of, is_stale, read_file
 from tunebench.tuner.build import CompilerName
 from tunebench.tuner.cache_folder import default_cache_folder
@@ -63,14 +63,15 @@ def examine_kernel(target: str) -> Iterator[Diagnosis]:
     Whether the kernel computes what its reference computes is what `check` says.
 
     Args:
-        target: the folder, or a shipped kernel's name.
+        target: the folder or file, or a shipped kernel's name.
 
     Raises:
-        UnknownNameError: neither a shipped kernel nor a folder.
+        UnknownNameError: neither a shipped kernel nor a folder or file.
     """
-    folder = folder_of(target)
-    names = ("reference.py", "model.py", f"{folder.resolve().name}.cu")
-    missing = [name for name in names if not (folder / name).is_file()]
+    place = place_of(target)
+    folder_has = ("reference.py", "model.py", f"{place.resolve().name}.cu")
+    names = (place.name,) if place.is_file() else folder_has
+    missing = [] if place.is_file() else [name for name in names if not (place / name).is_file()]
     yield Diagnosis("files", not missing, ", ".join(missing or names), "write what is missing" if missing else "")
     if missing:
         return
@@ -95,7 +96,7 @@ def examine_kernel(target: str) -> Iterator[Diagnosis]:
             remedy = f"looked at with tensors that have no memory; 'tunebench check {target}' runs it"
             yield Diagnosis(part, False, described(error), remedy)
             return
-    yield _shipped(folder.resolve().name, target)
+    yield _shipped(load_model(target).kernel.name, target)
 
 
 class _KernelFolder:
@@ -114,7 +115,8 @@ class _KernelFolder:
         from tunebench.tuner.reference import load_reference
 
         self._nowhere = torch.device("meta")
-        self._reference = load_reference(folder_of(self._target) / "reference.py")
+        place = place_of(self._target)
+        self._reference = load_reference(place if place.is_file() else place / "reference.py")
         self._original = self._reference.make_model(0, self._nowhere)
         self._inputs = self._reference.make_inputs(0, self._nowhere)
         return f"sizes {' '.join(f'{name}={size}' for name, size in self._reference.sizes.items())}"

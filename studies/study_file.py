@@ -10,6 +10,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from tunebench.kernels.runtime.registry import is_kernel_file
 from tunebench.tuner.build import CompilerName
 from tunebench.tuner.errors import StudyFileError, UnknownNameError
 from tunebench.tuner.kernel import Mode
@@ -68,7 +69,7 @@ def read_study_file(path: Path) -> StudyRequest:
     beside = path.parent / str(content.get("kernel", ""))
     # A name too long for a file, or with a NUL, is no folder's.
     with contextlib.suppress(OSError, ValueError):
-        if (beside / "model.py").exists():
+        if (beside / "model.py").exists() or is_kernel_file(str(beside)):
             content["kernel"] = str(beside)
     return make_request(content, str(path))
 

@@ -1,6 +1,7 @@
 """What the documentation says to type is typed here: every block that needs no GPU runs on a database of real studies.
 
 A block that cannot run here has a comment before it: `<!-- not run by the tests: why -->`. Its commands must be ours.
+A block that is a file, for other blocks to use, has a comment that says where: `<!-- file: folder/name -->`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 _BLOCK = re.compile(
-    r"(?P<not_run><!-- not run by the tests: [^\n]+ -->\n)?```(?P<language>\w+)\n(?P<text>.*?)^```$", re.M | re.S
+    r"(?:(?P<not_run><!-- not run by the tests: [^\n]+ -->\n)|<!-- file: (?P<file>[^\n ]+) -->\n)?"
+    r"```(?P<language>\w+)\n(?P<text>.*?)^```$",
+    re.M | re.S,
 )
 _FENCED = re.compile(r"^```\w*\n.*?^```$", re.M | re.S)
 _INDENTED = re.compile(r"(?:^    .*\n)+", re.M)
@@ -49,6 +52,7 @@ class Block:
     language: str
     text: str
     run: bool
+    file: str | None
 
     def __str__(self) -> str:
         return f"{self.page}:{self.line}"
@@ -59,7 +63,7 @@ def blocks() -> Iterator[Block]:
         text = page.read_text(encoding="utf-8")
         for found in _BLOCK.finditer(text):
             line = text.count("\n", 0, found.start("language")) + 1
-            yield Block(page.name, line, found["language"], found["text"], found["not_run"] is None)
+            yield Block(page.name, line, found["language"], found["text"], found["not_run"] is None, found["file"])
 
 
 def commands() -> Iterator[tuple[str, str]]:
@@ -73,7 +77,7 @@ def commands() -> Iterator[tuple[str, str]]:
                     yield page.name, part.strip()
 
 
-RUN = [block for block in blocks() if block.run and block.language in ("sh", "python")]
+RUN = [block for block in blocks() if block.run and not block.file and block.language in ("sh", "python")]
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +88,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     kernel.mkdir(parents=True)
     for name, text in (("my_kernel.cu", SOURCE), ("model.py", MODEL), ("reference.py", REFERENCE)):
         (kernel / name).write_text(text, encoding="utf-8")
+    for block in blocks():
+        if block.file is not None:
+            file = folder / block.file
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(block.text, encoding="utf-8")
     (folder / "docs").symlink_to(ROOT / "docs")
     with open_database(folder / "tunebench.db") as database:
         import_file(database, ROOT / "docs" / "results" / "spaces" / "h200.jsonl.gz", format_named("jsonl"))

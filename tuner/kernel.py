@@ -92,6 +92,7 @@ class Kernel:
     Attributes:
         path: the file that declares it: `model.py` in a folder of its own, or one file with the reference and the
             source's text in it.
+        texts: its Python files as they were when it was declared, by name: all that are beside `model.py`, or the one.
         space: its tunables, constraints and default.
         work: the least any implementation of a problem must do.
         axes: what the dimensions of its tensors are called.
@@ -107,6 +108,7 @@ class Kernel:
 
     name: str
     path: Path
+    texts: Mapping[str, str] = field(repr=False)
     source: KernelSource
     space: SearchSpace
     work: Callable[[Problem], Work]
@@ -160,9 +162,11 @@ class Kernel:
         if not read.entry_points:
             what = 'write one as extern "C" __global__ void name(parameters)'
             raise KernelFolderError(f"{file if source is None else path}: no entry point; {what}")
+        python = sorted(path.parent.glob("*.py")) if path.name == MODEL_FILE else [path]
         return cls(
             name,
             path,
+            {file.name: file.read_text(encoding="utf-8") for file in python},
             read,
             space,
             work or functools.partial(_work_of_axes, axes),
@@ -194,8 +198,7 @@ class Kernel:
     @cached_property
     def digest(self) -> str:
         """SHA-256 of what runs in every file of the kernel: results of an edited kernel are never served."""
-        files = [self.path] if self.is_one_file else sorted(self.folder.glob("*.py"))
-        texts = {file.name: running_text(file.read_text(encoding="utf-8")) for file in files}
+        texts = {name: running_text(text) for name, text in self.texts.items()}
         return hashlib.sha256(json.dumps([self.source.digest, texts]).encode()).hexdigest()
 
     def reference(self, sizes: Mapping[str, int | float] | None = None, dtype: str | None = None) -> Reference:

@@ -42,7 +42,7 @@ def load_model(target: str) -> type[TunedModule]:
         model = _model_of(importlib.import_module(f"tunebench.kernels.{target}.model"), target)
         _remember(target, model)
         return model
-    place = Path(target) if is_kernel_file(target) else folder_of(target)
+    place = place_of(target)
     path = place.resolve() if place.is_file() else place.resolve() / MODEL_FILE
     if not path.exists():
         raise KernelFolderError(
@@ -64,18 +64,22 @@ def is_kernel_file(target: str) -> bool:
     return False
 
 
-def folder_of(target: str) -> Path:
-    """The folder of a shipped kernel's name, or the folder itself.
+def place_of(target: str) -> Path:
+    """The folder of a shipped kernel's name, the folder itself, or the file of a kernel in one file.
 
     Raises:
-        UnknownNameError: neither a shipped kernel nor a folder; the message has the nearest names.
+        UnknownNameError: none of these; the message has the nearest names.
+        KernelFolderError: a Python file without a kernel.
     """
     if target in kernel_names():
         return _SHIPPED / target
-    folder = Path(target)
-    with contextlib.suppress(OSError):  # such as a name that is too long for a file
-        if folder.is_dir():
-            return folder
+    place = Path(target)
+    with contextlib.suppress(OSError, ValueError):  # such as a name that is too long for a file
+        if place.is_dir() or is_kernel_file(target):
+            return place
+        if place.suffix == ".py" and place.is_file():
+            what = "a reference alone has nothing to tune; write ModelNew(TunedModule, Model) with its kernel"
+            raise KernelFolderError(f"{place}: no `Kernel.declare(` in it: {what} (docs/writing_kernels.md)")
     raise UnknownNameError("kernel", target, kernel_names())
 
 
