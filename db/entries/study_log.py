@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, bindparam, exists, func, select
 
 from tunebench.db.connection.database import Database
+from tunebench.db.entries.claims import Claims
 from tunebench.db.entries.decode import configuration_of, status_of
 from tunebench.db.entries.live import comparison_facts, late_refusal_facts, result_of, study_facts, trial_facts
 from tunebench.db.entries.reader import own_origin, reading
 from tunebench.db.entries.writer import PlacedTrial, Writer
 from tunebench.db.schema.tables import ConfigurationTable, LateRefusalTable, MeasurementTable, StudyTable, TrialTable
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.result import Comparison, Stage, TrialResult
 from tunebench.tuner.search.warm_start import WarmStart
@@ -49,6 +51,7 @@ class StudyLog:
         self._database = database
         self._environment = environment
         self._environment_id = environment_id
+        self._claims = Claims(database, study_id)
 
     def past(self, after: int = -1) -> Sequence[PastTrial]:
         """The study's trials so far with a number above this one, by number.
@@ -85,6 +88,25 @@ class StudyLog:
         assert found is not None
         return result_of(found[1])
 
+    def claim(self, configuration: Configuration) -> bool:
+        """Take a configuration for this process, until it is recorded or `release`d or the process ends.
+
+        Returns:
+            False where another process is at it, or has recorded it.
+
+        Raises:
+            DatabaseError: the database cannot be asked.
+        """
+        if not self._claims.take(configuration.key):
+            return False
+        # Whoever had it before has recorded it and let go, or let go without.
+        with self._database.reading() as connection:
+            return not connection.scalar(_TRIED, {"study_id": self.study_id, "key": configuration.key})
+
+    def release(self) -> None:
+        """Let go of every configuration that is claimed and not recorded."""
+        self._claims.close()
+
     def record(self, result: TrialResult) -> int | None:
         """Add a trial with its build, verdict and measurement, in one transaction.
 
@@ -95,20 +117,25 @@ class StudyLog:
         Raises:
             DatabaseError: the database cannot be written, or refuses a row.
         """
-        key, of_study = result.configuration.key, TrialTable.study_id == self.study_id
-        next_number = select(func.coalesce(func.max(TrialTable.number) + 1, 0)).where(of_study)
+        number = self._recorded(result)
+        self._claims.let_go(result.configuration.key)
+        return number
+
+    def _recorded(self, result: TrialResult) -> int | None:
+        key = result.configuration.key
         with self._database.writing() as connection:
-            # Others that record trials of this study wait here on PostgreSQL; on SQLite they wait before.
-            connection.execute(select(StudyTable.id).where(StudyTable.id == self.study_id).with_for_update())
+            if connection.dialect.name == "postgresql":
+                # Others that record trials of this study wait here; on SQLite they waited for the transaction.
+                connection.execute(_STUDY_LOCKED, {"study_id": self.study_id})
             writer = self._writer(connection)
             configuration_id = writer.configurations([key])[key]
-            tried = select(TrialTable.id).where(of_study, TrialTable.configuration_id == configuration_id)
-            if connection.scalar(tried) is not None:
+            place = {"study_id": self.study_id, "configuration_id": configuration_id}
+            number, tried = connection.execute(_PLACE, place).one()
+            if tried:
                 return None
-            number = int(connection.execute(next_number).scalar_one())
             facts = trial_facts(number, result, self._environment, datetime.now(UTC))
             writer.add_trials([PlacedTrial(self.study_id, configuration_id, number, facts)])
-            return number
+            return int(number)
 
     def refuse(self, number: int, stage: Stage) -> None:
         """Add a late refusal of a trial of this study, in one transaction; one that has one keeps it.
@@ -138,6 +165,21 @@ class StudyLog:
     def _trial_id(self, connection: Connection, number: int) -> int:
         wanted = select(TrialTable.id).where(TrialTable.study_id == self.study_id, TrialTable.number == number)
         return connection.execute(wanted).scalar_one()
+
+
+# Statements are put together once: that takes longer than running them.
+_OF_STUDY = TrialTable.study_id == bindparam("study_id")
+_STUDY_LOCKED = select(StudyTable.id).where(StudyTable.id == bindparam("study_id")).with_for_update()
+_PLACE = select(
+    select(func.coalesce(func.max(TrialTable.number) + 1, 0)).where(_OF_STUDY).scalar_subquery(),
+    exists().where(_OF_STUDY, TrialTable.configuration_id == bindparam("configuration_id")),
+)
+"""The number that a study's next trial gets, and whether a configuration has one already."""
+_TRIED = select(
+    exists()
+    .where(_OF_STUDY, TrialTable.configuration_id == ConfigurationTable.id)
+    .where(ConfigurationTable.key == bindparam("key"))
+)
 
 
 def _past(

@@ -8,22 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sample_results import ENVIRONMENT, STUDY, correct
+from sample_results import ENVIRONMENT, STUDY, configuration, correct
 
 from tunebench.db.connection.database import Database, open_database
-from tunebench.db.entries.study_log import open_study
+from tunebench.db.entries.study_log import StudyLog, open_study
 from tunebench.db.queries.trials import count_rows
 from tunebench.tuner.isolation import context, start_forkserver
 
 
 class DatabaseProcess:
-    """A process with any number of open databases of one file, each under a number that the caller gives it."""
+    """A process that has one database open any number of times, each under a number that the caller gives it."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, place: str | Path) -> None:
         # What takes the time is imported once, and every process is a fork of that.
         start_forkserver(["tunebench.db.connection.database", "tunebench.db.queries.trials"])
         self._pipe, theirs = context().Pipe()
-        self._process = context().Process(target=_serve, args=(str(file), theirs), daemon=True)
+        self._process = context().Process(target=_serve, args=(str(place), theirs), daemon=True)
         self._process.start()
         theirs.close()
 
@@ -34,6 +34,10 @@ class DatabaseProcess:
     def record(self, name: int, numbers: range) -> None:
         """Record the trials of these numbers through one that was opened for writing, each in its own transaction."""
         self._ask("record", name, numbers)
+
+    def claim(self, name: int, number: int) -> bool:
+        """Claim the configuration of that number, through the first study that was claimed from."""
+        return bool(self._ask("claim", name, number))
 
     def count(self, name: int) -> int:
         """How many trials one of them sees."""
@@ -64,6 +68,7 @@ class DatabaseProcess:
 
 def _serve(file: str, pipe: Connection) -> None:
     opened: dict[int, Database] = {}
+    claiming: dict[int, StudyLog] = {}
 
     def open_one(name: int, read_only: bool) -> int:
         opened[name] = open_database(file, read_only=read_only)
@@ -74,6 +79,10 @@ def _serve(file: str, pipe: Connection) -> None:
         for number in numbers:
             log.record(correct(number))
         return len(numbers)
+
+    def claim(name: int, number: int) -> int:
+        claiming.setdefault(name, open_study(opened[name], STUDY, ENVIRONMENT))
+        return claiming[name].claim(configuration(number))
 
     def count(name: int) -> int:
         return count_rows(opened[name])[1]
@@ -87,7 +96,7 @@ def _serve(file: str, pipe: Connection) -> None:
             close(name)
         return 0
 
-    commands: dict[str, Callable[..., int]] = {one.__name__: one for one in (record, count, close, end)} | {
+    commands: dict[str, Callable[..., int]] = {one.__name__: one for one in (record, claim, count, close, end)} | {
         "open": open_one
     }
     while True:

@@ -6,7 +6,7 @@ import functools
 import importlib.util
 import inspect
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -67,12 +67,7 @@ class FilteredSampler(PoolSampler):
         self._proposals: dict[int, Trial] = {}
 
     def _propose(self) -> int:
-        return self._propose_by([self.seed, len(self.space) - self._unseen])
-
-    def _propose_apart(self) -> int:
-        return self._propose_by([int(self._dice.integers(1 << 32))])
-
-    def _propose_by(self, entropy: Sequence[int]) -> int:
+        entropy = [self.seed, len(self.space) - self._unseen]
         seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
         self._inner.sampler = self._make(seed)
         proposal = self._inner.ask(self._positions)

@@ -45,9 +45,6 @@ from tunebench.tuner.space import ValidSpace
 _FIXED = "fixed_params"
 """Where Optuna keeps the parameters of an enqueued trial, among its system attributes."""
 
-_SPREAD = 4
-"""Of so many proposals for each process one is taken by chance where several search one study."""
-
 
 class SpaceExhausted(TunebenchError):
     """Every valid configuration has been asked for: the search is complete, and there is nothing left to propose."""
@@ -72,8 +69,7 @@ class PoolSampler(BaseSampler):
     """Base of the strategies over a valid space: what was asked, what came back, and the way through Optuna.
 
     A strategy's proposals are a function of the seed and of the finished and pending trials in the order of the study,
-    so that a study rebuilt from its records goes on as it would have gone on. Calls are serialised by a lock. Several
-    *processes* that search one study are told so by `share`.
+    so that a study rebuilt from its records goes on as it would have gone on. Calls are serialised by a lock.
 
     Args:
         space: the valid configurations.
@@ -91,8 +87,6 @@ class PoolSampler(BaseSampler):
         self._lock = threading.RLock()
         self._study_name: str | None = None
         self._watching = False
-        self._processes = 1
-        self._dice = np.random.default_rng()
         self._forget()
 
     def _forget(self) -> None:
@@ -175,29 +169,6 @@ class PoolSampler(BaseSampler):
     def _has_settled(self) -> bool:
         return False
 
-    def share(self, processes: int) -> None:
-        """Propose from now on what so many processes, that all search this study, are unlikely to propose at once.
-
-        Proposals are then no function of the seed any more: each is one of the next few, by chance.
-        """
-        self._processes = processes
-
-    def _propose_apart(self) -> int:
-        """What would be proposed if a few proposals, how many is chance, were pending already."""
-        skipped: list[int] = []
-        for place in range(int(self._dice.integers(_SPREAD * self._processes))):
-            if self._unseen == 1:
-                break
-            skipped.append(self._propose())
-            self._mark(skipped[-1])
-            self._open[-1 - place] = skipped[-1]
-        number = self._propose()
-        for place, other in enumerate(skipped):
-            del self._open[-1 - place]
-            self._seen[other] = False
-            self._unseen += 1
-        return number
-
     # What Optuna calls.
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:  # noqa: ARG002
@@ -224,7 +195,7 @@ class PoolSampler(BaseSampler):
             elif self._unseen == 0:
                 raise SpaceExhausted(f"all {len(self.space)} valid configurations have been tried")
             else:
-                number = self._propose() if self._processes == 1 else self._propose_apart()
+                number = self._propose()
             self._mark(number)
             self._open[trial.number] = number
             return dict(self.space[number])

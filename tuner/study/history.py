@@ -76,6 +76,15 @@ class TrialLog(Protocol):
     def result(self, number: int) -> TrialResult:
         """What came of one of them, its build apart."""
 
+    def claim(self, configuration: Configuration) -> bool:
+        """Take a configuration for this process, until it is recorded, or released, or the process ends.
+
+        False where another process is at it, or has recorded it.
+        """
+
+    def release(self) -> None:
+        """Let go of every configuration that is claimed and not recorded."""
+
     def record(self, result: TrialResult) -> int | None:
         """Add a trial and give it the next number; None, and nothing is added, where its configuration has one."""
 
@@ -100,6 +109,13 @@ class MemoryLog:
     def result(self, number: int) -> TrialResult:
         """The trial of that number."""
         return self.results[number]
+
+    def claim(self, configuration: Configuration) -> bool:
+        """There is no other process."""
+        return all(configuration != one.configuration for one in self.results)
+
+    def release(self) -> None:
+        """There is nothing to let go of."""
 
     def record(self, result: TrialResult) -> int | None:
         """Append a trial; see `TrialLog.record`."""

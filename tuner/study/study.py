@@ -2,7 +2,7 @@
 
 The trial log is the only truth. The Optuna study that samplers see lives in memory and is rebuilt from the log, so
 that a process killed at any moment leaves nothing that could disagree, and several processes can search one study: each
-takes in what the others have recorded before it evaluates anything.
+takes in what the others have recorded, and claims a configuration before it builds and evaluates it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import enum
 import math
 import os
-import random
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -117,7 +116,8 @@ class Outcome:
         refusals: the first line of each kind of failure and how often it came, in this run.
         sanitizer: what compute-sanitizer was asked about the finalists, or why it was not; empty without finalists.
         default_ms: the default configuration's median among the trials; None where there is none.
-        repeats: configurations that this run evaluated although another process had just recorded them.
+        repeats: configurations that this run evaluated although another process had just recorded them; none, unless a
+            claim was lost with the session of a server.
         seconds: of this run.
     """
 
@@ -173,8 +173,8 @@ class StudyRun:
         self._tried: set[Configuration] = set()
         self._study = optuna.create_study(sampler=sampler, direction="minimize")
         self._take_in(log.past())
-        self._recorded = self._foreign = self._repeats = 0
-        self._dice = random.Random()
+        self._elsewhere: dict[Configuration, optuna.Trial] = {}
+        self._repeats = 0
         self._refusals: Counter[str] = Counter()
         self._sanitizer = ""
         self._started = time.monotonic()
@@ -193,7 +193,10 @@ class StudyRun:
         self._sampler.first(self._study, [self._space.default, *(number for number in known if number is not None)])
         try:
             report(self._progress(already, budget, None))
-            ending = self._search(budget, already, report)
+            try:
+                ending = self._search(budget, already, report)
+            finally:
+                self._log.release()
             comparison = self._conclude(
                 lambda phase: report(replace(self._progress(already, budget, None), phase=phase))
             )
@@ -225,26 +228,38 @@ class StudyRun:
             if budget.stop_early and self._sampler.settled(self._study):
                 return Ending.SETTLED
             while len(self._past) + len(flying) < budget.trials and len(flying) <= self._ahead:
-                try:
-                    flying.append(self._ask())
-                except SpaceExhausted:
+                asked = self._ask()
+                if asked is None:
                     break
+                flying.append(asked)
             if len(self._past) >= budget.trials:
                 return Ending.BUDGET
             if not flying:
                 return Ending.EXHAUSTED
-            # Processes that began together hold the same queue: they part by taking from anywhere in it.
-            place = self._dice.randrange(len(flying)) if self._foreign else 0
-            report(self._progress(already, budget, self._finish(flying.pop(place))))
+            report(self._progress(already, budget, self._finish(flying.pop(0))))
 
-    def _ask(self) -> _InFlight:
-        while True:
-            trial, number = self._sampler.ask(self._study)
-            configuration = self._space[number]
-            if configuration not in self._tried:
+    def _ask(self) -> _InFlight | None:
+        """What to evaluate, claimed for this process; None where nothing is left that no other one is at.
+
+        What others are at stays pending for the sampler. What they let go of without a result comes first.
+        """
+        for configuration, trial in self._elsewhere.items():
+            if self._log.claim(configuration):
+                del self._elsewhere[configuration]
                 return _InFlight(trial, configuration, self._submit(configuration))
-            # Enqueued here, and recorded by another process since.
-            self._study.tell(trial, state=TrialState.FAIL)
+        while True:
+            try:
+                trial, number = self._sampler.ask(self._study)
+            except SpaceExhausted:
+                return None
+            configuration = self._space[number]
+            if configuration in self._tried:
+                # Enqueued here, and recorded by another process since.
+                self._study.tell(trial, state=TrialState.FAIL)
+            elif self._log.claim(configuration):
+                return _InFlight(trial, configuration, self._submit(configuration))
+            else:
+                self._elsewhere[configuration] = trial
 
     def _catch_up(self, flying: Sequence[_InFlight]) -> list[_InFlight]:
         """Look what other processes have recorded since; what that leaves of what is in flight."""
@@ -256,10 +271,9 @@ class StudyRun:
 
     def _learn(self, before: float = math.inf) -> None:
         """Take in what other processes have recorded since the last look, below this number."""
-        if news := [trial for trial in self._log.past(after=self._last) if trial.number < before]:
-            self._take_in(news)
-            self._foreign += len(news)
-            self._sampler.share(1 + math.ceil(self._foreign / max(self._recorded, 1)))
+        self._take_in([trial for trial in self._log.past(after=self._last) if trial.number < before])
+        for configuration in self._tried & self._elsewhere.keys():
+            self._study.tell(self._elsewhere.pop(configuration), state=TrialState.FAIL)
 
     @property
     def _last(self) -> int:
@@ -277,7 +291,6 @@ class StudyRun:
             self._repeats += 1
             self._study.tell(flight.trial, state=TrialState.FAIL)
             return None
-        self._recorded += 1
         if number > self._last + 1:
             self._learn(before=number)
         self._past.append(PastTrial.of(number, result))

@@ -191,7 +191,7 @@ def test_variants_that_fail_are_rows_and_the_study_goes_on(write_kernel: WriteKe
 
 def test_a_launch_that_is_refused_is_a_row(write_kernel: WriteKernel) -> None:
     threads = "block_size * (64 if plan.configuration['variety'] else 1)"
-    factory = write_kernel(model={"(block_size, 1, 1), x": f"({threads}, 1, 1), x"})
+    factory = write_kernel(model={"threads=block_size": f"threads={threads}"})
     log = MemoryLog()
     run(factory, log, trials=500, sampler="exhaustive")
     refused = [result for result in log.results if result.configuration["variety"] != 0]

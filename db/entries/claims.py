@@ -1,0 +1,91 @@
+"""Claims: which configurations of a study this process is at, so that no other one evaluates them as well.
+
+A claim is a lock that ends with its holder, however that ends: on PostgreSQL an advisory lock of a session, on SQLite a
+lock on one byte of the file `NAME-claims` beside the database. Nothing of it is in a table.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from pathlib import Path
+
+from sqlalchemy import Connection, func, select
+
+from tunebench.db.connection.database import Database
+from tunebench.db.connection.engine import file_of, translated
+from tunebench.tuner.errors import DatabaseError
+
+
+class Claims:
+    """The claims of one process on configurations of one study. Locks are of the process: one such object at a time.
+
+    Args:
+        study_id: the study's number in this database.
+    """
+
+    def __init__(self, database: Database, study_id: int) -> None:
+        self._database = database
+        self._study_id = study_id
+        self._file: int | None = None
+        self._session: Connection | None = None
+        self._held: set[str] = set()
+
+    def take(self, key: str) -> bool:
+        """Claim the configuration of that key; False where another process has it.
+
+        Raises:
+            DatabaseError: there is no way to tell.
+        """
+        if key not in self._held and not self._lock(self._place(key)):
+            return False
+        self._held.add(key)
+        return True
+
+    def let_go(self, key: str) -> None:
+        """Give one claim back, where it is held."""
+        if key not in self._held:
+            return
+        self._held.remove(key)
+        if self._file is not None:
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, self._place(key))
+        if self._session is not None:
+            with translated(self._database.name):
+                self._session.execute(select(func.pg_advisory_unlock(self._place(key))))
+
+    def close(self) -> None:
+        """Give all claims back."""
+        self._held.clear()
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+        if self._session is not None:
+            # A session that went back to the pool would keep its locks.
+            self._session.invalidate()
+            self._session.close()
+            self._session = None
+
+    def _lock(self, place: int) -> bool:
+        file = file_of(self._database.url)
+        if file is not None:
+            return self._lock_byte(Path(f"{file}-claims"), place)
+        with translated(self._database.name):
+            if self._session is None:
+                self._session = self._database.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+            return bool(self._session.scalar(select(func.pg_try_advisory_lock(place))))
+
+    def _lock_byte(self, file: Path, place: int) -> bool:
+        try:
+            if self._file is None:
+                self._file = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise DatabaseError(f"{file}: {error.strerror}, so that processes cannot share a study") from error
+        return True
+
+    def _place(self, key: str) -> int:
+        """A number for a configuration of this study: two of them have the same one about never."""
+        return int.from_bytes(hashlib.sha256(f"{self._study_id} {key}".encode()).digest()[:7])
