@@ -70,21 +70,44 @@ class _Node(torch.autograd.Function):
         if gradient is None:
             return (None,) * len(ctx.needs_input_grad)
         differentiated: DifferentiableCall = ctx.call
-        call, higher = differentiated.call, torch.is_grad_enabled()
+        call = differentiated.call
         differentiated.on_backward()
-        with torch.enable_grad(), torch.autocast(gradient.device.type, enabled=False):
-            # Views: hooks on the tensors run once, and the graph of a second derivative reaches the tensors.
-            views = [_view(tensor, one) for tensor, one in zip(saved, wanted, strict=False)]
-            buffers = list(call.buffers)
-            for at, buffer in zip(ctx.read, saved[len(wanted) :], strict=True):
-                buffers[at] = buffer
-            module = replica(differentiated.module, views[len(call.inputs) :], buffers)
-            rest = iter(views)
+        buffers = [buffer.detach().clone() for buffer in call.buffers]
+        for at, buffer in zip(ctx.read, saved[len(wanted) :], strict=True):
+            buffers[at] = buffer.detach().clone()
+
+        def run(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+            module = replica(differentiated.module, tensors[len(call.inputs) :], buffers)
+            rest = iter(tensors)
             inputs = [next(rest) if isinstance(value, torch.Tensor) else value for value in differentiated.inputs]
-            result = differentiated.by_reference(module, *inputs)
-            asked = [view for view, one in zip(views, wanted, strict=True) if one]
-            found = iter(torch.autograd.grad(result, asked, gradient, create_graph=higher, allow_unused=True))
-        return (None, *(next(found) if one else None for one in wanted))
+            return differentiated.by_reference(module, *inputs)
+
+        return (None, *differentiate(run, saved[: len(wanted)], wanted, gradient, higher=torch.is_grad_enabled()))
+
+
+def differentiate(
+    run: Callable[[Sequence[torch.Tensor]], torch.Tensor],
+    tensors: Sequence[torch.Tensor],
+    wanted: Sequence[bool],
+    gradient: torch.Tensor,
+    *,
+    higher: bool,
+) -> list[torch.Tensor | None]:
+    """The gradients of a forward by its tensors; None where none is wanted, or where the result does not depend on one.
+
+    Args:
+        run: the forward, by operations that autograd knows.
+        wanted: for each of the tensors, whether its gradient is.
+        gradient: of the result.
+        higher: whether the gradients have to be differentiable themselves.
+    """
+    with torch.enable_grad(), torch.autocast(gradient.device.type, enabled=False):
+        # Views: hooks on the tensors run once, and the graph of a second derivative reaches the tensors.
+        views = [_view(tensor, one) for tensor, one in zip(tensors, wanted, strict=True)]
+        result = run(views)
+        asked = [view for view, one in zip(views, wanted, strict=True) if one]
+        found = iter(torch.autograd.grad(result, asked, gradient, create_graph=higher, allow_unused=True))
+    return [next(found) if one else None for one in wanted]
 
 
 def _version(tensor: torch.Tensor) -> int:
@@ -98,21 +121,25 @@ def _view(tensor: torch.Tensor, wanted: bool) -> torch.Tensor:
 def replica(
     module: Module, parameters: Sequence[torch.Tensor] | None = None, buffers: Sequence[torch.Tensor] | None = None
 ) -> Module:
-    """The module with other tensors for its own; buffers are copies, since a forward may write to them.
+    """The module with other tensors for its own.
 
     The module itself stays as it is: another thread may be running it.
 
     Args:
-        parameters, buffers: in the order of `held`; None for the module's own.
+        parameters: in the order of `held`; None for the module's own.
+        buffers: likewise; None for copies of the module's own, since a forward may write to them.
     """
     own = held(module)
-    others = iter(own[0] if parameters is None else parameters), iter(own[1] if buffers is None else buffers)
+    others = (
+        iter(own[0] if parameters is None else parameters),
+        iter([buffer.detach().clone() for buffer in own[1]] if buffers is None else buffers),
+    )
     made = _like(module)
     waiting: list[nn.Module] = [made]
     for one in waiting:
         tensors = one.__dict__
         tensors["_parameters"] = {n: None if v is None else next(others[0]) for n, v in one._parameters.items()}
-        tensors["_buffers"] = {n: v if v is None else next(others[1]).detach().clone() for n, v in one._buffers.items()}
+        tensors["_buffers"] = {n: None if v is None else next(others[1]) for n, v in one._buffers.items()}
         tensors["_modules"] = {name: None if child is None else _like(child) for name, child in one._modules.items()}
         waiting += [child for child in one._modules.values() if child is not None]
     return made
@@ -120,6 +147,6 @@ def replica(
 
 def _like(module: Module) -> Module:
     """The same module once more, all it has shared."""
-    copy = module.__class__.__new__(module.__class__)
+    copy: Module = object.__new__(module.__class__)
     copy.__dict__ = dict(module.__dict__)
     return copy

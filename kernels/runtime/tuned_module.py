@@ -6,11 +6,13 @@ import abc
 import inspect
 from collections.abc import Callable, Hashable, Sequence
 from functools import cache, partial
+from types import FunctionType
 from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import nn
 
+from tunebench.kernels.runtime import operators
 from tunebench.kernels.runtime.axes import UnservedError, sizes_of
 from tunebench.kernels.runtime.decision import Decided, Occasion, decide
 from tunebench.kernels.runtime.derived import DerivedTensors, Source
@@ -49,6 +51,7 @@ class TunedModule(nn.Module, abc.ABC):
 
     kernel: ClassVar[Kernel]
     """What `Kernel.declare` says of it."""
+    _operators: ClassVar[operators.Operators]
 
     policy: Policy | None = None
     """This module's own policy; None takes the program's (see `policy.py`)."""
@@ -59,11 +62,26 @@ class TunedModule(nn.Module, abc.ABC):
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)
         places = cls.__mro__[cls.__mro__.index(TunedModule) + 1 :]
-        if "kernel" in vars(cls) and not any("forward" in vars(one) for one in places[: places.index(nn.Module)]):
+        if "kernel" not in vars(cls):
+            return
+        if not any("forward" in vars(one) for one in places[: places.index(nn.Module)]):
             raise KernelFolderError(
                 f"{cls.kernel.path}: {cls.__name__} has no reference: "
                 f"write `class {cls.__name__}(TunedModule, Model)` with the reference's Model last"
             )
+        cls._operators = operators.Operators.define(cls)
+        if cls.forward is TunedModule.forward:
+            # What torch.compile learns of shapes and numbers it keeps by a function's code: no kernel learns another's.
+            code = TunedModule.forward.__code__.replace(co_name=f"{cls.kernel.name}_forward")
+            cls.forward = FunctionType(code, TunedModule.forward.__globals__)  # type: ignore[method-assign]
+            # torch.export names inputs, and finds their dynamic shapes, by the signature.
+            cls.forward.__signature__ = cls._signature()  # type: ignore[attr-defined]
+
+    def __new__(cls, *arguments: Any, **named: Any) -> Self:
+        """A module that a compiled or exported program can find again, whatever its constructor does."""
+        made = super().__new__(cls)
+        operators.note(made, arguments, named)
+        return made
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         """As the reference's `Model`, whose constructor makes parameters, buffers and submodules."""
@@ -145,7 +163,7 @@ class TunedModule(nn.Module, abc.ABC):
     def forward(self, *inputs: Any, **named: Any) -> torch.Tensor:
         """The model, by its kernel wherever that can serve; the inputs are the reference's, by position or by name."""
         if torch.compiler.is_compiling():
-            return self.reference_forward(*self._in_order(inputs, named))
+            return operators.call(self, inputs, named)
         policy = policy_for(self.policy)
         holdings = self._known.of(self)
         told = None if named else outline(inputs)
@@ -317,7 +335,7 @@ class TunedModule(nn.Module, abc.ABC):
     def __getstate__(self) -> dict[str, Any]:
         """Binaries and derived tensors belong to this object: a copied or pickled model gets its own."""
         return {
-            **self.__dict__,
+            **{name: value for name, value in self.__dict__.items() if name != "_handle"},
             "_pinned": None,
             "_plans": {},
             "_choices": {},

@@ -157,7 +157,7 @@ def test_choices_say_why_the_reference_ran() -> None:
     _, tuned, inputs = pair("gemm_sigmoid_residual")
     with torch.no_grad():
         tuned(inputs[0].reshape(2, 3, 7))
-        assert "no kernel serves" in tuned.choices[None, None].reason
+        assert "3 dimensions" in tuned.choices[None, None].reason
         with torch.autocast("cpu", torch.bfloat16):
             tuned(*inputs)
     assert "autocast" in tuned.choices[None, None].reason
