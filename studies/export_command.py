@@ -73,6 +73,8 @@ def export(wanted: Wanted) -> ExportedFile:
         mode = member_of(Mode, "mode", wanted.mode)
         if mode is Mode.FROZEN:
             raise UserError("an exported file keeps nothing between calls: export the mode eval, or train")
+        if mode not in modes:
+            raise UserError(f"{kernel.name} has no mode {mode}: its modes are {', '.join(modes)}")
     layout = layout_of(model, kernel.reference(wanted.sizes, wanted.dtype), mode)
     if layout.problem is None:
         raise UserError(f"{kernel.name}: no kernel serves the reference's inputs at these sizes")
@@ -167,9 +169,10 @@ def _this_device() -> str:
 
 
 def _nothing(wanted: Wanted, kernel: Kernel, problem: Problem, shipped: list[Evidence]) -> str:
-    sizes = "".join(f" --size {name}={size}" for name, size in wanted.sizes.items())
+    options = "".join(f" --size {name}={size}" for name, size in wanted.sizes.items())
+    options += f" --dtype {wanted.dtype}" if wanted.dtype else ""
     of = f" on {wanted.device}" if wanted.device else ""
-    advice = f"'tunebench tune {wanted.kernel}{sizes}' on a GPU finds one"
+    advice = f"'tunebench tune {wanted.kernel}{options}' on a GPU finds one"
     if not shipped and not wanted.any_source and files_of(kernel):
         advice += "; --any-source takes what ships from another version of the source"
     return f"{kernel.name}: there is no result for {problem}{of}: {advice}"

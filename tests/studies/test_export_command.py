@@ -63,6 +63,7 @@ def test_what_cannot_be_exported_is_one_line(write_kernel: WriteKernel, tmp_path
     assert "has no trial 9" in tunebench(*export, "--trial", 9).error
     assert "trial 1 is of the kernel weigh" in tunebench("export", "scalar_mul", "--db", place, "--trial", 1).error
     assert "keeps nothing between calls" in tunebench(*export, "--mode", "frozen").error
+    assert "weigh has no mode train: its modes are eval" in tunebench(*export, "--mode", "train").error
     changed = write_kernel(source={"y[i] = x[i]": "y[i] = 1 * x[i]"}).kernel
     again = ("export", changed.folder, "--db", place, "-o", tmp_path / "none.py", "--trial", 1)
     assert "another version of weigh" in tunebench(*again).error
