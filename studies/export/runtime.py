@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -42,17 +43,13 @@ class Configuration(dict):  # type: ignore[type-arg]
         return int(self.get(name, 0))
 
 
+@dataclass(frozen=True)
 class Problem:
-    """What a call asks for; equal by content."""
+    """What a call asks for."""
 
-    def __init__(self, axes: Mapping[str, int], dtype: str = "float32", options: Mapping[str, str] = {}) -> None:
-        self.axes, self.dtype, self.options = axes, dtype, options
-
-    def __eq__(self, other: object) -> bool:
-        """Equal axes, dtype and options."""
-        return isinstance(other, Problem) and vars(self) == vars(other)
-
-    __hash__ = None  # type: ignore[assignment]
+    axes: Mapping[str, int]
+    dtype: str = "float32"
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 class Mode:
@@ -191,6 +188,9 @@ class TunedModule(nn.Module):
     def problem(self, *inputs: Any) -> Problem | None:  # noqa: ARG002
         """The problem of a call whose shapes are the recorded ones."""
         return Problem(AXES, DTYPE, {"mode": self.mode()} if len(MODES) > 1 else {})
+
+    def unserved(self, reason: str) -> None:
+        """What `problem` returns where the kernel cannot serve a call."""
 
     def _plan(self, inputs: Sequence[Any], call: Call) -> Plan | None:
         if not call.inputs or not call.inputs[0].is_cuda or not self._is_as_recorded(inputs, call):

@@ -27,7 +27,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from tunebench.kernels.runtime.registry import folder_of, kernel_names
+from tunebench.kernels.runtime.registry import kernel_names, load_model
 from tunebench.studies.export_command import Wanted, export
 from tunebench.studies.terminal import print_table
 
@@ -82,7 +82,7 @@ class Submission:
     @property
     def reference(self) -> str:
         """The text of the reference."""
-        return (folder_of(self.kernel) / "reference.py").read_text(encoding="utf-8") + _LETS_GO
+        return load_model(self.kernel).kernel.reference().path.read_text(encoding="utf-8") + _LETS_GO
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,12 @@
 """Exported files: what harnesses read in them, and what they do where there is no GPU."""
 
 import ast
+import builtins
 import ctypes
 import re
 import shutil
 import subprocess
+import symtable
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,11 +64,41 @@ def test_a_file_needs_torch_alone_and_has_no_word_that_harnesses_refuse(
 
 
 @pytest.mark.parametrize("name", KERNELS)
+def test_all_that_a_file_s_code_asks_for_is_there(name: str, text_of: Callable[[str], str]) -> None:
+    text = text_of(name)
+    context, _, made, _ = loaded(name, text)
+    scopes = [symtable.symtable(text, name, "exec")]
+    for scope in scopes:
+        scopes += scope.get_children()
+        for symbol in scope.get_symbols():
+            if symbol.is_referenced() and (symbol.is_global() or scope.get_type() == "module"):
+                assert symbol.get_name() in context or hasattr(builtins, symbol.get_name()), symbol.get_name()
+    of_plan, of_device = _attributes(text, context["Plan"]), _attributes(text, context["Device"])
+    host = ast.unparse(ast.parse(text))
+    assert set(re.findall(r"\bplan\.(\w+)", host)) <= of_plan
+    assert set(re.findall(r"\bplan\.device\.(\w+)", host)) <= of_device
+    for one in ast.parse(text).body:
+        if isinstance(one, ast.ClassDef) and one.name in ("TunedModule", "ModelNew"):
+            assert all(hasattr(made, attribute) for attribute in re.findall(r"\bself\.(\w+)", ast.unparse(one)))
+
+
+def _attributes(text: str, kind: type) -> set[str]:
+    """What a class has, and what it gives its objects."""
+    (found,) = [one for one in ast.parse(text).body if isinstance(one, ast.ClassDef) and one.name == kind.__name__]
+    stores = [one for one in ast.walk(found) if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store)]
+    return {one.attr for one in stores} | set(dir(kind))
+
+
+@pytest.mark.parametrize("name", KERNELS)
 def test_without_a_gpu_a_file_is_the_reference(
     name: str, text_of: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", "")
-    _, model, made, inputs = loaded(name, text_of(name))
+    context, model, made, inputs = loaded(name, text_of(name))
+    problem = made.problem(*inputs)
+    here = {"precision": "strict"} if name == "conv_min_add_mul" else {}
+    assert (problem.axes, problem.options) == (context["AXES"], {**context["OPTIONS"], **here})
+    assert made._is_as_recorded(inputs, context["look_at"](made, inputs))
     assert list(made.state_dict()) == list(model.state_dict())
     for training in (True, False):
         model.train(training), made.train(training)
@@ -82,6 +114,7 @@ def test_without_a_gpu_a_file_is_the_reference(
     ("name", "values"),
     [
         ("scalar_mul", {"grid": "stride"}),
+        ("conv_min_add_mul", {"convolution": "strict", "convolution_layout": "channels_last"}),
         ("gemm_scale_bn", {"product": "parts", "pieces": 2, "normalisation": "folded"}),
     ],
 )
