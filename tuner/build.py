@@ -6,7 +6,7 @@ import abc
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from tunebench.tuner.signature import Signature
 
@@ -16,9 +16,22 @@ if TYPE_CHECKING:
 Dim3: TypeAlias = tuple[int, int, int]
 Extent: TypeAlias = int | Sequence[int]
 """How many blocks or threads: in x, or in up to three dimensions."""
-Argument: TypeAlias = "torch.Tensor | float | None"
-"""What a launch is given for a parameter: a tensor passes its data pointer and None a null pointer; an int, a float or
-a bool passes its value in the type that the source declares."""
+
+
+class Within(NamedTuple):
+    """A place in a tensor's memory: several buffers of a launch may lie in one allocation.
+
+    Attributes:
+        offset: bytes behind the tensor's first element.
+    """
+
+    tensor: torch.Tensor
+    offset: int
+
+
+Argument: TypeAlias = "torch.Tensor | Within | float | None"
+"""What a launch is given for a parameter: a tensor passes its data pointer, `Within` one behind it, and None a null
+pointer; an int, a float or a bool passes its value in the type that the source declares."""
 
 
 class CompilerName(enum.StrEnum):

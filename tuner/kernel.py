@@ -6,7 +6,7 @@ import enum
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from tunebench.tuner.reference import Reference
 
 Module = TypeVar("Module", bound="nn.Module")
+Made = TypeVar("Made")
+
+_MOST_MADE = 4096
 
 MODEL_FILE = "model.py"
 _HEADERS = Path(__file__).parents[1] / "kernels" / "shared" / "include"
@@ -251,10 +254,26 @@ class Plan:
     problem: Problem
     device: Device
     module: LoadedModule
+    _made: dict[Hashable, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __getitem__(self, tunable: str) -> Value:
         """A tunable's value; where it is inactive, the one that the binary is compiled with."""
         return self.kernel.space.value_in(self.configuration, tunable)
+
+    def once(self, make: Callable[..., Made], *arguments: Hashable) -> Made:
+        """What `make(plan, *arguments)` makes: made once for equal arguments, and kept with the plan.
+
+        For what depends on the plan and on numbers alone, such as grids and sizes of buffers for a shape: no forward
+        waits for it again.
+        """
+        key = (make, *arguments)
+        try:
+            found: Made = self._made[key]
+        except KeyError:
+            if len(self._made) >= _MOST_MADE:
+                self._made.clear()
+            found = self._made[key] = make(self, *arguments)
+        return found
 
     def integer(self, tunable: str) -> int:
         """The value of an integer tunable; where it is inactive, the one that the binary is compiled with.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from weakref import WeakKeyDictionary
-
 import torch
 
 from tunebench import (
@@ -22,7 +20,6 @@ from tunebench import (
 from tunebench.kernels.gemm_div_sum_scale.reference import Model
 from tunebench.kernels.runtime.tuned_module import computed_in
 from tunebench.kernels.shared import DTYPES
-from tunebench.tuner.build import LoadedModule
 
 _MAX_GRID_Y = 65535
 _JOIN_THREADS = 256
@@ -105,14 +102,46 @@ def work(problem: Problem) -> Work:
     return Work(bytes=elements * problem.item_bytes, operations=weight + 2 * rows * features)
 
 
-_resident: WeakKeyDictionary[LoadedModule, int] = WeakKeyDictionary()
+def _splits(plan: Plan, hidden: int, features: int) -> tuple[int, int]:
+    """Strips of columns, and splits of rows: as many as fill the device `waves` times, none of them idle."""
+    block_size, strip_threads = plan.integer("block_size"), plan.integer("strip_threads")
+    strips = ceil_div(features, strip_threads * plan.integer("vector_width"))
+    wanted = plan.integer("waves") * plan.resident_blocks("sum_columns", block_size) // strips
+    most = ceil_div(hidden, block_size // strip_threads)
+    return strips, max(1, min(wanted, most, _MAX_GRID_Y))
 
 
-def _resident_blocks(plan: Plan) -> int:
-    """Blocks of sum_columns that the device holds, asked of the driver once a binary."""
-    if plan.module not in _resident:
-        _resident[plan.module] = plan.resident_blocks("sum_columns", plan.integer("block_size"))
-    return _resident[plan.module]
+def _row_geometry(plan: Plan, rows: int) -> dict[str, int]:
+    """Blocks and threads of a sum along rows."""
+    row_threads = plan.integer("row_threads")
+    threads = plan.integer("block_size") if plan["join"] == "fused" else max(row_threads, 128)
+    return {"blocks": ceil_div(rows, threads // row_threads * plan.integer("rows_per_thread")), "threads": threads}
+
+
+def _column_sums(plan: Plan, weight: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """What dot_rows multiplies by: half the column sums and 0, or the partial sums and how many they are."""
+    join = plan["join"]
+    hidden, features = weight.shape
+    strips, splits = plan.once(_splits, hidden, features)
+    partials = _sums(weight, splits, features)
+    sums = partials if join == "dot" else _sums(weight, features)
+    counters = _counters(weight, strips) if join == "last_block" else None
+    arguments = (weight, partials, sums, counters, hidden, features)
+    plan.launch("sum_columns", *arguments, blocks=(strips, splits), threads=plan.integer("block_size"))
+    if join == "kernel":
+        blocks = ceil_div(features, _JOIN_STRIP)
+        plan.launch("join_sums", partials, sums, splits, features, blocks=blocks, threads=_JOIN_THREADS)
+    return sums, splits if join == "dot" else 0
+
+
+def _sums(weight: torch.Tensor, *shape: int) -> torch.Tensor:
+    """Memory for sums, in the type that they are computed in."""
+    return weight.new_empty(*shape, dtype=computed_in(weight.dtype))
+
+
+def _counters(weight: torch.Tensor, strips: int) -> torch.Tensor:
+    """Zeros of this call's own: calls on two streams must not count each other's blocks."""
+    return torch.zeros(_FIRST_STRIP + strips, dtype=torch.int32, device=weight.device)
 
 
 class ModelNew(TunedModule, Model):
@@ -149,84 +178,44 @@ class ModelNew(TunedModule, Model):
     def tuned_forward(self, plan: Plan, x: torch.Tensor) -> torch.Tensor:
         """(rows, in_features) to (rows, 1)."""
         output: torch.Tensor = x.new_empty(x.shape[0], 1)
-        if plan["algorithm"] == "gemm":
-            self._sum_product(plan, torch.matmul(x, self.weight.T), output)
-        elif plan["algorithm"] == "strips":
-            self._through(plan, x, output)
+        weight, algorithm = self.weight, plan["algorithm"]
+        if algorithm == "gemm":
+            self._sum_product(plan, torch.matmul(x, weight.T), output)
+        elif algorithm == "strips":
+            self._through(plan, x, weight, output)
         elif plan["join"] == "fused":
-            self._fused(plan, x, output)
+            self._fused(plan, x, weight, output)
         else:
-            kept = self.derived("column sums", lambda: self._column_sums(plan), (self.weight,), plan.configuration)
+            kept = self.derived("column sums", lambda: _column_sums(plan, weight), (weight,), plan.configuration)
             self._dot(plan, x, *kept, output)
         return output
 
-    def _column_sums(self, plan: Plan) -> tuple[torch.Tensor, int]:
-        """What dot_rows multiplies by: half the column sums and 0, or the partial sums and how many they are."""
-        join = plan["join"]
-        strips, splits = self._splits(plan)
-        hidden, features = self.weight.shape
-        partials = self._sums(splits, features)
-        sums = partials if join == "dot" else self._sums(features)
-        counters = self._counters(strips) if join == "last_block" else None
-        arguments = (self.weight, partials, sums, counters, hidden, features)
-        plan.launch("sum_columns", *arguments, blocks=(strips, splits), threads=plan.integer("block_size"))
-        if join == "kernel":
-            blocks = ceil_div(features, _JOIN_STRIP)
-            plan.launch("join_sums", partials, sums, splits, features, blocks=blocks, threads=_JOIN_THREADS)
-        return sums, splits if join == "dot" else 0
-
     def _dot(self, plan: Plan, x: torch.Tensor, sums: torch.Tensor, splits: int, output: torch.Tensor) -> None:
-        blocks, threads = self._row_geometry(plan, x.shape[0])
         arguments = (x, sums, output, self.scaling_factor, *x.shape, x.stride(0), splits)
-        plan.launch("dot_rows", *arguments, blocks=blocks, threads=threads)
+        plan.launch("dot_rows", *arguments, **plan.once(_row_geometry, x.shape[0]))
 
     def _sum_product(self, plan: Plan, product: torch.Tensor, output: torch.Tensor) -> None:
-        blocks, threads = self._row_geometry(plan, product.shape[0])
         arguments = (product, output, self.scaling_factor, *product.shape)
-        plan.launch("sum_rows", *arguments, blocks=blocks, threads=threads)
+        plan.launch("sum_rows", *arguments, **plan.once(_row_geometry, product.shape[0]))
 
-    def _fused(self, plan: Plan, x: torch.Tensor, output: torch.Tensor) -> None:
-        strips, splits = self._splits(plan)
-        hidden, features = self.weight.shape
-        partials = self._sums(splits, features)
-        sums = self._sums(features)
+    def _fused(self, plan: Plan, x: torch.Tensor, weight: torch.Tensor, output: torch.Tensor) -> None:
+        hidden, features = weight.shape
+        strips, splits = plan.once(_splits, hidden, features)
+        partials = _sums(weight, splits, features)
+        sums = _sums(weight, features)
         sizes = (x.shape[0], hidden, features, x.stride(0), strips, splits)
-        row_blocks, threads = self._row_geometry(plan, x.shape[0])
-        written = (partials, sums, self._counters(strips), output)
-        arguments = (self.weight, x, *written, self.scaling_factor, *sizes)
-        plan.launch("fused", *arguments, blocks=strips * splits + row_blocks, threads=threads)
+        geometry = plan.once(_row_geometry, x.shape[0])
+        written = (partials, sums, _counters(weight, strips), output)
+        arguments = (weight, x, *written, self.scaling_factor, *sizes)
+        blocks = strips * splits + geometry["blocks"]
+        plan.launch("fused", *arguments, blocks=blocks, threads=geometry["threads"])
 
-    def _through(self, plan: Plan, x: torch.Tensor, output: torch.Tensor) -> None:
+    def _through(self, plan: Plan, x: torch.Tensor, weight: torch.Tensor, output: torch.Tensor) -> None:
         rows, features = x.shape
         strip_threads = plan.integer("strip_threads")
         strips = ceil_div(features, strip_threads * plan.integer("vector_width"))
-        products = self._sums(strips * (strip_threads // _WARP), rows)
-        sizes = (rows, len(self.weight), features, x.stride(0), strips)
+        products = _sums(weight, strips * (strip_threads // _WARP), rows)
+        sizes = (rows, len(weight), features, x.stride(0), strips)
         blocks = strips + ceil_div(rows, _JOIN_STRIP)
-        arguments = (self.weight, x, products, self._counters(0), output, self.scaling_factor, *sizes)
+        arguments = (weight, x, products, _counters(weight, 0), output, self.scaling_factor, *sizes)
         plan.launch("through", *arguments, blocks=blocks, threads=plan.integer("block_size"))
-
-    def _splits(self, plan: Plan) -> tuple[int, int]:
-        """Strips of columns, and splits of rows: as many as fill the device `waves` times, none of them idle."""
-        hidden, features = self.weight.shape
-        strip_threads = plan.integer("strip_threads")
-        strips = ceil_div(features, strip_threads * plan.integer("vector_width"))
-        wanted = plan.integer("waves") * _resident_blocks(plan) // strips
-        most = ceil_div(hidden, plan.integer("block_size") // strip_threads)
-        return strips, max(1, min(wanted, most, _MAX_GRID_Y))
-
-    def _sums(self, *shape: int) -> torch.Tensor:
-        """Memory for sums, in the type that they are computed in."""
-        return self.weight.new_empty(*shape, dtype=computed_in(self.weight.dtype))
-
-    def _counters(self, strips: int) -> torch.Tensor:
-        """Zeros of this call's own: calls on two streams must not count each other's blocks."""
-        return torch.zeros(_FIRST_STRIP + strips, dtype=torch.int32, device=self.weight.device)
-
-    @staticmethod
-    def _row_geometry(plan: Plan, rows: int) -> tuple[int, int]:
-        """Blocks and threads of a sum along rows."""
-        row_threads = plan.integer("row_threads")
-        threads = plan.integer("block_size") if plan["join"] == "fused" else max(row_threads, 128)
-        blocks = ceil_div(rows, threads // row_threads * plan.integer("rows_per_thread"))
-        return blocks, threads

@@ -50,13 +50,16 @@ __device__ __forceinline__ accumulator_t sum_of_column(accumulator_t partial,
     return total;
 }
 
+// `kept` of the running statistics stays, and the batch's have their shares in them (the variance an unbiased one).
 // `whole` is the product; where that comes in parts it is written on the way, over one of them (each thread reads what it
 // has itself written).
 extern "C" __global__ void __launch_bounds__(statistics_columns * statistics_rows)
     batch_statistics(const scalar_t* first, const scalar_t* small, const int* __restrict__ x_exponents,
                      const int* __restrict__ w_exponents, const scalar_t* __restrict__ linear_bias, scalar_t* whole,
                      const scalar_t* __restrict__ scale, accumulator_t* __restrict__ mean,
-                     accumulator_t* __restrict__ variance, long long rows, long long features) {
+                     accumulator_t* __restrict__ variance, scalar_t* __restrict__ running_mean,
+                     scalar_t* __restrict__ running_variance, accumulator_t kept, accumulator_t mean_share,
+                     accumulator_t variance_share, long long rows, long long features) {
     __shared__ accumulator_t sums[statistics_rows][statistics_columns];
     const long long column = static_cast<long long>(blockIdx.x) * statistics_columns + threadIdx.x;
     const bool inside = column < features;
@@ -82,8 +85,11 @@ extern "C" __global__ void __launch_bounds__(statistics_columns * statistics_row
     }
     const accumulator_t squares = sum_of_column(squared.value, sums);
     if (inside && threadIdx.y == 0) {
+        const accumulator_t biased = squares / static_cast<accumulator_t>(rows);
         mean[column] = average;
-        variance[column] = squares / static_cast<accumulator_t>(rows);
+        variance[column] = biased;
+        running_mean[column] = scalar_t(accumulator_t(running_mean[column]) * kept + average * mean_share);
+        running_variance[column] = scalar_t(accumulator_t(running_variance[column]) * kept + biased * variance_share);
     }
 }
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.autograd.graph import increment_version
 
 from tunebench import (
     Constraint,
@@ -71,8 +71,7 @@ SPACE = SearchSpace(
 )
 
 
-@dataclass(frozen=True)
-class _Constants:
+class _Constants(NamedTuple):
     """Vectors (features,) that a value is normalised with.
 
     Attributes:
@@ -92,11 +91,10 @@ class _Constants:
     @property
     def arguments(self) -> tuple[Argument, ...]:
         """In the order of the kernels' parameters."""
-        return (self.scale, self.mean, self.variance, self.weight, self.bias, self.multiplier, self.offset)
+        return (*self[:5], self.multiplier, self.offset)
 
 
-@dataclass(frozen=True)
-class _NormalisingWeight:
+class _NormalisingWeight(NamedTuple):
     """A weight, whole or in parts, whose rows the multiplier (features,) has scaled, and the bias that goes with it."""
 
     weight: torch.Tensor | Parts
@@ -149,7 +147,6 @@ class ModelNew(TunedModule, Model):
         if _is_train(plan.problem):
             made = Product(self._fused(plan, x, None)) if fused else library_product(plan, self, self.gemm, x)
             mean, variance = self._batch_statistics(plan, made)
-            self._update_running_statistics(mean, variance, len(x))
             return self._normalise(plan, Product(made.memory), self._constants(plan, mean, variance))
         if plan["normalisation"] == "weight":
             return self._normalised_by_weight(plan, x)
@@ -170,7 +167,8 @@ class ModelNew(TunedModule, Model):
         return self._normalise(plan, made, None, folded.bias)
 
     def _fold(self, plan: Plan) -> _NormalisingWeight:
-        constants = self._constants(plan, self.bn.running_mean, self.bn.running_var)
+        bn = self.bn
+        constants = self._constants(plan, bn.running_mean, bn.running_var)
         multiplier, offset = constants.multiplier, constants.offset
         assert multiplier is not None and offset is not None
         weight = self.gemm.weight.detach()
@@ -194,23 +192,24 @@ class ModelNew(TunedModule, Model):
     def _constants(self, plan: Plan, mean: torch.Tensor | None, variance: torch.Tensor | None) -> _Constants:
         """What a value of a feature is normalised with."""
         assert mean is not None and variance is not None
-        normalisation, of_batch = plan["normalisation"], _is_train(plan.problem)
-        vectors = (self.scale, mean, variance, self.bn.weight, self.bn.bias)
+        normalisation, of_batch, bn = plan["normalisation"], _is_train(plan.problem), self.bn
+        vectors = (self.scale, mean, variance, bn.weight, bn.bias)
         if normalisation == "per_element":
             return _Constants(*vectors, of_batch)
-        multiplier, offset = (mean.new_empty(len(mean), dtype=computed_in(mean.dtype)) for _ in range(2))
-        features = len(mean)
+        (features,), dtype = mean.shape, computed_in(mean.dtype)
+        multiplier, offset = mean.new_empty(features, dtype=dtype), mean.new_empty(features, dtype=dtype)
         linear_bias = self.gemm.bias if normalisation == "weight" else None
         added = None if linear_bias is None else linear_bias.contiguous()
-        arguments = (*vectors, added, self.bn.eps, multiplier, offset, features, of_batch)
+        arguments = (*vectors, added, bn.eps, multiplier, offset, features, of_batch)
         blocks = ceil_div(features, _PREPARING_THREADS)
         plan.launch("prepare_features", *arguments, blocks=blocks, threads=_PREPARING_THREADS)
         return _Constants(*vectors, of_batch, multiplier, offset)
 
     def _fused(self, plan: Plan, x: torch.Tensor, constants: _Constants | None) -> torch.Tensor:
         """The product with the linear bias, normalised where the constants are known before it is."""
-        weight, bias = self.gemm.weight, self.gemm.bias
-        output = x.new_empty(len(x), len(weight))
+        linear = self.gemm
+        weight, bias = linear.weight, linear.bias
+        output = x.new_empty(x.shape[0], weight.shape[0])
         offset = None if bias is None else bias.contiguous()
         vectors = constants.arguments if constants else (None,) * 7
         known = constants is not None
@@ -226,39 +225,41 @@ class ModelNew(TunedModule, Model):
             constants: None where the weight normalises.
             bias: what to add to partial products; by default the linear layer's.
         """
-        rows, features = product.memory.shape
-        threads = plan.integer("block_size")
-        output = product.memory if plan["in_place"] else torch.empty_like(product.memory)
-        blocks_x = ceil_div(features, threads * plan.integer("vector_width"))
-        blocks_y = min(ceil_div(rows, plan.integer("rows_per_thread")), _MAX_GRID_Y)
+        memory = product.memory
+        rows, features = memory.shape
+        output = memory if plan["in_place"] else torch.empty_like(memory)
         read = product.arguments(self.gemm.bias if bias is None else bias)
         vectors = constants.arguments if constants else (None,) * 7
         of_batch = constants is not None and constants.of_batch
         arguments = (*read, output, *vectors, self.bn.eps, rows, features, of_batch)
-        plan.launch("normalise_rows", *arguments, blocks=(blocks_x, blocks_y), threads=threads)
+        blocks, threads = plan.once(_grid, rows, features)
+        plan.launch("normalise_rows", *arguments, blocks=blocks, threads=threads)
         return output
 
     def _batch_statistics(self, plan: Plan, product: Product) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and biased variance of product · scale per feature; partial products are summed into their memory."""
-        whole = product.memory
-        rows, features = whole.shape
-        mean, variance = (whole.new_empty(features, dtype=computed_in(whole.dtype)) for _ in range(2))
-        blocks = ceil_div(features, _STATISTICS_COLUMNS)
+        """Mean and biased variance of product · scale per feature; partial products are summed into their memory.
+
+        The running statistics move as in BatchNorm1d: the unbiased variance is kept, and momentum None means a
+        cumulative average.
+        """
+        whole, bn = product.memory, self.bn
+        running_mean, running_variance, batches = bn.running_mean, bn.running_var, bn.num_batches_tracked
+        assert running_mean is not None and running_variance is not None and batches is not None
+        (rows, features), dtype = whole.shape, computed_in(whole.dtype)
+        batches.add_(1)
+        share = 1.0 / float(batches) if bn.momentum is None else bn.momentum
+        mean, variance = whole.new_empty(features, dtype=dtype), whole.new_empty(features, dtype=dtype)
+        moved = (running_mean, running_variance, 1.0 - share, share, share * rows / (rows - 1))
+        arguments = (*product.arguments(self.gemm.bias), whole, self.scale, mean, variance, *moved, rows, features)
         threads = (_STATISTICS_COLUMNS, plan.integer("statistics_rows"))
-        arguments = (*product.arguments(self.gemm.bias), whole, self.scale, mean, variance, rows, features)
-        plan.launch("batch_statistics", *arguments, blocks=blocks, threads=threads)
+        plan.launch("batch_statistics", *arguments, blocks=ceil_div(features, _STATISTICS_COLUMNS), threads=threads)
+        # What a kernel writes PyTorch does not count by itself.
+        increment_version([one for one in (running_mean, running_variance) if not one.is_inference()])
         return mean, variance
 
-    @torch.no_grad()
-    def _update_running_statistics(self, mean: torch.Tensor, variance: torch.Tensor, rows: int) -> None:
-        """As BatchNorm1d does: the unbiased variance is kept, and momentum None means a cumulative average."""
-        bn = self.bn
-        assert bn.running_mean is not None and bn.running_var is not None and bn.num_batches_tracked is not None
-        bn.num_batches_tracked.add_(1)
-        factor = 1.0 / float(bn.num_batches_tracked) if bn.momentum is None else bn.momentum
-        # Rounded once, and so computed in float where the statistics are halves.
-        for running, batch, share in (
-            (bn.running_mean, mean, factor),
-            (bn.running_var, variance, factor * rows / (rows - 1)),
-        ):
-            torch.add(batch * share, running, alpha=1.0 - factor, out=running)
+
+def _grid(plan: Plan, rows: int, features: int) -> tuple[tuple[int, int], int]:
+    """Blocks and threads of the pass over a product."""
+    threads = plan.integer("block_size")
+    blocks = ceil_div(features, threads * plan.integer("vector_width"))
+    return (blocks, min(ceil_div(rows, plan.integer("rows_per_thread")), _MAX_GRID_Y)), threads

@@ -68,17 +68,23 @@ class ModelNew(TunedModule, Model):
 
     def tuned_forward(self, plan: Plan, x: torch.Tensor) -> torch.Tensor:
         """(rows, in_features) to (rows, out_features)."""
-        weight, bias = self.gemm.weight, self.gemm.bias
+        linear = self.gemm
+        weight, bias = linear.weight, linear.bias
         if plan["product"] == "fused":
-            output: torch.Tensor = x.new_empty(len(x), len(weight))
+            output: torch.Tensor = x.new_empty(x.shape[0], weight.shape[0])
             offset = None if bias is None else bias.contiguous()
             fused_product(plan, x, weight, self._exponents, offset, output, self.scaling_factor)
             return output
-        product = library_product(plan, self, self.gemm, x)
+        product = library_product(plan, self, linear, x)
         output = product.memory if plan["in_place"] else torch.empty_like(product.memory)
-        threads = plan.integer("block_size")
-        elements = threads * plan.integer("vector_width") * plan.integer("vectors_per_thread")
+        blocks, threads = plan.once(_grid, output.numel())
         arguments = (*product.arguments(bias), output, self.scaling_factor, *output.shape)
-        blocks = min(ceil_div(output.numel(), elements), _MAX_GRID_X)
         plan.launch("add_sigmoid", *arguments, blocks=blocks, threads=threads)
         return output
+
+
+def _grid(plan: Plan, elements: int) -> tuple[int, int]:
+    """Blocks and threads of the pass behind a product."""
+    threads = plan.integer("block_size")
+    of_block = threads * plan.integer("vector_width") * plan.integer("vectors_per_thread")
+    return min(ceil_div(elements, of_block), _MAX_GRID_X), threads

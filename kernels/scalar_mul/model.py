@@ -27,6 +27,15 @@ SPACE = SearchSpace(
 )
 
 
+def _grid(plan: Plan, elements: int) -> tuple[int, int]:
+    """Blocks and threads of a launch."""
+    threads = plan.integer("block_size")
+    blocks = ceil_div(elements, threads * plan.integer("vector_width") * plan.integer("items_per_thread"))
+    if plan["grid"] == "stride":
+        blocks = min(blocks, plan.integer("waves") * plan.resident_blocks("scalar_mul", threads))
+    return blocks, threads
+
+
 class ModelNew(TunedModule, Model):
     """`Model` of `reference.py`, run by `scalar_mul.cu`."""
 
@@ -35,9 +44,7 @@ class ModelNew(TunedModule, Model):
     def tuned_forward(self, plan: Plan, A: torch.Tensor, s: float) -> torch.Tensor:
         """A · s, in A's layout."""
         C = torch.empty_like(A)
-        threads = plan.integer("block_size")
-        blocks = ceil_div(A.numel(), threads * plan.integer("vector_width") * plan.integer("items_per_thread"))
-        if plan["grid"] == "stride":
-            blocks = min(blocks, plan.integer("waves") * plan.resident_blocks("scalar_mul", threads))
-        plan.launch("scalar_mul", A, C, s, A.numel(), blocks=blocks, threads=threads)
+        elements = A.numel()
+        blocks, threads = plan.once(_grid, elements)
+        plan.launch("scalar_mul", A, C, s, elements, blocks=blocks, threads=threads)
         return C

@@ -6,11 +6,11 @@ so, which no call could set without changing what other threads compute meanwhil
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
-from tunebench.tuner.build import Argument
+from tunebench.tuner.build import Argument, Within
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.device import Device, DeviceKind
 from tunebench.tuner.kernel import Plan, ceil_div
@@ -60,24 +60,23 @@ CONSTRAINTS = (
 )
 
 
-@dataclass(frozen=True)
-class Parts:
-    """A matrix (rows, depth) in parts; all tensors are on its device.
+class Parts(NamedTuple):
+    """A matrix (rows, depth) in parts; all memory is on its device.
 
     Attributes:
-        halves: (rows, parts · padded depth) of the part type, see `parts_product.cuh`.
+        factor: (rows, parts · padded depth) of the part type, see `parts_product.cuh`; transposed where it is a weight.
+        high: the high parts in pieces (pieces, rows, padded depth / pieces); transposed where it is a weight. None
+            where there is one piece.
         exponents, unfit: int32 (rows,): the scale of each row, and whether parts cannot hold it.
-        padded: the length of one part of a row.
     """
 
-    halves: torch.Tensor
-    exponents: torch.Tensor
-    unfit: torch.Tensor
-    padded: int
+    factor: torch.Tensor
+    high: torch.Tensor | None
+    exponents: Argument
+    unfit: Argument
 
 
-@dataclass(frozen=True)
-class Product:
+class Product(NamedTuple):
     """What the passes behind a product read: the product itself, or its partial products.
 
     Attributes:
@@ -88,8 +87,8 @@ class Product:
 
     first: torch.Tensor
     small: torch.Tensor | None = None
-    x_exponents: torch.Tensor | None = None
-    w_exponents: torch.Tensor | None = None
+    x_exponents: Argument = None
+    w_exponents: Argument = None
 
     @property
     def is_partial(self) -> bool:
@@ -107,9 +106,8 @@ class Product:
         Args:
             bias: (features,), to be added to partial products; torch has added it to a whole one.
         """
-        tensors = (self.first, self.small, self.x_exponents, self.w_exponents)
         added = bias.contiguous() if self.is_partial and bias is not None else None
-        return (*tensors, added)
+        return (*self, added)
 
 
 def settings_of(plan: Plan) -> tuple[Value, ...]:
@@ -126,15 +124,37 @@ def split(plan: Plan, matrix: torch.Tensor, *, is_weight: bool, factors: torch.T
     """
     matrix = matrix.contiguous()
     rows, depth = matrix.shape
+    shape = plan.once(_parts_shape, depth)
+    halves = torch.empty(rows, shape.length, dtype=shape.dtype, device=matrix.device)
+    notes = torch.empty(2 * rows, dtype=torch.int32, device=matrix.device)
+    exponents, unfit = Within(notes, 0), Within(notes, 4 * rows)
+    arguments = (matrix, factors, halves, exponents, unfit, rows, depth, shape.padded, is_weight)
+    plan.launch("split_parts", *arguments, blocks=min(rows, _MAX_GRID_X), threads=shape.threads)
+    high = None
+    if shape.pieces > 1:
+        piece, offset = shape.padded // shape.pieces, shape.padded if is_weight else 0
+        sizes, strides = (shape.pieces, rows, piece), (piece, shape.length, 1)
+        if is_weight:
+            sizes, strides = (shape.pieces, piece, rows), (piece, 1, shape.length)
+        high = halves.as_strided(sizes, strides, offset)
+    return Parts(halves.t() if is_weight else halves, high, exponents, unfit)
+
+
+class _PartsShape(NamedTuple):
+    """Of parts of some depth: the length of one and of all of a row; how they are made."""
+
+    padded: int
+    length: int
+    pieces: int
+    dtype: torch.dtype
+    threads: int
+
+
+def _parts_shape(plan: Plan, depth: int) -> _PartsShape:
     pieces = plan.integer("pieces")
     padded = ceil_div(depth, _PACK * pieces) * _PACK * pieces
-    dtype = _DTYPE[str(plan["part_type"])]
-    halves = torch.empty(rows, (3 if pieces == 1 else 2) * padded, dtype=dtype, device=matrix.device)
-    exponents, unfit = (torch.empty(rows, dtype=torch.int32, device=matrix.device) for _ in range(2))
-    arguments = (matrix, factors, halves, exponents, unfit, rows, depth, padded, is_weight)
-    threads = plan.integer("split_threads")
-    plan.launch("split_parts", *arguments, blocks=min(rows, _MAX_GRID_X), threads=threads)
-    return Parts(halves, exponents, unfit, padded)
+    length = (3 if pieces == 1 else 2) * padded
+    return _PartsShape(padded, length, pieces, _DTYPE[str(plan["part_type"])], plan.integer("split_threads"))
 
 
 def parts_product(
@@ -150,34 +170,24 @@ def parts_product(
     """
     x, weight = x.contiguous(), weight.contiguous()
     x_parts = split(plan, x, is_weight=False)
-    (rows, depth), features = x.shape, len(weight)
-    pieces, padded = plan.integer("pieces"), x_parts.padded
-    small = None
-    if pieces == 1:
-        first = _multiply(x_parts.halves, weight_parts.halves)
-    else:
-        x_high, w_high = x_parts.halves[:, :padded], weight_parts.halves[:, padded:]
-        stacked = (matrix.view(len(matrix), pieces, -1).transpose(0, 1) for matrix in (x_high, w_high))
-        first = _multiply(*stacked)
-        small = _multiply(x_parts.halves, weight_parts.halves)
-    product = Product(first, small, x_parts.exponents, weight_parts.exponents)
+    (rows, depth), features = x.shape, weight.shape[0]
+    first, small = _multiply(x_parts.factor, weight_parts.factor), None
+    if x_parts.high is not None and weight_parts.high is not None:
+        first, small = _multiply(x_parts.high, weight_parts.high), first
     arguments = (x, weight, factors, x_parts.unfit, weight_parts.unfit, first, rows, features, depth)
     plan.launch("repair_parts", *arguments, blocks=plan.device.multiprocessors, threads=_REPAIR_THREADS)
-    return product
+    return Product(first, small, x_parts.exponents, weight_parts.exponents)
 
 
 def _multiply(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """x · wᵀ of matrices of parts, or of stacks of them, with fp32 sums and results."""
-    transposed = w.transpose(-2, -1)
+    """x · w of matrices of parts, or of stacks of them, with fp32 sums and results."""
     if not _sums_in_fp32(x):
-        return torch.matmul(x.float(), transposed.float())
-    if x.dim() == 2:
-        return torch.mm(x, transposed, out_dtype=torch.float32)
-    return torch.bmm(x, transposed, out_dtype=torch.float32)
+        return torch.matmul(x.float(), w.float())
+    return (torch.mm if x.dim() == 2 else torch.bmm)(x, w, out_dtype=torch.float32)
 
 
 def _sums_in_fp32(parts: torch.Tensor) -> bool:
     """Whether torch multiplies such parts with fp32 sums: no CPU does, nor fp16 where sums in it are allowed."""
-    if parts.device.type == "cpu":
+    if parts.is_cpu:
         return False
     return parts.dtype != torch.float16 or not torch.backends.cuda.matmul.allow_fp16_accumulation

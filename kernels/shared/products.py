@@ -51,9 +51,9 @@ def work(problem: Problem) -> Work:
 
 def library_product(plan: Plan, model: TunedModule, linear: nn.Linear, x: torch.Tensor) -> parts_product.Product:
     """The layer's product by torch: in one, with the bias, or in parts, those of the weight from the model's cache."""
-    if plan["product"] == "fp32":
-        return parts_product.Product(linear(x))
     weight = linear.weight
+    if plan["product"] == "fp32":
+        return parts_product.Product(nn.functional.linear(x, weight, linear.bias))
     parts = model.derived(
         "weight parts",
         lambda: parts_product.split(plan, weight, is_weight=True),

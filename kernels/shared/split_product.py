@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import weakref
+from typing import NamedTuple
 
 import torch
 
-from tunebench.tuner.build import Argument
+from tunebench.tuner.build import Argument, Within
 from tunebench.tuner.constraints import needs, shared_memory_fits
 from tunebench.tuner.kernel import Plan, ceil_div
 from tunebench.tuner.space import Tunable
@@ -62,9 +63,8 @@ class RowExponents:
         """Those of a contiguous weight (rows, depth): int32 (rows,), on its device; the kernels write to it."""
         version = -1 if weight.is_inference() else weight._version
         same = self._weight is not None and self._weight() is weight and self._version == version
-        found = self._exponents
-        if not same or found is None or found.device != weight.device or len(found) != len(weight):
-            rows, depth = weight.shape
+        found, (rows, depth) = self._exponents, weight.shape
+        if not same or found is None or found.get_device() != weight.get_device() or found.shape[0] != rows:
             found = torch.empty(rows, dtype=torch.int32, device=weight.device)
             threads = plan.integer("split_threads")
             blocks = min(rows, plan.device.multiprocessors * (plan.device.max_threads_per_multiprocessor // threads))
@@ -93,26 +93,44 @@ def fused_product(
         epilogue: what the source's `split_product` and `repair_rows` take behind the sizes, outputs among it.
     """
     x, contiguous = x.contiguous(), weight.contiguous()
-    columns, stages = plan.integer("product_columns"), plan.integer("product_stages")
-    cluster, threads = plan.integer("product_cluster"), plan.integer("split_threads")
-    (rows, depth), features = x.shape, len(weight)
+    (rows, depth), (features, _) = x.shape, weight.shape
     kept = exponents.of(plan, contiguous)
+    geometry = plan.once(_geometry, rows, features, depth)
+    parts = x.new_empty(geometry.parts)
+    scratch = x.new_empty(geometry.scratch) if geometry.scratch else None
+    notes = x.new_empty(2 * (rows + features))  # each word of them holds an int
+    x_unfit, w_exponents, w_unfit = (Within(notes, 4 * word) for word in (rows, 2 * rows, 2 * rows + features))
 
+    split = (x, parts, Within(notes, 0), x_unfit, kept, w_exponents, rows, depth, features)
+    plan.launch("split_rows", *split, blocks=geometry.split_blocks, threads=geometry.split_threads)
+    read = (contiguous, parts, Within(notes, 0), w_exponents, w_unfit, scratch, rows, features, depth)
+    shape = {"blocks": geometry.blocks, "threads": _PRODUCT_THREADS, "shared": geometry.shared}
+    plan.launch("split_product", *read, *epilogue, **shape)
+    noted = (x, contiguous, x_unfit, w_unfit, kept, rows, features, depth)
+    plan.launch("repair_rows", *noted, *epilogue, blocks=plan.device.multiprocessors, threads=_REPAIR_THREADS)
+
+
+class _Geometry(NamedTuple):
+    """Of a product of some size: blocks and threads of its launches, floats of its buffers, bytes of shared memory."""
+
+    split_blocks: int
+    split_threads: int
+    blocks: int
+    shared: int
+    parts: int
+    scratch: int
+
+
+def _geometry(plan: Plan, rows: int, features: int, depth: int) -> _Geometry:
+    columns, cluster = plan.integer("product_columns"), plan.integer("product_cluster")
     x_tiles = ceil_div(rows, columns)
     tiles = ceil_div(features, _TILE_ROWS * cluster) * cluster * x_tiles
-    grid = min(tiles, plan.device.multiprocessors // cluster * cluster)
-    depth_stages = ceil_div(depth, _TILE_DEPTH)
-    parts = x.new_empty(x_tiles * depth_stages * columns * _TILE_DEPTH)  # two halves are as long as one float
-    scratch = x.new_empty(grid * _TILE_ROWS * columns if plan.integer("sum_stages") else 0)
-    notes = torch.empty(2 * (rows + features), dtype=torch.int32, device=x.device)
-    x_exponents, x_unfit, w_exponents, w_unfit = notes.split_with_sizes([rows, rows, features, features])
-    sizes = (rows, features, depth)
-
-    split = (x, parts, x_exponents, x_unfit, kept, w_exponents, rows, depth, features)
-    plan.launch("split_rows", *split, blocks=x_tiles * columns // _ROWS_OF_SPLIT_BLOCK, threads=threads)
-    read = (contiguous, parts, x_exponents, w_exponents, w_unfit, scratch)
-    shared = _shared_bytes(columns, stages)
-    plan.launch("split_product", *read, *sizes, *epilogue, blocks=grid, threads=_PRODUCT_THREADS, shared=shared)
-    noted = (x, contiguous, x_unfit, w_unfit, kept)
-    blocks = plan.device.multiprocessors
-    plan.launch("repair_rows", *noted, *sizes, *epilogue, blocks=blocks, threads=_REPAIR_THREADS)
+    blocks = min(tiles, plan.device.multiprocessors // cluster * cluster)
+    return _Geometry(
+        split_blocks=x_tiles * columns // _ROWS_OF_SPLIT_BLOCK,
+        split_threads=plan.integer("split_threads"),
+        blocks=blocks,
+        shared=_shared_bytes(columns, plan.integer("product_stages")),
+        parts=x_tiles * ceil_div(depth, _TILE_DEPTH) * columns * _TILE_DEPTH,  # two halves are as long as one float
+        scratch=blocks * _TILE_ROWS * columns if plan.integer("sum_stages") else 0,
+    )

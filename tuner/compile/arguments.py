@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from tunebench.tuner.build import Dim3, Extent
+from tunebench.tuner.build import Dim3, Extent, Within
 from tunebench.tuner.errors import LaunchError
 from tunebench.tuner.signature import LEGAL_TYPES, Kind, Parameter, Signature
 
@@ -60,7 +60,7 @@ class Arguments:
         self.sizes = tuple(kind.bytes for kind in kinds)
         self.size = struct.calcsize(f"@{self.codes}")
         self._memory = struct.Struct(f"@{self.codes}")
-        self._known: dict[tuple[type, ...], tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        self._known: dict[tuple[type, ...], tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = {}
 
     def values(self, arguments: Sequence[Any]) -> list[Any]:
         """What `struct` packs by `codes`, but for numbers that are beyond their type: `exact_values` has these.
@@ -69,13 +69,18 @@ class Arguments:
             LaunchError: their number or the type of one is not the entry point's.
         """
         known = self._known.get(tuple(map(type, arguments)))
-        tensors, nulls = known if known is not None else self._accept(arguments)
+        tensors, places, nulls = known if known is not None else self._accept(arguments)
         values = list(arguments)
         for at in tensors:
             tensor = values[at]
             if tensor.get_device() != self._index:
-                self._check_tensor(self._parameters[at], tensor)
+                self._check_device(self._parameters[at], tensor)
             values[at] = tensor.data_ptr()
+        for at in places:
+            tensor, offset = values[at]
+            if tensor.get_device() != self._index:
+                self._check_device(self._parameters[at], tensor)
+            values[at] = tensor.data_ptr() + offset
         for at in nulls:
             values[at] = 0
         for at in self._rounded:
@@ -115,8 +120,8 @@ class Arguments:
         except (struct.error, OverflowError):
             return self._memory.pack(*self.exact_values(arguments))
 
-    def _accept(self, arguments: Sequence[Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Where tensors and where null pointers stand, of arguments whose types are new."""
+    def _accept(self, arguments: Sequence[Any]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """Where tensors, places in tensors and null pointers stand, of arguments whose types are new."""
         for parameter in self._parameters:
             if parameter.kind is None:
                 raise LaunchError(
@@ -132,9 +137,10 @@ class Arguments:
         for parameter, argument in zip(self._parameters, arguments, strict=True):
             self._check(parameter, argument)
         tensors = tuple(at for at, value in enumerate(arguments) if isinstance(value, torch.Tensor))
+        places = tuple(at for at, value in enumerate(arguments) if isinstance(value, Within))
         nulls = tuple(at for at, value in enumerate(arguments) if value is None)
-        self._known[tuple(map(type, arguments))] = (tensors, nulls)
-        return tensors, nulls
+        self._known[tuple(map(type, arguments))] = (tensors, places, nulls)
+        return tensors, places, nulls
 
     def _check(self, parameter: Parameter, argument: Any) -> None:
         kind = parameter.kind
@@ -143,6 +149,8 @@ class Arguments:
         if kind is Kind.POINTER:
             if isinstance(argument, torch.Tensor):
                 self._check_tensor(parameter, argument)
+            elif isinstance(argument, Within):
+                self._check_device(parameter, argument.tensor)
             elif argument is not None:
                 self._refuse(parameter, f"takes a tensor or None, not {given}")
         elif kind.is_floating:
@@ -151,9 +159,12 @@ class Arguments:
         elif not isinstance(argument, Integral):
             self._refuse(parameter, f"takes an int or a bool, not {given}")
 
-    def _check_tensor(self, parameter: Parameter, tensor: torch.Tensor) -> None:
+    def _check_device(self, parameter: Parameter, tensor: torch.Tensor) -> None:
         if tensor.device != self._device:
             self._refuse(parameter, f"takes a tensor on {self._device}, not on {tensor.device}")
+
+    def _check_tensor(self, parameter: Parameter, tensor: torch.Tensor) -> None:
+        self._check_device(parameter, tensor)
         pointee, dtype = parameter.pointee, tensor.dtype
         if pointee is not None and pointee.is_floating and dtype is not _DTYPES[pointee]:
             self._refuse(parameter, f"takes a {str(_DTYPES[pointee])[6:]} tensor, not {str(dtype)[6:]}")

@@ -48,8 +48,8 @@ class EntryPoint:
             LaunchError: the arguments are not what the entry point takes, or there is no such grid or block.
         """
         try:
-            grid_x, grid_y, grid_z = (blocks, 1, 1) if type(blocks) is int else dim3(blocks)
-            block_x, block_y, block_z = (threads, 1, 1) if type(threads) is int else dim3(threads)
+            grid_x, grid_y, grid_z = (blocks, 1, 1) if type(blocks) is int else _three(blocks)
+            block_x, block_y, block_z = (threads, 1, 1) if type(threads) is int else _three(threads)
             values = self._arguments.values(arguments)
             try:
                 memory = self._free.pop()
@@ -80,3 +80,8 @@ class EntryPoint:
         places = [first + offset for offset in self._arguments.offsets]
         addresses = (ctypes.c_void_p * max(1, len(places)))(*places)
         return memory, address, ctypes.addressof(addresses), (view, addresses)
+
+
+def _three(extent: Extent) -> Sequence[Any]:
+    """Extents in x, y and z; what is no extent `struct` refuses."""
+    return (*extent, 1) if type(extent) is tuple and len(extent) == 2 else dim3(extent)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tunebench.tuner.build import Argument, Build, Dim3, Extent, LoadedModule
+from tunebench.tuner.build import Argument, Build, Dim3, Extent, LoadedModule, Within
 from tunebench.tuner.compile.arguments import Arguments, dim3
 
 
@@ -54,16 +54,17 @@ class LaunchRecorder(LoadedModule):
         buffers: list[bytes] = []
         values: list[tuple[int, int] | bytes] = []
         for argument, offset, size in zip(arguments, packer.offsets, packer.sizes, strict=True):
-            if not isinstance(argument, torch.Tensor):
+            tensor, behind = argument if isinstance(argument, Within) else (argument, 0)
+            if not isinstance(tensor, torch.Tensor):
                 values.append(memory[offset : offset + size])
                 continue
-            storage = argument.untyped_storage()
+            storage = tensor.untyped_storage()
             start = storage.data_ptr()
             if start not in places:
                 places[start] = len(buffers)
-                whole = torch.empty(0, dtype=torch.uint8, device=argument.device).set_(storage)
+                whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
                 buffers.append(whole.cpu().numpy().tobytes())
-            values.append((places[start], argument.data_ptr() - start))
+            values.append((places[start], tensor.data_ptr() - start + behind))
         code, grid, block = self._build.code, dim3(blocks), dim3(threads)
         self.launches.append(Launch(code, entry_point, grid, block, shared, tuple(buffers), tuple(values)))
         self._module.launch(entry_point, blocks, threads, arguments, shared)
