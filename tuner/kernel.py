@@ -254,11 +254,16 @@ class Plan:
     problem: Problem
     device: Device
     module: LoadedModule
+    _values: dict[str, Value] = field(init=False, repr=False, compare=False, default_factory=dict)
     _made: dict[Hashable, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __getitem__(self, tunable: str) -> Value:
         """A tunable's value; where it is inactive, the one that the binary is compiled with."""
-        return self.kernel.space.value_in(self.configuration, tunable)
+        try:
+            return self._values[tunable]
+        except KeyError:
+            value = self._values[tunable] = self.kernel.space.value_in(self.configuration, tunable)
+            return value
 
     def once(self, make: Callable[..., Made], *arguments: Hashable) -> Made:
         """What `make(plan, *arguments)` makes: made once for equal arguments, and kept with the plan.

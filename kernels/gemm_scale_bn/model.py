@@ -21,7 +21,7 @@ from tunebench import (
     constraints,
 )
 from tunebench.kernels.gemm_scale_bn.reference import Model
-from tunebench.kernels.runtime.tuned_module import computed_in
+from tunebench.kernels.runtime.tuned_module import computed_in, own_tensors
 from tunebench.kernels.shared import DTYPES, products
 from tunebench.kernels.shared.parts_product import Parts, Product, parts_product, settings_of, split
 from tunebench.kernels.shared.products import library_product
@@ -143,17 +143,21 @@ class ModelNew(TunedModule, Model):
 
     def tuned_forward(self, plan: Plan, x: torch.Tensor) -> torch.Tensor:
         """(rows, in_features) to (rows, out_features); in train mode the running statistics move as in BatchNorm1d."""
+        weight, bias = own_tensors(self.gemm)
         fused = plan["product"] == "fused"
         if _is_train(plan.problem):
-            made = Product(self._fused(plan, x, None)) if fused else library_product(plan, self, self.gemm, x)
-            mean, variance = self._batch_statistics(plan, made)
-            return self._normalise(plan, Product(made.memory), self._constants(plan, mean, variance))
+            if fused:
+                made = Product(self._fused(plan, x, weight, bias, None))
+            else:
+                made = library_product(plan, self, weight, bias, x)
+            mean, variance = self._batch_statistics(plan, made, bias)
+            return self._normalise(plan, Product(made.memory), self._constants(plan, mean, variance), None)
         if plan["normalisation"] == "weight":
             return self._normalised_by_weight(plan, x)
         constants = self._running_constants(plan)
         if fused:
-            return self._fused(plan, x, constants)
-        return self._normalise(plan, library_product(plan, self, self.gemm, x), constants)
+            return self._fused(plan, x, weight, bias, constants)
+        return self._normalise(plan, library_product(plan, self, weight, bias, x), constants, bias)
 
     def _normalised_by_weight(self, plan: Plan, x: torch.Tensor) -> torch.Tensor:
         """A product with a weight and a bias that scale and normalise."""
@@ -183,7 +187,8 @@ class ModelNew(TunedModule, Model):
         bn, normalisation = self.bn, plan["normalisation"]
 
         def make() -> _Constants:
-            return self._constants(plan, bn.running_mean, bn.running_var)
+            _, _, mean, variance, _ = own_tensors(bn)
+            return self._constants(plan, mean, variance)
 
         if normalisation == "per_element":
             return make()
@@ -193,7 +198,8 @@ class ModelNew(TunedModule, Model):
         """What a value of a feature is normalised with."""
         assert mean is not None and variance is not None
         normalisation, of_batch, bn = plan["normalisation"], _is_train(plan.problem), self.bn
-        vectors = (self.scale, mean, variance, bn.weight, bn.bias)
+        weight, bias, *_ = own_tensors(bn)
+        vectors = (own_tensors(self)[0], mean, variance, weight, bias)
         if normalisation == "per_element":
             return _Constants(*vectors, of_batch)
         (features,), dtype = mean.shape, computed_in(mean.dtype)
@@ -205,10 +211,15 @@ class ModelNew(TunedModule, Model):
         plan.launch("prepare_features", *arguments, blocks=blocks, threads=_PREPARING_THREADS)
         return _Constants(*vectors, of_batch, multiplier, offset)
 
-    def _fused(self, plan: Plan, x: torch.Tensor, constants: _Constants | None) -> torch.Tensor:
+    def _fused(
+        self,
+        plan: Plan,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        constants: _Constants | None,
+    ) -> torch.Tensor:
         """The product with the linear bias, normalised where the constants are known before it is."""
-        linear = self.gemm
-        weight, bias = linear.weight, linear.bias
         output = x.new_empty(x.shape[0], weight.shape[0])
         offset = None if bias is None else bias.contiguous()
         vectors = constants.arguments if constants else (None,) * 7
@@ -217,18 +228,18 @@ class ModelNew(TunedModule, Model):
         return output
 
     def _normalise(
-        self, plan: Plan, product: Product, constants: _Constants | None, bias: torch.Tensor | None = None
+        self, plan: Plan, product: Product, constants: _Constants | None, bias: torch.Tensor | None
     ) -> torch.Tensor:
         """One pass over the product.
 
         Args:
             constants: None where the weight normalises.
-            bias: what to add to partial products; by default the linear layer's.
+            bias: what to add to partial products.
         """
         memory = product.memory
         rows, features = memory.shape
         output = memory if plan["in_place"] else torch.empty_like(memory)
-        read = product.arguments(self.gemm.bias if bias is None else bias)
+        read = product.arguments(bias)
         vectors = constants.arguments if constants else (None,) * 7
         of_batch = constants is not None and constants.of_batch
         arguments = (*read, output, *vectors, self.bn.eps, rows, features, of_batch)
@@ -236,21 +247,23 @@ class ModelNew(TunedModule, Model):
         plan.launch("normalise_rows", *arguments, blocks=blocks, threads=threads)
         return output
 
-    def _batch_statistics(self, plan: Plan, product: Product) -> tuple[torch.Tensor, torch.Tensor]:
+    def _batch_statistics(
+        self, plan: Plan, product: Product, bias: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean and biased variance of product · scale per feature; partial products are summed into their memory.
 
         The running statistics move as in BatchNorm1d: the unbiased variance is kept, and momentum None means a
         cumulative average.
         """
         whole, bn = product.memory, self.bn
-        running_mean, running_variance, batches = bn.running_mean, bn.running_var, bn.num_batches_tracked
-        assert running_mean is not None and running_variance is not None and batches is not None
+        _, _, running_mean, running_variance, batches = own_tensors(bn)
         (rows, features), dtype = whole.shape, computed_in(whole.dtype)
         batches.add_(1)
         share = 1.0 / float(batches) if bn.momentum is None else bn.momentum
         mean, variance = whole.new_empty(features, dtype=dtype), whole.new_empty(features, dtype=dtype)
         moved = (running_mean, running_variance, 1.0 - share, share, share * rows / (rows - 1))
-        arguments = (*product.arguments(self.gemm.bias), whole, self.scale, mean, variance, *moved, rows, features)
+        (scale,) = own_tensors(self)
+        arguments = (*product.arguments(bias), whole, scale, mean, variance, *moved, rows, features)
         threads = (_STATISTICS_COLUMNS, plan.integer("statistics_rows"))
         plan.launch("batch_statistics", *arguments, blocks=ceil_div(features, _STATISTICS_COLUMNS), threads=threads)
         # What a kernel writes PyTorch does not count by itself.

@@ -8,6 +8,7 @@ import torch
 
 from tunebench import Constraint, Kernel, Plan, Problem, SearchSpace, Tunable, TunedModule, ceil_div, constraints
 from tunebench.kernels.gemm_sigmoid_residual.reference import Model
+from tunebench.kernels.runtime.tuned_module import own_tensors
 from tunebench.kernels.shared import DTYPES, products
 from tunebench.kernels.shared.products import has_passes, library_product
 from tunebench.kernels.shared.split_product import RowExponents, fused_product
@@ -68,14 +69,13 @@ class ModelNew(TunedModule, Model):
 
     def tuned_forward(self, plan: Plan, x: torch.Tensor) -> torch.Tensor:
         """(rows, in_features) to (rows, out_features)."""
-        linear = self.gemm
-        weight, bias = linear.weight, linear.bias
+        weight, bias = own_tensors(self.gemm)
         if plan["product"] == "fused":
             output: torch.Tensor = x.new_empty(x.shape[0], weight.shape[0])
             offset = None if bias is None else bias.contiguous()
             fused_product(plan, x, weight, self._exponents, offset, output, self.scaling_factor)
             return output
-        product = library_product(plan, self, linear, x)
+        product = library_product(plan, self, weight, bias, x)
         output = product.memory if plan["in_place"] else torch.empty_like(product.memory)
         blocks, threads = plan.once(_grid, output.numel())
         arguments = (*product.arguments(bias), output, self.scaling_factor, *output.shape)

@@ -49,15 +49,16 @@ def work(problem: Problem) -> Work:
     return Work(Work.of_axes(problem, AXES).bytes, operations=2 * rows * inputs * outputs)
 
 
-def library_product(plan: Plan, model: TunedModule, linear: nn.Linear, x: torch.Tensor) -> parts_product.Product:
-    """The layer's product by torch: in one, with the bias, or in parts, those of the weight from the model's cache."""
-    weight = linear.weight
+def library_product(
+    plan: Plan, model: TunedModule, weight: torch.Tensor, bias: torch.Tensor | None, x: torch.Tensor
+) -> parts_product.Product:
+    """A linear layer's product by torch: in one, with the bias, or in parts, the weight's from the model's cache."""
     if plan["product"] == "fp32":
-        return parts_product.Product(nn.functional.linear(x, weight, linear.bias))
+        return parts_product.Product(nn.functional.linear(x, weight, bias))
     parts = model.derived(
         "weight parts",
         lambda: parts_product.split(plan, weight, is_weight=True),
         (weight,),
-        parts_product.settings_of(plan),
+        plan.once(parts_product.settings_of),
     )
     return parts_product.parts_product(plan, x, weight, parts)
