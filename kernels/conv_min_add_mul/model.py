@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -22,6 +21,7 @@ from tunebench import (
     constraints,
 )
 from tunebench.kernels.conv_min_add_mul.reference import Model
+from tunebench.kernels.runtime.tuned_module import own_tensors
 from tunebench.kernels.shared import DTYPES, cudnn_graph
 from tunebench.tuner.build import Argument
 from tunebench.tuner.device import DeviceKind
@@ -254,23 +254,23 @@ class ModelNew(TunedModule, Model):
     def tuned_forward(self, plan: Plan, x: torch.Tensor) -> torch.Tensor:
         """(batch, in_channels, height, width) to (batch, out_channels, height', width')."""
         # Rounded as the reference rounds it: to the default dtype first.
-        constant = float(torch.tensor(self.constant_value, device="cpu"))
-        numbers = (constant, self.scaling_factor)
-        convolution, conv_bias = plan["convolution"], self.conv.bias
-        assert conv_bias is not None
+        numbers = (plan.once(_rounded, self.constant_value, torch.get_default_dtype()), self.scaling_factor)
+        convolution, conv = plan["convolution"], self.conv
+        weight, conv_bias = own_tensors(conv)
+        (bias,) = own_tensors(self)
         if convolution not in _HALF_WEIGHT:
             layout = str(plan["convolution_layout"])
-            weight = self.conv.weight.contiguous(memory_format=_MEMORY_FORMAT[layout])
+            weight = weight.contiguous(memory_format=_MEMORY_FORMAT[layout])
             source = x if layout == plan.problem.options["input"] else self._convert(plan, x, weight.dtype, None)
-            return self._convolve_and_finish(plan, source, weight, conv_bias, self.bias, None, *numbers)
-        weight, factors, largest = self._half_weight(plan, x.shape[0])
-        vectors = (conv_bias, self.bias, factors)
+            return self._convolve_and_finish(plan, source, weight, conv_bias, bias, None, *numbers)
+        halves, factors, largest = self._half_weight(plan, weight, x.shape[0])
+        vectors = (conv_bias, bias, factors)
         if convolution == "implicit_gemm":
-            output = self._implicit_gemm(plan, x, weight, *vectors, largest, *numbers)
+            output = self._implicit_gemm(plan, x, weight, halves, *vectors, largest, *numbers)
         else:
-            source = self._convert(plan, x, weight.dtype, largest)
-            output = self._convolve_and_finish(plan, source, weight, *vectors, *numbers)
-        self._repair(plan, x, output, *vectors, largest, *numbers)
+            source = self._convert(plan, x, halves.dtype, largest)
+            output = self._convolve_and_finish(plan, source, halves, *vectors, *numbers)
+        self._repair(plan, x, weight, output, *vectors, largest, *numbers)
         return output
 
     @classmethod
@@ -279,15 +279,12 @@ class ModelNew(TunedModule, Model):
         if plan["convolution"] in _GRAPH:
             cudnn_graph.prepare(_graph(plan))
 
-    def _half_weight(self, plan: Plan, samples: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _half_weight(
+        self, plan: Plan, weight: torch.Tensor, samples: int
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The scaled weight, the factors that undo the scales, and zeros for the largest value of each sample."""
-        weight = self.conv.weight
         if plan["convolution"] == "implicit_gemm":
-            filters, channels, *window = weight.shape
-            tiles, groups = ceil_div(filters, _TILE_FILTERS), ceil_div(channels, 16) * 2
-            elements = tiles * window[0] * window[1] * groups * _TILE_FILTERS * 8
-            whole = filters % _TILE_FILTERS == 0 and channels % 16 == 0
-            make = torch.empty if whole else torch.zeros  # what fills the last tile and group up counts as 0
+            elements, make = plan.once(_implicit_filters, *weight.shape)
             halves = make(elements, dtype=torch.float16, device=weight.device)
         else:
             layout = _MEMORY_FORMAT[str(plan["convolution_layout"])]
@@ -295,7 +292,7 @@ class ModelNew(TunedModule, Model):
         factors = torch.empty(weight.shape[0], dtype=torch.float32, device=weight.device)
         largest = torch.empty(samples, dtype=torch.int32, device=weight.device)
         counts = (samples, weight.shape[1], weight.shape[2] * weight.shape[3])
-        arguments = (weight, halves, factors, largest, *counts, _layout(weight) == "channels_last")
+        arguments = (weight, halves, factors, largest, *counts, _is_last(plan, weight))
         plan.launch("prepare_weight", *arguments, blocks=weight.shape[0], threads=_WEIGHT_THREADS)
         return halves, factors, largest
 
@@ -384,11 +381,13 @@ class ModelNew(TunedModule, Model):
         plan.launch(entry_point, *arguments, blocks=min(blocks, _MAX_GRID), threads=threads)
         return output
 
-    def _implicit_gemm(self, plan: Plan, x: torch.Tensor, filters: torch.Tensor, *arguments: Argument) -> torch.Tensor:
+    def _implicit_gemm(
+        self, plan: Plan, x: torch.Tensor, weight: torch.Tensor, filters: torch.Tensor, *arguments: Argument
+    ) -> torch.Tensor:
         """The whole model in one kernel."""
         options = plan.problem.options
         samples, _, height, width = x.shape
-        out_channels, _, kernel_height, kernel_width = self.conv.weight.shape
+        out_channels, _, kernel_height, kernel_width = weight.shape
         out_height, out_width = height - kernel_height + 1, width - kernel_width + 1
         output = torch.empty(
             (samples, out_channels, out_height, out_width),
@@ -396,25 +395,53 @@ class ModelNew(TunedModule, Model):
             device=x.device,
             memory_format=_MEMORY_FORMAT[options["output"]],
         )
-        rows = plan.integer("strip_rows")
-        strips = samples * ceil_div(out_height, rows) * ceil_div(out_width, _TILE_COLUMNS)
-        tiles = ceil_div(out_channels, _TILE_FILTERS)
-        blocks = (min(strips, ceil_div(plan.device.multiprocessors, tiles)), tiles)
-        shared = _implicit_shared_bytes(plan.problem, plan.integer("ring_rows"))
+        blocks, shared = plan.once(_implicit_geometry, samples, out_channels, out_height, out_width)
         arguments = (x, filters, output, *arguments, samples, out_channels, height, width)
         plan.launch("implicit_gemm", *arguments, blocks=blocks, threads=_IMPLICIT_THREADS, shared=shared)
         return output
 
-    def _repair(self, plan: Plan, x: torch.Tensor, output: torch.Tensor, *arguments: Any) -> None:
-        conv_bias, bias, factors, largest, constant, factor = arguments
-        weight = self.conv.weight
+    def _repair(
+        self, plan: Plan, x: torch.Tensor, weight: torch.Tensor, output: torch.Tensor, *arguments: Argument
+    ) -> None:
         samples, in_channels, height, width = x.shape
         out_channels, _, kernel_height, kernel_width = weight.shape
         counts = (samples, in_channels, out_channels, height, width, kernel_height, kernel_width)
         blocks = min(samples * out_channels, _REPAIR_BLOCKS * plan.device.multiprocessors)
-        read = (x, weight, output, conv_bias, bias, factors, largest, constant, factor)
-        last = _layout(weight) == "channels_last"
-        plan.launch("repair", *read, *counts, last, blocks=blocks, threads=_REPAIR_THREADS)
+        read = (x, weight, output, *arguments, *counts, _is_last(plan, weight))
+        plan.launch("repair", *read, blocks=blocks, threads=_REPAIR_THREADS)
+
+
+def _rounded(_plan: Plan, number: float, dtype: torch.dtype) -> float:
+    """As a tensor of the default dtype holds it."""
+    return float(torch.tensor(number, dtype=dtype, device="cpu"))
+
+
+def _implicit_filters(
+    _plan: Plan, filters: int, channels: int, height: int, width: int
+) -> tuple[int, Callable[..., torch.Tensor]]:
+    """Elements of the filters as the implicit product reads them, and what makes their memory."""
+    elements = ceil_div(filters, _TILE_FILTERS) * height * width * ceil_div(channels, 16) * 2 * _TILE_FILTERS * 8
+    whole = filters % _TILE_FILTERS == 0 and channels % 16 == 0
+    return elements, torch.empty if whole else torch.zeros  # what fills the last tile and group up counts as 0
+
+
+def _implicit_geometry(
+    plan: Plan, samples: int, out_channels: int, out_height: int, out_width: int
+) -> tuple[tuple[int, int], int]:
+    """Blocks of the implicit product, and their shared memory in bytes."""
+    strips = samples * ceil_div(out_height, plan.integer("strip_rows")) * ceil_div(out_width, _TILE_COLUMNS)
+    tiles = ceil_div(out_channels, _TILE_FILTERS)
+    blocks = (min(strips, ceil_div(plan.device.multiprocessors, tiles)), tiles)
+    return blocks, _implicit_shared_bytes(plan.problem, plan.integer("ring_rows"))
+
+
+def _is_last(plan: Plan, weight: torch.Tensor) -> bool:
+    """Whether filters lie channels-last."""
+    return plan.once(_is_channels_last, weight.shape, weight.stride())
+
+
+def _is_channels_last(_plan: Plan, shape: torch.Size, stride: tuple[int, ...]) -> bool:
+    return _layout(torch.empty_strided(shape, stride, device="meta")) == "channels_last"
 
 
 def _graph(plan: Plan) -> cudnn_graph.Convolution:

@@ -153,21 +153,23 @@ class ModelNew(TunedModule, Model):
             mean, variance = self._batch_statistics(plan, made, bias)
             return self._normalise(plan, Product(made.memory), self._constants(plan, mean, variance), None)
         if plan["normalisation"] == "weight":
-            return self._normalised_by_weight(plan, x)
+            return self._normalised_by_weight(plan, x, weight, bias)
         constants = self._running_constants(plan)
         if fused:
             return self._fused(plan, x, weight, bias, constants)
         return self._normalise(plan, library_product(plan, self, weight, bias, x), constants, bias)
 
-    def _normalised_by_weight(self, plan: Plan, x: torch.Tensor) -> torch.Tensor:
+    def _normalised_by_weight(
+        self, plan: Plan, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
         """A product with a weight and a bias that scale and normalise."""
-        in_parts = plan["product"] == "parts"
-        settings = (self.bn.eps, *(settings_of(plan) if in_parts else ()))
-        sources = [value for value in (self.gemm.weight, self.gemm.bias, self.scale) if value is not None]
-        folded = self.derived("normalising weight", lambda: self._fold(plan), (*sources, self.bn), settings)
+        bn, (scale,) = self.bn, own_tensors(self)
+        settings = (bn.eps, *(plan.once(settings_of) if plan["product"] == "parts" else ()))
+        sources = (weight, scale, bn) if bias is None else (weight, scale, bn, bias)
+        folded = self.derived("normalising weight", lambda: self._fold(plan), sources, settings)
         if not isinstance(folded.weight, Parts):
             return nn.functional.linear(x, folded.weight, folded.bias)
-        made = parts_product(plan, x, self.gemm.weight, folded.weight, folded.multiplier)
+        made = parts_product(plan, x, weight, folded.weight, folded.multiplier)
         return self._normalise(plan, made, None, folded.bias)
 
     def _fold(self, plan: Plan) -> _NormalisingWeight:
