@@ -164,6 +164,10 @@ class Linker:
                 renamed[name] = self._resolve(module, name)
             elif not hasattr(builtins, name):
                 raise CannotExportError(f"{module} needs '{name}', which is defined nowhere")
+        if hidden := sorted(name for name in renamed.keys() & _local(text) if renamed[name] != name):
+            raise CannotExportError(
+                f"{module}: '{hidden[0]}' is a local name and one of the module, told apart nowhere"
+            )
         at = _positions(text)
         edits = []
         for member, _, called in members:
@@ -265,6 +269,13 @@ def _needed(text: str) -> list[str]:
         scopes += scope.get_children()
     order = [node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)]
     return sorted(found - own, key=order.index)
+
+
+def _local(text: str) -> set[str]:
+    """The names that functions of a definition have for their own."""
+    nodes = [node for one in ast.walk(ast.parse(text)) if isinstance(one, ast.FunctionDef) for node in ast.walk(one)]
+    stored = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return stored | {node.arg for node in nodes if isinstance(node, ast.arg)}
 
 
 # ---------------------------------------------------------------------------------------------------- edits of a text

@@ -53,6 +53,14 @@ class Pair:
     right: Sequence[int] | None = None
 
 
+class Shadow:
+    def run(self, helper: int) -> int:
+        return helper
+
+    def other(self) -> int:
+        return helper(1)
+
+
 class Base:
     def scaled(self, value: int) -> int:
         raise NotImplementedError
@@ -130,6 +138,16 @@ def test_names_that_are_taken_are_left_alone(example: str) -> None:
     context: dict[str, object] = {"helper": 1, "LIMIT": 2}
     exec(linked(example, "fast", ("helper", "LIMIT")), context)
     assert (context["helper"], context["LIMIT"]) == (1, 2)
+
+
+def test_a_name_that_would_be_mistaken_for_another_is_refused(example: str) -> None:
+    for taken in ((), ("helper",)):
+        linker = Linker({}, stated=(), taken=taken, known={})
+        if taken:
+            with pytest.raises(CannotExportError, match="'helper' is a local name and one of the module"):
+                linker.link((example, "Pair"), example, "Shadow", ("run", "other"))
+        else:
+            assert linker.link((example, "Pair"), example, "Shadow", ("run", "other")).definitions
 
 
 def test_what_needs_another_package_is_refused(example: str) -> None:
