@@ -372,12 +372,12 @@ class ValidSpace(Sequence[Configuration]):
 
     def _away_from(self, values: Mapping[str, Value]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """For each configuration: in how many tunables it differs from these values, and by how many steps in all."""
-        wanted = np.array(
+        indices = np.array(
             [self._value_index[i].get(values.get(t.name, t.values[0]), 0) for i, t in enumerate(self.space.tunables)]
         )
         live = self.indices != INACTIVE
-        differing = ((self.indices != wanted) & live).sum(axis=1)
-        return differing, np.where(live, np.abs(self.indices - wanted), 0).sum(axis=1)
+        differing = ((self.indices != indices) & live).sum(axis=1)
+        return differing, np.where(live, np.abs(self.indices - indices), 0).sum(axis=1)
 
     @property
     def default(self) -> int:

@@ -66,14 +66,14 @@ class _Node(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
         (gradient,) = gradients
         saved: tuple[torch.Tensor, ...] = ctx.saved_tensors
-        wanted = ctx.needs_input_grad[1:]
+        needed = ctx.needs_input_grad[1:]
         if gradient is None:
             return (None,) * len(ctx.needs_input_grad)
         differentiated: DifferentiableCall = ctx.call
         call = differentiated.call
         differentiated.on_backward()
         buffers = [buffer.detach().clone() for buffer in call.buffers]
-        for at, buffer in zip(ctx.read, saved[len(wanted) :], strict=True):
+        for at, buffer in zip(ctx.read, saved[len(needed) :], strict=True):
             buffers[at] = buffer.detach().clone()
 
         def run(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -82,40 +82,40 @@ class _Node(torch.autograd.Function):
             inputs = [next(rest) if isinstance(value, torch.Tensor) else value for value in differentiated.inputs]
             return differentiated.by_reference(module, *inputs)
 
-        return (None, *differentiate(run, saved[: len(wanted)], wanted, gradient, higher=torch.is_grad_enabled()))
+        return (None, *differentiate(run, saved[: len(needed)], needed, gradient, higher=torch.is_grad_enabled()))
 
 
 def differentiate(
     run: Callable[[Sequence[torch.Tensor]], torch.Tensor],
     tensors: Sequence[torch.Tensor],
-    wanted: Sequence[bool],
+    needed: Sequence[bool],
     gradient: torch.Tensor,
     *,
     higher: bool,
 ) -> list[torch.Tensor | None]:
-    """The gradients of a forward by its tensors; None where none is wanted, or where the result does not depend on one.
+    """The gradients of a forward by its tensors; None where none is needed, or where the result does not depend on one.
 
     Args:
         run: the forward, by operations that autograd knows.
-        wanted: for each of the tensors, whether its gradient is.
+        needed: for each of the tensors, whether its gradient is.
         gradient: of the result.
         higher: whether the gradients have to be differentiable themselves.
     """
     with torch.enable_grad(), torch.autocast(gradient.device.type, enabled=False):
         # Views: hooks on the tensors run once, and the graph of a second derivative reaches the tensors.
-        views = [_view(tensor, one) for tensor, one in zip(tensors, wanted, strict=True)]
+        views = [_view(tensor, one) for tensor, one in zip(tensors, needed, strict=True)]
         result = run(views)
-        asked = [view for view, one in zip(views, wanted, strict=True) if one]
+        asked = [view for view, one in zip(views, needed, strict=True) if one]
         found = iter(torch.autograd.grad(result, asked, gradient, create_graph=higher, allow_unused=True))
-    return [next(found) if one else None for one in wanted]
+    return [next(found) if one else None for one in needed]
 
 
 def _version(tensor: torch.Tensor) -> int:
     return -1 if tensor.is_inference() else tensor._version
 
 
-def _view(tensor: torch.Tensor, wanted: bool) -> torch.Tensor:
-    return tensor.view_as(tensor) if wanted else tensor.detach()
+def _view(tensor: torch.Tensor, needed: bool) -> torch.Tensor:
+    return tensor.view_as(tensor) if needed else tensor.detach()
 
 
 def replica(

@@ -37,7 +37,7 @@ def look_at(module: nn.Module, inputs: Sequence[Any]) -> Call:
     """Look at a call's inputs, at the module's parameters and buffers, and at what PyTorch does just now.
 
     A kernel reads and writes memory by its address. Where a tensor has none (fake, meta, proxy, batched tensors), or
-    where more than the values is carried along (tangents, traces, subclasses), a kernel would lose it, or crash. This
+    where more than the values comes along (tangents, traces, subclasses), a kernel would lose it, or crash. This
     stands in every forward, and takes some 2 µs.
     """
     given = [value for value in inputs if isinstance(value, torch.Tensor)]
