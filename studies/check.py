@@ -21,7 +21,7 @@ from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.errors import CompileError, KernelFolderError, UnknownNameError, UserError
 from tunebench.tuner.gate.battery import Depth, run_battery
 from tunebench.tuner.gate.contender import Contender, KernelContender, ModuleContender
-from tunebench.tuner.gate.faults import FAILURES, described
+from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Answers
 from tunebench.tuner.gate.oracle import consult_reference
 from tunebench.tuner.gate.quick import QuickGate
@@ -30,6 +30,7 @@ from tunebench.tuner.isolation import IsolationError, report, run_isolated, star
 from tunebench.tuner.kernel import Kernel, Mode, ModelFactory, TunableModel, prepare_model
 from tunebench.tuner.reference import Reference, load_candidate, load_reference
 from tunebench.tuner.result import Stage, Verdict
+from tunebench.tuner.users_code import described
 
 SEEDS = (1, 2)
 SECONDS = 600.0

@@ -22,8 +22,9 @@ from tunebench.tuner.build import CompilerName
 from tunebench.tuner.cache_folder import default_cache_folder
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import CompileError, DatabaseError, DatabaseMissingError, UserError
-from tunebench.tuner.gate.faults import FAILURES, described
+from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.problem import Problem
+from tunebench.tuner.users_code import described
 
 _PACKAGES = ("torch", "optuna", "sqlalchemy", "numpy", "cuda-core")
 

@@ -43,14 +43,3 @@ class Configuration(Mapping[str, Value]):
 
     def __str__(self) -> str:
         return " ".join(f"{name}={value}" for name, value in self.items())
-
-    def integer(self, name: str) -> int:
-        """The value of an integer tunable; 0 where it is inactive.
-
-        Raises:
-            TypeError: the value is not an integer.
-        """
-        value = self._values.get(name, 0)
-        if not isinstance(value, int):
-            raise TypeError(f"tunable '{name}' is {value!r}, not an integer")
-        return int(value)

@@ -122,6 +122,10 @@ class LaunchError(TunebenchError):
     """A kernel that the device refused to launch or that failed while running."""
 
 
+class ArgumentError(LaunchError):
+    """A launch that is not what the source declares: of another entry point, or with other arguments."""
+
+
 class CaptureError(LaunchError):
     """A forward that cannot be captured in a CUDA graph."""
 

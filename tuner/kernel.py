@@ -76,6 +76,11 @@ def prepare_model(
     """
     model = reference.make_model(0, device, factory)
     if state is not None:
+        theirs, ours = (
+            {f"{name} {tuple(one.shape)}" for name, one in each.items()} for each in (state, model.state_dict())
+        )
+        if differing := ", ".join(sorted(theirs ^ ours)):
+            raise ValueError(f"its parameters and buffers are not Model's: {differing}")
         model.load_state_dict(state)
     return mode.put(model)
 
@@ -156,6 +161,8 @@ class Kernel:
         Raises:
             KernelFolderError: the folder has no `.cu` of the folder's name, it has no entry point, or a mode is none.
         """
+        if not isinstance(space, SearchSpace):
+            raise KernelFolderError(f"the space is a {type(space).__name__}: give a SearchSpace")
         path = Path(model_file)
         name = path.parent.name if source is None else path.stem
         file = path.parent / f"{name}.cu"
@@ -174,7 +181,7 @@ class Kernel:
             space,
             work or functools.partial(_work_of_axes, axes),
             axes,
-            _modes(path.parent, modes),
+            _modes(modes),
             compiled_axes,
             compiled_options or {},
             dtypes,
@@ -216,6 +223,16 @@ class Kernel:
             raise UnknownNameError(f"dtype of kernel '{self.name}'", dtype, self.dtypes)
         return load_reference(self.path if self.is_one_file else self.folder / "reference.py", sizes, dtype)
 
+    def require_axes(self, problem: Problem) -> None:
+        """Refuse a problem that lacks what is compiled into a binary.
+
+        Raises:
+            KernelFolderError: an axis of `compiled_axes` is none of the problem's.
+        """
+        if missing := [name for name in self.compiled_axes if name not in problem.axes]:
+            legal = ", ".join(problem.axes)
+            raise KernelFolderError(f"{self.path}: compiled_axes: no axis '{missing[0]}'; the problem has {legal}")
+
     def variant(self, configuration: Configuration, problem: Problem, architecture: str) -> Variant:
         """The variant that a configuration needs for a problem on an architecture."""
         axes = {name: problem.axes[name] for name in self.compiled_axes}
@@ -235,10 +252,10 @@ def _work_of_axes(axes: Axes | None, problem: Problem) -> Work:
     return Work.of_axes(problem, names)
 
 
-def _modes(folder: Path, names: Sequence[str]) -> tuple[Mode, ...]:
+def _modes(names: Sequence[str]) -> tuple[Mode, ...]:
     legal = [mode.value for mode in Mode]
     if not names or any(name not in legal for name in names):
-        raise KernelFolderError(f"{folder}: modes {tuple(names)}: name one or more of {', '.join(legal)}")
+        raise KernelFolderError(f"modes {tuple(names)}: name one or more of {', '.join(legal)}")
     return tuple(Mode(name) for name in names)
 
 

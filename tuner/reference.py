@@ -14,19 +14,7 @@ import torch
 from torch import nn
 
 from tunebench.tuner.errors import KernelFolderError, UnknownNameError, UserError
-
-_FAULTS_OF_A_FILE = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    ImportError,
-    LookupError,
-    NameError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
+from tunebench.tuner.users_code import users_code
 
 DTYPES: Mapping[str, torch.dtype] = {
     "float32": torch.float32,
@@ -179,10 +167,8 @@ def _execute(path: Path, sizes: Mapping[str, int | float]) -> tuple[types.Module
         assignments[name].value = ast.copy_location(ast.Constant(size), assignments[name].value)
     module = types.ModuleType(f"tunebench_reference_{path.parent.name}")
     module.__file__ = str(path)
-    try:
+    with users_code("does not run", path):
         exec(compile(tree, str(path), "exec"), module.__dict__)
-    except _FAULTS_OF_A_FILE as error:
-        raise KernelFolderError(f"{path}: does not run: {type(error).__name__}: {error}".splitlines()[0]) from error
     return module, list(assignments)
 
 

@@ -11,6 +11,7 @@ import contextlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy.typing as npt
 
 from tunebench.tuner.configuration import Configuration, Value
 from tunebench.tuner.errors import EmptySpaceError, UnknownNameError, UserError
+from tunebench.tuner.users_code import UsersCodeError, told
 
 if TYPE_CHECKING:
     from tunebench.tuner.device import Device
@@ -256,8 +258,14 @@ class _Walk:
         found: list[tuple[int, ...]] = []
         chosen: list[int] = []
 
+        def asked(predicate: Predicate, names: tuple[str, ...]) -> bool:
+            try:
+                return bool(predicate(*[values[name] for name in names]))
+            except Exception as error:
+                raise self._broken(predicate, {name: values[name] for name in names}, error) from error
+
         def holds(predicate: Predicate, names: tuple[str, ...]) -> bool:
-            return any(name not in values for name in names) or bool(predicate(*[values[name] for name in names]))
+            return any(name not in values for name in names) or asked(predicate, names)
 
         def active(depth: int) -> bool:
             condition = conditions[depth]
@@ -265,7 +273,7 @@ class _Walk:
                 return True
             predicate, names = condition
             # A condition on a tunable that is itself inactive is not met.
-            return all(name in values for name in names) and bool(predicate(*[values[name] for name in names]))
+            return all(name in values for name in names) and asked(predicate, names)
 
         def descend(depth: int) -> None:
             if not all(holds(predicate, names) for predicate, names in ready[depth]):
@@ -288,6 +296,15 @@ class _Walk:
 
         descend(0)
         return found
+
+    def _broken(self, predicate: Predicate, values: Mapping[str, Any], error: Exception) -> UserError:
+        """The error of a predicate that raised."""
+        named = [(f"the condition of tunable '{one.name}'", one.when) for one in self._space.tunables]
+        named += [(f"constraint '{one.name}'", one.holds) for one in self._space.constraints]
+        owner = next((name for name, one in named if one is predicate), "a predicate")
+        shown = " ".join(f"{name}={value}" for name, value in values.items() if name in self._space.names)
+        file = Path(inspect.getsourcefile(predicate) or "")
+        return UsersCodeError(told(error, f"{owner} fails for {shown}" if shown else f"{owner} fails", file))
 
 
 class ValidSpace(Sequence[Configuration]):

@@ -14,6 +14,7 @@ from tunebench.kernels.runtime.folders import import_kernel
 from tunebench.tuner.cache_folder import default_cache_folder
 from tunebench.tuner.errors import KernelFolderError, UnknownNameError
 from tunebench.tuner.kernel import MODEL_FILE
+from tunebench.tuner.users_code import users_code
 
 if TYPE_CHECKING:
     from tunebench.db.queries.rows import TrialRow
@@ -48,10 +49,8 @@ def load_model(target: str) -> type[TunedModule]:
         raise KernelFolderError(
             f"{place}: no {MODEL_FILE}; a kernel's folder has reference.py, {MODEL_FILE} and its .cu"
         )
-    try:
+    with users_code("does not import", place):
         module = import_kernel(place)
-    except (ImportError, SyntaxError, NameError, AttributeError) as error:
-        raise KernelFolderError(f"{path}: does not import: {error}") from error
     return _model_of(module, target)
 
 
@@ -128,5 +127,7 @@ def _model_of(module: object, target: str) -> type[TunedModule]:
 
     model = getattr(module, "ModelNew", None)
     if not (isinstance(model, type) and issubclass(model, TunedModule) and hasattr(model, "kernel")):
-        raise KernelFolderError(f"{target}: model.py has no ModelNew(TunedModule) with a `kernel`")
+        raise KernelFolderError(f"{target}: it has no ModelNew(TunedModule, Model) with a `kernel`")
+    if missing := ", ".join(sorted(model.__abstractmethods__)):
+        raise KernelFolderError(f"{model.kernel.path}: ModelNew has no {missing}")
     return model

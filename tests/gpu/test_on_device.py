@@ -104,7 +104,7 @@ def test_a_refused_launch_is_an_error_and_the_device_goes_on(cuda: Device) -> No
         made.launch("scalar_mul", A, A, blocks=1, threads=32)
     with pytest.raises(LaunchError, match=r"parameter 'a' .* takes a tensor on cuda:0, not on cpu"):
         made.launch("scalar_mul", A.cpu(), C, 2.0, len(A), blocks=1, threads=32)
-    made.launch("scalar_mul", A, C, 1e300, len(A), blocks=len(A), threads=made.configuration.integer("block_size"))
+    made.launch("scalar_mul", A, C, 1e300, len(A), blocks=len(A), threads=made.integer("block_size"))
     assert C.isinf().all()
     model.pin(made)
     assert torch.equal(model(A, 2.0), A * 2.0)
@@ -118,9 +118,7 @@ def test_a_thread_that_has_asked_the_driver_for_nothing_can_launch(cuda: Device)
 
     def launch() -> None:
         try:
-            made.launch(
-                "scalar_mul", A, C, 2.0, len(A), blocks=len(A), threads=made.configuration.integer("block_size")
-            )
+            made.launch("scalar_mul", A, C, 2.0, len(A), blocks=len(A), threads=made.integer("block_size"))
         except BaseException as error:  # noqa: BLE001 - it is looked at below
             errors.append(error)
 

@@ -68,7 +68,7 @@ def test_a_signal_ends_a_command_in_one_line(
         model = factory.kernel.folder / "model.py"
         model.write_text(f"{wait}\n{model.read_text(encoding='utf-8')}", encoding="utf-8")
     else:
-        factory = write_kernel(model={"        grid = (": f"        {wait}\n        grid = ("})
+        factory = write_kernel(model={"        blocks = plan": f"        {wait}\n        blocks = plan"})
     command = [sys.executable, "-m", "tunebench", "tune", str(factory.kernel.folder), "--device", "cpu"]
     process = subprocess.Popen(
         [*command, "--db", str(tmp_path / "a.db")],

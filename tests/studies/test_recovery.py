@@ -36,7 +36,7 @@ from tunebench.tuner.study.worker import WorkerEvaluator
 from tunebench.tuner.variant import Variant
 
 CPU = find_device("cpu")
-LAUNCH = "        grid = ("
+LAUNCH = "        blocks = plan"
 
 
 def tune_folder(factory: type[TunedModule], database_file: Path, **options: object) -> list[tuple[object, TrialStatus]]:

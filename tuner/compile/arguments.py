@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import torch
 
 from tunebench.tuner.build import Dim3, Extent, Within
-from tunebench.tuner.errors import LaunchError
+from tunebench.tuner.errors import ArgumentError
 from tunebench.tuner.signature import LEGAL_TYPES, Kind, Parameter, Signature
 
 _DTYPES = {
@@ -66,7 +66,7 @@ class Arguments:
         """What `struct` packs by `codes`, but for numbers that are beyond their type: `exact_values` has these.
 
         Raises:
-            LaunchError: their number or the type of one is not the entry point's.
+            ArgumentError: their number or the type of one is not the entry point's.
         """
         known = self._known.get(tuple(map(type, arguments)))
         tensors, places, nulls = known if known is not None else self._accept(arguments)
@@ -91,7 +91,7 @@ class Arguments:
         """As `values`, with floating-point numbers rounded to infinity where their type ends.
 
         Raises:
-            LaunchError: an integer is not one of its type's.
+            ArgumentError: an integer is not one of its type's.
         """
         values = self.values(arguments)
         for at, parameter in enumerate(self._parameters):
@@ -112,7 +112,7 @@ class Arguments:
         """All arguments, each at its offset.
 
         Raises:
-            LaunchError: they are not what the entry point takes.
+            ArgumentError: they are not what the entry point takes.
         """
         values = self.values(arguments)
         try:
@@ -124,13 +124,13 @@ class Arguments:
         """Where tensors, places in tensors and null pointers stand, of arguments whose types are new."""
         for parameter in self._parameters:
             if parameter.kind is None:
-                raise LaunchError(
+                raise ArgumentError(
                     f"launch of '{self.entry_point}': parameter {parameter} cannot be given an argument: its type is "
                     f"not {LEGAL_TYPES}"
                 )
         if len(arguments) != len(self._parameters):
             names = ", ".join(parameter.name for parameter in self._parameters) or "none"
-            raise LaunchError(
+            raise ArgumentError(
                 f"launch of '{self.entry_point}': it takes {len(self._parameters)} arguments ({names}), "
                 f"not {len(arguments)}"
             )
@@ -173,18 +173,18 @@ class Arguments:
             self._refuse(parameter, f"takes a tensor of {bits}-bit integers, not {str(dtype)[6:]}")
 
     def _refuse(self, parameter: Parameter, why: str) -> NoReturn:
-        raise LaunchError(f"launch of '{self.entry_point}': parameter {parameter} {why}")
+        raise ArgumentError(f"launch of '{self.entry_point}': parameter {parameter} {why}")
 
 
 def dim3(extent: Extent) -> Dim3:
     """Extents in x, y and z, from one number or up to three.
 
     Raises:
-        LaunchError: it is neither.
+        ArgumentError: it is neither.
     """
     given = (extent,) if isinstance(extent, int) else tuple(extent) if isinstance(extent, Sequence) else ()
     if not (1 <= len(given) <= 3 and all(isinstance(value, Integral) for value in given)):
-        raise LaunchError(f"blocks and threads are an int or up to three of them (x, y, z), not {extent!r}")
+        raise ArgumentError(f"blocks and threads are an int or up to three of them (x, y, z), not {extent!r}")
     x, y, z = (*map(int, given), 1, 1)[:3]
     return x, y, z
 
@@ -201,9 +201,9 @@ def geometry_refusal(grid: Dim3, block: Dim3, shared: int) -> str | None:
     return None
 
 
-def no_entry_point(name: str, known: Iterable[str]) -> LaunchError:
+def no_entry_point(name: str, known: Iterable[str]) -> ArgumentError:
     """The error of a launch of what a source has not."""
-    return LaunchError(
+    return ArgumentError(
         f"no entry point '{name}' (known: {', '.join(known) or 'none'}); an entry point is written out in the source "
         f'as extern "C" __global__ void {name}(parameters), not by a macro'
     )

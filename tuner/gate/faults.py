@@ -20,9 +20,3 @@ FAILURES = (
 
 class ReferenceRefusal(UserError):
     """The reference does not take these inputs, so that there is nothing to compare with."""
-
-
-def described(error: BaseException) -> str:
-    """An exception in one line."""
-    text = str(error).strip()
-    return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__

@@ -18,7 +18,7 @@ from torch import nn
 
 from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.gate.contender import Contender
-from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal, described
+from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal
 from tunebench.tuner.gate.judge import judge_buffers, judge_structure, judge_values
 from tunebench.tuner.gate.memory import SENTINELS, Bands, PoisonedMemory, all_equal, checksums
 from tunebench.tuner.gate.oracle import Case, Context, Oracle, consult
@@ -26,6 +26,7 @@ from tunebench.tuner.gate.stage_log import StageRefused
 from tunebench.tuner.gate.tolerance import FEW_SAMPLES_MULTIPLE, allowed_error, tolerance_of
 from tunebench.tuner.kernel import Mode, prepare_model
 from tunebench.tuner.reference import Reference
+from tunebench.tuner.users_code import described
 
 Call = Callable[..., Any]
 

@@ -15,11 +15,12 @@ from torch import nn
 
 from tunebench.tuner.gate.comparison import compare, norm_of, relative_norm, scale_of
 from tunebench.tuner.gate.distributions import mixed_signs
-from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal, described
+from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal
 from tunebench.tuner.gate.memory import Bands, checksums, shares_memory
 from tunebench.tuner.gate.tolerance import allowed_error, tolerance_of
 from tunebench.tuner.reference import Reference
 from tunebench.tuner.result import ErrorFigures
+from tunebench.tuner.users_code import described
 
 
 @dataclass(frozen=True)

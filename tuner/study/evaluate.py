@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -13,7 +14,14 @@ from tunebench.tuner.build import Build
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device
-from tunebench.tuner.errors import DeviceLostError, LaunchError, UserError
+from tunebench.tuner.errors import (
+    ArgumentError,
+    DeviceLostError,
+    KernelFolderError,
+    LaunchError,
+    TunebenchError,
+    UserError,
+)
 from tunebench.tuner.gate.battery import Depth, run_battery
 from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.harness import Answers, Harness
@@ -31,6 +39,7 @@ from tunebench.tuner.timing.measure import Call, Control, clocks_for, copy_of, m
 from tunebench.tuner.timing.roofline import floor_ms
 from tunebench.tuner.timing.statistics import Samples, control_ratio, medians_of, speedup
 from tunebench.tuner.timing.torch_compile import CompiledReferenceError, compile_reference
+from tunebench.tuner.users_code import UsersCodeError, told, users_code
 
 SEEDS = (1, 2)
 """Seeds of the inputs that every variant is checked on."""
@@ -67,14 +76,21 @@ class Subject:
         Raises:
             UserError: the model cannot serve the reference's own inputs with a kernel, or takes them for another mode.
         """
-        where = device.torch_device
-        original = prepare_model(reference, mode, where)
-        make = cast(Callable[..., torch.nn.Module], factory)
-        model = cast(TunableModel, prepare_model(reference, mode, where, make, original.state_dict()))
-        oracle = consult_reference(reference, original, where, SEEDS)
-        problem = model.problem(*oracle.cases[0].inputs)
+        where, files = device.torch_device, kernel.folder
+        with users_code("the reference's Model cannot be made", files):
+            original = prepare_model(reference, mode, where)
+        state, make = original.state_dict(), cast(Callable[..., torch.nn.Module], factory)
+        with users_code("ModelNew cannot be made like Model", files):
+            model = cast(TunableModel, prepare_model(reference, mode, where, make, state))
+        with users_code("the reference does not run", files):
+            oracle = consult_reference(reference, original, where, SEEDS)
+        with users_code("problem()", files):
+            problem = model.problem(*oracle.cases[0].inputs)
         if problem is None:
             raise UserError(f"kernel '{kernel.name}' cannot serve its reference's inputs: {model.reason}")
+        if not isinstance(problem, Problem):
+            raise KernelFolderError(f"{kernel.path}: problem() returns {type(problem).__name__}, not a Problem")
+        kernel.require_axes(problem)
         if len(kernel.modes) > 1 and problem.options.get("mode") != mode:
             raise UserError(
                 f"kernel '{kernel.name}' in mode '{mode}' takes its inputs for the problem {problem}: "
@@ -86,7 +102,11 @@ class Subject:
     @property
     def work(self) -> Work:
         """The least that one call must do."""
-        return self.kernel.work(self.problem)
+        with users_code("work()", self.kernel.folder):
+            work = self.kernel.work(self.problem)
+        if not isinstance(work, Work):
+            raise KernelFolderError(f"{self.kernel.path}: work() returns {type(work).__name__}, not a Work")
+        return work
 
 
 class Evaluator(Protocol):
@@ -165,6 +185,7 @@ class LocalEvaluator:
 
         Raises:
             DeviceLostError: the variant left the device unusable for this process.
+            UsersCodeError: the model's own code raised something, or gave a launch what its source does not declare.
         """
         seconds = {"compile": build.seconds}
         verdict = measurement = None
@@ -172,15 +193,17 @@ class LocalEvaluator:
             started = time.perf_counter()
             plan = self._plan(configuration, build)
             prepare = pinned(self._subject.model, plan)
-            verdict = self._quick.check(prepare, StageLog())
+            with self._own_code():
+                verdict = self._quick.check(prepare, StageLog())
             self._synchronise()
             seconds["check"] = time.perf_counter() - started
             if not verdict.passed:
                 return _refused(configuration, build, verdict, seconds)
             started = time.perf_counter()
             call = self._call(plan)
-            measurement, hopeless = self._measure(call, incumbent)
-            timed = call()  # one more turn of the timed loop
+            with self._own_code():
+                measurement, hopeless = self._measure(call, incumbent)
+                timed = call()  # one more turn of the timed loop
             verdict = self._above_floor(verdict, measurement)
             seconds["measure"] = time.perf_counter() - started
             if not verdict.passed:
@@ -193,6 +216,8 @@ class LocalEvaluator:
             seconds["check"] += time.perf_counter() - started
             if not verdict.passed:
                 return _refused(configuration, build, verdict, seconds)
+        except ArgumentError as error:
+            raise UsersCodeError(told(error, "", self._subject.kernel.folder)) from error
         # torch reports errors of the device as RuntimeError (torch.AcceleratorError, OutOfMemoryError).
         except (LaunchError, RuntimeError) as error:
             self._require_alive(error)
@@ -202,6 +227,18 @@ class LocalEvaluator:
         status = TrialStatus.PRUNED if hopeless else TrialStatus.CORRECT
         message = "hopelessly slower than the best so far" if hopeless else ""
         return TrialResult(configuration, status, build, verdict, measurement, message, seconds)
+
+    @contextlib.contextmanager
+    def _own_code(self) -> Iterator[None]:
+        """Where the model's own code runs: errors of the device stay what they are, of the code they name the place."""
+        try:
+            yield
+        except (TunebenchError, RuntimeError) as error:
+            if not isinstance(error, UserError | NotImplementedError | RecursionError):
+                raise
+            raise UsersCodeError(told(error, "the forward fails", self._subject.kernel.folder)) from error
+        except Exception as error:
+            raise UsersCodeError(told(error, "the forward fails", self._subject.kernel.folder)) from error
 
     def compare(self, finalists: Sequence[Finalist], default: Finalist | None) -> Comparison:
         """See `Evaluator.compare`: the rounds and what they decide are `confirm.py`'s."""

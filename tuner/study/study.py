@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import optuna
 from optuna.trial import TrialState
 
+from tunebench.tuner.build import Build
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.compile.building import Building, BuildQueue
 from tunebench.tuner.compile.cache import BuildCache
@@ -31,6 +32,7 @@ from tunebench.tuner.search.warm_start import WarmStart
 from tunebench.tuner.space import ValidSpace
 from tunebench.tuner.study.evaluate import Evaluator, Finalist
 from tunebench.tuner.study.history import PastTrial, TrialLog
+from tunebench.tuner.users_code import UsersCodeError
 
 FINALISTS = 5
 """So many of the best screened configurations are timed again, interleaved."""
@@ -317,8 +319,27 @@ class StudyRun:
         waited = time.perf_counter() - started
         ranked = self._ranked()
         incumbent = ranked[0] if ranked else None
-        result = self._evaluator.evaluate(flight.configuration, build, incumbent, _finalist_ms(ranked))
+        result = self._evaluated(flight.configuration, build, incumbent, _finalist_ms(ranked))
         return replace(result, seconds={"wait": waited, **result.seconds})
+
+    def _evaluated(
+        self,
+        configuration: Configuration,
+        build: Build,
+        incumbent: PastTrial | None = None,
+        finalist_ms: float | None = None,
+    ) -> TrialResult:
+        """One configuration's result; what the kernel's own code raises is one, too.
+
+        Raises:
+            UsersCodeError: it raises in the default configuration: every other one would be likely to say the same.
+        """
+        try:
+            return self._evaluator.evaluate(configuration, build, incumbent, finalist_ms)
+        except UsersCodeError as error:
+            if configuration == self._space[self._space.default]:
+                raise UsersCodeError(f"{error} (in the default configuration: {configuration})") from error
+            return TrialResult(configuration, TrialStatus.RUNTIME, build, message=str(error))
 
     def _conclude(self, report: Callable[[Phase], None]) -> Comparison | None:
         # Other processes' last trials, and what their final comparisons have refused.
@@ -352,7 +373,7 @@ class StudyRun:
         verdict = self._log.result(trial.number).verdict
         if verdict is not None and proven(verdict):
             return True
-        again = self._evaluator.evaluate(*self._built(trial.configuration))
+        again = self._evaluated(*self._built(trial.configuration))
         if again.status.timed:
             return True
         stages = again.verdict.stages if again.verdict else ()

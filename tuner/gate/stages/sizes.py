@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
-from tunebench.tuner.gate.faults import FAILURES, described
+from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Harness
 from tunebench.tuner.gate.stage_log import StageRefused
+from tunebench.tuner.users_code import described
 
 _TOGETHER = (1, 7, 31)
 _MOST_INT = 2**31

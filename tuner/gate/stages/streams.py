@@ -8,11 +8,12 @@ import torch
 
 from tunebench.tuner.errors import CaptureError
 from tunebench.tuner.gate.distributions import DISTRIBUTIONS, changed
-from tunebench.tuner.gate.faults import FAILURES, described
+from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Harness
 from tunebench.tuner.gate.judge import judge_structure, judge_values
 from tunebench.tuner.gate.stage_log import StageRefused
 from tunebench.tuner.timing.capture import capture
+from tunebench.tuner.users_code import described
 
 _WAIT_CYCLES = 6_000_000  # some 3 ms, many times what the host needs to queue a call
 _CUDA_ONLY = "asked on CUDA devices only"

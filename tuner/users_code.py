@@ -1,0 +1,67 @@
+"""A user's own files can raise anything: it becomes one line that says what, and in which line of which file."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+from tunebench.tuner.errors import CompileError, KernelFolderError, LaunchError, TunebenchError, UserError
+
+_OWN_MESSAGES = (UserError, LaunchError, CompileError)
+"""tunebench's errors that the code of a user causes: their text stands as it is, behind the place."""
+
+
+class UsersCodeError(KernelFolderError):
+    """Code of a user's own that raised; the message has the place."""
+
+
+@contextlib.contextmanager
+def users_code(what: str, folder: Path) -> Iterator[None]:
+    """Whatever a user's code raises in this block, as an error of one line.
+
+    Args:
+        what: is run here, for the message, such as `problem()`.
+        folder: where the user's files are, or the one file.
+
+    Raises:
+        UsersCodeError: something was raised; the message names file and line.
+        TunebenchError: an error that is not the code's.
+    """
+    try:
+        yield
+    except UsersCodeError:
+        raise
+    except (Exception, SystemExit) as error:
+        if isinstance(error, TunebenchError) and not isinstance(error, _OWN_MESSAGES):
+            raise
+        raise UsersCodeError(told(error, what, folder)) from error
+
+
+def told(error: BaseException, what: str, folder: Path) -> str:
+    """An exception in one line: the last line of the user's own that it came through, and what it says."""
+    text = described(error)
+    place = place_of(error, folder)
+    if isinstance(error, _OWN_MESSAGES):
+        text = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        return text if place is None or text.startswith(str(folder)) else f"{place}: {text}"
+    return f"{place or folder}: {what}: {text}"
+
+
+def place_of(error: BaseException, folder: Path) -> str | None:
+    """The file and line, below a folder, that an exception came from last; None where it came through none."""
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        return f"{error.filename}:{error.lineno}"
+    folder = folder.resolve()
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename).resolve()
+        if folder in (file, *file.parents):
+            return f"{frame.filename}:{frame.lineno}"
+    return None if error.__cause__ is None else place_of(error.__cause__, folder)
+
+
+def described(error: BaseException) -> str:
+    """An exception in one line, without its place."""
+    text = str(error.msg if isinstance(error, SyntaxError) else error).strip()
+    return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
