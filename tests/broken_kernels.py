@@ -94,7 +94,7 @@ _KEEP += "            return kept[key].clone()\n        kept[key] = y\n        r
 _IMAGES = {
     "reference": {"torch.rand(rows, columns)": "torch.rand(rows, 3, columns, 2)"},
 }
-_STATISTICS = "return self._constants(plan, bn.running_mean, bn.running_var)"
+_STATISTICS = "return self._constants(plan, mean, variance)\n\n        if"
 
 _ROUND = "x = reinterpret_cast<const scalar_t*>(reinterpret_cast<unsigned long long>(x) / 16 * 16);"
 _TURN = (
@@ -380,12 +380,16 @@ BROKEN: Mapping[str, Broken] = {
             "key = (bn.running_mean.data_ptr(), bn.running_mean._version)\n"
             "            if self.__dict__.get('key') != key:\n"
             "                self.__dict__.update(key=key, m=[b.clone() for b in list(bn.buffers())[:2]])\n"
-            "            return self._constants(plan, *self.m)",
+            "            return self._constants(plan, *self.m)\n\n        if",
         ),
         kernel="gemm_scale_bn",
     ),
     "knows one eps only": Broken(
-        STATE, "statistics", "another eps", model(", self.bn.eps,", ", 1e-5,"), kernel="gemm_scale_bn"
+        STATE,
+        "statistics",
+        "another eps",
+        {"model": {" self.bn.eps, ": " 1e-5, ", " bn.eps, ": " 1e-5, "}},
+        kernel="gemm_scale_bn",
     ),
     "needs weights in BatchNorm": Broken(
         STATE,
@@ -394,7 +398,7 @@ BROKEN: Mapping[str, Broken] = {
         {
             "model": {
                 '"bn.weight", "bn.bias", ': "",
-                "self.bn.weight, self": "self.bn.weight.contiguous(), self",
+                "mean, variance, weight, bias)": "mean, variance, weight.contiguous(), bias)",
             }
         },
         kernel="gemm_scale_bn",
@@ -410,7 +414,7 @@ BROKEN: Mapping[str, Broken] = {
         STATE,
         "buffers",
         "running_var",
-        model("factor * rows / (rows - 1)", "factor"),
+        model("share * rows / (rows - 1)", "share"),
         kernel="gemm_scale_bn",
         mode=Mode.TRAIN,
     ),
