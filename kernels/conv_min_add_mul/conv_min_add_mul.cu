@@ -16,10 +16,8 @@
 // largest_input, too small for the rounding of subnormals to be negligible, or not a number, and for channels whose
 // weight cannot be scaled, `repair` computes the output from x and the weight themselves.
 //
-// Of half types the convolution is the library's own for them, or its graph's, and only the layout may have to change.
-#include "bfloat.cuh"
-#include "half.cuh"
-#include "pack.cuh"
+// A model of a half type is convolved in that type: nothing is scaled, and nothing lies outside the range.
+#include "vector.cuh"
 
 constexpr bool implicit = convolution == convolution_t::implicit_gemm;
 constexpr bool half_graph = convolution == convolution_t::graph_fp16;
@@ -28,6 +26,8 @@ constexpr bool by_graph =  // what comes of it is finished
 constexpr bool half_product = convolution == convolution_t::fp16;  // torch rounds what comes of it to halves
 constexpr bool halves = half_product || half_graph;                // x is stored in halves
 constexpr bool half_weight = halves || implicit;
+constexpr bool is_half = sizeof(scalar_t) == 2;
+constexpr bool scales = half_weight && !is_half;
 constexpr bool channels_last = convolution_layout == convolution_layout_t::channels_last;
 constexpr bool input_last = input_option == input_option_t::channels_last;
 constexpr bool output_last = output_option == output_option_t::channels_last;
@@ -41,7 +41,8 @@ template <bool condition, typename A, typename B> struct Choose { using type = A
 template <typename A, typename B> struct Choose<false, A, B> { using type = B; };
 using source_t = typename Choose<halves, half_t, scalar_t>::type;
 using product_t = typename Choose<half_product, half_t, scalar_t>::type;
-using weight_t = typename Choose<half_weight, half_t, scalar_t>::type;
+using multiplied_t = typename Choose<is_half, scalar_t, half_t>::type;  // what tensor cores are given
+using weight_t = typename Choose<half_weight, multiplied_t, scalar_t>::type;
 
 constexpr float input_scale = 64.0f;
 constexpr float largest_input = 1000.0f;     // times input_scale still below 65504, the largest half
@@ -157,7 +158,7 @@ __device__ __forceinline__ void transpose_tile(const From* from, To* to, long lo
                 for (int i = 0; i < written; ++i) {
                     pack.of[i] = change(cells[row + i][column], first_row + row + i, first_column + column);
                 }
-                *reinterpret_cast<Pack<To, written>*>(to + column * rows + row) = pack;
+                store_whole(to + column * rows + row, pack);
             }
         }
     } else {
@@ -258,7 +259,7 @@ __device__ __forceinline__ long long place_in_tile(long long filter, long long c
 }
 
 // One block an output channel. `factors` undo both scales; NaN where the channel has to be repaired. `largest` starts
-// at zero here.
+// at zero here. Where nothing is scaled, both are null.
 extern "C" __global__ void __launch_bounds__(weight_threads)
     prepare_weight(const scalar_t* __restrict__ weight, weight_t* __restrict__ to, float* __restrict__ factors,
                    unsigned* __restrict__ largest, long long samples, long long channels, long long area,
@@ -285,19 +286,20 @@ extern "C" __global__ void __launch_bounds__(weight_threads)
         // 2^exponent is the least power of two above the sum.
         const int exponent = static_cast<int>(__float_as_uint(sum) >> 23) - 126;
         const bool fits = exponent > -100 && exponent < 100;
-        const float scale = fits ? __uint_as_float(static_cast<unsigned>(127 - exponent) << 23) : 1.0f;
+        const float scale = scales && fits ? __uint_as_float(static_cast<unsigned>(127 - exponent) << 23) : 1.0f;
         for (long long i = threadIdx.x; i < elements; i += weight_threads) {
             const long long channel = weight_channels_last ? i % channels : i / area;
             const long long place = weight_channels_last ? i / channels : i % area;
             const long long target = implicit
                                          ? place_in_tile(blockIdx.x, channel, place, channels, area)
                                          : offset_of(blockIdx.x, channel, place, channels, area, channels_last);
-            to[target] = weight_t(to_eleven_bits(static_cast<float>(weight[start + i]) * scale));
+            const float value = static_cast<float>(weight[start + i]) * scale;
+            to[target] = weight_t(scales ? to_eleven_bits(value) : value);
         }
-        if (threadIdx.x == 0) {
+        if (scales && threadIdx.x == 0) {
             factors[blockIdx.x] = fits || sum == 0.0f ? 1.0f / (scale * input_scale) : __uint_as_float(0x7fc00000u);
         }
-        for (long long i = static_cast<long long>(blockIdx.x) * weight_threads + threadIdx.x; i < samples;
+        for (long long i = static_cast<long long>(blockIdx.x) * weight_threads + threadIdx.x; scales && i < samples;
              i += static_cast<long long>(gridDim.x) * weight_threads) {
             largest[i] = 0;
         }
@@ -318,7 +320,7 @@ struct Epilogue {
     accumulator_t constant, factor;
 
     __device__ __forceinline__ Channel of(long long channel) const {
-        return {conv_bias[channel], bias[channel], half_weight ? accumulator_t(factors[channel]) : accumulator_t(1)};
+        return {conv_bias[channel], bias[channel], scales ? accumulator_t(factors[channel]) : accumulator_t(1)};
     }
 
     // torch.min's answer is NaN where either is.
@@ -438,7 +440,7 @@ extern "C" __global__ void __launch_bounds__(implicit_gemm_threads, 1)
                   long long samples, long long out_channels, long long height, long long width) {
 #if TUNEBENCH_HOPPER
     if constexpr (implicit) {
-        const Images images{reinterpret_cast<const float*>(x), samples, height, width, out_channels};
+        const Images images{reinterpret_cast<const input_t*>(x), samples, height, width, out_channels};
         implicit_gemm_of_block(images, filters, largest, output,
                                Epilogue{conv_bias, bias, factors, constant, factor});
     }
@@ -490,7 +492,7 @@ extern "C" __global__ void __launch_bounds__(repair_threads, 1)
            const float* __restrict__ factors, const unsigned* __restrict__ largest, accumulator_t constant, accumulator_t factor,
            long long samples, long long in_channels, long long out_channels, long long height, long long width,
            long long kernel_height, long long kernel_width, int weight_last) {
-    if constexpr (half_weight) {
+    if constexpr (scales) {
         const Shape shape{samples,       in_channels,  out_channels,    height,           width,
                           kernel_height, kernel_width, weight_last != 0};
         const Epilogue epilogue{conv_bias, bias, factors, constant, factor};

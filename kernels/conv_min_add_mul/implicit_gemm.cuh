@@ -3,9 +3,9 @@
 //
 // A block keeps its 128 filters in shared memory and walks down a strip of the output, 128 columns wide. The rows of x
 // that the window covers stand in a ring, [channel / 8][column][channel % 8] in half precision, so that a place of the
-// window is nothing but another starting address. One warpgroup fills the ring: it reads x in fp32, in either layout, notes
-// each sample's largest magnitude, and rounds. Two multiply, half the filters each, and write finished values in fp32, in
-// either layout; while the sums of one row are written, those of the next are under way.
+// window is nothing but another starting address. One warpgroup fills the ring: it reads x, in either layout; of fp32 it
+// notes each sample's largest magnitude, and rounds. Two multiply, half the filters each, and write finished values in x's
+// type, in either layout; while the sums of one row are written, those of the next are under way.
 #pragma once
 
 #include "hopper.cuh"
@@ -31,8 +31,10 @@ constexpr int filter_bytes = window_height * window_width * place_bytes;
 constexpr int loader_registers = 104;
 constexpr int multiplier_registers = 200;
 
+using input_t = typename Choose<is_half, scalar_t, float>::type;
+
 struct Images {
-    const float* x;
+    const input_t* x;
     long long samples, height, width, filters;
 
     __device__ __forceinline__ long long out_height() const { return height - window_height + 1; }
@@ -87,8 +89,8 @@ __device__ __forceinline__ uint4 rounded(const float (&v)[8], int& largest) {
     return {two_inputs(v[0], v[1]), two_inputs(v[2], v[3]), two_inputs(v[4], v[5]), two_inputs(v[6], v[7])};
 }
 
-// Eight channels of a pair of neighbouring columns.
-struct Pair {
+// Eight channels of a pair of neighbouring columns, to be rounded.
+struct FloatPair {
     float left[8], right[8];
 
     // Where both columns are in the image, all eight channels exist, and vectors are aligned.
@@ -117,11 +119,70 @@ struct Pair {
         }
     }
 
-    __device__ __forceinline__ void round_to(unsigned char* target, int& largest) const {
+    __device__ __forceinline__ void set(int channel, float of_left, float of_right) {
+        left[channel] = of_left;
+        right[channel] = of_right;
+    }
+
+    __device__ __forceinline__ void write_to(unsigned char* target, int& largest) const {
         *reinterpret_cast<uint4*>(target) = rounded(left, largest);
         *reinterpret_cast<uint4*>(target + unit_bytes) = rounded(right, largest);
     }
 };
+
+// The same of a half type, which is multiplied as it is: two neighbours in memory share a word, the first in its low bits.
+template <typename T> struct HalfPair {
+    u32 words[8];
+
+    __device__ __forceinline__ void read(const T* source, long long pixels) {
+        if constexpr (input_last) {
+            *reinterpret_cast<uint4*>(words) = __ldcs(reinterpret_cast<const uint4*>(source));
+            *reinterpret_cast<uint4*>(words + 4) = __ldcs(reinterpret_cast<const uint4*>(source + in_channels));
+        } else {
+#pragma unroll
+            for (int i = 0; i < 8; ++i) {
+                words[i] = __ldcs(reinterpret_cast<const u32*>(source));
+                source += pixels;
+            }
+        }
+    }
+
+    __device__ __forceinline__ void clear() {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            words[i] = 0;
+        }
+    }
+
+    __device__ __forceinline__ void set(int channel, T left, T right) {
+        if constexpr (input_last) {
+            const int place = channel % 2 * 16;
+            words[channel / 2] |= static_cast<u32>(left.bits) << place;
+            words[4 + channel / 2] |= static_cast<u32>(right.bits) << place;
+        } else {
+            words[channel] = left.bits | static_cast<u32>(right.bits) << 16;
+        }
+    }
+
+    __device__ __forceinline__ void write_to(unsigned char* target, int&) const {
+        uint4 left, right;
+        if constexpr (input_last) {
+            left = {words[0], words[1], words[2], words[3]};
+            right = {words[4], words[5], words[6], words[7]};
+        } else {
+            left = {low(0), low(2), low(4), low(6)};
+            right = {high(0), high(2), high(4), high(6)};
+        }
+        *reinterpret_cast<uint4*>(target) = left;
+        *reinterpret_cast<uint4*>(target + unit_bytes) = right;
+    }
+
+private:
+    __device__ __forceinline__ u32 low(int i) const { return __byte_perm(words[i], words[i + 1], 0x5410); }
+    __device__ __forceinline__ u32 high(int i) const { return __byte_perm(words[i], words[i + 1], 0x7632); }
+};
+
+using pair_t = typename Choose<is_half, HalfPair<scalar_t>, FloatPair>::type;
 
 // What one row of the ring is made of: eight channels by two columns, as many pairs of columns as the image has. What lies
 // beyond it reaches only sums that nobody writes.
@@ -141,11 +202,11 @@ struct Units {
 
 // `x` is the row's first channel and column. A number of units is under way before `wait` lets the first be written.
 template <class Wait>
-__device__ __forceinline__ void load_row_in_pairs(unsigned char* shared, const float* x, long long pixels,
+__device__ __forceinline__ void load_row_in_pairs(unsigned char* shared, const input_t* x, long long pixels,
                                                   const Units& units, int thread, int& largest, Wait wait) {
     constexpr int in_flight = 4;
     for (int first = thread; first < units.count(); first += in_flight * loader_threads) {
-        Pair flying[in_flight];
+        pair_t flying[in_flight];
         unsigned char* target[in_flight];
 #pragma unroll
         for (int k = 0; k < in_flight; ++k) {
@@ -161,7 +222,7 @@ __device__ __forceinline__ void load_row_in_pairs(unsigned char* shared, const f
 #pragma unroll
         for (int k = 0; k < in_flight; ++k) {
             if (first + k * loader_threads < units.count()) {
-                flying[k].round_to(target[k], largest);
+                flying[k].write_to(target[k], largest);
             }
         }
     }
@@ -169,24 +230,23 @@ __device__ __forceinline__ void load_row_in_pairs(unsigned char* shared, const f
 
 // Whatever the sizes and the alignment.
 template <class Wait>
-__device__ __forceinline__ void load_row_one_by_one(unsigned char* shared, const float* x, long long channel_step,
+__device__ __forceinline__ void load_row_one_by_one(unsigned char* shared, const input_t* x, long long channel_step,
                                                     long long column_step, long long columns_left, const Units& units,
                                                     int thread, int& largest, Wait wait) {
     wait();
 #pragma unroll 1
     for (int unit = thread; unit < units.count(); unit += loader_threads) {
         const int group = units.group(unit), pair = units.pair(unit);
-        Pair p;
+        pair_t p;
         p.clear();
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
             if (group * 8 + i < in_channels) {
-                const float* source = x + (group * 8 + i) * channel_step + 2 * pair * column_step;
-                p.left[i] = source[0];
-                p.right[i] = 2 * pair + 1 < columns_left ? source[column_step] : 0.0f;
+                const input_t* source = x + (group * 8 + i) * channel_step + 2 * pair * column_step;
+                p.set(i, source[0], 2 * pair + 1 < columns_left ? source[column_step] : input_t(0));
             }
         }
-        p.round_to(shared + group * group_bytes + pair * 2 * unit_bytes, largest);
+        p.write_to(shared + group * group_bytes + pair * 2 * unit_bytes, largest);
     }
 }
 
@@ -195,7 +255,7 @@ __device__ __forceinline__ void load_row(unsigned char* shared, const Images& im
                                          long long column, int thread, int& largest, Wait wait) {
     const long long pixels = images.height * images.width, columns_left = images.width - column;
     const long long channel_step = input_last ? 1 : pixels, column_step = input_last ? in_channels : 1;
-    const float* x = images.x + sample * in_channels * pixels + (row * images.width + column) * column_step;
+    const input_t* x = images.x + sample * in_channels * pixels + (row * images.width + column) * column_step;
     const bool whole = in_channels % 8 == 0 && images.width % 2 == 0 && reinterpret_cast<u64>(images.x) % 16 == 0;
     const Units units(columns_left);
     if (whole) {
@@ -224,17 +284,20 @@ __device__ __forceinline__ void load(unsigned char* ring, u64* full, u64* empty,
             }
             next.advance();
         }
-        for (int distance = 16; distance > 0; distance /= 2) {
-            largest = max(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, distance));
-        }
-        if (thread % 32 == 0) {
-            atomicMax(largest_of_sample + strip.sample, static_cast<unsigned>(largest));
+        if constexpr (scales) {
+            for (int distance = 16; distance > 0; distance /= 2) {
+                largest = max(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, distance));
+            }
+            if (thread % 32 == 0) {
+                atomicMax(largest_of_sample + strip.sample, static_cast<unsigned>(largest));
+            }
         }
     }
 }
 
 // The sums of one row of the output: 64 filters by 128 columns. `first` is the ring's slot of the window's first row.
 __device__ __forceinline__ void multiply_row(float (&sums)[tile_columns / 2], u32 filters, u32 ring, int first) {
+    using Product = WarpgroupProduct<tile_columns, multiplied_t>;
     products_begin();
     u64 filter = matrix_descriptor(filters, tile_filters * unit_bytes, 8 * unit_bytes);
     asm volatile("" : "+l"(filter));  // else all of its sums are kept in registers from row to row
@@ -250,8 +313,7 @@ __device__ __forceinline__ void multiply_row(float (&sums)[tile_columns / 2], u3
             for (int group = 0; group < channel_groups; group += 2) {
                 // Both addresses are in units of 16 bytes.
                 const int place = (down * window_width + across) * (place_bytes / 16) + group * tile_filters;
-                WarpgroupProduct<tile_columns>::run(sums, filter + place, row + group * row_columns + across,
-                                                    down + across + group > 0);
+                Product::run(sums, filter + place, row + group * row_columns + across, down + across + group > 0);
             }
         }
         products_commit();
@@ -300,11 +362,13 @@ private:
     }
 };
 
-template <class Type> __device__ __forceinline__ void store_output(Type* target, Type value) {
-    if constexpr (store_hint == store_hint_t::streaming) {
-        __stcs(target, value);
+// `width` neighbouring elements.
+template <int width> __device__ __forceinline__ void store_output(scalar_t* target, vector_of<float, width> value) {
+    auto* const place = reinterpret_cast<vector_of<scalar_t, width>*>(target);
+    if constexpr (is_half || store_hint == store_hint_t::streaming) {
+        store<store_hint == store_hint_t::streaming>(place, converted<scalar_t, width>(value));
     } else {
-        *target = value;
+        *place = converted<scalar_t, width>(value);
     }
 }
 
@@ -320,7 +384,7 @@ __device__ __forceinline__ void write_planes(const float (&sums)[tile_columns / 
                                              scalar_t* __restrict__ output, float* staging, const Epilogue& epilogue) {
     const int lane = threadIdx.x % 32, column = lane % 16 * 2;
     const long long pixels = part.pixels();
-    const bool pairs = part.images.out_width() % 2 == 0 && reinterpret_cast<u64>(output) % 8 == 0;
+    const bool pairs = part.images.out_width() % 2 == 0 && reinterpret_cast<u64>(output) % (2 * sizeof(scalar_t)) == 0;
     scalar_t* plane = output + (part.sample * part.images.filters + part.first_filter + lane / 16) * pixels + part.pixel;
     plane += column;
     float* const place = staging + lane / 4 * staged_pitch + lane % 4 * 2;
@@ -343,7 +407,7 @@ __device__ __forceinline__ void write_planes(const float (&sums)[tile_columns / 
                 for (int j = 0; j < 8; j += 2) {
                     const float2 both = *reinterpret_cast<const float2*>(staged + j * staged_pitch);
                     if (8 * below + j + lane / 16 < part.filters && first + column < part.columns) {
-                        store_output(reinterpret_cast<float2*>(target), both);
+                        store_output<2>(target, both);
                     }
                     target += 2 * pixels;
                 }
@@ -369,7 +433,7 @@ __device__ __forceinline__ void write_pixels(const float (&sums)[tile_columns / 
                                              scalar_t* __restrict__ output, float* staging, const Epilogue& epilogue) {
     const int lane = threadIdx.x % 32, filter = lane % 4 * 4;
     const long long filters = part.images.filters;
-    const bool fours = filters % 4 == 0 && reinterpret_cast<u64>(output) % 16 == 0;
+    const bool fours = filters % 4 == 0 && reinterpret_cast<u64>(output) % (4 * sizeof(scalar_t)) == 0;
     const auto above = part.channel(epilogue, lane / 4), below = part.channel(epilogue, lane / 4 + 8);
     scalar_t* target = output + (part.sample * part.pixels() + part.pixel + lane / 4) * filters + part.first_filter + filter;
     float* const place = staging + lane % 4 * 2 * staged_filters_pitch + lane / 4;
@@ -391,7 +455,7 @@ __device__ __forceinline__ void write_pixels(const float (&sums)[tile_columns / 
             for (int j = 0; j < 16; j += 8) {
                 const float4 four = *reinterpret_cast<const float4*>(staged + j * staged_filters_pitch);
                 if (first + j + lane / 4 < part.columns && filter < part.filters) {
-                    store_output(reinterpret_cast<float4*>(target), four);
+                    store_output<4>(target, four);
                 }
                 target += 8 * filters;
             }

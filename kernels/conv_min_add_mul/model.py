@@ -50,7 +50,7 @@ _MEMORY_FORMAT = {"nchw": torch.contiguous_format, "channels_last": torch.channe
 
 def _precision_allowed(convolution: str, problem: Problem, device: Device) -> bool:
     """Another precision than the type's own only where the reference's own convolution would run in TF32."""
-    own = convolution in ("strict", "graph")
+    own = convolution in ("strict", "graph") or (_is_implicit(convolution) and problem.item_bytes == 2)
     return own or (problem.options["precision"] == "tf32" and device.kind is DeviceKind.CUDA)
 
 
@@ -155,7 +155,9 @@ SPACE = SearchSpace(
         constraints.block_fits("input_block_size"),
         constraints.block_fits("output_block_size"),
         # Warpgroup products are Hopper's.
-        constraints.needs("convolution", "implicit_gemm", dtypes=("float32",), architectures=("sm_90",)),
+        constraints.needs(
+            "convolution", "implicit_gemm", dtypes=("float32", "float16", "bfloat16"), architectures=("sm_90",)
+        ),
         Constraint("ring_holds_window", _ring_holds_window),
         constraints.shared_memory_fits(lambda ring_rows, problem: _implicit_shared_bytes(problem, ring_rows)),
         Constraint("cudnn_graph_is_installed", _graph_is_installed),
@@ -270,7 +272,8 @@ class ModelNew(TunedModule, Model):
         else:
             source = self._convert(plan, x, halves.dtype, largest)
             output = self._convolve_and_finish(plan, source, halves, *vectors, *numbers)
-        self._repair(plan, x, weight, output, *vectors, largest, *numbers)
+        if largest is not None:
+            self._repair(plan, x, weight, output, *vectors, largest, *numbers)
         return output
 
     @classmethod
@@ -281,16 +284,21 @@ class ModelNew(TunedModule, Model):
 
     def _half_weight(
         self, plan: Plan, weight: torch.Tensor, samples: int
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The scaled weight, the factors that undo the scales, and zeros for the largest value of each sample."""
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+        """The scaled weight, the factors that undo the scales, and zeros for the largest value of each sample.
+
+        A weight of a half type is as it is, without the other two.
+        """
+        scales = weight.dtype == torch.float32
+        dtype = torch.float16 if scales else weight.dtype
         if plan["convolution"] == "implicit_gemm":
             elements, make = plan.once(_implicit_filters, *weight.shape)
-            halves = make(elements, dtype=torch.float16, device=weight.device)
+            halves = make(elements, dtype=dtype, device=weight.device)
         else:
             layout = _MEMORY_FORMAT[str(plan["convolution_layout"])]
-            halves = torch.empty(weight.shape, dtype=torch.float16, device=weight.device, memory_format=layout)
-        factors = torch.empty(weight.shape[0], dtype=torch.float32, device=weight.device)
-        largest = torch.empty(samples, dtype=torch.int32, device=weight.device)
+            halves = torch.empty(weight.shape, dtype=dtype, device=weight.device, memory_format=layout)
+        factors = torch.empty(weight.shape[0], dtype=torch.float32, device=weight.device) if scales else None
+        largest = torch.empty(samples, dtype=torch.int32, device=weight.device) if scales else None
         counts = (samples, weight.shape[1], weight.shape[2] * weight.shape[3])
         arguments = (weight, halves, factors, largest, *counts, _is_last(plan, weight))
         plan.launch("prepare_weight", *arguments, blocks=weight.shape[0], threads=_WEIGHT_THREADS)
