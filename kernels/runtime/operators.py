@@ -13,6 +13,7 @@ import inspect
 import itertools
 import math
 import operator
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tunebench.kernels.runtime.gradients import differentiate, replica
 from tunebench.kernels.runtime.ordinary import TYPES, held
+from tunebench.kernels.runtime.policy import use_policy
 
 Path: TypeAlias = tuple[str, ...]
 """Where an attribute is: the names from the module down to it."""
@@ -529,7 +531,11 @@ class Operators:
 def _forward(module: Any, inputs: Sequence[Any]) -> torch.Tensor:
     # While a compiler runs it, as to fold constants, forward would ask for this operator again.
     forward = module.reference_forward if torch.compiler.is_compiling() else module.forward
-    return forward(*inputs)  # type: ignore[no-any-return]
+    if "torch._inductor.cudagraph_trees" not in sys.modules:
+        return forward(*inputs)  # type: ignore[no-any-return]
+    # This call may be the one before a CUDA graph is recorded: what is not ready now would be missing in every replay.
+    with use_policy(wait=True):
+        return forward(*inputs)  # type: ignore[no-any-return]
 
 
 def _results(result: torch.Tensor, buffers: Tensors, written: Sequence[bool]) -> list[torch.Tensor]:

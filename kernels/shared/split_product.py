@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import torch
@@ -46,6 +48,24 @@ CONSTRAINTS = (
 )
 
 
+def _empty_that_lasts(rows: int, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Memory that outlives the call.
+
+    While `torch.compile` warms up for its CUDA graphs, a thread's memory comes from a pool of theirs, where nothing may
+    stay that they do not know of. So it is another thread that asks.
+    """
+    if "torch._inductor.cudagraph_trees" not in sys.modules:
+        return torch.empty(rows, dtype=dtype, device=device)
+    stream = torch.cuda.current_stream(device)
+
+    def allocate() -> torch.Tensor:
+        with torch.cuda.stream(stream):
+            return torch.empty(rows, dtype=dtype, device=device)
+
+    with ThreadPoolExecutor(1) as executor:
+        return executor.submit(allocate).result()
+
+
 class RowExponents:
     """The exponents of a weight's rows, guessed from one call to the next.
 
@@ -58,19 +78,23 @@ class RowExponents:
         self._exponents: torch.Tensor | None = None
         self._weight: weakref.ref[torch.Tensor] | None = None
         self._version = -1
+        self._captured: list[torch.Tensor] = []
 
     def of(self, plan: Plan, weight: torch.Tensor) -> torch.Tensor:
         """Those of a contiguous weight (rows, depth): int32 (rows,), on its device; the kernels write to it."""
         version = -1 if weight.is_inference() else weight._version
         same = self._weight is not None and self._weight() is weight and self._version == version
         found, (rows, depth) = self._exponents, weight.shape
+        capturing = torch.cuda.is_current_stream_capturing()
         if not same or found is None or found.get_device() != weight.get_device() or found.shape[0] != rows:
-            found = torch.empty(rows, dtype=torch.int32, device=weight.device)
+            found = (torch.empty if capturing else _empty_that_lasts)(rows, dtype=torch.int32, device=weight.device)
             threads = plan.integer("split_threads")
             blocks = min(rows, plan.device.multiprocessors * (plan.device.max_threads_per_multiprocessor // threads))
             plan.launch("row_exponents", weight, found, rows, depth, blocks=blocks, threads=threads)
-            if not torch.cuda.is_current_stream_capturing():
+            if not capturing:
                 self._exponents, self._weight, self._version = found, weakref.ref(weight), version
+        elif capturing:
+            self._captured.append(found)  # the graph reads and writes this memory whenever it is replayed
         return found
 
     def __getstate__(self) -> dict[str, object]:
