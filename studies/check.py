@@ -19,6 +19,7 @@ from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.errors import CompileError, KernelFolderError, UnknownNameError, UserError
+from tunebench.tuner.files import path_named
 from tunebench.tuner.gate.battery import Depth, run_battery
 from tunebench.tuner.gate.contender import Contender, KernelContender, ModuleContender
 from tunebench.tuner.gate.faults import FAILURES
@@ -110,7 +111,7 @@ def _look(request: CheckRequest) -> tuple[Sequence[Mode], Device]:
     if request.reference is not None and not is_file:
         raise UserError("--reference is for files: a kernel has its own reference.py")
     for name in (request.target, request.reference) if is_file else ():
-        if name is not None and not _is_file(name):
+        if name is not None and not ((path := path_named(name)) and path.is_file()):
             raise UserError(f"{name}: cannot read: there is no such file; name a Python file with a model")
     legal = _FILE_MODES if is_file else load_model(request.target).kernel.modes
     for mode in request.modes or ():
@@ -149,14 +150,6 @@ def _is_submission(target: str) -> bool:
 
 
 # What follows runs in the process.
-
-
-def _is_file(name: str) -> bool:
-    try:
-        return Path(name).is_file()
-    except (OSError, ValueError):
-        # A name that is too long for a file, or with a NUL in it.
-        return False
 
 
 def _resolve(request: CheckRequest) -> _Subject:

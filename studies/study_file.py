@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tunebench.kernels.runtime.registry import is_kernel_file
 from tunebench.tuner.build import CompilerName
 from tunebench.tuner.errors import StudyFileError, UnknownNameError
+from tunebench.tuner.files import path_named
 from tunebench.tuner.kernel import Mode
 
 
@@ -67,10 +67,8 @@ def read_study_file(path: Path) -> StudyRequest:
         if key not in StudyRequest.model_fields:
             raise UnknownNameError(f"key in {path}:", key, StudyRequest.model_fields)
     beside = path.parent / str(content.get("kernel", ""))
-    # A name too long for a file, or with a NUL, is no folder's.
-    with contextlib.suppress(OSError, ValueError):
-        if (beside / "model.py").exists() or is_kernel_file(str(beside)):
-            content["kernel"] = str(beside)
+    if path_named(beside / "model.py") or is_kernel_file(str(beside)):
+        content["kernel"] = str(beside)
     return make_request(content, str(path))
 
 

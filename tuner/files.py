@@ -1,4 +1,4 @@
-"""Files that a user names, written whole or not at all."""
+"""Files that a user names: whether they are there, and how they are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -17,6 +17,15 @@ from tunebench.tuner.errors import UserError
 
 _ABANDONED_SECONDS = 60.0
 """How long nothing was written to a file of a process that is not there: it may be on another machine that is."""
+
+
+def path_named(text: str | Path) -> Path | None:
+    """The file or folder that a user's text names; None where there is none, nor can be under such a name."""
+    try:
+        path = Path(text)
+        return path if path.exists() else None
+    except OSError:  # such as a name that is too long
+        return None
 
 
 @contextmanager
@@ -39,7 +48,7 @@ def whole_file(file: Path, *, replace: bool = True) -> Iterator[BinaryIO]:
             raise UserError(f"cannot write {file}: it is {kind}; name a regular file")
         if not target.parent.is_dir():
             raise UserError(f"cannot write {file}: folder {target.parent} does not exist")
-        _remove_abandoned(target)
+        remove_abandoned(target.parent, f"{glob.escape(target.name)}.")
         partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
         with partial.open("xb") as stream:
             try:
@@ -55,8 +64,13 @@ def whole_file(file: Path, *, replace: bool = True) -> Iterator[BinaryIO]:
         raise UserError(f"cannot write {file}: {error.strerror or error}") from error
 
 
-def _remove_abandoned(target: Path) -> None:
-    for path in target.parent.glob(f"{glob.escape(target.name)}.*.partial"):
+def remove_abandoned(folder: Path, beginning: str = "*.") -> None:
+    """Remove a folder's files of names such as `BEGINNING.PID.partial` whose processes were killed.
+
+    Args:
+        beginning: a pattern.
+    """
+    for path in folder.glob(f"{beginning}*.partial"):
         number = path.name.removesuffix(".partial").rpartition(".")[2]
         with contextlib.suppress(OSError):
             quiet = time.time() - path.stat().st_mtime > _ABANDONED_SECONDS

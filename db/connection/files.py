@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import sqlite3
 import stat
@@ -14,6 +15,7 @@ from pathlib import Path
 from tunebench.db.connection.engine import BUSY_SECONDS, connect_file
 from tunebench.db.schema.tables import VERSION_TABLE
 from tunebench.tuner.errors import DatabaseError
+from tunebench.tuner.files import remove_abandoned
 
 _HEADER = b"SQLite format 3\0"
 _SMALLEST_PAGE = 512
@@ -174,6 +176,7 @@ def back_up(file: Path, occasion: str) -> Path:
         number += 1
         copy = file.with_name(f"{file.name}.{occasion}.{number}.backup")
     partial = copy.with_name(f"{copy.name}.{os.getpid()}.partial")
+    remove_abandoned(file.parent, f"{glob.escape(file.name)}.")
     _make_private(partial)
     try:
         with (

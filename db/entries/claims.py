@@ -69,21 +69,23 @@ class Claims:
     def _lock(self, place: int) -> bool:
         file = file_of(self._database.url)
         if file is not None:
-            return self._lock_byte(Path(f"{file}-claims"), place)
+            return self._lock_byte(file, place)
         with translated(self._database.name):
             if self._session is None:
                 self._session = self._database.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
             return bool(self._session.scalar(select(func.pg_try_advisory_lock(place))))
 
     def _lock_byte(self, file: Path, place: int) -> bool:
+        claims = Path(f"{file}-claims")
         try:
             if self._file is None:
-                self._file = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                # Whoever may write the database may claim.
+                self._file = os.open(claims, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666 & file.stat().st_mode)
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
         except BlockingIOError:
             return False
         except OSError as error:
-            raise DatabaseError(f"{file}: {error.strerror}, so that processes cannot share a study") from error
+            raise DatabaseError(f"{claims}: {error.strerror}, so that processes cannot share a study") from error
         return True
 
     def _place(self, key: str) -> int:

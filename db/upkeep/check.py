@@ -178,6 +178,8 @@ def _check_references(connection: Connection) -> tuple[int, list[str]]:
 def _check_schema(file: Path) -> tuple[int, list[str]]:
     """Compare with a database made now: a trigger that is gone lets rows be changed, one too many changes them."""
     expected, found = _own_schema(), _schema(file)
+    own = {name: sql for name, sql in expected.items() if not name.startswith("view ")}
+    expected, found = expected | _programs(own, expected), found | _programs(own, found)
     missing = [f"{name} is missing" for name in expected.keys() - found.keys()]
     foreign = [f"{name} is not tunebench's" for name in found.keys() - expected.keys()]
     changed = [
@@ -186,6 +188,29 @@ def _check_schema(file: Path) -> tuple[int, list[str]]:
         if expected[name] != found[name]
     ]
     return len(found), sorted(missing + foreign + changed)
+
+
+def _programs(tables: Mapping[str, object], schema: Mapping[str, object]) -> dict[str, object]:
+    """What SQLite does to answer each view of a schema: the same, however the view is written.
+
+    The installed SQLAlchemy decides how the text of a view is written.
+    """
+    views = {name: str(sql) for name, sql in schema.items() if name.startswith("view ")}
+    with closing(sqlite3.connect(":memory:")) as connection:
+        for sql in (*tables.values(), *views.values()):
+            connection.execute(str(sql))
+        return {name: _program(connection, name.removeprefix("view ")) for name in views}
+
+
+def _program(connection: sqlite3.Connection, view: str) -> object:
+    quoted = view.replace('"', '""')
+    query = f'SELECT * FROM "{quoted}"'
+    try:
+        # An instruction's last column is a comment.
+        instructions = [instruction[:-1] for instruction in connection.execute(f"EXPLAIN {query}")]
+        return instructions, [name for name, *_ in connection.execute(f"{query} LIMIT 0").description]
+    except sqlite3.Error as error:
+        return str(error)
 
 
 @cache

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from tunebench.kernels.runtime.folders import import_kernel
 from tunebench.tuner.cache_folder import default_cache_folder
 from tunebench.tuner.errors import KernelFolderError, UnknownNameError
+from tunebench.tuner.files import path_named
 from tunebench.tuner.kernel import MODEL_FILE
 from tunebench.tuner.users_code import users_code
 
@@ -56,9 +57,9 @@ def load_model(target: str) -> type[TunedModule]:
 
 def is_kernel_file(target: str) -> bool:
     """Whether this is a Python file that declares a kernel, found without running it."""
-    path = Path(target)
-    with contextlib.suppress(OSError, ValueError):  # such as a name that is too long for a file
-        if path.suffix == ".py" and path.is_file():
+    path = path_named(target)
+    with contextlib.suppress(OSError):  # whoever reads it has the words for it
+        if path is not None and path.suffix == ".py" and path.is_file():
             return "Kernel.declare(" in path.read_text(encoding="utf-8", errors="replace")
     return False
 
@@ -72,8 +73,8 @@ def place_of(target: str) -> Path:
     """
     if target in kernel_names():
         return _SHIPPED / target
-    place = Path(target)
-    with contextlib.suppress(OSError, ValueError):  # such as a name that is too long for a file
+    place = path_named(target)
+    if place is not None:
         if place.is_dir() or is_kernel_file(target):
             return place
         if place.suffix == ".py" and place.is_file():

@@ -16,6 +16,7 @@ from tunebench.studies.cli.options import (
     RunDtypeOption,
     parse_sizes,
     parse_values,
+    require_database,
 )
 from tunebench.studies.cli.output import print_csv, print_json, require_one_form
 
@@ -69,6 +70,7 @@ def bench(
     from tunebench.studies.bench import bench as run
 
     require_one_form(as_json=as_json, as_csv=as_csv)
+    require_database(db)
     if db is not None:
         os.environ["TUNEBENCH_DB"] = db  # where the models themselves look
     request = BenchRequest(

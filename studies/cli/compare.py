@@ -15,6 +15,7 @@ from tunebench.studies.cli.options import (
     RunDtypeOption,
     parse_sizes,
     parse_tunables,
+    require_database,
 )
 from tunebench.studies.cli.output import print_json
 from tunebench.studies.terminal import print_line
@@ -52,6 +53,8 @@ def compare(
     its ModelNew is meant, or its Model where it has no other; `reference` is then the same file's Model.
     Exit code 0 where A is faster, 1 where it is not, 2 where the question was wrong.
     """
+    require_database(db)
+
     from tunebench.tuner.isolation import start_forkserver
 
     start_forkserver(["tunebench.studies.compare"])  # it imports torch while this process does

@@ -155,6 +155,18 @@ def parse_moment(option: str, text: str | None) -> datetime | None:
         ) from None
 
 
+def require_database(named: str | None) -> None:
+    """Refuse a database that cannot be read, where one was named, before anything takes long.
+
+    Raises:
+        DatabaseError: it cannot.
+    """
+    from tunebench.db.connection.database import open_database
+
+    if named is not None:
+        open_database(named, read_only=True).close()
+
+
 def known_kernel(name: str | None, database: Database) -> str | None:
     """A kernel's name, if it ships or has results here.
 

@@ -19,7 +19,9 @@ import torch
 
 from tunebench.kernels.runtime.policy import Policy, set_policy
 from tunebench.kernels.runtime.registry import kernel_names, load_model
+from tunebench.tuner.gate.harness import synchronise
 
+_DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 SIZES: dict[str, dict[str, int | float]] = {
     "scalar_mul": {"M": 64, "N": 64},
     "conv_min_add_mul": {"batch_size": 2, "height": 16, "width": 16},
@@ -36,7 +38,7 @@ def host_us(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
     taken: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(_ROUNDS):
         for name, call in calls.items():
-            _synchronise()
+            synchronise(_DEVICE)
             for _ in range(_CALLS):
                 began = time.perf_counter_ns()
                 call()
@@ -44,17 +46,11 @@ def host_us(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in taken.items()}
 
 
-def _synchronise() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-
-
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--policy", choices=list(Policy), default=Policy.BEST)
     set_policy(parser.parse_args().policy, wait=True)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     print(
         f"{'kernel':24}{'mode':8}{'eager µs':>10}{'tuned µs':>10}{'ratio':>8}  gradients enabled: eager, tuned, ratio"
     )
@@ -62,9 +58,9 @@ def main() -> None:
         factory = load_model(name)
         reference = factory.kernel.reference(SIZES[name])
         for mode in factory.kernel.modes:
-            model = mode.put(reference.make_model(0, device))
-            tuned = mode.put(reference.make_model(0, device, factory))
-            inputs = reference.make_inputs(1, device)
+            model = mode.put(reference.make_model(0, _DEVICE))
+            tuned = mode.put(reference.make_model(0, _DEVICE, factory))
+            inputs = reference.make_inputs(1, _DEVICE)
             calls: dict[str, Callable[[], Any]] = {
                 "eager": partial(model, *inputs),
                 "tuned": partial(tuned, *inputs),

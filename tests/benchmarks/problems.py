@@ -21,8 +21,10 @@ from typing import Any
 import torch
 
 from tunebench.kernels.runtime.registry import load_model
+from tunebench.tuner.gate.harness import synchronise
 from tunebench.tuner.kernel import Mode
 
+_DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 _ROUNDS = 15
 _ROUND_SECONDS = 2e-3
 _LEAD_CYCLES = 3_000_000
@@ -91,17 +93,12 @@ def _device_ms(call: Call) -> float:
 
 
 def _seconds(call: Call, calls: int) -> float:
-    _synchronise()
+    synchronise(_DEVICE)
     began = time.perf_counter()
     for _ in range(calls):
         call()
-    _synchronise()
+    synchronise(_DEVICE)
     return time.perf_counter() - began
-
-
-def _synchronise() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
 
 
 def main() -> None:
@@ -109,20 +106,19 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", type=Path)
     file = parser.parse_args().json
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     rows: list[dict[str, Any]] = []
     for name, mode, sizes in problems():
         factory = load_model(name)
         source = factory.kernel.reference(sizes)
-        reference = mode.put(source.make_model(0, device))
-        tuned = mode.put(source.make_model(0, device, factory))
-        inputs = source.make_inputs(1, device)
-        _synchronise()
+        reference = mode.put(source.make_model(0, _DEVICE))
+        tuned = mode.put(source.make_model(0, _DEVICE, factory))
+        inputs = source.make_inputs(1, _DEVICE)
+        synchronise(_DEVICE)
         began = time.perf_counter()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tuned(*inputs)
-        _synchronise()
+        synchronise(_DEVICE)
         first_s = time.perf_counter() - began
         calls = partial(reference, *inputs), partial(tuned, *inputs)
         ratios = {"device": device_ratio(*calls), "caller": caller_ratio(*calls)}

@@ -19,6 +19,7 @@ from tunebench.tuner.build import Build, CompilerName, KernelFigures
 from tunebench.tuner.cache_folder import default_cache_folder
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.errors import CompilerKilledError
+from tunebench.tuner.files import remove_abandoned
 from tunebench.tuner.variant import Variant
 
 _FORMAT = 2
@@ -129,7 +130,8 @@ def _publish(folder: Path, key: str, build: Build) -> None:
     code = fields.pop("code")
     del fields["cached"], fields["signatures"]
     content = json.dumps(fields).encode() + b"\n" + code
-    with tempfile.NamedTemporaryFile(dir=folder, suffix=".tmp", delete=False) as file:  # mode 0600
+    remove_abandoned(folder)
+    with tempfile.NamedTemporaryFile(dir=folder, suffix=f".{os.getpid()}.partial", delete=False) as file:  # mode 0600
         partial = Path(file.name)
         try:
             file.write(content)

@@ -24,7 +24,7 @@ from tunebench.tuner.errors import (
 )
 from tunebench.tuner.gate.battery import Depth, run_battery
 from tunebench.tuner.gate.contender import KernelContender
-from tunebench.tuner.gate.harness import Answers, Harness
+from tunebench.tuner.gate.harness import Answers, Harness, synchronise
 from tunebench.tuner.gate.oracle import Oracle, consult_reference
 from tunebench.tuner.gate.quick import Exemptions, QuickGate, pinned
 from tunebench.tuner.gate.sanitizer import sanitize
@@ -168,7 +168,7 @@ class LocalEvaluator:
         started = time.perf_counter()
         with torch.no_grad():
             self._subject.reference(*self._inputs)
-            self._synchronise()
+            synchronise(self._subject.device.torch_device)
         return time.perf_counter() - started
 
     def close(self) -> None:
@@ -195,7 +195,7 @@ class LocalEvaluator:
             prepare = pinned(self._subject.model, plan)
             with self._own_code():
                 verdict = self._quick.check(prepare, StageLog())
-            self._synchronise()
+            synchronise(self._subject.device.torch_device)
             seconds["check"] = time.perf_counter() - started
             if not verdict.passed:
                 return _refused(configuration, build, verdict, seconds)
@@ -212,7 +212,7 @@ class LocalEvaluator:
             verdict = self._quick.check_again(prepare, verdict, timed)
             if verdict.passed and not hopeless and (finalist_ms is None or measurement.median_ms < finalist_ms):
                 verdict = self._prove(configuration, build, verdict)
-            self._synchronise()
+            synchronise(self._subject.device.torch_device)
             seconds["check"] += time.perf_counter() - started
             if not verdict.passed:
                 return _refused(configuration, build, verdict, seconds)
@@ -363,13 +363,9 @@ class LocalEvaluator:
     def _require_alive(self, error: Exception) -> None:
         """An error that the device does not recover from (an illegal address, say) ends every later call as well."""
         try:
-            self._synchronise()
+            synchronise(self._subject.device.torch_device)
         except RuntimeError:
             raise DeviceLostError(str(error)) from error
-
-    def _synchronise(self) -> None:
-        if self._subject.device.torch_device.type == "cuda":
-            torch.cuda.synchronize(self._subject.device.index)
 
 
 def _refused(configuration: Configuration, build: Build, verdict: Verdict, seconds: Mapping[str, float]) -> TrialResult:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sqlite3
+import subprocess
 from contextlib import closing
 from pathlib import Path
 
@@ -276,3 +277,15 @@ def test_a_new_database_is_its_users_alone_and_an_old_one_keeps_its_mode(tmp_pat
     (tmp_path / "a.db").chmod(0o644)
     open_database(tmp_path / "a.db").close()
     assert oct((tmp_path / "a.db").stat().st_mode & 0o777) == "0o644"
+
+
+def test_what_a_killed_process_left_of_a_copy_is_removed(tmp_path: Path) -> None:
+    file = tmp_path / "a.db"
+    open_database(file).close()
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    left = tmp_path / f"a.db.revision-1.backup.{ended.pid}.partial"
+    left.write_bytes(b"half")
+    os.utime(left, (0, 0))
+    back_up(file, "test")
+    assert not left.exists()

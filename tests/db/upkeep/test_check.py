@@ -35,6 +35,21 @@ def test_a_database_of_ours_is_sound(filled: Database) -> None:
     assert looked_at["every sample is a time"] == 2
 
 
+def test_how_a_view_is_written_does_not_matter(tmp_path: Path) -> None:
+    file = tmp_path / "results.db"
+    open_database(file).close()
+    with closing(sqlite3.connect(file)) as connection:
+        found = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'view'").fetchall()
+        for name, sql in found:
+            connection.execute(f"DROP VIEW {name}")
+            # As another version of SQLAlchemy may write it.
+            connection.execute(sql.replace("tunebench_trials", '"tunebench_trials"').replace("SELECT", "select\n\t"))
+        connection.commit()
+    assert {name for name, _ in found} == {"best", "leaderboard", "trials_flat"}
+    with open_database(file, read_only=True) as database:
+        assert [one for one in inspect_database(database) if not one.sound] == []
+
+
 def test_rows_are_counted(filled: Database) -> None:
     found = statistics(filled)
     assert found.revision == HEAD
@@ -51,6 +66,7 @@ def test_rows_are_counted(filled: Database) -> None:
     [
         ("DROP TRIGGER tunebench_trials_no_update", "triggers and views", "tunebench_trials_no_update is missing"),
         ("CREATE VIEW extra AS SELECT 1", "triggers and views", "view extra is not tunebench's"),
+        ("DROP VIEW best; CREATE VIEW best AS SELECT * FROM trials_flat", "triggers and views", "view best is not as"),
         ("DROP INDEX ix_tunebench_trials_fastest", "triggers and views", "ix_tunebench_trials_fastest is missing"),
         ("INSERT INTO tunebench_configurations (key) VALUES ('{\"a\": 1}')", "configuration", "canonical"),
         ("INSERT INTO tunebench_configurations (key) VALUES ('no')", "configuration", "'no' as a configuration"),

@@ -57,9 +57,6 @@ BASE: dict[str, tuple[str, ...]] = {
 LEGAL = {
     ("doctor", "db"): "what is wrong with a database is what it is asked for",
     ("prune", "source"): "no source has that digest, so nothing would go",
-    ("compare", "mode"): "the process that compares asks for it, which takes seconds each time",
-    ("compare", "db"): "two configurations are compared without a database",
-    ("bench", "db"): "a database that cannot be read is warned of, and the models are timed all the same",
     ("report", "output"): "a report may have any name, and replaces what has it",
 }
 """Options of which some of these values are right, and why."""

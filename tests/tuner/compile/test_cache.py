@@ -1,6 +1,7 @@
 """The build cache: one compilation a variant, complete keys, corrupt entries put aside."""
 
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -47,6 +48,21 @@ def test_a_second_request_is_served_from_the_cache(tmp_path: Path) -> None:
         first.figures,
         first.seconds,
     )
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+    compiler, cache = CountingCompiler(), BuildCache(tmp_path)
+    cache.build(compiler, variant())
+    (kept,) = tmp_path.rglob("*.build")
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    left, living = (kept.with_name(f"tmp1.{process}.partial") for process in (ended.pid, os.getppid()))
+    for path in (left, living):
+        path.write_bytes(b"half")
+        os.utime(path, (0, 0))
+    kept.unlink()
+    cache.build(compiler, variant())
+    assert list(left.parent.glob("*.partial")) == [living]
 
 
 def test_every_input_is_part_of_the_key(tmp_path: Path) -> None:
