@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from tunebench.db.connection.database import Database
     from tunebench.db.queries.rows import BestRow, TrialRow
     from tunebench.kernels.runtime.tuned_module import TunedModule
+    from tunebench.studies.ahead import BuiltAhead
     from tunebench.studies.check import CheckReport
     from tunebench.studies.compare import CompareReport, Side
     from tunebench.studies.tune import StudyReport
+    from tunebench.tuner.compile.bundle import BundledBuild
     from tunebench.tuner.configuration import Value
     from tunebench.tuner.problem import Problem
 
@@ -346,6 +348,63 @@ def check(
             compiler=None if compiler is None else member_of(CompilerName, "compiler", compiler),
             seconds=seconds,
         )
+    )
+
+
+def warm(
+    *kernels: str | Path,
+    problems: str | Path | None = None,
+    device: str | None = None,
+    architecture: str | None = None,
+) -> list[BuiltAhead]:
+    """Build into the build cache what tuned models would run, so that their first calls find it there.
+
+    Args:
+        kernels: names or folders; none for all shipped kernels, or those of the file of problems.
+        problems: choices that `save_choices` wrote, or a JSON list with the `kernel`, `axes`, `dtype` and `options` of
+            each; None for those that results are known of.
+        device: `cuda`, `cuda:INDEX` or `cpu`; None for a GPU if there is one.
+        architecture: build for GPUs of this architecture, such as `sm_90`, that need not be here.
+
+    Returns:
+        One for each variant; a refused one says why.
+
+    Raises:
+        UserError: the question was wrong, nothing is known to build, or the compiler is not here.
+    """
+    from tunebench.studies.ahead import warm as build
+
+    return build(
+        [str(one) for one in kernels],
+        problems=None if problems is None else Path(problems),
+        device=device,
+        architecture=architecture,
+    )
+
+
+def bundle(
+    folder: str | Path,
+    *kernels: str | Path,
+    problems: str | Path | None = None,
+    architectures: Sequence[str] = (),
+) -> list[BundledBuild]:
+    """Write binaries of what tuned models would run, which need no compiler where they run: see `use_bundle`.
+
+    Args:
+        folder: a bundle there is replaced.
+        kernels, problems: as of `warm`.
+        architectures: such as `sm_90`, that need not be here; none for this machine's.
+
+    Raises:
+        UserError: the question was wrong, a build was refused, or the folder cannot be written.
+    """
+    from tunebench.studies.ahead import bundle as write
+
+    return write(
+        Path(folder),
+        [str(one) for one in kernels],
+        problems=None if problems is None else Path(problems),
+        architectures=architectures,
     )
 
 

@@ -18,6 +18,19 @@ if TYPE_CHECKING:
     import torch
 
 
+_LIMITS = {
+    "sm_75": (64, 1024),
+    "sm_80": (163, 2048),
+    "sm_86": (99, 1536),
+    "sm_89": (99, 1536),
+    "sm_90": (227, 2048),
+    "sm_100": (227, 2048),
+    "sm_103": (227, 2048),
+    "sm_120": (99, 1536),
+}
+"""By architecture: the most shared memory that a block can opt in to, KiB; resident threads of a multiprocessor."""
+
+
 class DeviceKind(enum.StrEnum):
     """Where a kernel runs."""
 
@@ -88,6 +101,29 @@ def find_device(name: str | None = None) -> Device:
         reason = "torch is a CPU build" if torch.version.cuda is None else f"torch sees {count} CUDA device(s)"
         raise DeviceMissingError(f"device '{name}' is not on this machine ({reason}): use --device cpu, or install it")
     return _cuda(index)
+
+
+def any_gpu(architecture: str) -> Device:
+    """What all GPUs of an architecture have in common, to build for one that is not here; the rest is generous.
+
+    Raises:
+        DeviceMissingError: the architecture is not known.
+    """
+    if architecture not in _LIMITS:
+        raise DeviceMissingError(f"'{architecture}' is no architecture known here: use one of {', '.join(_LIMITS)}")
+    shared_kib, threads = _LIMITS[architecture]
+    return Device(
+        kind=DeviceKind.CUDA,
+        index=0,
+        name=architecture,
+        architecture=architecture,
+        uuid=architecture,
+        multiprocessors=1,
+        memory_bytes=1 << 40,
+        l2_bytes=1 << 20,
+        max_shared_bytes=shared_kib << 10,
+        max_threads_per_multiprocessor=threads,
+    )
 
 
 @cache

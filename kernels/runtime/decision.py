@@ -18,7 +18,7 @@ from tunebench.kernels.runtime.policy import Policy
 from tunebench.kernels.runtime.selection import Choice, Tier, what_is_known
 from tunebench.tuner.build import Build
 from tunebench.tuner.compile.building import forget_shared_builds, known_build, shared_build
-from tunebench.tuner.compile.compilers import compiler_for
+from tunebench.tuner.compile.compilers import default_compiler
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, DeviceKind
 from tunebench.tuner.errors import CompileError, CompilerMissingError, DiskFullError, LaunchError
@@ -235,7 +235,7 @@ def _plan(kernel: Kernel, configuration: Configuration, problem: Problem, device
         CompileError, CompilerMissingError, DiskFullError, OSError: it cannot be built.
         LaunchError: the device refused the binary.
     """
-    variant, compiler = kernel.variant(configuration, problem, device.architecture), compiler_for(device)
+    variant, compiler = kernel.variant(configuration, problem, device.architecture), default_compiler(device)
     build = known_build(compiler, variant)
     if build is None or not build.done():
         raise _NotBuiltError([partial(shared_build, compiler, variant)])

@@ -27,11 +27,12 @@ if TYPE_CHECKING:
     from tunebench.kernels.runtime.policy import Policy, set_policy, use_policy
     from tunebench.kernels.runtime.saving import save_choices
     from tunebench.kernels.runtime.tuned_module import TunedModule
-    from tunebench.studies.api import Rows, best, check, compare, connect, export, load, trials, tune
+    from tunebench.studies.api import Rows, best, bundle, check, compare, connect, export, load, trials, tune, warm
     from tunebench.studies.check import CheckReport
     from tunebench.studies.compare import CompareReport
     from tunebench.studies.tune import StudyReport
     from tunebench.tuner import constraints
+    from tunebench.tuner.compile.bundle import use_bundle
     from tunebench.tuner.device import Device
     from tunebench.tuner.errors import DatabaseError, DatabaseMissingError, TunebenchError, UserError
     from tunebench.tuner.kernel import Kernel, Mode, Plan, ceil_div
@@ -48,10 +49,13 @@ _HOMES = {
     "tunebench.kernels.runtime.policy": ("Policy", "set_policy", "use_policy"),
     "tunebench.kernels.runtime.saving": ("save_choices",),
     "tunebench.kernels.runtime.tuned_module": ("TunedModule",),
-    "tunebench.studies.api": ("Rows", "best", "check", "compare", "connect", "export", "load", "trials", "tune"),
+    "tunebench.studies.api": (
+        *("Rows", "best", "bundle", "check", "compare", "connect", "export", "load", "trials", "tune", "warm"),
+    ),
     "tunebench.studies.check": ("CheckReport",),
     "tunebench.studies.compare": ("CompareReport",),
     "tunebench.studies.tune": ("StudyReport",),
+    "tunebench.tuner.compile.bundle": ("use_bundle",),
     "tunebench.tuner.device": ("Device",),
     "tunebench.tuner.errors": ("DatabaseError", "DatabaseMissingError", "TunebenchError", "UserError"),
     "tunebench.tuner.kernel": ("Kernel", "Mode", "Plan", "ceil_div"),
@@ -89,6 +93,7 @@ __all__ = [
     "UserError",
     "Work",
     "best",
+    "bundle",
     "ceil_div",
     "check",
     "compare",
@@ -101,7 +106,9 @@ __all__ = [
     "set_policy",
     "trials",
     "tune",
+    "use_bundle",
     "use_policy",
+    "warm",
 ]
 
 

@@ -9,6 +9,7 @@ import typer
 from tunebench import __version__
 from tunebench.studies.cli.bench import bench
 from tunebench.studies.cli.best import best
+from tunebench.studies.cli.bundle import bundle
 from tunebench.studies.cli.check import check
 from tunebench.studies.cli.compare import compare
 from tunebench.studies.cli.dashboard import dashboard
@@ -26,6 +27,7 @@ from tunebench.studies.cli.show import show
 from tunebench.studies.cli.studies import studies
 from tunebench.studies.cli.trials import trials
 from tunebench.studies.cli.tune import tune
+from tunebench.studies.cli.warm import warm
 
 app = typer.Typer(
     name="tunebench",
@@ -54,7 +56,7 @@ def _root(
 
 
 for command in (
-    *(tune, check, bench, compare, replay, ship, export),
+    *(tune, check, bench, compare, replay, ship, warm, bundle, export),
     *(best, studies, trials, show, query, diff, report, dashboard, prune, doctor),
 ):
     app.command()(command)

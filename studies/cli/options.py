@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -52,6 +53,22 @@ CompilerOption = Annotated[
         metavar="NAME",
         help="Only results of this compiler: nvrtc, inline or cpu. Default: every compiler.",
         autocompletion=complete_compiler,
+    ),
+]
+TargetsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KERNEL]...",
+        help="Kernels' names or folders. Default: all shipped kernels, or those of the file of problems.",
+        autocompletion=complete_kernel,
+    ),
+]
+ProblemsOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="The problems: choices that a program saved (tunebench.save_choices), or a JSON list with the kernel, "
+        "axes, dtype and options of each. Default: those that results are known of.",
     ),
 ]
 RunDeviceOption = Annotated[

@@ -1,8 +1,8 @@
-"""What it takes to build every variant that ships, and what a first forward waits for: `python -m tests.benchmarks.builds`.
+"""What building the variants that ship takes, and what a first forward waits for: `python -m tests.benchmarks.builds`.
 
-Variants are cross-compiled by NVRTC in this process, one after the other, with or without a GPU; seconds are of one core
-(CPU time), beside those of the clock. The first forwards are of new processes with an empty build cache, on the GPU if there
-is one, else by g++ on the CPU: with the reference serving until the kernel is built, and waiting for it.
+Variants are cross-compiled by NVRTC in this process, one after the other, with or without a GPU; seconds are of one
+core (CPU time), beside those of the clock. The first forwards are of new processes with an empty build cache, on the
+GPU if there is one, else by g++ on the CPU: with the reference serving until the kernel is built, and waiting for it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import time
 from typing import Annotated
 
 import typer
-
 from tests.benchmarks.host import SIZES
+
 from tunebench.kernels.runtime.registry import kernel_names, load_model
 from tunebench.kernels.runtime.shipped import files_of, read_file
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler

@@ -12,6 +12,7 @@ from functools import partial
 
 from tunebench.tuner.build import Build, CompilerName
 from tunebench.tuner.compile.base import Compiler
+from tunebench.tuner.compile.bundle import find_bundled
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device
@@ -43,14 +44,14 @@ def build_plan(
 
 
 def known_build(compiler: Compiler, variant: Variant) -> Future[Build] | None:
-    """The build of a variant, where it is in the build cache or under way in this process.
+    """The build of a variant, where it is in a bundle, in the build cache or under way in this process.
 
     Raises:
-        CompilerMissingError: the compiler is not on this machine.
+        CompilerMissingError: it is in no bundle, and the compiler is not on this machine.
     """
     if (under_way := _shared.get((compiler.name, variant.digest))) is not None:
         return under_way
-    found = BuildCache().find(compiler, variant)
+    found = find_bundled(compiler.name, variant) or BuildCache().find(compiler, variant)
     if found is None:
         return None
     build: Future[Build] = Future()

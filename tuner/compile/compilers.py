@@ -17,6 +17,11 @@ COMPILERS: dict[CompilerName, type[Compiler]] = {
 }
 
 
+def default_compiler(device: Device) -> Compiler:
+    """The compiler that a device's binaries come from unless another is named; whether it is here is not asked."""
+    return COMPILERS[CompilerName.CPU if device.kind is DeviceKind.CPU else CompilerName.NVRTC]()
+
+
 def compiler_for(device: Device, name: CompilerName | None = None) -> Compiler:
     """The compiler of that name, or the default one of the device: `nvrtc` on CUDA, `cpu` on the CPU.
 
@@ -26,7 +31,7 @@ def compiler_for(device: Device, name: CompilerName | None = None) -> Compiler:
     """
     on_cpu = device.kind is DeviceKind.CPU
     if name is None:
-        name = CompilerName.CPU if on_cpu else CompilerName.NVRTC
+        name = default_compiler(device).name
     if on_cpu != (name is CompilerName.CPU):
         legal = "cpu" if on_cpu else "nvrtc, inline"
         raise UserError(f"compiler '{name}' does not make binaries for {device.kind}: use {legal}")

@@ -52,7 +52,7 @@ class HeldCompiler(CpuCompiler):
 def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HeldCompiler:
     monkeypatch.setenv("TUNEBENCH_CACHE", str(tmp_path / "builds"))
     compiler = HeldCompiler()
-    monkeypatch.setattr(decision, "compiler_for", lambda _: compiler)
+    monkeypatch.setattr(decision, "default_compiler", lambda _: compiler)
     set_policy(wait=False)
     return compiler
 

@@ -1,0 +1,205 @@
+"""Builds ahead of first use: into the build cache, or into a bundle."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+from tunebench.kernels.runtime.registry import kernel_names, load_model
+from tunebench.kernels.runtime.selection import what_is_known
+from tunebench.kernels.runtime.shipped import ShippedFileError, files_of, is_stale, read_file
+from tunebench.tuner.build import Build
+from tunebench.tuner.compile.base import Compiler
+from tunebench.tuner.compile.bundle import BundledBuild, write_bundle
+from tunebench.tuner.compile.cache import BuildCache
+from tunebench.tuner.compile.compilers import default_compiler
+from tunebench.tuner.configuration import Configuration
+from tunebench.tuner.device import Device, any_gpu, find_device
+from tunebench.tuner.errors import CompileError, DatabaseMissingError, UserError
+from tunebench.tuner.kernel import Kernel
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.variant import Variant
+
+
+@dataclass(frozen=True)
+class BuiltAhead:
+    """One variant, built ahead.
+
+    Attributes:
+        problems: those that it may serve.
+        refusal: why it could not be built; None where it was.
+        build: None where it could not be built.
+    """
+
+    kernel: Kernel
+    variant: Variant
+    problems: tuple[Problem, ...]
+    build: Build | None
+    refusal: str | None = None
+
+
+Told = Callable[[BuiltAhead], None]
+"""Called with each variant as its build ends."""
+
+
+def warm(
+    targets: Sequence[str] = (),
+    *,
+    problems: Path | None = None,
+    device: str | None = None,
+    architecture: str | None = None,
+    told: Told = lambda _: None,
+) -> list[BuiltAhead]:
+    """Build into the build cache what the runtime would choose for the problems.
+
+    Args:
+        targets: kernels' names or folders; none for all shipped kernels.
+        problems: a file of problems (see `read_problems`); None for all that results are known of.
+        device: `cuda`, `cuda:INDEX` or `cpu`; None for a GPU if there is one.
+        architecture: build for GPUs of this architecture, such as `sm_90`, which need not be here.
+
+    Raises:
+        UserError: the question was wrong, nothing is known to build, or the compiler is not here.
+    """
+    devices = [find_device(device)] if architecture is None else [_device_for(architecture)]
+    return _build(_wanted(targets, devices, problems), told)
+
+
+def bundle(
+    folder: Path,
+    targets: Sequence[str] = (),
+    *,
+    problems: Path | None = None,
+    architectures: Sequence[str] = (),
+    told: Told = lambda _: None,
+) -> list[BundledBuild]:
+    """Write binaries that need no compiler where they run, with an index.
+
+    Args:
+        targets, problems: as of `warm`.
+        architectures: such as `sm_90`, none of which need be here; none for that of the GPU here, or of the CPU.
+
+    Raises:
+        UserError: the question was wrong, nothing is known to build, a build was refused, or the folder cannot be
+            written.
+    """
+    devices = [_device_for(one) for one in architectures] or [find_device(None)]
+    built = _build(_wanted(targets, devices, problems), told)
+    if refused := [one for one in built if one.refusal is not None]:
+        raise UserError(f"{refused[0].kernel.name} for {refused[0].variant.architecture}: {refused[0].refusal}")
+    return write_bundle(folder, [(one.kernel.digest, one.variant, one.build) for one in built if one.build is not None])
+
+
+def read_problems(path: Path) -> dict[str, list[tuple[Problem, Configuration | None]]]:
+    """Problems by the name of their kernel, with the configuration that was saved for each, if any was.
+
+    The file is JSON: what `tunebench.save_choices` wrote, or a list with a problem's `kernel`, `axes`, `dtype` and
+    `options`.
+
+    Raises:
+        UserError: it cannot be read, or is none.
+    """
+    found: dict[str, list[tuple[Problem, Configuration | None]]] = {}
+    try:
+        content = json.loads(path.read_bytes())
+        for entry in content["choices"] if isinstance(content, dict) else content:
+            problem = Problem(dict(entry["axes"]), entry.get("dtype", "float32"), dict(entry.get("options", {})))
+            saved = entry.get("configuration")
+            found.setdefault(entry["kernel"], []).append((problem, None if saved is None else Configuration(saved)))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        expected = 'choices that tunebench.save_choices wrote, or a list of {"kernel": …, "axes": …, "dtype": …}'
+        raise UserError(f"{path}: no file of problems ({error}): give {expected}") from error
+    return found
+
+
+def _device_for(architecture: str) -> Device:
+    return find_device("cpu") if architecture in ("cpu", platform.machine()) else any_gpu(architecture)
+
+
+def _wanted(
+    targets: Sequence[str], devices: Sequence[Device], file: Path | None
+) -> dict[str, tuple[Kernel, Compiler, Variant, list[Problem]]]:
+    """Variants, by digest, with what they are for."""
+    asked = None if file is None else read_problems(file)
+    names = targets or (kernel_names() if asked is None else sorted(asked))
+    found: dict[str, tuple[Kernel, Compiler, Variant, list[Problem]]] = {}
+    for name in names:
+        kernel = load_model(name).kernel
+        for device in devices:
+            known = asked or {kernel.name: [(problem, None) for problem in _known_problems(kernel, device)]}
+            for problem, saved in known.get(kernel.name, ()):
+                for configuration in _configurations(kernel, problem, device, saved):
+                    variant = kernel.variant(configuration, problem, device.architecture)
+                    entry = found.setdefault(variant.digest, (kernel, default_compiler(device), variant, []))
+                    entry[3].append(problem)
+    if not found:
+        where = " or ".join(device.name for device in devices)
+        raise UserError(f"{', '.join(names)}: no result is known on {where}: name problems (--problems)")
+    return found
+
+
+def _configurations(
+    kernel: Kernel, problem: Problem, device: Device, saved: Configuration | None
+) -> list[Configuration]:
+    """What may serve a problem: what was saved for it; else what evidence says, or the contenders of its duel."""
+    try:
+        if saved is not None and kernel.space.admits(saved, problem, device):
+            return [saved]
+        known = what_is_known(kernel, problem, device)
+        evidence = known.evidence()
+        choices = known.contenders() if evidence is None else [evidence]
+    except KeyError as error:
+        raise UserError(f"{kernel.name}: {problem} lacks {error}: give the axes and options of its problems") from error
+    return [choice.configuration for choice in choices if choice.configuration is not None]
+
+
+def _known_problems(kernel: Kernel, device: Device) -> list[Problem]:
+    """Those that a database or the files beside the kernel have results of, on that kind of device."""
+    from tunebench.db.connection.database import open_database
+    from tunebench.db.queries.trials import best
+
+    found: dict[str, Problem] = {}
+    for path in files_of(kernel):
+        try:
+            file = read_file(path)
+        except ShippedFileError:
+            continue
+        if file.architecture == device.architecture and not is_stale(kernel, file):
+            found |= {result.problem.key: result.problem for result in file.results}
+    try:
+        with open_database(read_only=True) as database:
+            rows = best(database, kernel=kernel.name, source_digest=kernel.digest, architecture=device.architecture)
+    except DatabaseMissingError:
+        rows = []
+    found |= {row.problem.key: row.problem for row in rows}
+    return list(found.values())
+
+
+def _build(wanted: dict[str, tuple[Kernel, Compiler, Variant, list[Problem]]], told: Told) -> list[BuiltAhead]:
+    cache = BuildCache()
+    for _, compiler, _, _ in wanted.values():
+        compiler.version()
+
+    def one(needed: tuple[Kernel, Compiler, Variant, list[Problem]]) -> BuiltAhead:
+        kernel, compiler, variant, problems = needed
+        try:
+            return BuiltAhead(kernel, variant, tuple(problems), cache.build(compiler, variant))
+        except CompileError as error:
+            return BuiltAhead(kernel, variant, tuple(problems), None, str(error))
+
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        builds = [threads.submit(one, needed) for needed in wanted.values()]
+        try:
+            for build in as_completed(builds):
+                told(build.result())
+        except BaseException:
+            threads.shutdown(wait=False, cancel_futures=True)
+            raise
+    return [build.result() for build in builds]
