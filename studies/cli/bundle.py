@@ -18,7 +18,7 @@ def bundle(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="An architecture such as sm_90, which need not be here; repeatable. Default: this machine's.",
+            help="An architecture such as sm_90, which need not be here, or cpu; repeatable. Default: this machine's.",
         ),
     ] = None,
     problems: ProblemsOption = None,

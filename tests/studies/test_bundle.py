@@ -29,7 +29,7 @@ def bundled(
     factory = write_kernel()
     problems = tmp_path / "problems.json"
     problems.write_text(json.dumps([{"kernel": "weigh", "axes": {"n": 8}}]), encoding="utf-8")
-    bundle(tmp_path / "bundle", [str(factory.kernel.folder)], problems=problems)
+    bundle(tmp_path / "bundle", [str(factory.kernel.folder)], problems=problems, architectures=["cpu"])
 
     def missing(_: CpuCompiler) -> str:
         raise CompilerMissingError("there is no g++")
@@ -43,7 +43,6 @@ def bundled(
 
 @pytest.fixture(autouse=True)
 def _no_bundle_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    use_bundle(None)
     monkeypatch.setattr("tunebench.tuner.compile.bundle._named", None)
 
 

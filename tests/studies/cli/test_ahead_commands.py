@@ -62,11 +62,10 @@ def test_saved_choices_are_problems(
 
 def test_a_refused_build_is_told(ask: CommandLine, problems: Path, write_kernel: WriteKernel) -> None:
     folder = write_kernel(source={"weight[0]": "height[0]"}).kernel.folder
-    ran = ask("warm", folder, "--problems", problems, "--device", "cpu")
+    for_cpu = ("--problems", problems, "--arch", "cpu")
+    ran = ask("warm", folder, *for_cpu)
     assert ran.code == 1 and "refused: g++ refused weigh.cu" in ran.out
-    assert (
-        "weigh for x86_64: g++ refused weigh.cu" in ask("bundle", folder / "out", folder, "--problems", problems).error
-    )
+    assert "weigh for x86_64: g++ refused weigh.cu" in ask("bundle", folder / "out", folder, *for_cpu).error
 
 
 def test_a_bundle_for_gpus_that_are_not_here(
