@@ -155,8 +155,8 @@ def _configurations(
         known = what_is_known(kernel, problem, device)
         evidence = known.evidence()
         choices = known.contenders() if evidence is None else [evidence]
-    except KeyError as error:
-        raise UserError(f"{kernel.name}: {problem} lacks {error}: give the axes and options of its problems") from error
+    except (KeyError, UserError) as error:  # a constraint or a variant asks for what the problem does not say
+        raise UserError(f"{problem} is no problem of {kernel.name}: {error}") from error
     return [choice.configuration for choice in choices if choice.configuration is not None]
 
 

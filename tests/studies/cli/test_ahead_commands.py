@@ -105,4 +105,4 @@ def test_wrong_questions_are_one_line(
 def test_a_problem_without_its_axes_is_one_line(ask: CommandLine, tmp_path: Path) -> None:
     path = tmp_path / "problems.json"
     path.write_text(json.dumps([{"kernel": "gemm_scale_bn", "axes": {"n": 8}}]), encoding="utf-8")
-    assert "lacks" in ask("warm", "--problems", path, "--device", "cpu").error
+    assert "is no problem of gemm_scale_bn" in ask("warm", "--problems", path, "--device", "cpu").error
