@@ -314,6 +314,7 @@ def check(
     modes: Sequence[str] | None = None,
     device: str | None = None,
     compiler: str | None = None,
+    architecture: str | None = None,
     seconds: float = 600.0,
 ) -> list[CheckReport]:
     """Run the whole correctness gate in a process of its own, one report for each mode; a crash is a refusal.
@@ -326,6 +327,7 @@ def check(
         dtype: as in `tune`.
         modes: every mode of a kernel unless given; for a file `train`, as in KernelBench.
         device, compiler: as in `tune`.
+        architecture: of a GPU that a kernel has to build for as well, such as `sm_90`.
         seconds: a check of one mode that takes longer is refused.
 
     Raises:
@@ -346,6 +348,7 @@ def check(
             modes=modes,
             device=device,
             compiler=None if compiler is None else member_of(CompilerName, "compiler", compiler),
+            architecture=architecture,
             seconds=seconds,
         )
     )

@@ -16,9 +16,10 @@ from tunebench.kernels.runtime.registry import is_kernel_file, load_model
 from tunebench.tuner.build import CompilerName
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.compile.compilers import compiler_for
+from tunebench.tuner.compile.for_gpu import ARCHITECTURE
 from tunebench.tuner.configuration import Value
-from tunebench.tuner.device import Device, find_device
-from tunebench.tuner.errors import CompileError, KernelFolderError, UnknownNameError, UserError
+from tunebench.tuner.device import Device, DeviceKind, find_device
+from tunebench.tuner.errors import CompileError, CompilerMissingError, KernelFolderError, UnknownNameError, UserError
 from tunebench.tuner.files import path_named
 from tunebench.tuner.gate.battery import Depth, run_battery
 from tunebench.tuner.gate.contender import Contender, KernelContender, ModuleContender
@@ -49,6 +50,8 @@ class CheckRequest:
         sizes: numeric constants of the reference's file to change.
         dtype: what models and inputs are converted to; None leaves them as the reference's file makes them.
         modes: None for every mode of a kernel; for a file, train mode, as KernelBench runs it.
+        architecture: of a GPU that a kernel has to build for, such as `sm_90`, beside running where it is checked; None
+            for that of the CPU's kernels only, where NVRTC is installed.
         seconds: a check that takes longer is ended, and refused.
     """
 
@@ -60,6 +63,7 @@ class CheckRequest:
     modes: Sequence[str] | None = None
     device: str | None = None
     compiler: CompilerName | None = None
+    architecture: str | None = None
     seconds: float = SECONDS
 
 
@@ -188,6 +192,8 @@ def _verdict(request: CheckRequest, mode: Mode) -> Verdict:
         prepare = _preparation(contender, model)
         with log.stage("build"):
             prepare(oracle.cases[0].inputs)
+        if isinstance(contender, KernelContender):
+            _build_for_gpu(contender, request, subject.device, model, oracle.cases[0].inputs, log)
         verdict = QuickGate(model, oracle, contender.exemptions).check(prepare, log)
         if verdict.passed:
             answers = Answers(subject.reference, oracle, where, mode)
@@ -198,6 +204,31 @@ def _verdict(request: CheckRequest, mode: Mode) -> Verdict:
         with contextlib.suppress(StageRefused), log.stage("run"):
             raise StageRefused(described(error)) from error
     return log.verdict(oracle.tolerance)
+
+
+def _build_for_gpu(
+    contender: KernelContender,
+    request: CheckRequest,
+    device: Device,
+    model: nn.Module,
+    inputs: Sequence[object],
+    log: StageLog,
+) -> None:
+    """Refuse what a GPU's compiler refuses: g++ takes headers and calls that NVRTC has not."""
+    architecture = request.architecture or (ARCHITECTURE if device.kind is DeviceKind.CPU else None)
+    if architecture is None:
+        return
+    with log.stage("GPU build") as details:
+        try:
+            refusal = contender.refused_for(model, inputs, architecture)
+        except CompilerMissingError as error:
+            if request.architecture is not None:
+                raise
+            details.append(f"passed over: {error}")
+            return
+        if refusal is not None:
+            raise StageRefused(f"for {architecture}: {refusal}")
+        details.append(f"NVRTC builds it for {architecture}")
 
 
 def _made(subject: _Subject, original: nn.Module, mode: Mode) -> nn.Module:

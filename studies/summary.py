@@ -46,7 +46,7 @@ def _summary_row(report: StudyReport) -> tuple[str, ...]:
 
 def _print_notes(report: StudyReport) -> None:
     outcome = report.outcome
-    lines = []
+    lines = [f"does not build for a GPU: {report.gpu_refusal}"] if report.gpu_refusal else []
     if outcome.comparison is not None:
         lines.append(f"best: {outcome.comparison.best}")
         lines += [f"baseline {name} is missing: {reason}" for name, reason in outcome.comparison.missing.items()]
@@ -107,6 +107,7 @@ def report_values(report: StudyReport) -> dict[str, object]:
         "proven": outcome.proven,
         "warm_starts": [{"configuration": dict(one.configuration), "origin": one.origin} for one in report.warm_starts],
         "seconds": outcome.seconds,
+        "gpu_refusal": report.gpu_refusal or None,
         "best": dict(comparison.best) if comparison else None,
         "medians_ms": dict(comparison.medians_ms) if comparison else None,
         "speedups": {

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,9 +21,11 @@ from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.study_file import StudyRequest, make_request, read_study_file
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.compile.compilers import compiler_for
-from tunebench.tuner.device import Device, find_device
+from tunebench.tuner.compile.for_gpu import refusal_by_nvrtc
+from tunebench.tuner.configuration import Configuration
+from tunebench.tuner.device import Device, DeviceKind, find_device
 from tunebench.tuner.environment import current_environment
-from tunebench.tuner.errors import UnknownNameError, UserError
+from tunebench.tuner.errors import CompilerMissingError, DiskFullError, UnknownNameError, UserError
 from tunebench.tuner.isolation import start_forkserver
 from tunebench.tuner.kernel import Kernel, Mode
 from tunebench.tuner.problem import Problem
@@ -44,6 +47,7 @@ class StudyReport:
     Attributes:
         study: its number in the database.
         warm_starts: what it began with from earlier studies.
+        gpu_refusal: of a study on a CPU, why the first configuration does not build for a GPU; empty where it does.
     """
 
     kernel: str
@@ -52,6 +56,7 @@ class StudyReport:
     study: int
     outcome: Outcome
     warm_starts: tuple[WarmStart, ...] = ()
+    gpu_refusal: str = ""
 
 
 @dataclass(frozen=True)
@@ -186,12 +191,26 @@ def _tune_mode(resolved: Resolved, mode: Mode, database: Database, announce: Rep
         run = StudyRun(kernel, evaluator, space, compiler, sampler, log, warm_starts=warm_starts)
         done = len(log.past())
         progress = announce(Announcement(kernel.name, evaluator.problem, device, len(space), warm_starts, done))
-        outcome = run.run(Budget(request.trials, request.seconds, stop_early=request.stop_early), progress)
+        with ThreadPoolExecutor(1) as beside:
+            asked = beside.submit(_gpu_refusal, kernel, space[space.default], evaluator.problem, device)
+            outcome = run.run(Budget(request.trials, request.seconds, stop_early=request.stop_early), progress)
+            gpu_refusal = asked.result()
     finally:
         evaluator.close()
     if outcome.trials:
         publish(database, log.study_id, {tunable.name: tunable.values for tunable in resolved.space.tunables})
-    return StudyReport(kernel.name, evaluator.problem, device, log.study_id, outcome, warm_starts)
+    return StudyReport(kernel.name, evaluator.problem, device, log.study_id, outcome, warm_starts, gpu_refusal)
+
+
+def _gpu_refusal(kernel: Kernel, configuration: Configuration, problem: Problem, device: Device) -> str:
+    """Why what is studied on a CPU would not build for a GPU; empty where it would, or nobody here can tell."""
+    if device.kind is not DeviceKind.CPU:
+        return ""
+    try:
+        refusal = refusal_by_nvrtc(kernel, configuration, problem)
+    except (CompilerMissingError, DiskFullError):
+        return ""
+    return "" if refusal is None else str(refusal)
 
 
 def _warm_starts(

@@ -6,6 +6,7 @@ no import. A process is asked one thing at a time, and waited for with a deadlin
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import pickle
@@ -59,6 +60,13 @@ class DiedError(DeathError):
     def __init__(self, message: str, *, from_outside: bool = False) -> None:
         super().__init__(message)
         self.from_outside = from_outside
+
+
+MOST_LINES = 20
+"""Of what one process prints, so many lines are shown."""
+
+_BY_LINE = 1
+"""C's _IOLBF."""
 
 
 class RaisedError(IsolationError):
@@ -274,11 +282,31 @@ def _serve(connection: Connection, settings: Mapping[str, str], scratch: Path) -
         del os.environ[name]
     os.environ.update(settings)
     share_scratch(scratch)
+    _limit_output()
     try:
         while True:
             _answer(connection)
     except (EOFError, OSError):
         os._exit(1)  # the parent is gone, or wants no more answers
+
+
+def _limit_output() -> None:
+    """Let the first lines through that are printed here, to standard error: a kernel's printf comes with every call."""
+    libc = ctypes.CDLL(None)
+    libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, _BY_LINE, 0)
+    reading, writing = os.pipe()
+    os.dup2(writing, 1)
+    os.close(writing)
+    threading.Thread(target=_pass_on, args=(reading,), daemon=True).start()
+
+
+def _pass_on(reading: int) -> None:
+    with open(reading, "rb") as printed:
+        for number, line in enumerate(printed):
+            if number < MOST_LINES:
+                os.write(2, line)
+            elif number == MOST_LINES:
+                os.write(2, b"(no more of what is printed here is shown)\n")
 
 
 def _answer(connection: Connection) -> None:

@@ -41,6 +41,13 @@ def check(
     ] = None,
     device: RunDeviceOption = None,
     compiler: RunCompilerOption = None,
+    arch: Annotated[
+        str | None,
+        typer.Option(
+            metavar="sm_NN",
+            help="A GPU that a kernel has to build for as well. Default: sm_90 on the CPU, where NVRTC is installed.",
+        ),
+    ] = None,
     seconds: Annotated[
         float, typer.Option(min=1, max=LONGEST, help="Seconds; a check of one mode that takes longer is refused.")
     ] = 600.0,
@@ -68,6 +75,7 @@ def check(
         modes=mode,
         device=device,
         compiler=known_compiler(compiler),
+        architecture=arch,
         seconds=seconds,
     )
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)

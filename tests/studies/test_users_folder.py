@@ -10,7 +10,8 @@ from sample_kernel import WriteKernel
 from tunebench.db.connection.database import open_database
 from tunebench.studies.tune import make_evaluator, request_of, resolve, tune
 from tunebench.tuner.compile.cache import BuildCache
-from tunebench.tuner.errors import UserError
+from tunebench.tuner.compile.nvrtc import NvrtcCompiler
+from tunebench.tuner.errors import CompilerMissingError, UserError
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import TrialStatus
 
@@ -177,6 +178,41 @@ def test_what_the_default_raises_stops_the_study_at_once(run: CommandLine, write
     assert ran.code == 2
     assert re.search(r"model.py:\d+: the forward fails: TypeError: .*\(in the default configuration: block", ran.err)
     assert "Traceback" not in ran.err
+
+
+STDIO = {"extern": "#include <stdio.h>\nextern", "y[i] = x[i]": 'if (i < 0) printf("%d", variety); y[i] = x[i]'}
+
+
+def nvrtc_is_here() -> bool:
+    try:
+        NvrtcCompiler().version()
+    except CompilerMissingError:
+        return False
+    return True
+
+
+needs_nvrtc = pytest.mark.skipif(not nvrtc_is_here(), reason="needs NVRTC")
+
+
+@needs_nvrtc
+def test_what_builds_on_the_cpu_alone_is_refused_by_check(run: CommandLine, write_kernel: WriteKernel) -> None:
+    folder = write_kernel(source=STDIO).kernel.folder
+    ran = run("check", folder, "--device", "cpu", "--arch", "sm_80")
+    assert ran.code == 1
+    (line,) = [line for line in ran.out.splitlines() if "GPU build" in line]
+    assert re.search(r"REFUSED +GPU build .* for sm_80: NVRTC refused weigh.cu: weigh.cu\(\d+\): .*stdio.h", line)
+
+
+@needs_nvrtc
+def test_a_study_on_the_cpu_says_so_too(write_kernel: WriteKernel, tmp_path: Path) -> None:
+    options = {"device": "cpu", "trials": 1, "fresh": True}
+    with open_database(tmp_path / "a.db") as database:
+        reports = [
+            tune(resolve(request_of(str(write_kernel(source=source).kernel.folder), options)), database)[0]
+            for source in (STDIO, {})
+        ]
+    assert "NVRTC refused weigh.cu: weigh.cu(" in reports[0].gpu_refusal and "stdio.h" in reports[0].gpu_refusal
+    assert reports[1].gpu_refusal == ""
 
 
 def test_a_problem_file_is_not_a_kernel(run: CommandLine, write_kernel: WriteKernel) -> None:

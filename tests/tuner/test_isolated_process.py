@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 from tunebench.tuner.errors import CompileError, UnknownNameError
 from tunebench.tuner.isolation import (
+    MOST_LINES,
     DiedError,
     HungError,
     IsolatedProcess,
@@ -196,3 +199,13 @@ def test_settings_are_those_of_the_moment(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_its_temporary_files_are_the_parents_to_remove() -> None:
     assert run_isolated(SECONDS, scratch_folder) == scratch_folder()
+
+
+def test_what_is_printed_does_not_flood_the_terminal() -> None:
+    # More than a pipe holds: when the process answers, its first lines have been passed on.
+    code = "import subprocess\nfrom tunebench.tuner.isolation import run_isolated\n"
+    code += "print(run_isolated(60.0, subprocess.call, ['seq', '50000']))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, encoding="utf-8", check=True)
+    assert ran.stdout == "0\n"
+    shown = [str(number) for number in range(1, MOST_LINES + 1)]
+    assert ran.stderr.splitlines() == [*shown, "(no more of what is printed here is shown)"]

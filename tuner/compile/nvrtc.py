@@ -87,7 +87,7 @@ class NvrtcCompiler(Compiler):
         try:
             code, log = compile_(variant.text, name, variant.source.headers, self.flags(variant))
         except RefusedError as refusal:
-            raise CompileError(f"NVRTC refused {name}", str(refusal)) from refusal
+            raise CompileError(f"NVRTC refused {name}: {_first_error(str(refusal))}", str(refusal)) from refusal
         return Build(
             variant_digest=variant.digest,
             compiler=self.name,
@@ -111,6 +111,11 @@ class NvrtcCompiler(Compiler):
             LaunchError: the driver refused the binary.
         """
         return CudaModule(build, torch.cuda.current_device() if device_index is None else device_index)
+
+
+def _first_error(log: str) -> str:
+    lines = log.strip().splitlines() or ["it says nothing"]
+    return next((line.strip() for line in lines if "error" in line), lines[0])
 
 
 class NvrtcApart(NvrtcCompiler):

@@ -12,9 +12,10 @@ from torch import nn
 from tunebench.tuner.build import Build, LoadedModule
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.compile.cache import BuildCache
+from tunebench.tuner.compile.for_gpu import refusal_by_nvrtc
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, device_of
-from tunebench.tuner.errors import EmptySpaceError, LaunchError
+from tunebench.tuner.errors import CompileError, EmptySpaceError, LaunchError
 from tunebench.tuner.gate.launches import Launch, LaunchRecorder
 from tunebench.tuner.gate.quick import Exemptions
 from tunebench.tuner.kernel import Kernel, ModelFactory, Plan, TunableModel
@@ -105,6 +106,16 @@ class KernelContender:
             return plan
         model.pin(plan)
         return None
+
+    def refused_for(self, module: nn.Module, inputs: Sequence[Any], architecture: str) -> CompileError | None:
+        """Why NVRTC refuses the configuration for such a call on a GPU of that architecture; None where it builds it.
+
+        Raises:
+            CompilerMissingError: NVRTC is not on this machine.
+        """
+        problem = cast(TunableModel, module).problem(*inputs)
+        assert problem is not None, "it is ready"
+        return refusal_by_nvrtc(self._kernel, self._configuration, problem, architecture)
 
     def launches(self, module: nn.Module, inputs: Sequence[Any]) -> Sequence[Launch]:
         """The launches of one call, with what their arguments held."""
