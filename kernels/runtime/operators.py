@@ -39,7 +39,7 @@ _GIVEN = "Tensor[] tensors, Tensor[] parameters, Tensor[] buffers, float[] numbe
 _EXACT_INTEGER = 2**53
 """Whole numbers up to here survive as float64, which is how a graph holds numbers."""
 _NOT_IN_A_GRAPH = (torch.Tag.cudagraph_unsafe,) if hasattr(torch.Tag, "cudagraph_unsafe") else ()
-_READ_WHEN_RUN = ("policy",)
+_READ_WHEN_RUN = ("policy", "wait")
 """Attributes that the graph does not depend on: they are read from the module itself whenever the program runs."""
 
 _NOTHING = torch.empty(0, device="meta")

@@ -39,6 +39,7 @@ from tunebench.kernels.{name}.model import ModelNew
 imported = spent()
 reference = ModelNew.kernel.reference({sizes!r})
 model = reference.make_model(0, torch.device("cpu"), ModelNew).eval()
+model.wait = True
 inputs = reference.make_inputs(0, torch.device("cpu"))
 times = [spent()]
 with torch.no_grad():

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from tunebench.kernels.runtime.policy import set_policy
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.tuner.gate.harness import synchronise
 from tunebench.tuner.kernel import Mode
@@ -106,6 +107,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", type=Path)
     file = parser.parse_args().json
+    set_policy(wait=True)
     rows: list[dict[str, Any]] = []
     for name, mode, sizes in problems():
         factory = load_model(name)
