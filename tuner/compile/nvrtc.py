@@ -32,8 +32,8 @@ from tunebench.tuner.scratch import scratch
 from tunebench.tuner.variant import Variant
 
 # Lambdas and plain functions of a source that only a device runs are the device's: NVRTC 13.0 takes a generic lambda
-# for the host's otherwise, where 13.5 does not.
-_FLAGS = ("--std=c++17", "--ptxas-options=-v", "--device-as-default-execution-space")
+# for the host's otherwise, where 13.5 does not. What NVRTC takes from a cache of its own comes without ptxas's figures.
+_FLAGS = ("--std=c++17", "--ptxas-options=-v", "--device-as-default-execution-space", "--no-cache")
 
 # Hopper and later: the `a` targets have the instructions of that very chip (wgmma, setmaxnreg); a cubin runs on
 # nothing else anyway.
@@ -94,8 +94,7 @@ class NvrtcCompiler(Compiler):
             compiler_version=version,
             code=code,
             log=log,
-            # A cubin from NVRTC's own cache comes without ptxas and so without a word on its entry points.
-            figures=dict.fromkeys(variant.source.entry_points, KernelFigures()) | parse_ptxas_log(log),
+            figures=parse_ptxas_log(log),
             seconds=time.perf_counter() - started,
             signatures=variant.signatures,
         )
