@@ -457,7 +457,10 @@ BROKEN: Mapping[str, Broken] = {
         CALLERS,
         "torch.compile",
         "under torch.compile",
-        reference("x * self.weight * (2 if torch.compiler.is_compiling() else 1)"),
+        method(
+            "    def forward(self, *inputs):\n"
+            "        return super().forward(*inputs) * (2 if torch.compiler.is_compiling() else 1)\n"
+        ),
     ),
     "waits for the device": Broken(
         CALLERS, "graphs", "captured", model(RETURN, "        torch.cuda.synchronize()\n        return y\n"), gpu=True
