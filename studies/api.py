@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from tunebench.db.connection.database import Database
-    from tunebench.db.queries.rows import BestRow, TrialRow
+    from tunebench.db.queries.rows import BestRow, MissRow, TrialRow
     from tunebench.kernels.runtime.tuned_module import TunedModule
     from tunebench.studies.ahead import BuiltAhead
     from tunebench.studies.check import CheckReport
@@ -175,6 +175,30 @@ def trials(
                 offset=offset,
             )
         )
+
+
+def misses(
+    kernel: str | None = None,
+    *,
+    device: str | None = None,
+    tuned: bool = False,
+    db: Database | str | Path | None = None,
+) -> list[MissRow]:
+    """The problems that were served without evidence, the most used first; see `record_misses`.
+
+    Args:
+        device: a device's name, such as `NVIDIA H200`.
+        tuned: also those that there are results for by now.
+        db: an open database, or where it is; see `connect`.
+
+    Raises:
+        DatabaseError: the database cannot be read.
+    """
+    from tunebench.db.queries.misses import misses as misses_of
+    from tunebench.kernels.runtime.registry import of_current_kernels
+
+    with _opened(db, read_only=True) as database:
+        return of_current_kernels(misses_of(database, kernel=kernel, device=device, tuned=tuned))
 
 
 def load(kernel: str | Path) -> type[TunedModule]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from tunebench.db.queries.data_frames import FLAT_COLUMNS, csv_text, flat_values
-from tunebench.db.queries.rows import BestRow, StudyRow, TrialRow
+from tunebench.db.queries.rows import BestRow, MissRow, StudyRow, TrialRow
 from tunebench.studies.terminal import print_table
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import Ratio
@@ -200,6 +200,51 @@ def _trial_cells(row: TrialRow) -> list[str]:
     return [csv_text(value) for value in flat_values(row).values()]
 
 
+_MISS_COLUMNS = (
+    *("kernel", "problem", "dtype", "device", "architecture", "calls", "first_at", "last_at", "tuned"),
+    *("source_digest", "path"),
+)
+
+
+def _print_misses(rows: Sequence[MissRow]) -> None:
+    cells = [
+        (
+            str(row.calls),
+            row.kernel,
+            str(row.problem),
+            row.device_name,
+            row.last_at.isoformat(sep=" ", timespec="minutes").removesuffix("+00:00") + " UTC",
+            "yes" if row.tuned else "",
+        )
+        for row in rows
+    ]
+    print_table(("calls", "kernel", "problem", "device", "last", "tuned since"), cells)
+
+
+def _miss_values(row: MissRow) -> dict[str, object]:
+    return {
+        "kernel": row.kernel,
+        "problem": problem_values(row.problem),
+        "device": row.device_name,
+        "architecture": row.architecture,
+        "calls": row.calls,
+        "first_at": row.first_at.isoformat(),
+        "last_at": row.last_at.isoformat(),
+        "tuned": row.tuned,
+        "source_digest": row.source_digest,
+        "path": row.path,
+    }
+
+
+def _miss_cells(row: MissRow) -> list[str]:
+    values = (
+        *(row.kernel, row.problem.key, row.problem.dtype, row.device_name, row.architecture, row.calls, row.first_at),
+        *(row.last_at, str(row.tuned).lower(), row.source_digest, row.path),
+    )
+    return [csv_text(value) for value in values]
+
+
 BEST = Listing(_print_best, row_values, FLAT_COLUMNS, _trial_cells)
 TRIALS = Listing(_print_trials, row_values, FLAT_COLUMNS, _trial_cells)
 STUDIES = Listing(_print_studies, _study_values, _STUDY_COLUMNS, _study_cells)
+MISSES = Listing(_print_misses, _miss_values, _MISS_COLUMNS, _miss_cells)

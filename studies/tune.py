@@ -99,7 +99,11 @@ def request_of(target: str, options: dict[str, object]) -> StudyRequest:
 
 @dataclass(frozen=True)
 class Resolved:
-    """A request whose every name has been found; running it needs only a database."""
+    """A request whose every name has been found; running it needs only a database.
+
+    Attributes:
+        expected: the problem that its study has to be of; None for whatever its sizes make.
+    """
 
     request: StudyRequest
     model: type[TunedModule]
@@ -108,6 +112,7 @@ class Resolved:
     compiler: Compiler
     reference: Reference
     modes: Sequence[Mode]
+    expected: Problem | None = None
 
     @property
     def kernel(self) -> Kernel:
@@ -171,6 +176,10 @@ def _tune_mode(resolved: Resolved, mode: Mode, database: Database, announce: Rep
     request, kernel, device, compiler = resolved.request, resolved.kernel, resolved.device, resolved.compiler
     evaluator = WorkerEvaluator(functools.partial(make_evaluator, request, mode))
     try:
+        if resolved.expected not in (None, evaluator.problem):
+            raise UserError(
+                f"the reference's own inputs are {evaluator.problem} where {resolved.expected} is asked for"
+            )
         space = resolved.space.enumerate(evaluator.problem, device)
         description = StudyDescription(
             kernel=kernel.name,

@@ -93,3 +93,34 @@ class StudyRow:
     begun_at: datetime
     trials: int
     last_at: datetime
+
+
+@dataclass(frozen=True)
+class Missed:
+    """Calls of one problem that were served without evidence.
+
+    Attributes:
+        path: of the kernel's folder or file.
+    """
+
+    kernel: str
+    source_digest: str
+    path: str
+    problem: Problem
+    device_name: str
+    architecture: str
+    calls: int
+
+
+@dataclass(frozen=True)
+class MissRow(Missed):
+    """The same, counted over all processes.
+
+    Attributes:
+        first_at, last_at: when the first and the latest of them were written down, UTC.
+        tuned: there are results for this very problem now.
+    """
+
+    first_at: datetime
+    last_at: datetime
+    tuned: bool

@@ -542,3 +542,33 @@ class SpeedUpTable(Base):
     high: Mapped[float]
     rounds: Mapped[int]
     confidence: Mapped[float]
+
+
+class MissTable(Base):
+    """A problem of a kernel that was served without evidence on a kind of device, and in how many calls.
+
+    Counts are not results: these rows are changed, and neither merged nor exported.
+
+    Attributes:
+        path: of the kernel's folder or file.
+    """
+
+    __tablename__ = "tunebench_misses"
+    __table_args__ = (
+        UniqueConstraint(
+            "kernel", "source_digest", "problem_id", "device", "architecture", name="uq_tunebench_misses_identity"
+        ),
+        CheckConstraint("calls > 0", name="calls"),
+        _STRICT,
+    )
+
+    id: Mapped[Identity]
+    kernel: Mapped[str]
+    source_digest: Mapped[str]
+    path: Mapped[str]
+    problem_id: Mapped[int] = mapped_column(ForeignKey(ProblemTable.id))
+    device: Mapped[str]
+    architecture: Mapped[str]
+    calls: Mapped[int]
+    first_at: Mapped[datetime]
+    last_at: Mapped[datetime]

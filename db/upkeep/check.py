@@ -20,12 +20,14 @@ from tunebench.db.connection.engine import connect_file, file_of
 from tunebench.db.entries.decode import configuration_of, problem_of
 from tunebench.db.schema.tables import (
     TABLE_PREFIX,
+    VERSION_TABLE,
     Base,
     ConfigurationTable,
     DeviceTable,
     EnvironmentTable,
     LateRefusalTable,
     MeasurementTable,
+    MissTable,
     ProblemTable,
     StudyTable,
     TrialTable,
@@ -237,7 +239,8 @@ def _check_server_triggers(connection: Connection) -> tuple[int, list[str]]:
     query = text(
         "SELECT c.relname, max(CASE WHEN t.tgenabled = 'O' THEN 1 ELSE 0 END) FROM pg_class c LEFT JOIN pg_trigger t "
         "ON t.tgrelid = c.oid AND t.tgname = c.relname || '_append_only' WHERE c.relkind = 'r' "
-        "AND c.relname LIKE 'tunebench\\_%' AND c.relname <> 'tunebench_version' GROUP BY c.relname"
+        "AND c.relname LIKE 'tunebench\\_%' "
+        f"AND c.relname NOT IN ('{VERSION_TABLE}', '{MissTable.__tablename__}') GROUP BY c.relname"
     )
     rows = connection.execute(query).all()
     return len(rows), [f"{table} can be changed: its trigger is gone or disabled" for table, on in rows if not on]

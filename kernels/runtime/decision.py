@@ -14,14 +14,16 @@ import torch
 
 from tunebench.kernels.runtime.choices_file import loaded_choice
 from tunebench.kernels.runtime.duel import Score, winner_of
-from tunebench.kernels.runtime.policy import Policy
+from tunebench.kernels.runtime.latest import Latest
+from tunebench.kernels.runtime.on_sight import tune_on_sight
+from tunebench.kernels.runtime.policy import Policy, seconds_to_tune
 from tunebench.kernels.runtime.selection import Choice, Tier, what_is_known
 from tunebench.tuner.build import Build
 from tunebench.tuner.compile.building import forget_shared_builds, known_build, shared_build
 from tunebench.tuner.compile.compilers import default_compiler
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, DeviceKind
-from tunebench.tuner.errors import CompileError, CompilerMissingError, DiskFullError, LaunchError
+from tunebench.tuner.errors import CompileError, CompilerMissingError, DiskFullError, LaunchError, TunebenchError
 from tunebench.tuner.kernel import Kernel, Plan
 from tunebench.tuner.problem import Problem
 
@@ -68,12 +70,16 @@ _CAPTURED = Choice(
     None, Tier.REFERENCE, "nothing is built or loaded while a CUDA graph is captured: call the model once before"
 )
 
-_recorded: dict[tuple[str, Problem, Device, Choice | None, bool], Decided] = {}
-_settled: dict[tuple[str, Problem, Device, bool], Decided] = {}
+_MOST_PROBLEMS = 16384
+
+_recorded: Latest[tuple[str, Problem, Device, Choice | None, bool], Decided] = Latest(_MOST_PROBLEMS)
+_settled: Latest[tuple[str, Problem, Device, bool], Decided] = Latest(_MOST_PROBLEMS)
+_tuned: Latest[tuple[str, Problem, Device], None] = Latest(_MOST_PROBLEMS)
 _under_way: dict[tuple[str, Occasion], list[Future[Build]]] = {}
 _passed_over: set[tuple[str, Problem, Device, Configuration]] = set()
 # A model may hold another tuned model, whose first forward then stands inside the duel of the outer one.
 _deciding = threading.RLock()
+_tuning = threading.RLock()
 
 
 def decide(kernel: Kernel, occasion: Occasion, make_ready: MakeReady, duel_of: DuelOf, *, wait: bool) -> Decided:
@@ -84,8 +90,13 @@ def decide(kernel: Kernel, occasion: Occasion, make_ready: MakeReady, duel_of: D
     """
     if occasion.policy is Policy.REFERENCE:
         return Choice(None, Tier.REFERENCE, "the policy is 'reference'"), None
+    tunes = occasion.policy is Policy.TUNE
+    if tunes:
+        occasion, wait = replace(occasion, policy=Policy.BEST), True
     if occasion.is_captured():
         return _ready_before(kernel, occasion)
+    if tunes:
+        _tune_once(kernel, occasion.problem, occasion.device)
     key = (kernel.digest, occasion)
     while True:
         builds = _under_way.get(key, [])
@@ -101,6 +112,22 @@ def decide(kernel: Kernel, occasion: Occasion, make_ready: MakeReady, duel_of: D
         else:
             _under_way.pop(key, None)
             return decided
+
+
+def _tune_once(kernel: Kernel, problem: Problem, device: Device) -> None:
+    """Tune what nobody measured here yet; where that does not succeed, say why, once, and go on without."""
+    key = (kernel.digest, problem, device)
+    with _tuning:
+        if key in _tuned:
+            return
+        _tuned[key] = None
+        evidence = what_is_known(kernel, problem, device).evidence()
+        if loaded_choice(kernel, problem, device) is not None or (evidence is not None and evidence.measured):
+            return
+        try:
+            tune_on_sight(kernel, problem, device, seconds_to_tune())
+        except TunebenchError as error:
+            warnings.warn(f"{kernel.name} was not tuned for {problem}: {error}", RuntimeWarning, stacklevel=7)
 
 
 def forget_plans() -> None:
@@ -169,10 +196,10 @@ def _settle(kernel: Kernel, problem: Problem, device: Device, make_ready: MakeRe
     winner = winner_of(scores)
     if winner is not None:
         choice, plan = ready[winner]
-        said = f"{scores[winner]} the reference's speed in a duel on the first call's inputs"
+        said = f"{scores[winner]} the reference's speed in a duel on a call's own inputs"
         return replace(choice, reason=f"{choice.reason}; {said}"), plan
     told = ", ".join(f"{choice.tier} {score}" for (choice, _), score in zip(ready, scores, strict=True))
-    reason = f"the reference won a duel on the first call's inputs: {told} ({ready[0][0].reason})"
+    reason = f"the reference won a duel on a call's own inputs: {told} ({ready[0][0].reason})"
     return Choice(None, Tier.REFERENCE, reason), None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -20,49 +21,62 @@ class Policy(enum.StrEnum):
     """What was measured for the problem on this kind of device, else the reference."""
     REFERENCE = "reference"
     """The reference's own operations."""
+    TUNE = "tune"
+    """As `best`, and a problem that was not measured on this kind of device is tuned when it is first met: the call
+    waits for a study of so many seconds in a process of its own, whose results are recorded."""
 
 
 _of_program = Policy.BEST
 _of_block: ContextVar[Policy | None] = ContextVar("tunebench_policy", default=None)
 _program_waits = False
+_program_seconds = 30.0
 _block_waits: ContextVar[bool | None] = ContextVar("tunebench_wait", default=None)
+_block_seconds: ContextVar[float | None] = ContextVar("tunebench_seconds", default=None)
 
 
-def set_policy(policy: Policy | str | None = None, *, wait: bool | None = None) -> None:
+def set_policy(policy: Policy | str | None = None, *, wait: bool | None = None, seconds: float | None = None) -> None:
     """The policy of every tuned model of this program that has none of its own.
 
     Args:
         policy: None leaves it as it is.
         wait: whether a call waits while its kernel is built; otherwise, as at first, the reference's operations serve
             meanwhile. None leaves it as it is.
+        seconds: of the search, for each problem that the policy `tune` tunes; at first 30. None leaves it as it is.
 
     Raises:
-        ValueError: there is no policy of that name.
+        ValueError: there is no policy of that name, or no time to tune in.
     """
-    global _of_program, _program_waits  # noqa: PLW0603 - they are the program's, as torch's own flags are
+    # They are the program's, as torch's own flags are.
+    global _of_program, _program_waits, _program_seconds  # noqa: PLW0603
     if policy is not None:
         _of_program = Policy(policy)
     if wait is not None:
         _program_waits = wait
+    if seconds is not None:
+        _program_seconds = _positive(seconds)
 
 
 @contextmanager
-def use_policy(policy: Policy | str | None = None, *, wait: bool | None = None) -> Iterator[None]:
+def use_policy(
+    policy: Policy | str | None = None, *, wait: bool | None = None, seconds: float | None = None
+) -> Iterator[None]:
     """The policy of every call in a block, whatever the module or the program have.
 
     Args:
-        policy, wait: as of `set_policy`; what is None stays what it was outside the block.
+        policy, wait, seconds: as of `set_policy`; what is None stays what it was outside the block.
 
     Raises:
-        ValueError: there is no policy of that name.
+        ValueError: there is no policy of that name, or no time to tune in.
     """
     policy_token = _of_block.set(_of_block.get() if policy is None else Policy(policy))
     wait_token = _block_waits.set(_block_waits.get() if wait is None else wait)
+    seconds_token = _block_seconds.set(_block_seconds.get() if seconds is None else _positive(seconds))
     try:
         yield
     finally:
         _of_block.reset(policy_token)
         _block_waits.reset(wait_token)
+        _block_seconds.reset(seconds_token)
 
 
 def policy_for(own: Policy | None) -> Policy:
@@ -76,3 +90,14 @@ def waits_for_builds(own: bool | None) -> bool:
     if of_block is not None:
         return of_block
     return _program_waits if own is None else own
+
+
+def seconds_to_tune() -> float:
+    """How long a study of a problem may search that a call tunes."""
+    return _block_seconds.get() or _program_seconds
+
+
+def _positive(seconds: float) -> float:
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"{seconds} seconds to tune in: give a positive number")
+    return seconds

@@ -18,10 +18,10 @@ from tunebench.tuner.kernel import MODEL_FILE
 from tunebench.tuner.users_code import users_code
 
 if TYPE_CHECKING:
-    from tunebench.db.queries.rows import TrialRow
+    from tunebench.db.queries.rows import MissRow, TrialRow
     from tunebench.kernels.runtime.tuned_module import TunedModule
 
-Row = TypeVar("Row", bound="TrialRow")
+Row = TypeVar("Row", bound="TrialRow | MissRow")
 
 _SHIPPED = Path(__file__).parent.parent
 _WHAT_MAKES_A_DIGEST = ("kernel.py", "variant.py", "running_text.py")

@@ -18,6 +18,7 @@ from torch import nn
 from torch._C._dynamo.guards import TensorGuards, dict_version
 from torch.autograd import forward_ad
 
+from tunebench.kernels.runtime.misses import Miss
 from tunebench.kernels.runtime.ordinary import held, intercepts, saves_differently
 from tunebench.kernels.runtime.selection import Choice
 from tunebench.tuner.kernel import Plan
@@ -37,11 +38,13 @@ class Served:
         needs_gradient: whether the result belongs to an autograd graph.
         plan: that served it; None for the reference's operations.
         obstacle: why no kernel could serve it, where none could.
+        miss: counts the calls that were served without evidence, where that is asked for.
     """
 
     needs_gradient: bool
     plan: Plan | None
     obstacle: Choice | None = None
+    miss: Miss | None = None
 
 
 class Holdings:

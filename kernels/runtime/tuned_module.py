@@ -18,6 +18,8 @@ from tunebench.kernels.runtime.decision import Decided, Occasion, decide
 from tunebench.kernels.runtime.derived import DerivedTensors, Source
 from tunebench.kernels.runtime.duel import Score, duel
 from tunebench.kernels.runtime.gradients import DifferentiableCall, replica
+from tunebench.kernels.runtime.latest import Latest
+from tunebench.kernels.runtime.misses import miss_of
 from tunebench.kernels.runtime.ordinary import Call, kinds, look_at, saves_differently
 from tunebench.kernels.runtime.policy import Policy, policy_for, waits_for_builds
 from tunebench.kernels.runtime.selection import Choice, Tier
@@ -29,6 +31,8 @@ from tunebench.tuner.problem import Problem
 
 Value = TypeVar("Value")
 
+_MOST_PROBLEMS = 4096
+"""So many of the problems that a module has met it remembers."""
 _GRADIENTS = "gradients of this model are taken, and with the reference they cost less"
 
 
@@ -87,8 +91,8 @@ class TunedModule(nn.Module, abc.ABC):
         """As the reference's `Model`, whose constructor makes parameters, buffers and submodules."""
         # Before the reference's constructor, which may call what needs them, such as `eval()`.
         self._pinned: Plan | None = None
-        self._plans: dict[Occasion, Decided] = {}
-        self._choices: dict[tuple[Problem | None, Device | None], Choice] = {}
+        self._plans: Latest[Occasion, Decided] = Latest(_MOST_PROBLEMS)
+        self._choices: Latest[tuple[Problem | None, Device | None], Choice] = Latest(_MOST_PROBLEMS)
         self._trains = False
         self._known = KnownCalls()
         self._derived: DerivedTensors | None = None  # there while the module is frozen
@@ -176,6 +180,8 @@ class TunedModule(nn.Module, abc.ABC):
                 holdings.add(key, inputs, served)
         if served.obstacle is not None:
             self._choices[None, None] = served.obstacle
+        if served.miss is not None:
+            served.miss.calls += 1
         if served.plan is None:
             return self.reference_forward(*inputs)
         if served.needs_gradient:
@@ -201,7 +207,9 @@ class TunedModule(nn.Module, abc.ABC):
         if self._pinned is not None:
             return Served(call.needs_gradient, self._pinned), lasts
         occasion = Occasion(problem, device_of(call.inputs[0].device), policy, call.needs_gradient)
-        return Served(call.needs_gradient, self._plan(occasion, inputs)), lasts and occasion in self._plans
+        choice, plan = self._decided(occasion, inputs)
+        miss = None if policy is Policy.REFERENCE else miss_of(self.kernel, problem, occasion.device, choice)
+        return Served(call.needs_gradient, plan, miss=miss), lasts and occasion in self._plans
 
     def _in_order(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
         """The inputs in the order of the reference's own signature; TypeError where they do not fit it."""
@@ -309,16 +317,16 @@ class TunedModule(nn.Module, abc.ABC):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
-    def _plan(self, occasion: Occasion, inputs: tuple[Any, ...]) -> Plan | None:
-        """The plan to run; None where the reference's operations are to."""
+    def _decided(self, occasion: Occasion, inputs: tuple[Any, ...]) -> Decided:
+        """What serves a problem: without a plan the reference's operations."""
         decided = self._plans.get(occasion)
         if decided is None:
             wait = waits_for_builds(self.wait)
             decided = decide(self.kernel, occasion, self.make_ready, partial(self._duel, inputs), wait=wait)
             if not (decided[0].being_built or occasion.is_captured()):
                 self._plans[occasion] = decided
-        self._choices[occasion.problem, occasion.device], plan = decided
-        return plan
+        self._choices[occasion.problem, occasion.device] = decided[0]
+        return decided
 
     def _duel(self, inputs: tuple[Any, ...], plans: Sequence[Plan]) -> list[Score]:
         """The whole forward, as the caller waits for it; on replicas, so that statistics and counters stay."""
@@ -337,8 +345,8 @@ class TunedModule(nn.Module, abc.ABC):
         return {
             **{name: value for name, value in self.__dict__.items() if name != "_handle"},
             "_pinned": None,
-            "_plans": {},
-            "_choices": {},
+            "_plans": Latest(_MOST_PROBLEMS),
+            "_choices": Latest(_MOST_PROBLEMS),
             "_known": KnownCalls(),
             "_derived": self.is_frozen,
         }

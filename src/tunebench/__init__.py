@@ -18,16 +18,32 @@ is imported when it is first used.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from tunebench.kernels.runtime.on_sight import install
 
 if TYPE_CHECKING:
     from tunebench.db.connection.database import Database
-    from tunebench.db.queries.rows import BestRow, TrialRow
+    from tunebench.db.queries.rows import BestRow, MissRow, TrialRow
     from tunebench.kernels.runtime.choices_file import load_choices
+    from tunebench.kernels.runtime.misses import record_misses
     from tunebench.kernels.runtime.policy import Policy, set_policy, use_policy
     from tunebench.kernels.runtime.saving import save_choices
     from tunebench.kernels.runtime.tuned_module import TunedModule
-    from tunebench.studies.api import Rows, best, bundle, check, compare, connect, export, load, trials, tune, warm
+    from tunebench.studies.api import (
+        Rows,
+        best,
+        bundle,
+        check,
+        compare,
+        connect,
+        export,
+        load,
+        misses,
+        trials,
+        tune,
+        warm,
+    )
     from tunebench.studies.check import CheckReport
     from tunebench.studies.compare import CompareReport
     from tunebench.studies.tune import StudyReport
@@ -44,13 +60,27 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "tunebench.db.connection.database": ("Database",),
-    "tunebench.db.queries.rows": ("BestRow", "TrialRow"),
+    "tunebench.db.queries.rows": ("BestRow", "MissRow", "TrialRow"),
     "tunebench.kernels.runtime.choices_file": ("load_choices",),
+    "tunebench.kernels.runtime.misses": ("record_misses",),
     "tunebench.kernels.runtime.policy": ("Policy", "set_policy", "use_policy"),
     "tunebench.kernels.runtime.saving": ("save_choices",),
     "tunebench.kernels.runtime.tuned_module": ("TunedModule",),
     "tunebench.studies.api": (
-        *("Rows", "best", "bundle", "check", "compare", "connect", "export", "load", "trials", "tune", "warm"),
+        *(
+            "Rows",
+            "best",
+            "bundle",
+            "check",
+            "compare",
+            "connect",
+            "export",
+            "load",
+            "misses",
+            "trials",
+            "tune",
+            "warm",
+        ),
     ),
     "tunebench.studies.check": ("CheckReport",),
     "tunebench.studies.compare": ("CompareReport",),
@@ -77,6 +107,7 @@ __all__ = [
     "Decision",
     "Device",
     "Kernel",
+    "MissRow",
     "Mode",
     "Plan",
     "Policy",
@@ -102,6 +133,8 @@ __all__ = [
     "export",
     "load",
     "load_choices",
+    "misses",
+    "record_misses",
     "save_choices",
     "set_policy",
     "trials",
@@ -110,6 +143,13 @@ __all__ = [
     "use_policy",
     "warm",
 ]
+
+
+def _tune_problem(*arguments: Any) -> None:
+    import_module("tunebench.studies.for_problem").tune_problem(*arguments)
+
+
+install(_tune_problem)
 
 
 def __getattr__(name: str) -> object:

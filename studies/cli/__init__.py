@@ -17,6 +17,7 @@ from tunebench.studies.cli.db import database_app
 from tunebench.studies.cli.diff import diff
 from tunebench.studies.cli.doctor import doctor
 from tunebench.studies.cli.export import export
+from tunebench.studies.cli.misses import misses
 from tunebench.studies.cli.options import help_without_command
 from tunebench.studies.cli.prune import prune
 from tunebench.studies.cli.query import query
@@ -57,7 +58,7 @@ def _root(
 
 for command in (
     *(tune, check, bench, compare, replay, ship, warm, bundle, export),
-    *(best, studies, trials, show, query, diff, report, dashboard, prune, doctor),
+    *(best, studies, trials, misses, show, query, diff, report, dashboard, prune, doctor),
 ):
     app.command()(command)
 app.add_typer(database_app)

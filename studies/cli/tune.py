@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,18 +20,32 @@ from tunebench.studies.cli.options import (
     parse_tunables,
 )
 from tunebench.studies.cli.output import print_json
+from tunebench.studies.terminal import one_line
+
+if TYPE_CHECKING:
+    from tunebench.studies.tune import Resolved
 
 
 def tune(
     targets: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
-            metavar="TARGET...",
+            metavar="[TARGET]...",
             help="A kernel's name, a study file (.toml), or a kernel folder.",
             autocompletion=complete_kernel,
         ),
-    ],
+    ] = None,
     device: RunDeviceOption = None,
+    from_misses: Annotated[
+        bool,
+        typer.Option(
+            "--from-misses",
+            help="Tune what was served without evidence on this device, the most used first (see 'tunebench misses').",
+        ),
+    ] = False,
+    limit: Annotated[
+        int, typer.Option(min=1, max=LARGEST, metavar="N", help="With --from-misses: so many studies at most.")
+    ] = 10,
     trials: Annotated[
         int | None,
         typer.Option(min=1, max=LARGEST, help="Trials of each study, those of earlier runs included. Default: 100."),
@@ -93,12 +108,13 @@ def tune(
     from tunebench.studies.progress import StudyDisplay
 
     display = StudyDisplay(Console(stderr=True))
-    display.starting(targets)
+    display.starting(targets or ["misses"])
 
     from tunebench.db.connection.database import open_database
     from tunebench.studies.summary import print_reports, report_values
     from tunebench.studies.tune import request_of, resolve
     from tunebench.studies.tune import tune as run_studies
+    from tunebench.tuner.errors import UserError
     from tunebench.tuner.study.study import Ending
 
     options: dict[str, object] = {
@@ -117,12 +133,22 @@ def tune(
         "tunables": parse_tunables(tunable or []),
     }
     given = {key: value for key, value in options.items() if value not in (None, {}, [])}
-    studies = [resolve(request_of(target, given)) for target in targets]
+    if from_misses:
+        studies = _of_misses(targets or [], given, limit, db)
+    elif targets:
+        studies = [resolve(request_of(target, given)) for target in targets]
+    else:
+        raise UserError("nothing to tune: name a kernel, a study file or a folder, or give --from-misses")
     reports = []
     with open_database(db) as database, display:
         for study in studies:
-            reports += run_studies(study, database, display)
-            if reports[-1].outcome.ending is Ending.INTERRUPTED:
+            try:
+                reports += run_studies(study, database, display)
+            except UserError as error:
+                if not from_misses:
+                    raise
+                _say(str(error))
+            if reports and reports[-1].outcome.ending is Ending.INTERRUPTED:
                 break
     if as_json:
         print_json([report_values(report) for report in reports])
@@ -132,3 +158,28 @@ def tune(
         raise typer.Exit(130)
     if any(report.outcome.best is None for report in reports):
         raise typer.Exit(1)
+    if not reports:
+        raise typer.Exit(1)
+
+
+def _of_misses(kernels: list[str], options: dict[str, object], limit: int, db: str | None) -> list[Resolved]:
+    """The studies of what is used most without evidence.
+
+    Raises:
+        UserError: an option says what the problems themselves say.
+    """
+    from tunebench.db.connection.database import open_database
+    from tunebench.studies.for_problem import resolve_misses
+    from tunebench.tuner.errors import UserError
+
+    if said := sorted({"sizes", "modes", "dtype"} & options.keys()):
+        raise UserError(f"--from-misses takes {', '.join(said)} from the problems that were missed: leave them out")
+    with open_database(db, read_only=True) as database:
+        studies = resolve_misses(database, kernels, options, limit, _say)
+    if not studies:
+        _say("no problem to tune was served without evidence on this device: see 'tunebench misses'")
+    return studies
+
+
+def _say(text: str) -> None:
+    print(f"tunebench: {one_line(text)}", file=sys.stderr)

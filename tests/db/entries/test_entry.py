@@ -62,7 +62,8 @@ def test_a_part_has_every_column_of_its_table(part: Any, table: type[models.Base
 
 
 def test_every_table_is_covered() -> None:
-    assert len(models.Base.metadata.tables) == 16, "a new table needs its part in db/entries"
+    tables = models.Base.metadata.tables.keys() - {models.MissTable.__tablename__}  # counts, which are no entries
+    assert len(tables) == 16, "a new table needs its part in db/entries"
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 
 from tunebench.db.connection.database import Database, open_database
 from tunebench.db.entries.study_log import open_study
-from tunebench.db.schema.tables import TABLE_PREFIX, Base
+from tunebench.db.schema.tables import TABLE_PREFIX, Base, MissTable
 from tunebench.tuner.result import Stage, TrialStatus
 
 TABLES = sorted(Base.metadata.tables)
@@ -180,7 +180,7 @@ def test_a_part_that_contradicts_itself_is_refused(filled: Database, table: str,
         add(filled, table, row)
 
 
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("table", [name for name in TABLES if name != MissTable.__tablename__])
 def test_rows_are_neither_changed_nor_removed(filled: Database, table: str) -> None:
     column = next(iter(Base.metadata.tables[table].columns)).name
     for statement in (f"UPDATE {table} SET {column} = {column}", f"DELETE FROM {table}"):

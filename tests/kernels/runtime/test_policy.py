@@ -225,7 +225,7 @@ def test_a_real_duel_moves_nothing_in_the_module(name: str, training: bool) -> N
     for one, other in zip(tuned.buffers(), model.buffers(), strict=True):
         torch.testing.assert_close(one, other)
     ((_, choice),) = tuned.choices.items()
-    assert "first call's inputs" in choice.reason
+    assert "call's own inputs" in choice.reason
 
 
 def test_policies_of_a_program_a_module_and_a_block(write_kernel: WriteKernel, monkeypatch: pytest.MonkeyPatch) -> None:
