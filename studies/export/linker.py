@@ -13,6 +13,7 @@ import importlib.util
 import inspect
 import re
 import symtable
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -24,8 +25,8 @@ _FACE = "tunebench"
 _OURS = f"{_FACE}."
 _LONGEST_LINE = 120
 _FOR_LINTERS = re.compile(r"  # (?:type: ignore|noqa)[^\n]*")
-_ANYWHERE = ("torch", "ctypes", "enum", "functools", "math", "weakref", "collections", "dataclasses", "typing")
-"""Packages that an exported file may import: torch, and what comes with Python and starts nothing."""
+_STARTS_THREADS = ("threading", "multiprocessing", "concurrent", "asyncio")
+"""Packages that a harness takes for an attempt to run where it does not look."""
 
 Edit = tuple[int, int, str]
 """Of a text: from where, to where, and what stands there instead."""
@@ -218,8 +219,9 @@ class Linker:
                     return self._define(self._substitutes[name], name)
                 return self._define(package, alias.name)
             line = f"from {package} import {alias.name}" + (f" as {alias.asname}" if alias.asname else "")
-        if package.split(".")[0] not in _ANYWHERE:
-            raise CannotExportError(f"this configuration needs the package {package.split('.')[0]}")
+        package = package.split(".")[0]
+        if package != "torch" and (package not in sys.stdlib_module_names or package in _STARTS_THREADS):
+            raise CannotExportError(f"this configuration needs the package {package}, which a file cannot have")
         self._imports.add(line)
         return name
 

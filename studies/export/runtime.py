@@ -17,6 +17,7 @@ from torch.utils import cpp_extension
 
 from tunebench.kernels.runtime.gradients import DifferentiableCall
 from tunebench.kernels.runtime.ordinary import Call, look_at, saves_differently
+from tunebench.tuner.build import Within
 
 NAME: str = ""
 CUDA_SOURCE: str = ""
@@ -78,9 +79,9 @@ class Library:
     ) -> None:
         """Launch on torch's current stream of a device, which is the current one.
 
-        A tensor gives its address and None a null pointer; numbers are taken in the type of the parameter.
+        A tensor or a place in one gives its address and None a null pointer; numbers are taken in the parameter's type.
         """
-        values = [one.data_ptr() if isinstance(one, torch.Tensor) else one or 0 for one in arguments]
+        values = [_value(one) for one in arguments]
         whole = (ctypes.c_longlong * len(values))(*[one if isinstance(one, int) else 0 for one in values])
         real = (ctypes.c_double * len(values))(*values)
         stream = ctypes.c_void_p(torch._C._cuda_getCurrentRawStream(device))
@@ -95,6 +96,15 @@ class Library:
         blocks = ctypes.c_int(1)
         getattr(self._library, f"resident_{entry_point}")(ctypes.byref(blocks), threads, ctypes.c_size_t(shared))
         return max(1, blocks.value)
+
+
+def _value(argument: Any) -> Any:
+    """What an argument of a launch is as a number."""
+    if isinstance(argument, torch.Tensor):
+        return argument.data_ptr()
+    if isinstance(argument, Within):
+        return argument.tensor.data_ptr() + argument.offset
+    return argument or 0
 
 
 LIBRARY: Library | None = None
@@ -119,6 +129,7 @@ class Plan:
         self.problem = Problem(AXES, DTYPE, OPTIONS)
         self.device = Device(index)
         self.module = module
+        self._made: dict[tuple[Any, ...], Any] = {}
 
     def __getitem__(self, tunable: str) -> Any:
         """The value of a tunable; where it is inactive, the one that the binary is compiled with."""
@@ -127,6 +138,13 @@ class Plan:
     def integer(self, tunable: str) -> int:
         """The value of an integer tunable."""
         return int(self[tunable])
+
+    def once(self, make: Callable[..., Any], *arguments: Any) -> Any:
+        """What `make(plan, *arguments)` makes: made once for equal arguments."""
+        key = (make, *arguments)
+        if key not in self._made:
+            self._made[key] = make(self, *arguments)
+        return self._made[key]
 
     def launch(self, entry_point: str, *arguments: Any, blocks: Any, threads: Any, shared: int = 0) -> None:
         """Launch an entry point; extents are an int or up to three of them."""
@@ -139,6 +157,11 @@ class Plan:
     def resident_blocks(self, entry_point: str, threads: int, shared: int = 0) -> int:
         """Blocks of that entry point that the whole device holds at once."""
         return self.device.multiprocessors * self.module.resident_blocks(entry_point, threads, shared)
+
+
+def _empty_that_lasts(rows: int, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Memory that outlives the call; no call of a file is one of torch.compile's."""
+    return torch.empty(rows, dtype=dtype, device=device)
 
 
 @functools.cache

@@ -30,6 +30,7 @@ import typer
 from tunebench.kernels.runtime.registry import kernel_names, load_model
 from tunebench.studies.export_command import Wanted, export
 from tunebench.studies.terminal import print_table
+from tunebench.tuner.errors import TunebenchError
 
 SEEDS, TRIALS = 5, 100
 """What KernelBench's scripts ask for."""
@@ -216,7 +217,10 @@ def main(
         raise typer.BadParameter(f"{checkout}: no src/kernelbench/eval.py; name a checkout of KernelBench")
     if not torch.cuda.is_available():
         raise typer.BadParameter("KernelBench evaluates on a GPU, and there is none here")
-    cases = submissions(kernel or kernel_names(), any_source=any_source, exported_only=exported)
+    try:
+        cases = submissions(kernel or kernel_names(), any_source=any_source, exported_only=exported)
+    except TunebenchError as error:
+        raise typer.BadParameter(str(error)) from error
     spawn = multiprocessing.get_context("spawn")
     turn, answers = spawn.Lock(), spawn.Queue()
     with tempfile.TemporaryDirectory() as folder:
