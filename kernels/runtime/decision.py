@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 from collections.abc import Callable, Sequence
@@ -112,6 +113,16 @@ def decide(kernel: Kernel, occasion: Occasion, make_ready: MakeReady, duel_of: D
         else:
             _under_way.pop(key, None)
             return decided
+
+
+def _begin_in_fork() -> None:
+    """Nobody goes on there with what is under way, or lets go of a lock."""
+    global _deciding  # noqa: PLW0603
+    _deciding = threading.RLock()
+    _under_way.clear()
+
+
+os.register_at_fork(after_in_child=_begin_in_fork)
 
 
 def _tune_once(kernel: Kernel, problem: Problem, device: Device) -> None:

@@ -25,9 +25,12 @@ _LOOK_SECONDS = 0.5  # how often a build that is waited for is looked at
 _CLOSE_SECONDS = 5.0
 
 
+_MOST_AT_ONCE = max(1, min(4, (os.cpu_count() or 1) // 2))
+"""Builds in the background: the program has work of its own."""
+
 _shared: dict[tuple[CompilerName, str], Future[Build]] = {}
 _sharing = threading.Lock()
-_turns = threading.Semaphore(max(1, min(4, (os.cpu_count() or 1) // 2)))
+_turns = threading.Semaphore(_MOST_AT_ONCE)
 
 
 def build_plan(
@@ -104,8 +107,14 @@ def forget_shared_builds(*keys: tuple[CompilerName, str]) -> None:
             _shared.pop(key, None)
 
 
-# In a fork nobody goes on with what is under way.
-os.register_at_fork(after_in_child=_shared.clear)
+def _begin_in_fork() -> None:
+    """Nobody goes on there with what is under way, or lets go of a lock."""
+    global _sharing, _turns
+    _sharing, _turns = threading.Lock(), threading.Semaphore(_MOST_AT_ONCE)
+    _shared.clear()
+
+
+os.register_at_fork(after_in_child=_begin_in_fork)
 
 
 class Building:

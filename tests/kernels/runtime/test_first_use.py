@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -142,6 +143,23 @@ def test_a_duel_is_fought_when_all_that_are_in_it_are_built(
         choice = call(model)
     assert duels == [3] and len(held.asked) == 3
     assert choice.configuration is not None and choice.configuration["block_size"] == 128
+
+
+def test_a_fork_builds_for_itself(write_kernel: WriteKernel, held: HeldCompiler) -> None:
+    model = write_kernel()()
+    call(model)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            call(model)
+            held.finish()
+            status = int(call(model).tier is not Tier.DEFAULT)
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    held.finish()
+    assert call(model).tier is Tier.DEFAULT
 
 
 def test_nothing_is_built_while_a_graph_is_captured(
