@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from memory_log import MemoryLog
 
 from tunebench.kernels.gemm_scale_bn.model import ModelNew as GemmScaleBn
 from tunebench.kernels.scalar_mul.model import ModelNew as ScalarMul
@@ -15,7 +16,6 @@ from tunebench.tuner.problem import Work
 from tunebench.tuner.result import Decision
 from tunebench.tuner.search.strategies import make_sampler
 from tunebench.tuner.study.evaluate import LocalEvaluator, Subject
-from tunebench.tuner.study.history import MemoryLog
 from tunebench.tuner.study.study import Budget, StudyRun
 from tunebench.tuner.timing.conditions import read_conditions
 from tunebench.tuner.timing.confirm import confirm

@@ -4,6 +4,7 @@ import threading
 
 import pytest
 import torch
+from memory_log import MemoryLog
 
 from tunebench.kernels.gemm_scale_bn.model import ModelNew as GemmScaleBn
 from tunebench.kernels.runtime.tuned_module import TunedModule
@@ -18,7 +19,6 @@ from tunebench.tuner.problem import Work
 from tunebench.tuner.result import CacheRegime
 from tunebench.tuner.search.strategies import make_sampler
 from tunebench.tuner.study.evaluate import LocalEvaluator, Subject
-from tunebench.tuner.study.history import MemoryLog
 from tunebench.tuner.study.study import Budget, StudyRun
 from tunebench.tuner.timing.measure import clocks_for
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from broken_kernels import BROKEN, Broken, Changes, table
+from memory_log import MemoryLog
 from sample_kernel import WriteKernel
 
 import tunebench.kernels
@@ -27,7 +28,6 @@ from tunebench.tuner.kernel import Mode, Plan
 from tunebench.tuner.result import Stage, TrialStatus, Verdict
 from tunebench.tuner.search.strategies import make_sampler
 from tunebench.tuner.study.evaluate import LocalEvaluator, Subject
-from tunebench.tuner.study.history import MemoryLog
 from tunebench.tuner.study.study import Budget, StudyRun
 
 CPU = find_device("cpu")

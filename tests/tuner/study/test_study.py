@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 
 import pytest
+from memory_log import MemoryLog
 from sample_kernel import WriteKernel
 
 from tunebench.kernels.runtime.tuned_module import TunedModule
@@ -17,7 +18,7 @@ from tunebench.tuner.result import CONTROL, Baseline, Comparison, TrialResult, T
 from tunebench.tuner.search.strategies import make_sampler
 from tunebench.tuner.search.warm_start import WarmStart
 from tunebench.tuner.study.evaluate import Finalist, LocalEvaluator, Subject
-from tunebench.tuner.study.history import MemoryLog, PastTrial
+from tunebench.tuner.study.history import PastTrial
 from tunebench.tuner.study.study import Budget, Ending, Outcome, Phase, Progress, StudyRun
 
 CPU = find_device("cpu")
