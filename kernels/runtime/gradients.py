@@ -8,8 +8,7 @@ inputs and parameters exactly as the reference has them, and costs one forward o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import nn
@@ -20,8 +19,7 @@ Forward = Callable[..., torch.Tensor]
 Module = TypeVar("Module", bound=nn.Module)
 
 
-@dataclass(frozen=True, eq=False)
-class DifferentiableCall:
+class DifferentiableCall(NamedTuple):
     """One call of a module whose result needs a gradient.
 
     Attributes:
@@ -42,7 +40,7 @@ class DifferentiableCall:
 
     def __call__(self) -> torch.Tensor:
         """The result, as one node of the autograd graph."""
-        result: torch.Tensor = _Node.apply(self, *self.call.inputs, *self.call.parameters)  # type: ignore[no-untyped-call]
+        result: torch.Tensor = _apply(self, *self.call.inputs, *self.call.parameters)
         return result
 
 
@@ -83,6 +81,10 @@ class _Node(torch.autograd.Function):
             return differentiated.by_reference(module, *inputs)
 
         return (None, *differentiate(run, saved[: len(needed)], needed, gradient, higher=torch.is_grad_enabled()))
+
+
+# `_Node.apply` without what it does for functorch's sake, under which no kernel runs.
+_apply: Callable[..., Any] = super(torch.autograd.Function, _Node).apply
 
 
 def differentiate(

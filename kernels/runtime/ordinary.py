@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -15,8 +14,7 @@ TYPES = (torch.Tensor, nn.Parameter, nn.Buffer)
 """Of tensors whose values are all there is to them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """What there is to know of a call before a kernel may serve it.
 
     Attributes:

@@ -7,7 +7,7 @@ import math
 import struct
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 
@@ -32,6 +32,21 @@ MOST_THREADS_PER_BLOCK = 1024
 _MOST_SHARED = 227 * 1024
 
 
+class Form(NamedTuple):
+    """Which of a launch's arguments are what: positions in their order.
+
+    Attributes:
+        places: those that are `Within` a tensor.
+        devices: what `get_device` says of the tensors, and of those of the places, if they are where the launch is.
+    """
+
+    tensors: tuple[int, ...]
+    places: tuple[int, ...]
+    numbers: tuple[int, ...]
+    nulls: tuple[int, ...]
+    devices: list[int | None]
+
+
 class Arguments:
     """The arguments of one entry point, for launches on one device.
 
@@ -40,6 +55,7 @@ class Arguments:
 
     Attributes:
         entry_point: its name.
+        rounds: whether there is a number that `struct` cannot pack by itself.
         codes: of the parameters, for the module `struct`.
         offsets: of the parameters in memory, in bytes.
         sizes: of the parameters, in bytes.
@@ -50,63 +66,62 @@ class Arguments:
         self.entry_point = signature.entry_point
         self._parameters = signature.parameters
         self._device = device
-        # What `get_device` says of a tensor there; tensors on the CPU share theirs with those that are nowhere.
+        # Tensors on the CPU share what `get_device` says with those that are nowhere.
         self._index = device.index if device.type == "cuda" else None
         # What cannot be launched has no layout; the first launch says why.
         kinds = [parameter.kind or Kind.UINT8 for parameter in signature.parameters]
-        self._rounded = [at for at, kind in enumerate(kinds) if kind is Kind.BFLOAT16]
+        self.rounds = Kind.BFLOAT16 in kinds
         self.codes = "".join(kind.code for kind in kinds)
         self.offsets = tuple(struct.calcsize(f"@{self.codes[:at]}0{code}") for at, code in enumerate(self.codes))
         self.sizes = tuple(kind.bytes for kind in kinds)
         self.size = struct.calcsize(f"@{self.codes}")
         self._memory = struct.Struct(f"@{self.codes}")
-        self._known: dict[tuple[type, ...], tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = {}
+        self._forms: dict[tuple[type, ...], Form] = {}
 
-    def values(self, arguments: Sequence[Any]) -> list[Any]:
-        """What `struct` packs by `codes`, but for numbers that are beyond their type: `exact_values` has these.
-
-        Raises:
-            ArgumentError: their number or the type of one is not the entry point's.
-        """
-        known = self._known.get(tuple(map(type, arguments)))
-        tensors, places, nulls = known if known is not None else self._accept(arguments)
-        values = list(arguments)
-        for at in tensors:
-            tensor = values[at]
-            if tensor.get_device() != self._index:
-                self._check_device(self._parameters[at], tensor)
-            values[at] = tensor.data_ptr()
-        for at in places:
-            tensor, offset = values[at]
-            if tensor.get_device() != self._index:
-                self._check_device(self._parameters[at], tensor)
-            values[at] = tensor.data_ptr() + offset
-        for at in nulls:
-            values[at] = 0
-        for at in self._rounded:
-            values[at] = _bfloat16(values[at])
-        return values
-
-    def exact_values(self, arguments: Sequence[Any]) -> list[Any]:
-        """As `values`, with floating-point numbers rounded to infinity where their type ends.
+    def form(self, arguments: Sequence[Any]) -> Form:
+        """What kinds of values the arguments are, and that each is one that its parameter takes.
 
         Raises:
-            ArgumentError: an integer is not one of its type's.
+            LaunchError: their number or the type of one is not the entry point's.
         """
-        values = self.values(arguments)
-        for at, parameter in enumerate(self._parameters):
-            kind = parameter.kind
-            assert kind is not None
-            if kind.is_floating and kind is not Kind.BFLOAT16:
-                values[at] = _rounded(values[at], kind)
-            elif kind is not Kind.POINTER:
-                try:
-                    struct.pack(kind.code, values[at])
-                except struct.error:
-                    bits = 8 * kind.bytes
-                    least, most = (-(2 ** (bits - 1)), 2 ** (bits - 1)) if kind.code.islower() else (0, 2**bits)
-                    self._refuse(parameter, f"takes {least} to {most - 1}, not {values[at]}")
-        return values
+        types = tuple(map(type, arguments))
+        if types not in self._forms:
+            self._forms[types] = self._accept(arguments)
+        return self._forms[types]
+
+    def check_devices(self, arguments: Sequence[Any]) -> None:
+        """That tensors are where the launch is.
+
+        Raises:
+            LaunchError: one is not.
+        """
+        for parameter, argument in zip(self._parameters, arguments, strict=True):
+            tensor = argument.tensor if isinstance(argument, Within) else argument
+            if isinstance(tensor, torch.Tensor) and tensor.device != self._device:
+                self._refuse(parameter, f"takes a tensor on {self._device}, not on {tensor.device}")
+
+    def numbers(self, arguments: Sequence[Any]) -> list[Any]:
+        """The numbers among the arguments as `struct` packs them, rounded to infinity where their type ends.
+
+        Raises:
+            LaunchError: an integer is not one of its type's.
+        """
+        return [self._number(self._parameters[at], arguments[at]) for at in self.form(arguments).numbers]
+
+    def _number(self, parameter: Parameter, value: Any) -> Any:
+        kind = parameter.kind
+        assert kind is not None
+        if kind is Kind.BFLOAT16:
+            return _bfloat16(value)
+        if kind.is_floating:
+            return _rounded(value, kind)
+        try:
+            struct.pack(kind.code, value)
+        except struct.error:
+            bits = 8 * kind.bytes
+            least, most = (-(2 ** (bits - 1)), 2 ** (bits - 1)) if kind.code.islower() else (0, 2**bits)
+            self._refuse(parameter, f"takes {least} to {most - 1}, not {value}")
+        return value
 
     def pack(self, arguments: Sequence[Any]) -> bytes:
         """All arguments, each at its offset.
@@ -114,14 +129,18 @@ class Arguments:
         Raises:
             ArgumentError: they are not what the entry point takes.
         """
-        values = self.values(arguments)
-        try:
-            return self._memory.pack(*values)
-        except (struct.error, OverflowError):
-            return self._memory.pack(*self.exact_values(arguments))
+        form = self.form(arguments)
+        self.check_devices(arguments)
+        values: list[Any] = [0] * len(arguments)
+        for at in form.tensors:
+            values[at] = arguments[at].data_ptr()
+        for at in form.places:
+            values[at] = arguments[at].tensor.data_ptr() + arguments[at].offset
+        for at, number in zip(form.numbers, self.numbers(arguments), strict=True):
+            values[at] = number
+        return self._memory.pack(*values)
 
-    def _accept(self, arguments: Sequence[Any]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """Where tensors, places in tensors and null pointers stand, of arguments whose types are new."""
+    def _accept(self, arguments: Sequence[Any]) -> Form:
         for parameter in self._parameters:
             if parameter.kind is None:
                 raise ArgumentError(
@@ -136,11 +155,12 @@ class Arguments:
             )
         for parameter, argument in zip(self._parameters, arguments, strict=True):
             self._check(parameter, argument)
+        self.check_devices(arguments)
         tensors = tuple(at for at, value in enumerate(arguments) if isinstance(value, torch.Tensor))
         places = tuple(at for at, value in enumerate(arguments) if isinstance(value, Within))
         nulls = tuple(at for at, value in enumerate(arguments) if value is None)
-        self._known[tuple(map(type, arguments))] = (tensors, places, nulls)
-        return tensors, places, nulls
+        numbers = tuple(at for at in range(len(arguments)) if at not in (*tensors, *places, *nulls))
+        return Form(tensors, places, numbers, nulls, [self._index] * len((*tensors, *places)))
 
     def _check(self, parameter: Parameter, argument: Any) -> None:
         kind = parameter.kind
@@ -149,9 +169,7 @@ class Arguments:
         if kind is Kind.POINTER:
             if isinstance(argument, torch.Tensor):
                 self._check_tensor(parameter, argument)
-            elif isinstance(argument, Within):
-                self._check_device(parameter, argument.tensor)
-            elif argument is not None:
+            elif argument is not None and not isinstance(argument, Within):
                 self._refuse(parameter, f"takes a tensor or None, not {given}")
         elif kind.is_floating:
             if not isinstance(argument, Real):
@@ -159,12 +177,7 @@ class Arguments:
         elif not isinstance(argument, Integral):
             self._refuse(parameter, f"takes an int or a bool, not {given}")
 
-    def _check_device(self, parameter: Parameter, tensor: torch.Tensor) -> None:
-        if tensor.device != self._device:
-            self._refuse(parameter, f"takes a tensor on {self._device}, not on {tensor.device}")
-
     def _check_tensor(self, parameter: Parameter, tensor: torch.Tensor) -> None:
-        self._check_device(parameter, tensor)
         pointee, dtype = parameter.pointee, tensor.dtype
         if pointee is not None and pointee.is_floating and dtype is not _DTYPES[pointee]:
             self._refuse(parameter, f"takes a {str(_DTYPES[pointee])[6:]} tensor, not {str(dtype)[6:]}")

@@ -5,7 +5,10 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, TypeAlias
+
+import torch
 
 from tunebench.tuner.build import Argument, Extent
 from tunebench.tuner.compile.arguments import Arguments, dim3, geometry_refusal
@@ -19,12 +22,14 @@ _CONFIGURATION = "@7IPPI4x"
 _SHARED_WITHOUT_ASKING = 48 * 1024
 """Dynamic shared memory, in bytes, that a block gets without the function's limit being raised."""
 
+_address_of = torch.Tensor.data_ptr
+_device_of = torch.Tensor.get_device
+Memory: TypeAlias = tuple[bytearray, int, int, Any]
+"""What the driver reads of a launch, the addresses of its configuration and of its arguments' addresses, and these."""
+
 
 class EntryPoint:
     """Launches one function.
-
-    The driver reads a launch's configuration and arguments from memory that is made once and written anew for each
-    launch. A launch takes it from a list and puts it back, so that threads that launch at the same time have one each.
 
     Attributes:
         shared_limit: dynamic shared memory, bytes a block, that the function may have.
@@ -35,8 +40,7 @@ class EntryPoint:
         self._function = function
         self._arguments = arguments
         self._call = call
-        self._layout = struct.Struct(_CONFIGURATION + arguments.codes)
-        self._free: list[tuple[bytearray, int, int, Any]] = []
+        self._packers: dict[tuple[type, ...], _Packer] = {}
 
     def launch(self, blocks: Extent, threads: Extent, arguments: Sequence[Argument], shared: int, stream: int) -> int:
         """Launch, and give the driver's status.
@@ -47,39 +51,82 @@ class EntryPoint:
         Raises:
             LaunchError: the arguments are not what the entry point takes, or there is no such grid or block.
         """
+        # Every microsecond here is one that a forward of a small problem waits: one function, and no loop in Python.
+        packer = self._packers.get(tuple(map(type, arguments))) or self._new_packer(arguments)
+        tensors, places = packer.tensors(arguments), packer.places(arguments) if packer.has_places else ()
+        if [*map(_device_of, tensors), *[tensor.get_device() for tensor, _ in places]] != packer.devices:
+            self._arguments.check_devices(arguments)
         try:
-            grid_x, grid_y, grid_z = (blocks, 1, 1) if type(blocks) is int else _three(blocks)
-            block_x, block_y, block_z = (threads, 1, 1) if type(threads) is int else _three(threads)
-            values = self._arguments.values(arguments)
-            try:
-                memory = self._free.pop()
-            except IndexError:
-                memory = self._new_memory()
-            self._layout.pack_into(
-                memory[0], 0, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, 0, 0, *values
-            )
+            memory = packer.free.pop()
+        except IndexError:
+            memory = packer.new_memory()
+        addresses = [*map(_address_of, tensors), *[tensor.data_ptr() + offset for tensor, offset in places]]
+        try:
+            x, y, z = (blocks, 1, 1) if type(blocks) is int else _three(blocks)
+            u, v, w = (threads, 1, 1) if type(threads) is int else _three(threads)
+            numbers = packer.numbers(arguments)
+            packer.pack_into(memory[0], 0, x, y, z, u, v, w, shared, stream, 0, 0, *addresses, *numbers)
         except (struct.error, OverflowError):
             grid, block = dim3(blocks), dim3(threads)
             if refusal := geometry_refusal(grid, block, shared):
                 name = self._arguments.entry_point
                 raise LaunchError(f"launch of '{name}' with grid {grid}, block {block}: {refusal}") from None
-            values = self._arguments.exact_values(arguments)
-            memory = self._new_memory()
-            self._layout.pack_into(memory[0], 0, *grid, *block, shared, stream, 0, 0, *values)
+            exact = self._arguments.numbers(arguments)
+            packer.pack_into(memory[0], 0, *grid, *block, shared, stream, 0, 0, *addresses, *exact)
         status = self._call(memory[1], self._function, memory[2], None)
-        self._free.append(memory)
+        packer.free.append(memory)
         return status
 
-    def _new_memory(self) -> tuple[bytearray, int, int, Any]:
-        """Memory for a launch, the addresses of its configuration and of its arguments' addresses, and these."""
-        memory = bytearray(self._layout.size)
+    def _new_packer(self, arguments: Sequence[Argument]) -> _Packer:
+        packer = self._packers[tuple(map(type, arguments))] = _Packer(self._arguments, arguments)
+        return packer
+
+
+class _Packer:
+    """What packs launches whose arguments have the same Python types.
+
+    The driver reads a launch's configuration and arguments from memory that is made once and written anew for each
+    launch. A launch takes it from a list and puts it back, so that threads that launch at the same time have one each.
+
+    Attributes:
+        tensors, places, numbers: pick these of a launch's arguments.
+        devices: what `get_device` says of tensors, and of those of the places, that are where the launch is.
+        pack_into: writes configuration, addresses and numbers; null pointers are there from the start.
+        free: memory that no launch is using.
+    """
+
+    __slots__ = ("_offsets", "_size", "devices", "free", "has_places", "numbers", "pack_into", "places", "tensors")
+
+    def __init__(self, arguments: Arguments, given: Sequence[Argument]) -> None:
+        form = arguments.form(given)
+        self.tensors, self.places = _picker(form.tensors), _picker(form.places)
+        self.has_places = bool(form.places)
+        self.numbers = arguments.numbers if arguments.rounds else _picker(form.numbers)
+        self.devices = form.devices
+        self.free: list[Memory] = []
+        order = (*form.tensors, *form.places, *form.numbers, *form.nulls)
+        codes = "".join(arguments.codes[at] for at in order)
+        self.pack_into = struct.Struct(_CONFIGURATION + codes[: len(order) - len(form.nulls)]).pack_into
+        self._size = struct.calcsize(_CONFIGURATION + codes)
+        start = struct.calcsize(_CONFIGURATION)
+        offsets = [start + struct.calcsize(f"@{codes[:n]}0{code}") for n, code in enumerate(codes)]
+        self._offsets = [offset for _, offset in sorted(zip(order, offsets, strict=True))]
+
+    def new_memory(self) -> Memory:
+        """Memory for one launch at a time."""
+        memory = bytearray(self._size)
         # The view keeps the memory where it is.
         view = (ctypes.c_char * len(memory)).from_buffer(memory)
         address = ctypes.addressof(view)
-        first = address + struct.calcsize(_CONFIGURATION)
-        places = [first + offset for offset in self._arguments.offsets]
-        addresses = (ctypes.c_void_p * max(1, len(places)))(*places)
+        addresses = (ctypes.c_void_p * max(1, len(self._offsets)))(*[address + offset for offset in self._offsets])
         return memory, address, ctypes.addressof(addresses), (view, addresses)
+
+
+def _picker(positions: tuple[int, ...]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """Picks what stands at positions."""
+    if len(positions) > 1:
+        return itemgetter(*positions)
+    return lambda values: [values[at] for at in positions]
 
 
 def _three(extent: Extent) -> Sequence[Any]:
