@@ -4,50 +4,58 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from operator import attrgetter, is_
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from torch._C._dynamo.guards import TensorGuards
 from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from tunebench.kernels.runtime.ordinary import held
 
 Derived = TypeVar("Derived")
 Source = torch.Tensor | nn.Module
 """What is derived from: a tensor, or all parameters and buffers of a module."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Origin:
-    """A source tensor as it was when something was derived from it.
-
-    The tensor and its memory are held: while they are, no other tensor can have that identity, and no other memory
-    that address, so that neither can be mistaken for them later.
-    """
-
-    tensor: torch.Tensor
-    storage: torch.UntypedStorage
-    facts: tuple[object, ...]
-
-    @classmethod
-    def of(cls, tensor: torch.Tensor) -> _Origin:
-        return cls(tensor, tensor.untyped_storage(), _facts(tensor))
-
-    def is_still(self, tensor: torch.Tensor) -> bool:
-        return self.tensor is tensor and self.facts == _facts(tensor)
+_address_of = torch.Tensor.data_ptr
+_version_of = attrgetter("_version")
+_is_cuda = attrgetter("is_cuda")
 
 
 def _facts(tensor: torch.Tensor) -> tuple[object, ...]:
-    return tensor._version, tensor.data_ptr(), tensor.device, tensor.dtype, tensor.shape, tensor.stride()
+    return tensor.device, tensor.dtype, tensor.shape, tensor.stride()
 
 
-@dataclass(frozen=True, eq=False)
 class _Entry:
-    value: Any
-    origins: tuple[_Origin, ...]
+    """What was derived, and the tensors that it was made from as they were then.
 
-    def is_of(self, tensors: Sequence[torch.Tensor]) -> bool:
-        same_number = len(tensors) == len(self.origins)
-        return same_number and all(map(_Origin.is_still, self.origins, tensors))
+    The tensors and their memory are held: while they are, no other tensor can have that identity, and no other memory
+    that address, so that neither can be mistaken for them later.
+
+    Attributes:
+        value: what was derived.
+        tensors: that it was made from.
+    """
+
+    def __init__(self, tensors: tuple[torch.Tensor, ...]) -> None:
+        self.value: Any = None
+        self.tensors = tensors
+        self._memory = [tensor.untyped_storage() for tensor in tensors]
+        self._counts = [[*map(_version_of, tensors)], [*map(_address_of, tensors)]]
+        self._facts = [*map(_facts, tensors)]
+        guards = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+        self._same_kind = guards.check  # knows more than what matters here, and says so at once
+
+    def is_of(self, tensors: tuple[torch.Tensor, ...]) -> bool:
+        """Whether these are the tensors, unchanged."""
+        return (
+            len(tensors) == len(self.tensors)
+            and all(map(is_, tensors, self.tensors))
+            and [[*map(_version_of, tensors)], [*map(_address_of, tensors)]] == self._counts
+            and (self._same_kind(*tensors) or [*map(_facts, tensors)] == self._facts)
+        )
 
 
 class DerivedTensors:
@@ -67,11 +75,11 @@ class DerivedTensors:
     def get(self, name: str, make: Callable[[], Derived], sources: Sequence[Source], settings: Hashable) -> Derived:
         """What was derived, or is now; see `TunedModule.derived`."""
         tensors = tuple(_tensors(sources))
-        if any(tensor.is_inference() for tensor in tensors):
+        if any(map(torch.Tensor.is_inference, tensors)):
             return make()  # nothing counts the changes of a tensor that was made in inference mode
         entries = self._entries.get(name, {})
         entry = entries.get(settings)
-        capturing = any(tensor.is_cuda for tensor in tensors) and torch.cuda.is_current_stream_capturing()
+        capturing = any(map(_is_cuda, tensors)) and torch.cuda.is_current_stream_capturing()
         if entry is not None and entry.is_of(tensors):
             if capturing:
                 self._captured.append(entry)  # the graph reads this memory whenever it is replayed
@@ -80,12 +88,12 @@ class DerivedTensors:
         if capturing:
             return make()  # part of the graph: before the first replay its memory holds nothing
         # Looked at before `make` runs: a change in between must not pass for what it was made from.
-        origins = tuple(_Origin.of(tensor) for tensor in tensors)
-        value = make()
+        entry = _Entry(tensors)
+        value = entry.value = make()
         for device in {tensor.device for tensor in tensors if tensor.is_cuda}:
             torch.cuda.current_stream(device).synchronize()  # the next call may come on another stream
-        unchanged = {other: entry for other, entry in entries.items() if entry.is_of(tensors)}
-        self._entries[name] = {**unchanged, settings: _Entry(value, origins)}
+        unchanged = {other: one for other, one in entries.items() if one.is_of(tensors)}
+        self._entries[name] = {**unchanged, settings: entry}
         return value
 
     def clear(self) -> None:
@@ -99,7 +107,7 @@ class DerivedTensors:
             return
         gone = {id(tensor) for tensor in changed}
         for name, entries in self._entries.items():
-            if any(id(origin.tensor) in gone for entry in entries.values() for origin in entry.origins):
+            if any(id(tensor) in gone for entry in entries.values() for tensor in entry.tensors):
                 self._entries = {other: rest for other, rest in self._entries.items() if other != name}
 
     def __len__(self) -> int:
@@ -111,8 +119,8 @@ def _tensors(sources: Sequence[Source]) -> Iterator[torch.Tensor]:
         if isinstance(source, torch.Tensor):
             yield source
         else:
-            yield from source.parameters()
-            yield from source.buffers()
+            for tensors in held(source):
+                yield from tensors
 
 
 _watched: weakref.WeakSet[DerivedTensors] = weakref.WeakSet()
