@@ -98,9 +98,11 @@ class KnownCalls:
 
     Attributes:
         reason: why the latest call that the module's `problem` refused was refused.
+        won: the latest call that the reference's operations served because they are the faster ones.
     """
 
     def __init__(self) -> None:
+        self.won: Won | None = None
         self.reason = "its `problem` gives no reason"
         self._holdings: Holdings | None = None
 
@@ -114,6 +116,31 @@ class KnownCalls:
     def forget(self) -> None:
         """Let go of all that the module held."""
         self._holdings = None
+        self.won = None
+
+
+class Won:
+    """A call that the reference's operations served, with what the decision depended on."""
+
+    __slots__ = ("_grad", "_number", "_places", "_policy", "_same_tensors", "_training")
+
+    def __init__(self, module: nn.Module, inputs: tuple[Any, ...], policy: Hashable) -> None:
+        self._grad, self._training, self._policy = torch.is_grad_enabled(), module.training, policy
+        self._number = len(inputs)
+        places = [at for at, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
+        tensors = [inputs[at] for at in places]
+        self._places = None if len(places) == len(inputs) else places
+        self._same_tensors = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+
+    def is_again(self, module: nn.Module, inputs: tuple[Any, ...], policy: Hashable) -> bool:
+        """Whether the reference serves another call too; the module must not have been frozen or pinned since."""
+        return (
+            self._policy is policy
+            and self._grad is torch.is_grad_enabled()
+            and self._training is module.training
+            and self._number == len(inputs)
+            and self._same_tensors(*(inputs if self._places is None else [inputs[at] for at in self._places]))
+        )
 
 
 def outline(inputs: tuple[Any, ...]) -> list[Hashable] | None:

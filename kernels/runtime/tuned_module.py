@@ -23,7 +23,7 @@ from tunebench.kernels.runtime.misses import miss_of
 from tunebench.kernels.runtime.ordinary import Call, kinds, look_at, saves_differently
 from tunebench.kernels.runtime.policy import Policy, policy_for, waits_for_builds
 from tunebench.kernels.runtime.selection import Choice, Tier
-from tunebench.kernels.runtime.served import KnownCalls, Served, outline
+from tunebench.kernels.runtime.served import KnownCalls, Served, Won, outline
 from tunebench.tuner.device import Device, device_of
 from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.kernel import Kernel, Mode, Plan
@@ -168,8 +168,11 @@ class TunedModule(nn.Module, abc.ABC):
         """The model, by its kernel wherever that can serve; the inputs are the reference's, by position or by name."""
         if torch.compiler.is_compiling():
             return operators.call(self, inputs, named)
-        policy = policy_for(self.policy)
-        holdings = self._known.of(self)
+        policy, known = policy_for(self.policy), self._known
+        # Where the reference has won it is right whatever else there is to know of a call, so that no more is asked.
+        if known.won is not None and not named and known.won.is_again(self, inputs, policy):
+            return self.reference_forward(*inputs)
+        holdings = known.of(self)
         told = None if named else outline(inputs)
         key = None if told is None else (policy, torch.is_grad_enabled(), self.settings(), *told)
         served = None if key is None else holdings.serving(key, inputs)
@@ -178,6 +181,7 @@ class TunedModule(nn.Module, abc.ABC):
             served, lasts = self._look(inputs, policy)
             if lasts and key is not None and inputs is given:
                 holdings.add(key, inputs, served)
+                known.won = Won(self, inputs, policy) if served.plan is None and served.obstacle is None else known.won
         if served.obstacle is not None:
             self._choices[None, None] = served.obstacle
         if served.miss is not None:
@@ -246,6 +250,7 @@ class TunedModule(nn.Module, abc.ABC):
     def pin(self, plan: Plan | None) -> None:
         """Run this plan in every forward from now on; None goes back to choosing by problem and device."""
         self._pinned = plan
+        self._known.won = None
 
     def freeze(self) -> Self:
         """Keep what is derived from the weights (sums, folded vectors, split parts) between calls; implies `eval()`.
@@ -268,6 +273,7 @@ class TunedModule(nn.Module, abc.ABC):
         """
         self.eval()
         self._derived = DerivedTensors()
+        self._known.won = None
         return self
 
     def unfreeze(self) -> Self:
@@ -333,6 +339,7 @@ class TunedModule(nn.Module, abc.ABC):
         contenders = []
         for plan in plans:
             tuned = replica(self)
+            tuned._known = KnownCalls()
             tuned.pin(plan)
             if tuned.is_frozen:
                 tuned._derived = DerivedTensors()  # what the losers keep goes with them

@@ -1,7 +1,7 @@
 """A warm call is served without a look at it, and any change that could matter is noticed."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -13,7 +13,10 @@ from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tunebench.kernels.runtime import tuned_module
+from tunebench.kernels.runtime.duel import Score
 from tunebench.kernels.runtime.policy import Policy, use_policy
+from tunebench.kernels.runtime.served import Holdings
 from tunebench.kernels.runtime.tuned_module import TunedModule
 
 COUNTED = {
@@ -213,3 +216,40 @@ def test_what_problem_depends_on_besides(write_kernel: WriteKernel) -> None:
         finally:
             torch.set_num_threads(threads)
         assert looks(made, lambda: made(X)) == 0
+
+
+@pytest.mark.parametrize("policy", [Policy.REFERENCE, Policy.EXACT])
+def test_where_the_reference_has_won_nothing_else_is_asked(
+    model: TunedModule, policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with use_policy(policy):
+        assert looks(model, lambda: model(X)) == 1
+        with monkeypatch.context() as patched:
+            patched.setattr(Holdings, "__init__", lambda *_: pytest.fail("it looked at what the module holds"))
+            patched.setattr(Holdings, "serving", lambda *_: pytest.fail("it looked at the call"))
+            model.inner = nn.Identity()
+            assert torch.equal(model(X), X * model.weight)
+        for change in (model.train, model.freeze, lambda: model.pin(None), model.double):
+            change()
+            assert looks(model, lambda: model(X.to(model.weight.dtype))) <= 1
+        assert looks(model, lambda: model(torch.rand(4, 5, dtype=torch.float64))) == 1
+    with use_policy("recorded"):
+        assert looks(model, lambda: model(X.double())) == 1
+
+
+def test_contenders_of_a_duel_know_calls_of_their_own(
+    write_kernel: WriteKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sharing them, each would be looked at anew whenever it is its turn."""
+    made = write_kernel(model=COUNTED)()
+    known: list[object] = [made._known]
+
+    def timed(contenders: Sequence[Any], *_: Any) -> list[Score]:
+        known.extend(contender.func.__self__._known for contender in contenders)
+        return [Score(0.5) for _ in contenders]
+
+    monkeypatch.setattr(tuned_module, "duel", timed)
+    with torch.no_grad(), use_policy("best", wait=True):
+        made(X)
+    assert len(known) > 1
+    assert len(set(map(id, known))) == len(known)
