@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from exported_files import BEST, exported, loaded
+from exported_files import BEST, HOPPER, exported, loaded
 from five_models import KERNELS
 
 from tunebench.kernels.runtime.registry import load_model
@@ -23,7 +23,7 @@ from tunebench.tuner.build import Within
 from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.configuration import Configuration
-from tunebench.tuner.device import find_device
+from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.problem import Problem
 
 
@@ -142,14 +142,49 @@ def test_the_host_code_of_a_file_runs_its_kernels(
         def resident_blocks(self, entry_point: str, threads: int, shared: int = 0) -> int:
             return built.module.resident_blocks(entry_point, threads, shared)
 
-    plan = context["Plan"].__new__(context["Plan"])
-    plan.configuration = context["Configuration"](context["CONFIGURATION"])
-    plan.problem = context["Problem"](context["AXES"], context["DTYPE"], context["OPTIONS"])
-    plan.device, plan.module, plan._made = cpu, OnTheCpu(), {}
+    plan = plan_in(context, cpu, OnTheCpu())
     with torch.no_grad():
         assert torch.allclose(made.tuned_forward(plan, *inputs), model(*inputs), rtol=1e-4, atol=1e-4)
     for one, other in zip(made.buffers(), model.buffers(), strict=True):
         assert torch.allclose(one, other)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_file_s_launches_are_what_its_source_takes(
+    name: str, text_of: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", "")
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    context, model, made, inputs = loaded(name, text_of(name))
+    declared = load_model(name).kernel.source.entry_points
+    launched = []
+
+    class Recorder:
+        """In the place of a library for a GPU, whose kernels nothing runs here."""
+
+        def launch(self, entry_point: str, *rest: Any) -> None:
+            index, extents, shared, arguments = rest
+            assert index == 0 and len(extents) == 6 and shared <= HOPPER.max_shared_bytes
+            assert len(arguments) == len(declared[entry_point].parameters)
+            assert all(isinstance(context["_value"](one), int | float) for one in arguments)
+            launched.append(entry_point)
+
+        def resident_blocks(self, *_: Any) -> int:
+            return 2
+
+    plan = plan_in(context, HOPPER, Recorder())
+    with torch.no_grad():
+        assert made.tuned_forward(plan, *inputs).shape == model(*inputs).shape
+    assert launched
+
+
+def plan_in(context: dict[str, Any], device: Device, module: object) -> Any:
+    """A plan of a file's own, on a device that is not a GPU of this machine."""
+    plan = context["Plan"].__new__(context["Plan"])
+    plan.configuration = context["Configuration"](context["CONFIGURATION"])
+    plan.problem = context["Problem"](context["AXES"], context["DTYPE"], context["OPTIONS"])
+    plan.device, plan.module, plan._made = device, module, {}
+    return plan
 
 
 def test_nvcc_builds_a_file_s_source(text_of: Callable[[str], str], tmp_path: Path) -> None:
