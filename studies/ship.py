@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tunebench.db.connection.database import Database
@@ -13,7 +13,7 @@ from tunebench.db.queries.rows import BestRow, TrialRow
 from tunebench.db.queries.trials import best
 from tunebench.kernels.runtime.shipped import ShippedResult, write_file
 from tunebench.tuner.kernel import Kernel
-from tunebench.tuner.result import Baseline, CacheRegime, Ratio
+from tunebench.tuner.result import Baseline, CacheRegime, Decision, Ratio
 
 _DIGITS = 4
 _GPU = "sm_"
@@ -21,12 +21,18 @@ _GPU = "sm_"
 
 @dataclass(frozen=True)
 class Shipment:
-    """One file that was written, with the number of results that it got now."""
+    """One file that was written.
+
+    Attributes:
+        results: how many it got now.
+        reference_is_faster: for how many of these problems; the file says so, and has no kernel for them.
+    """
 
     kernel: str
     device: str
     path: Path
     results: int
+    reference_is_faster: int
 
 
 def ship(database: Database, kernels: Sequence[Kernel], device: str | None = None) -> list[Shipment]:
@@ -49,10 +55,16 @@ def ship(database: Database, kernels: Sequence[Kernel], device: str | None = Non
             if row.confirmed and (device is not None or row.architecture.startswith(_GPU)):
                 winners[row.device_name, row.architecture][row.problem.key] = row
         for (name, architecture), by_problem in sorted(winners.items()):
-            results = [result_of(database, row) for row in by_problem.values()]
+            slower = {key for key, row in by_problem.items() if _reference_is_faster(row)}
+            results = [result_of(database, row) for key, row in by_problem.items() if key not in slower]
+            results += [replace(result_of(database, by_problem[key]), configuration=None) for key in slower]
             path = write_file(kernel, name, architecture, results)
-            shipments.append(Shipment(kernel.name, name, path, len(results)))
+            shipments.append(Shipment(kernel.name, name, path, len(results), len(slower)))
     return shipments
+
+
+def _reference_is_faster(row: BestRow) -> bool:
+    return row.over_reference is not None and row.over_reference.decision is Decision.SLOWER
 
 
 def _rank(row: BestRow) -> tuple[bool, float]:

@@ -8,7 +8,7 @@ from tunebench.studies.tables import milliseconds, problem_values, ratio_values,
 from tunebench.studies.terminal import print_paragraph, print_table, printable
 from tunebench.studies.tune import StudyReport
 from tunebench.tuner.device import DeviceKind
-from tunebench.tuner.result import Baseline, Comparison, TrialStatus
+from tunebench.tuner.result import Baseline, Comparison, Decision, TrialStatus
 from tunebench.tuner.study.study import Ending
 
 _ON_A_CPU = (
@@ -87,6 +87,8 @@ def _print_notes(report: StudyReport) -> None:
 def _decided(comparison: Comparison, baseline: Baseline) -> str:
     """A speed-up and what it says."""
     decision = comparison.decision(baseline)
+    if baseline is Baseline.REFERENCE and decision is Decision.SLOWER:
+        return f"reference is faster: {comparison.speedups[baseline]}"
     return "" if decision is None else f"{comparison.speedups[baseline]} {decision}"
 
 

@@ -10,7 +10,7 @@ from tunebench.db.queries.data_frames import FLAT_COLUMNS, csv_text, flat_values
 from tunebench.db.queries.rows import BestRow, MissRow, StudyRow, TrialRow
 from tunebench.studies.terminal import print_table
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.result import Ratio
+from tunebench.tuner.result import Decision, Ratio
 
 Row = TypeVar("Row")
 
@@ -55,8 +55,11 @@ def share(ratio: Ratio | None) -> str:
     return "" if ratio is None else f"{ratio.value:.1%} [{ratio.low:.1%}, {ratio.high:.1%}]"
 
 
-def _over_reference(row: TrialRow) -> str:
-    return decided(row.over_reference) or "not compared"
+def over_reference(ratio: Ratio | None) -> str:
+    """A speed-up over the reference; where that is the faster one, it comes first, since it is what serves."""
+    if ratio is not None and ratio.decision is Decision.SLOWER:
+        return f"reference is faster: {ratio}"
+    return decided(ratio) or "not compared"
 
 
 def _print_best(rows: Sequence[BestRow]) -> None:
@@ -66,7 +69,7 @@ def _print_best(rows: Sequence[BestRow]) -> None:
             row.kernel,
             str(row.problem),
             milliseconds(row.time_ms),
-            _over_reference(row),
+            over_reference(row.over_reference),
             decided(row.over_default),
             row.device_name,
             share(row.over_copy),
@@ -104,7 +107,7 @@ def _print_studies(rows: Sequence[StudyWithBest]) -> None:
             row.study.kernel,
             str(row.study.problem),
             milliseconds(row.best.time_ms) if row.best else "",
-            _over_reference(row.best) if row.best else "",
+            over_reference(row.best.over_reference) if row.best else "",
             str(row.study.trials),
             f"{row.study.sampler}, seed {row.study.seed}",
             row.study.device.name,

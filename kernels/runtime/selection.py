@@ -74,6 +74,7 @@ class Offer:
     """A configuration that was measured, and what it was measured for.
 
     Attributes:
+        configuration: None where all that is told is that the reference was faster.
         source: for people: where it is recorded, such as `trial 12`.
         preference: among offers that fit a call equally well, the lowest is taken.
         over_reference: how many times faster it was than the reference; None where they were not compared.
@@ -81,7 +82,7 @@ class Offer:
         versions: that it was measured with.
     """
 
-    configuration: Mapping[str, Value]
+    configuration: Mapping[str, Value] | None
     problem: Problem
     device: str
     architecture: str
@@ -118,7 +119,9 @@ class Offer:
         reason = f"{self}, with {changes}" if changes else str(self)
         if self.was_slower:
             reason = f"the reference is faster: {self.over_reference} ({reason})"
-        configuration = None if self.was_slower else Configuration(self.configuration)
+        configuration = None
+        if self.configuration is not None and not self.was_slower:
+            configuration = Configuration(self.configuration)
         return Choice(configuration, self.tier(problem, device), reason, measured, trusted=measured and not changes)
 
 
@@ -172,6 +175,8 @@ class Known:
 
         found: dict[Configuration, Choice] = {}
         for offer in _fitting([*self.recorded, *self.shipped], self.space, self.problem, self.device, rank):
+            if offer.configuration is None:
+                continue
             configuration = Configuration(offer.configuration)
             if configuration not in found:
                 found[configuration] = replace(
@@ -254,6 +259,8 @@ def agreed(offers: Iterable[Offer], space: SearchSpace, problem: Problem, device
     found = f"{nearer} ({nearer.over_reference}), and {farther} ({farther.over_reference})"
     if nearer.was_slower and farther.was_slower:
         return Choice(None, tier, f"the reference is faster on both sides of this problem: {found}", trusted=True)
+    if nearer.configuration is None or farther.configuration is None:
+        return None
     configuration = Configuration(nearer.configuration)
     same = configuration == Configuration(farther.configuration) and not (nearer.was_slower or farther.was_slower)
     if same or all(one.over_reference and one.over_reference.low >= _CLEARLY_FASTER for one in (nearer, farther)):
@@ -286,7 +293,11 @@ def _fitting(
         for offer in offers
         if offer.architecture == device.architecture and not math.isinf(problem_distance(offer.problem, problem))
     )
-    return (one for one in sorted(fitting, key=rank) if space.admits(one.configuration, problem, device))
+    return (
+        one
+        for one in sorted(fitting, key=rank)
+        if one.configuration is None or space.admits(one.configuration, problem, device)
+    )
 
 
 def recorded_offers(

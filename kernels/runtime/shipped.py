@@ -33,6 +33,7 @@ class ShippedResult:
 
     Attributes:
         axes, dtype, options: of the problem.
+        configuration: None where the reference was faster than the winner, whose figures the others are.
         speedups: of the winner over each baseline in the final rounds: the ratio and its 95 % interval.
         median_ms: of the winner when it was a trial; absolute times belong to the very card.
         error_multiple: its error against float64 as a multiple of the reference's own; None where that is exact.
@@ -42,7 +43,7 @@ class ShippedResult:
     axes: dict[str, int]
     dtype: str
     options: dict[str, str]
-    configuration: dict[str, bool | int | float | str]
+    configuration: dict[str, bool | int | float | str] | None
     speedups: dict[str, list[float]]
     median_ms: float
     error_multiple: float | None
@@ -120,6 +121,8 @@ def shipped_studies(kernel: Kernel, problem: Problem, device: Device) -> list[Ea
                 same_architecture=file.architecture == device.architecture,
                 same_source=not is_stale(kernel, file),
             )
+            if result.configuration is None:
+                continue
             trial = EarlierTrial("shipped", result.configuration, result.median_ms)
             studies.append(EarlierStudy(f"{result.problem} on {file.device}", away, [trial]))
     return studies

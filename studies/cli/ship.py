@@ -24,7 +24,7 @@ def ship(
     """Write the winners beside their kernels, as tuned/DEVICE.json: whoever has such a device need not tune.
 
     Winners of the final rounds of studies of the kernel as it is now are written; results of problems that the database
-    does not have stay as long as the kernel is the same.
+    does not have stay as long as the kernel is the same. Where the reference was faster, the file says that alone.
     """
     from rich.console import Console
 
@@ -38,11 +38,20 @@ def ship(
         shipments = write(database, kernels, device)
     if as_json:
         print_json(
-            [{"kernel": s.kernel, "device": s.device, "file": str(s.path), "results": s.results} for s in shipments]
+            [
+                {
+                    "kernel": one.kernel,
+                    "device": one.device,
+                    "file": str(one.path),
+                    "results": one.results,
+                    "reference_is_faster": one.reference_is_faster,
+                }
+                for one in shipments
+            ]
         )
     else:
-        rows = [(s.kernel, s.device, str(s.results), str(s.path)) for s in shipments]
-        print_table(("kernel", "device", "results", "file"), rows)
+        rows = [(s.kernel, s.device, str(s.results), str(s.reference_is_faster), str(s.path)) for s in shipments]
+        print_table(("kernel", "device", "results", "reference is faster", "file"), rows)
     without = [kernel.name for kernel in kernels if kernel.name not in {s.kernel for s in shipments}]
     if without:
         Console(stderr=True).print(

@@ -175,7 +175,7 @@ def file_text(model: type[TunedModule], evidence: Evidence, layout: Layout) -> s
         CannotExportError: the configuration needs more than torch and nvcc, or its text cannot be put into one file.
     """
     kernel, result = model.kernel, evidence.result
-    configuration, problem = Configuration(result.configuration), result.problem
+    configuration, problem = Configuration(result.configuration or {}), result.problem
     variant = kernel.variant(configuration, problem, evidence.architecture)
     stated: dict[str, Any] = {
         "NAME": f"tunebench_{kernel.name}_{variant.digest[:12]}",
@@ -299,7 +299,7 @@ def _head(kernel: Kernel, evidence: Evidence) -> str:
     rows = {
         "kernel": f"{kernel.name}, digest {evidence.digest[:16]}",
         "problem": str(result.problem),
-        "configuration": str(Configuration(result.configuration)),
+        "configuration": str(Configuration(result.configuration or {})),
         "measured": f"{evidence.measured}, on {evidence.device} ({evidence.architecture})",
         "with": ", ".join([*versions, conditions.get("confirmed_at", "")[:10]]),
         "largest error": "the reference's own" if multiple is None else f"{multiple:.2g} times the reference's own",

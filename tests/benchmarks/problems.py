@@ -1,6 +1,8 @@
 """Problems that nobody measured: a tuned model against its reference after the first call.
 
-`python -m tests.benchmarks.problems [--json FILE]` prints a line a problem, and the worst ratios last. Ratios are
+`python -m tests.benchmarks.problems [--json FILE]` prints a line a problem: the ratios, who serves it and what decided
+that (a `duel`, or `neighbours` on both sides), the time of the first call, builds included, and the sizes; the worst
+ratios come last. The file has all that, with the configuration that won and the scores of the duel. Ratios are
 medians over rounds of the reference's time over the tuned model's, gradients enabled, the two in turns: `device` by
 events, the device held back until the host has queued the call, and `caller` by the clock, calls one after the other,
 which is what somebody waits for who does nothing else.
@@ -13,6 +15,7 @@ import json
 import statistics
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -108,6 +111,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     file = parser.parse_args().json
     set_policy(wait=True)
+    started = time.perf_counter()
     rows: list[dict[str, Any]] = []
     for name, mode, sizes in problems():
         factory = load_model(name)
@@ -126,11 +130,17 @@ def main() -> None:
         ratios = {"device": device_ratio(*calls), "caller": caller_ratio(*calls)}
         (choice,) = tuned.choices.values()  # type: ignore[operator, union-attr]
         served = "reference" if choice.configuration is None else choice.tier.value
+        decided_by = "measured" if choice.measured else "neighbours" if choice.trusted else "duel"
         told = {"kernel": name, "mode": mode.value, "sizes": sizes, "first_s": first_s, "served": served}
-        rows.append({**told, **ratios, "reason": choice.reason})
+        configuration = None if choice.configuration is None else dict(choice.configuration)
+        rows.append({**told, **ratios, "by": decided_by, "configuration": configuration, "reason": choice.reason})
         text = " ".join(f"{key}={value}" for key, value in sizes.items())
         figures = f"device {ratios['device']:6.2f}x  caller {ratios['caller']:6.2f}x"
-        print(f"{figures}  {name:22}{mode.value:7}{served:10} first {first_s:5.2f} s  {text}", flush=True)
+        print(f"{figures}  {name:22}{mode.value:7}{served:10}{decided_by:11}first {first_s:5.2f} s  {text}", flush=True)
+    winners = Counter((row["kernel"], row["served"], row["by"]) for row in rows)
+    for (name, served, decided_by), number in sorted(winners.items()):
+        print(f"{name:22}{served:10}{decided_by:11}{number:3}")
+    print(f"{time.perf_counter() - started:.0f} s")
     for kind in ("device", "caller"):
         worst = min(rows, key=lambda row: row[kind])
         below = sum(row[kind] < _NOT_SLOWER for row in rows)

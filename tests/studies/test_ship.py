@@ -11,7 +11,7 @@ from sample_results import ENVIRONMENT, H100, H200, STUDY, comparison, correct
 from tunebench.db.connection.database import open_database
 from tunebench.db.entries.study_log import open_study
 from tunebench.kernels.runtime.selection import Tier, what_is_known
-from tunebench.kernels.runtime.shipped import file_for, read_file
+from tunebench.kernels.runtime.shipped import file_for, read_file, shipped_studies
 from tunebench.studies.doctor import examine
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, find_device
@@ -28,13 +28,21 @@ def tunebench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     return CommandLine(monkeypatch, capsys)
 
 
-def record(kernel: Kernel, place: Path, device: Device, winner: Configuration, *, confirmed: bool = True) -> None:
+def record(
+    kernel: Kernel,
+    place: Path,
+    device: Device,
+    winner: Configuration,
+    *,
+    confirmed: bool = True,
+    over_reference: float = 2.0,
+) -> None:
     study = replace(STUDY, kernel=kernel.name, source_digest=kernel.digest, problem=PROBLEM, device=device)
     with open_database(place) as database:
         log = open_study(database, study, ENVIRONMENT)
         log.record(replace(correct(0), configuration=winner))
         if confirmed:
-            log.conclude(replace(comparison(0), best=winner))
+            log.conclude(replace(comparison(0, over_reference), best=winner))
 
 
 def test_winners_are_shipped_and_served(write_kernel: WriteKernel, tmp_path: Path, tunebench: CommandLine) -> None:
@@ -53,6 +61,24 @@ def test_winners_are_shipped_and_served(write_kernel: WriteKernel, tmp_path: Pat
         choice = next(what_is_known(kernel, PROBLEM, device).choices())
         assert (choice.tier, choice.configuration) == (Tier.SHIPPED, FAST)
         assert choice.reason.startswith("shipped, measured for n=2112 float32 on NVIDIA H200, with torch 2.9.0, now")
+
+
+def test_a_kernel_that_is_slower_than_the_reference_does_not_ship_but_that_it_is_does(
+    write_kernel: WriteKernel, tmp_path: Path, tunebench: CommandLine
+) -> None:
+    kernel, place = write_kernel().kernel, tmp_path / "results.db"
+    record(kernel, place, H200, SLOW, over_reference=0.78)
+    listed = tunebench("best", "--any-source", "--db", place).out
+    assert "reference is faster: 0.780× [0.772, 0.788]" in listed
+    assert tunebench("ship", kernel.folder, "--db", place, "--json").json[0]["reference_is_faster"] == 1
+    (result,) = read_file(file_for(kernel, H200.name)).results
+    assert (result.configuration, result.speedups["reference"]) == (None, [0.78, 0.7722, 0.7878])
+    known = what_is_known(kernel, PROBLEM, H200)
+    choice = next(known.choices())
+    assert (choice.configuration, choice.measured) == (None, True)
+    assert "the reference is faster: 0.780× [0.772, 0.788]" in choice.reason
+    assert SLOW not in [contender.configuration for contender in known.contenders()]
+    assert shipped_studies(kernel, PROBLEM, H200) == []
 
 
 def test_the_database_comes_before_what_ships(
