@@ -350,7 +350,7 @@ class TunedModule(nn.Module, abc.ABC):
     def __getstate__(self) -> dict[str, Any]:
         """Binaries and derived tensors belong to this object: a copied or pickled model gets its own."""
         return {
-            **{name: value for name, value in self.__dict__.items() if name != "_handle"},
+            **{name: value for name, value in self.__dict__.items() if name not in operators.OWN},
             "_pinned": None,
             "_plans": Latest(_MOST_PROBLEMS),
             "_choices": Latest(_MOST_PROBLEMS),
