@@ -27,7 +27,7 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tunebench.kernels.runtime.gradients import differentiate, replica
-from tunebench.kernels.runtime.ordinary import TYPES, held
+from tunebench.kernels.runtime.ordinary import held
 from tunebench.kernels.runtime.policy import Policy, use_policy
 
 Path: TypeAlias = tuple[str, ...]
@@ -264,7 +264,7 @@ def call(module: Any, given: tuple[Any, ...], named: dict[str, Any]) -> torch.Te
     arguments = operands(module, inputs) if _may_serve(module, inputs) else None
     if arguments is None:
         return module.reference_forward(*inputs)  # type: ignore[no-any-return]
-    exported = torch.compiler.is_exporting()
+    exported = _is_exported()
     differentiable = exported or _needs_gradient(module, inputs)
     results = module._operators.forward[module.is_frozen and not exported, differentiable](*arguments)
     for buffer, value in zip(arguments.buffers, results[1:], strict=False):
@@ -275,7 +275,7 @@ def call(module: Any, given: tuple[Any, ...], named: dict[str, Any]) -> torch.Te
 
 def operands(module: Any, inputs: tuple[Any, ...]) -> Given | None:
     """What a module's operator is given for a call; None where no operator can stand for the module or the call."""
-    found = _outline_of(module._handle, torch.compiler.is_exporting())
+    found = _outline_of(module._handle, _is_exported())
     if found is None:
         return None
     key, numbers, settings = found
@@ -299,7 +299,8 @@ def _may_serve(module: Any, inputs: Sequence[Any]) -> bool:
     parameters, buffers = held(module)
     for value in (*inputs, *parameters, *buffers):
         if isinstance(value, torch.Tensor):
-            if type(value) not in TYPES and not torch.compiler.is_exporting():
+            # A subclass that is taken apart into plain tensors (DTensor) has rules for PyTorch's own operators alone.
+            if hasattr(value, "__tensor_flatten__"):
                 return False
             if not (value.is_cuda or value.is_cpu) or value.layout is not torch.strided:
                 return False
@@ -322,6 +323,14 @@ def _shapes(inputs: Sequence[Any]) -> str | None:
     if not all(has_static_value(size) for shape in sizes for size in shape):
         return None
     return ";".join([",".join([str(size) for size in shape]) for shape in sizes])
+
+
+def _is_exported() -> bool:
+    """Whether torch.export asks; inside torch.compile some versions of PyTorch say so of themselves."""
+    return torch.compiler.is_exporting()
+
+
+_is_exported._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _is_transformed() -> bool:

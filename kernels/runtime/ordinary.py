@@ -10,8 +10,7 @@ from torch import nn
 from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
-TYPES = (torch.Tensor, nn.Parameter, nn.Buffer)
-"""Of tensors whose values are all there is to them."""
+_TYPES = (torch.Tensor, nn.Parameter, nn.Buffer)
 
 
 class Call(NamedTuple):
@@ -43,7 +42,7 @@ def look_at(module: nn.Module, inputs: Sequence[Any]) -> Call:
     needs_gradient, enabled = False, torch.is_grad_enabled()
     parameters, buffers = held(module)
     for tensor in (*given, *parameters, *buffers):
-        if type(tensor) not in TYPES:
+        if type(tensor) not in _TYPES:
             obstacle = obstacle or f"a tensor is a {type(tensor).__name__}"
         elif not (tensor.is_cuda or tensor.is_cpu):
             obstacle = obstacle or f"a tensor is on the device '{tensor.device}'"
