@@ -58,6 +58,14 @@ def test_a_refused_source_carries_the_log(compiler: NvrtcCompiler) -> None:
     assert "twice.cu(8)" in caught.value.log
 
 
+def test_a_process_of_its_own_compiles_the_same(compiler: NvrtcCompiler) -> None:
+    here, apart = (one.compile(variant(SOURCE)) for one in (compiler, compiler.apart()))
+    assert (apart.code, apart.figures, apart.compiler_version) == (here.code, here.figures, here.compiler_version)
+    with pytest.raises(CompileError, match=r"NVRTC refused twice\.cu") as caught:
+        compiler.apart().compile(variant(SOURCE.replace("n) c[i]", "n) d[i]")))
+    assert 'identifier "d" is undefined' in caught.value.log
+
+
 def test_lambdas_and_functions_without_an_execution_space_are_the_device_s(compiler: NvrtcCompiler) -> None:
     text = SOURCE.replace("helper(a[i])", "[](auto x) { return plain(x); }(a[i])")
     assert compiler.compile(variant("float plain(float x) { return x; }\n" + text)).figures["twice"]
