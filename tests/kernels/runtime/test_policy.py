@@ -228,6 +228,24 @@ def test_a_real_duel_moves_nothing_in_the_module(name: str, training: bool) -> N
     assert "call's own inputs" in choice.reason
 
 
+def test_a_contender_s_calls_are_warm_ones(write_kernel: WriteKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a duel would time what no later call takes."""
+    looks: list[object] = []
+    look_at = tuned_module.look_at
+
+    def counted(module: torch.nn.Module, inputs: Sequence[object]) -> object:
+        looks.append(module)
+        return look_at(module, inputs)
+
+    monkeypatch.setattr(tuned_module, "look_at", counted)
+    model = write_kernel()()
+    model.policy = Policy.BEST
+    with torch.no_grad():
+        model(torch.rand(8))
+    assert len(looks) == 2  # the call itself, and the first one of the only contender
+    assert looks[0] is model and looks[1] is not model
+
+
 def test_policies_of_a_program_a_module_and_a_block(write_kernel: WriteKernel, monkeypatch: pytest.MonkeyPatch) -> None:
     held = decided(monkeypatch, 1.4)
     factory, x = write_kernel(), torch.rand(8)
