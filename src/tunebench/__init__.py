@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from tunebench.studies.compare import CompareReport
     from tunebench.studies.tune import StudyReport
     from tunebench.tuner import constraints
+    from tunebench.tuner.build import Within
     from tunebench.tuner.compile.bundle import use_bundle
     from tunebench.tuner.device import Device
     from tunebench.tuner.errors import DatabaseError, DatabaseMissingError, TunebenchError, UserError
@@ -76,6 +77,7 @@ _HOMES = {
     "tunebench.tuner.compile.bundle": ("use_bundle",),
     "tunebench.tuner.device": ("Device",),
     "tunebench.tuner.errors": ("DatabaseError", "DatabaseMissingError", "TunebenchError", "UserError"),
+    "tunebench.tuner.build": ("Within",),
     "tunebench.tuner.kernel": ("Kernel", "Mode", "Plan", "ceil_div"),
     "tunebench.tuner.problem": ("Problem", "Work"),
     "tunebench.tuner.result": ("Decision", "Ratio", "TrialStatus"),
@@ -110,6 +112,7 @@ __all__ = [
     "TunebenchError",
     "TunedModule",
     "UserError",
+    "Within",
     "Work",
     "best",
     "bundle",
