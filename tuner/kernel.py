@@ -19,6 +19,7 @@ from tunebench.tuner.errors import KernelFolderError, UnknownNameError, UserErro
 from tunebench.tuner.problem import Axes, Problem, Work
 from tunebench.tuner.running_text import running_text
 from tunebench.tuner.space import SearchSpace
+from tunebench.tuner.users_code import MODEL_FILE
 from tunebench.tuner.variant import KernelSource, Variant, prologue
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ Made = TypeVar("Made")
 
 _MOST_MADE = 4096
 
-MODEL_FILE = "model.py"
 _HEADERS = Path(__file__).parents[1] / "kernels" / "shared" / "include"
 """Device code that any source may include."""
 

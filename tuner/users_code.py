@@ -9,6 +9,9 @@ from pathlib import Path
 
 from tunebench.tuner.errors import CompileError, KernelFolderError, LaunchError, TunebenchError, UserError
 
+MODEL_FILE = "model.py"
+"""The file of a kernel's folder that declares the kernel."""
+
 _OWN_MESSAGES = (UserError, LaunchError, CompileError)
 """tunebench's errors that the code of a user causes: their text stands as it is, behind the place."""
 

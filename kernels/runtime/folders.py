@@ -16,7 +16,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
-from tunebench.tuner.kernel import MODEL_FILE
+from tunebench.tuner.users_code import MODEL_FILE
 
 __path__: list[str] = []
 """What makes Python look for modules below this one: with the finder below, there being no folder."""

@@ -14,8 +14,7 @@ from tunebench.kernels.runtime.folders import import_kernel
 from tunebench.tuner.cache_folder import default_cache_folder
 from tunebench.tuner.errors import KernelFolderError, UnknownNameError
 from tunebench.tuner.files import path_named
-from tunebench.tuner.kernel import MODEL_FILE
-from tunebench.tuner.users_code import users_code
+from tunebench.tuner.users_code import MODEL_FILE, users_code
 
 if TYPE_CHECKING:
     from tunebench.db.queries.rows import MissRow, TrialRow
