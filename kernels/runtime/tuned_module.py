@@ -181,7 +181,8 @@ class TunedModule(nn.Module, abc.ABC):
             served, lasts = self._look(inputs, policy)
             if lasts and key is not None and inputs is given:
                 holdings.add(key, inputs, served)
-                known.won = Won(self, inputs, policy) if served.plan is None and served.obstacle is None else known.won
+                if served.plan is None and served.obstacle is None and served.miss is None:
+                    known.won = Won(self, inputs, policy)
         if served.obstacle is not None:
             self._choices[None, None] = served.obstacle
         if served.miss is not None:
