@@ -19,6 +19,7 @@ from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.device import device_of
+from tunebench.tuner.gate.memory import PoisonedMemory
 
 FP16: Mapping[str, Value] = {"product": "parts", "part_type": "fp16", "split_threads": 256, "block_size": 256}
 BF16: Mapping[str, Value] = {**FP16, "part_type": "bf16"}
@@ -171,6 +172,13 @@ class PartsContract:
         found = product(x, weight, values)
         assert error(found, x, weight) < bound_of(values)
         assert torch.equal(found, product(x, weight, values))
+
+    @each_variant
+    def test_memory_that_does_not_begin_its_allocation(self, values: Mapping[str, Value]) -> None:
+        x, weight = self.matrices(40, 50, 256)
+        expected = product(x, weight, values)
+        with PoisonedMemory(0xFF):
+            assert torch.equal(product(x, weight, values), expected)
 
     @each_variant
     @pytest.mark.parametrize(("x_size", "w_size"), [(1e-20, 1e20), (1e20, 1e-18), (1e-10, 1e-10), (1e10, 1.0)])

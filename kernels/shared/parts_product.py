@@ -132,7 +132,7 @@ def split(plan: Plan, matrix: torch.Tensor, *, is_weight: bool, factors: torch.T
     plan.launch("split_parts", *arguments, blocks=min(rows, _MAX_GRID_X), threads=shape.threads)
     high = None
     if shape.pieces > 1:
-        piece, offset = shape.padded // shape.pieces, shape.padded if is_weight else 0
+        piece, offset = shape.padded // shape.pieces, halves.storage_offset() + (shape.padded if is_weight else 0)
         sizes, strides = (shape.pieces, rows, piece), (piece, shape.length, 1)
         if is_weight:
             sizes, strides = (shape.pieces, piece, rows), (piece, 1, shape.length)
