@@ -18,7 +18,7 @@ from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.compile.for_gpu import ARCHITECTURE
 from tunebench.tuner.configuration import Value
-from tunebench.tuner.device import Device, DeviceKind, find_device
+from tunebench.tuner.device import Device, DeviceKind, any_gpu, find_device
 from tunebench.tuner.errors import CompileError, CompilerMissingError, KernelFolderError, UnknownNameError, UserError
 from tunebench.tuner.files import path_named
 from tunebench.tuner.gate.battery import Depth, run_battery
@@ -118,6 +118,8 @@ def _look(request: CheckRequest) -> tuple[Sequence[Mode], Device]:
         if name is not None and not ((path := path_named(name)) and path.is_file()):
             raise UserError(f"{name}: cannot read: there is no such file; name a Python file with a model")
     legal = _FILE_MODES if is_file else load_model(request.target).kernel.modes
+    if request.architecture is not None:
+        any_gpu(request.architecture)
     for mode in request.modes or ():
         if mode not in legal:
             raise UnknownNameError(f"mode of {request.target}", mode, legal)

@@ -75,7 +75,7 @@ def known_best(
         raise missing(str(file))
     if file is not None and file.is_file():
         # Whatever is in the way of an answer is in the way below, too, where there are words for it.
-        with suppress(sqlite3.Error):
+        with suppress(sqlite3.Error, UnicodeDecodeError):
             return _decoded(_ask(file, asked))
     from sqlalchemy import text
 

@@ -31,7 +31,7 @@ class A:
         ("  # a comment", ""),
         ("    def f", "\n\n    def f"),
         ("tunebench.tuner.space", "tunebench.tuner.search.space"),
-        ("    SearchSpace,\n", "    SearchSpace,\n    Tunable,\n"),
+        ("import SearchSpace", "import SearchSpace, Tunable"),
     ],
 )
 def test_what_does_not_run_does_not_count(old: str, new: str) -> None:
