@@ -181,7 +181,7 @@ def _about_kernel(
     if any(name != declared.name for name in recorded):
         raise UserError(f"a trial of {recorded[0]} cannot be compared as one of {declared.name}")
     modes = [side.problem.options["mode"] for side in sides if side.problem and "mode" in side.problem.options]
-    chosen = mode or (*modes, *declared.modes)[0]
+    chosen = (*modes, *declared.modes)[0] if mode is None else mode
     if chosen not in declared.modes:
         raise UnknownNameError(f"mode of kernel '{declared.name}'", chosen, declared.modes)
     dtypes = [side.problem.dtype for side in sides if side.problem and side.problem.dtype in declared.dtypes]
