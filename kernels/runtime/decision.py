@@ -117,8 +117,8 @@ def decide(kernel: Kernel, occasion: Occasion, make_ready: MakeReady, duel_of: D
 
 def _begin_in_fork() -> None:
     """Nobody goes on there with what is under way, or lets go of a lock."""
-    global _deciding  # noqa: PLW0603
-    _deciding = threading.RLock()
+    global _deciding, _tuning
+    _deciding, _tuning = threading.RLock(), threading.RLock()
     _under_way.clear()
 
 

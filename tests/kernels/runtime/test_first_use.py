@@ -162,6 +162,26 @@ def test_a_fork_builds_for_itself(write_kernel: WriteKernel, held: HeldCompiler)
     assert call(model).tier is Tier.DEFAULT
 
 
+@pytest.mark.parametrize("lock", ["_deciding", "_tuning"])
+def test_a_fork_does_not_wait_for_whoever_decides_in_its_parent(lock: str) -> None:
+    taken, done = threading.Event(), threading.Event()
+
+    def decide() -> None:
+        with getattr(decision, lock):
+            taken.set()
+            done.wait(60)
+
+    deciding = threading.Thread(target=decide)
+    deciding.start()
+    assert taken.wait(60)
+    child = os.fork()
+    if child == 0:
+        os._exit(int(not getattr(decision, lock).acquire(blocking=False)))
+    done.set()
+    deciding.join(60)
+    assert os.waitpid(child, 0)[1] == 0
+
+
 def test_nothing_is_built_while_a_graph_is_captured(
     write_kernel: WriteKernel, held: HeldCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
