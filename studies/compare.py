@@ -24,6 +24,7 @@ from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import CompileError, TunebenchError, UnknownNameError, UserError, WorkerError
+from tunebench.tuner.files import path_named
 from tunebench.tuner.gate.tolerance import AGREEMENT, AGREEMENT_OTHERWISE
 from tunebench.tuner.isolation import DeathError, run_isolated, start_forkserver
 from tunebench.tuner.kernel import Mode, prepare_model
@@ -153,7 +154,8 @@ def question_of(
 
 def _about_files(first: Side, second: Side, mode: str | None, options: Mapping[str, object]) -> FileQuestion:
     for side, others in ((first, ""), (second, ", or with 'reference'")):
-        is_file = isinstance(side, str | Path) and Path(side).is_file()
+        path = path_named(side) if isinstance(side, str | Path) else None
+        is_file = path is not None and path.is_file()
         if not is_file and not (side == REFERENCE and others):
             raise UserError(f"'{side}' is not a file: a file is compared with another file{others}")
     if mode not in (None, Mode.EVAL, Mode.TRAIN):

@@ -1,4 +1,4 @@
-"""Files that a user names: whether they are there, and how they are written whole or not at all."""
+"""Files: whether one that a user names is there, who can have written it, and how one is written whole or not."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -62,6 +62,20 @@ def whole_file(file: Path, *, replace: bool = True) -> Iterator[BinaryIO]:
                 raise
     except OSError as error:
         raise UserError(f"cannot write {file}: {error.strerror or error}") from error
+
+
+def open_itself(path: Path) -> BinaryIO:
+    """A file to be read that is no symbolic link.
+
+    Raises:
+        OSError: it is one, or cannot be read.
+    """
+    return open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb")  # noqa: PTH123 - pathlib follows links
+
+
+def is_written_by(status: os.stat_result, owners: Collection[int]) -> bool:
+    """Whether a file or folder is one of these users', and nobody else can write it."""
+    return status.st_uid in owners and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def remove_abandoned(folder: Path, beginning: str = "*.") -> None:

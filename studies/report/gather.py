@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from tunebench.db.connection.database import Database
 from tunebench.db.queries.rows import StudyRow
@@ -18,6 +17,7 @@ from tunebench.db.queries.studies import (
 from tunebench.db.queries.trials import Order, TrialRow, kernels_with_results, trials
 from tunebench.kernels.runtime.registry import kernel_names, load_model
 from tunebench.tuner.errors import DatabaseError, UnknownNameError, UserError
+from tunebench.tuner.files import path_named
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Work
 from tunebench.tuner.result import CONTROL, Baseline, Decision, TrialStatus
@@ -197,7 +197,7 @@ def _kernels(database: Database, targets: Sequence[str]) -> dict[str, Kernel | N
             asked[target] = load_model(target).kernel
         elif target in known:
             asked[target] = None
-        elif Path(target).is_dir():
+        elif (place := path_named(target)) and place.is_dir():
             kernel = load_model(target).kernel
             asked[kernel.name] = kernel
         else:

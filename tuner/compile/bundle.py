@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import stat
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -19,7 +18,7 @@ from pathlib import Path
 from tunebench.tuner.build import Build, CompilerName, KernelFigures
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import UserError
-from tunebench.tuner.files import whole_file
+from tunebench.tuner.files import is_written_by, open_itself, whole_file
 from tunebench.tuner.variant import Variant
 
 VARIABLE = "TUNEBENCH_BUNDLE"
@@ -209,12 +208,9 @@ def _read_private(path: Path) -> bytes:
     Raises:
         OSError: it is not there, or others can write it.
     """
-    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:  # noqa: PTH123 - a link is not followed
-        for status in (os.fstat(file.fileno()), path.parent.stat()):
-            if status.st_uid not in (0, os.getuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-                raise OSError(
-                    f"it, or its folder, is another user's or writable by others ('chmod -R go-w {path.parent}')"
-                )
+    with open_itself(path) as file:
+        if not all(is_written_by(one, [0, os.getuid()]) for one in (os.fstat(file.fileno()), path.parent.stat())):
+            raise OSError(f"it, or its folder, is another user's or writable by others ('chmod -R go-w {path.parent}')")
         return file.read()
 
 

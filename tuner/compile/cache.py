@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import stat
 import tempfile
 import warnings
 from dataclasses import asdict, replace
@@ -19,7 +18,7 @@ from tunebench.tuner.build import Build, CompilerName, KernelFigures
 from tunebench.tuner.cache_folder import default_cache_folder
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.errors import CompilerKilledError
-from tunebench.tuner.files import remove_abandoned
+from tunebench.tuner.files import is_written_by, open_itself, remove_abandoned
 from tunebench.tuner.variant import Variant
 
 _FORMAT = 2
@@ -83,18 +82,14 @@ def _key(compiler: Compiler, variant: Variant) -> str:
 def _made_private(folder: Path) -> bool:
     """Whether nobody but this user can write into a folder, which is made where there is none."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return _is_private(folder.stat())
-
-
-def _is_private(status: os.stat_result) -> bool:
-    return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return is_written_by(folder.stat(), [os.getuid()])
 
 
 def _read(folder: Path, key: str, compiler: Compiler, variant: Variant) -> Build | None:
     for path in sorted(folder.glob(f"{key}.*.build")):
         try:
-            with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:  # noqa: PTH123 - a link is not followed
-                if not _is_private(os.fstat(file.fileno())):
+            with open_itself(path) as file:
+                if not is_written_by(os.fstat(file.fileno()), [os.getuid()]):
                     continue
                 content = file.read()
         except OSError:
