@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tunebench.kernels.runtime.registry import kernel_names, load_model
 from tunebench.kernels.runtime.selection import what_is_known
-from tunebench.kernels.runtime.shipped import ShippedFileError, files_of, is_stale, read_file
+from tunebench.kernels.runtime.shipped import is_stale, readable_files
 from tunebench.tuner.build import Build
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.compile.bundle import BundledBuild, write_bundle
@@ -166,11 +166,7 @@ def _known_problems(kernel: Kernel, device: Device) -> list[Problem]:
     from tunebench.db.queries.trials import best
 
     found: dict[str, Problem] = {}
-    for path in files_of(kernel):
-        try:
-            file = read_file(path)
-        except ShippedFileError:
-            continue
+    for file in readable_files(kernel):
         if file.architecture == device.architecture and not is_stale(kernel, file):
             found |= {result.problem.key: result.problem for result in file.results}
     try:

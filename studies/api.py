@@ -245,11 +245,11 @@ def export(
         UserError: there is no such result, or it needs more than one file can have.
         DatabaseError: the database cannot be read.
     """
-    from tunebench.studies.export_command import Wanted
+    from tunebench.studies.export_command import ExportRequest
     from tunebench.studies.export_command import export as make
     from tunebench.tuner.files import whole_file
 
-    text = make(Wanted(str(kernel), sizes or {}, dtype, mode, device, trial, any_source, db)).text
+    text = make(ExportRequest(str(kernel), sizes or {}, dtype, mode, device, trial, any_source, db)).text
     if output is not None:
         with whole_file(Path(output)) as stream:
             stream.write(text.encode())

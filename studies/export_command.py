@@ -26,7 +26,7 @@ _GPU = "sm_"
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ExportRequest:
     """What is to be exported.
 
     Attributes:
@@ -58,60 +58,60 @@ class ExportedFile:
     evidence: Evidence
 
 
-def export(wanted: Wanted) -> ExportedFile:
+def export(request: ExportRequest) -> ExportedFile:
     """The file for the best result that there is, or for a trial.
 
     Raises:
         UserError: there is no such kernel, mode, trial or result, or the result needs more than one file can have.
         DatabaseError: the database cannot be read.
     """
-    model = load_model(wanted.kernel)
+    model = load_model(request.kernel)
     kernel = model.kernel
     modes = kernel.modes
     mode = Mode.TRAIN if Mode.TRAIN in modes else Mode.EVAL
-    if wanted.mode is not None:
-        mode = member_of(Mode, "mode", wanted.mode)
+    if request.mode is not None:
+        mode = member_of(Mode, "mode", request.mode)
         if mode is Mode.FROZEN:
             raise UserError("an exported file keeps nothing between calls: export the mode eval, or train")
         if mode not in modes:
             raise UserError(f"{kernel.name} has no mode {mode}: its modes are {', '.join(modes)}")
-    layout = layout_of(model, kernel.reference(wanted.sizes, wanted.dtype), mode)
+    layout = layout_of(model, kernel.reference(request.sizes, request.dtype), mode)
     if layout.problem is None:
         raise UserError(f"{kernel.name}: no kernel serves the reference's inputs at these sizes")
-    evidence = _evidence(wanted, model, layout.problem, mode)
+    evidence = _evidence(request, model, layout.problem, mode)
     return ExportedFile(file_text(model, evidence, layout), evidence)
 
 
-def _evidence(wanted: Wanted, model: type[TunedModule], problem: Problem, mode: Mode) -> Evidence:
+def _evidence(request: ExportRequest, model: type[TunedModule], problem: Problem, mode: Mode) -> Evidence:
     kernel = model.kernel
     with ExitStack() as stack:
         try:
-            database = stack.enter_context(open_database(wanted.db, read_only=True))
+            database = stack.enter_context(open_database(request.db, read_only=True))
         except DatabaseMissingError:
-            if wanted.db is not None or wanted.trial is not None:
+            if request.db is not None or request.trial is not None:
                 raise
             database = None
-        if wanted.trial is not None:
+        if request.trial is not None:
             assert database is not None
-            return _of_trial(database, wanted, kernel, problem, mode)
-        found = [] if database is None else list(_recorded(database, wanted, kernel, problem, mode))
+            return _of_trial(database, request, kernel, problem, mode)
+        found = [] if database is None else list(_recorded(database, request, kernel, problem, mode))
         if found:
             assert database is not None
             return _of_row(database, min(found, key=lambda row: _rank(row, problem)))
-    shipped = list(_shipped(wanted, kernel))
+    shipped = list(_shipped(request, kernel))
     fitting = [one for one in shipped if _fits(one.result.problem, problem, mode)]
     if not fitting:
-        raise UserError(_nothing(wanted, kernel, problem, shipped))
+        raise UserError(_nothing(request, kernel, problem, shipped))
     return min(fitting, key=lambda one: (one.device != _this_device(), _differences(one.result.problem, problem)))
 
 
-def _of_trial(database: Database, wanted: Wanted, kernel: Kernel, problem: Problem, mode: Mode) -> Evidence:
-    assert wanted.trial is not None
-    row = trial_details(database, wanted.trial).row
+def _of_trial(database: Database, request: ExportRequest, kernel: Kernel, problem: Problem, mode: Mode) -> Evidence:
+    assert request.trial is not None
+    row = trial_details(database, request.trial).row
     told = f"trial {row.trial_id}"
     if row.kernel != kernel.name:
         raise UserError(f"{told} is of the kernel {row.kernel}, not of {kernel.name}")
-    if row.source_digest != kernel.digest and not wanted.any_source:
+    if row.source_digest != kernel.digest and not request.any_source:
         raise UserError(f"{told} is of another version of {kernel.name}: tune again, or add --any-source")
     if row.status not in (TrialStatus.CORRECT, TrialStatus.PRUNED):
         raise UserError(f"{told} is none of a kernel that was found correct: {row.status}")
@@ -124,9 +124,11 @@ def _of_trial(database: Database, wanted: Wanted, kernel: Kernel, problem: Probl
     return _of_row(database, row)
 
 
-def _recorded(database: Database, wanted: Wanted, kernel: Kernel, problem: Problem, mode: Mode) -> Iterator[TrialRow]:
-    digest = None if wanted.any_source else kernel.digest
-    for row in best(database, kernel=kernel.name, source_digest=digest, device=wanted.device):
+def _recorded(
+    database: Database, request: ExportRequest, kernel: Kernel, problem: Problem, mode: Mode
+) -> Iterator[TrialRow]:
+    digest = None if request.any_source else kernel.digest
+    for row in best(database, kernel=kernel.name, source_digest=digest, device=request.device):
         if row.architecture.startswith(_GPU) and _fits(row.problem, problem, mode):
             yield row
 
@@ -144,10 +146,10 @@ def _of_row(database: Database, row: TrialRow) -> Evidence:
     return Evidence(result_of(database, row), row.device_name, row.architecture, source, row.source_digest)
 
 
-def _shipped(wanted: Wanted, kernel: Kernel) -> Iterator[Evidence]:
+def _shipped(request: ExportRequest, kernel: Kernel) -> Iterator[Evidence]:
     for path in files_of(kernel):
         file = read_file(path)
-        if (wanted.any_source or not is_stale(kernel, file)) and wanted.device in (None, file.device):
+        if (request.any_source or not is_stale(kernel, file)) and request.device in (None, file.device):
             for result in file.results:
                 if result.configuration is None:
                     continue  # the reference is faster there
@@ -170,11 +172,11 @@ def _this_device() -> str:
     return device.name if device.kind is DeviceKind.CUDA else ""
 
 
-def _nothing(wanted: Wanted, kernel: Kernel, problem: Problem, shipped: list[Evidence]) -> str:
-    options = "".join(f" --size {name}={size}" for name, size in wanted.sizes.items())
-    options += f" --dtype {wanted.dtype}" if wanted.dtype else ""
-    of = f" on {wanted.device}" if wanted.device else ""
-    advice = f"'tunebench tune {wanted.kernel}{options}' on a GPU finds one"
-    if not shipped and not wanted.any_source and files_of(kernel):
+def _nothing(request: ExportRequest, kernel: Kernel, problem: Problem, shipped: list[Evidence]) -> str:
+    options = "".join(f" --size {name}={size}" for name, size in request.sizes.items())
+    options += f" --dtype {request.dtype}" if request.dtype else ""
+    of = f" on {request.device}" if request.device else ""
+    advice = f"'tunebench tune {request.kernel}{options}' on a GPU finds one"
+    if not shipped and not request.any_source and files_of(kernel):
         advice += "; --any-source takes what ships from another version of the source"
     return f"{kernel.name}: there is no result for {problem}{of}: {advice}"

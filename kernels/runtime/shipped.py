@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -95,6 +96,13 @@ def files_of(kernel: Kernel) -> list[Path]:
     return sorted(kernel.results_folder.glob("*.json"))
 
 
+def readable_files(kernel: Kernel) -> Iterator[ShippedFile]:
+    """What ships with a kernel, stale or not; a file that cannot be read says nothing."""
+    for path in files_of(kernel):
+        with suppress(ShippedFileError):
+            yield read_file(path)
+
+
 def is_stale(kernel: Kernel, file: ShippedFile) -> bool:
     """Whether a file belongs to another version of the kernel, so that it is not served."""
     return (file.kernel, file.digest) != (kernel.name, kernel.digest)
@@ -103,14 +111,10 @@ def is_stale(kernel: Kernel, file: ShippedFile) -> bool:
 def shipped_studies(kernel: Kernel, problem: Problem, device: Device) -> list[EarlierStudy]:
     """What ships with a kernel, as studies of one trial each; that of another version of the kernel too.
 
-    Only of the same kind of device, GPU or CPU. A file that cannot be read says nothing.
+    Only of the same kind of device, GPU or CPU.
     """
     studies = []
-    for path in files_of(kernel):
-        try:
-            file = read_file(path)
-        except ShippedFileError:
-            continue
+    for file in readable_files(kernel):
         if file.architecture.startswith(_GPU) != device.architecture.startswith(_GPU):
             continue
         for result in file.results:

@@ -44,12 +44,12 @@ def export(
     """
     import sys
 
-    from tunebench.studies.export_command import Wanted
+    from tunebench.studies.export_command import ExportRequest
     from tunebench.studies.export_command import export as make
     from tunebench.studies.terminal import print_line
     from tunebench.tuner.files import whole_file
 
-    made = make(Wanted(kernel, parse_sizes(size or []), dtype, mode, device, trial, any_source, db))
+    made = make(ExportRequest(kernel, parse_sizes(size or []), dtype, mode, device, trial, any_source, db))
     if str(output) == "-":
         sys.stdout.write(made.text)
         return

@@ -36,14 +36,6 @@ NUMBERS: Sequence[str] = ()
 BY_KERNEL: bool = True
 
 
-class Configuration(dict):  # type: ignore[type-arg]
-    """The values of the tunables."""
-
-    def integer(self, name: str) -> int:
-        """The value of an integer tunable; 0 where it is inactive."""
-        return int(self.get(name, 0))
-
-
 @dataclass(frozen=True)
 class Problem:
     """What a call asks for."""
@@ -125,7 +117,7 @@ class Plan:
     """How the recorded problem runs on one device."""
 
     def __init__(self, index: int, module: Library) -> None:
-        self.configuration = Configuration(CONFIGURATION)
+        self.configuration = CONFIGURATION
         self.problem = Problem(AXES, DTYPE, OPTIONS)
         self.device = Device(index)
         self.module = module

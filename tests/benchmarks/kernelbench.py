@@ -28,7 +28,7 @@ import torch
 import typer
 
 from tunebench.kernels.runtime.registry import kernel_names, load_model
-from tunebench.studies.export_command import Wanted, export
+from tunebench.studies.export_command import ExportRequest, export
 from tunebench.studies.terminal import print_table
 from tunebench.tuner.errors import TunebenchError
 
@@ -114,7 +114,7 @@ def submissions(kernels: list[str], *, any_source: bool, exported_only: bool) ->
     """The exported files, in both of their forms where there are two, and the files that load `ModelNew`."""
     found = []
     for kernel in kernels:
-        made = export(Wanted(kernel, {}, any_source=any_source))
+        made = export(ExportRequest(kernel, {}, any_source=any_source))
         bench = made.evidence.result.speedups.get("reference")
         found.append(Submission(kernel, "exported", made.text, bench))
         if "Two forms" in made.text:

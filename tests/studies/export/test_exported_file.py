@@ -181,7 +181,7 @@ def test_a_file_s_launches_are_what_its_source_takes(
 def plan_in(context: dict[str, Any], device: Device, module: object) -> Any:
     """A plan of a file's own, on a device that is not a GPU of this machine."""
     plan = context["Plan"].__new__(context["Plan"])
-    plan.configuration = context["Configuration"](context["CONFIGURATION"])
+    plan.configuration = context["CONFIGURATION"]
     plan.problem = context["Problem"](context["AXES"], context["DTYPE"], context["OPTIONS"])
     plan.device, plan.module, plan._made = device, module, {}
     return plan
