@@ -20,8 +20,8 @@ from tunebench import (
 from tunebench.kernels.gemm_div_sum_scale.reference import Model
 from tunebench.kernels.runtime.tuned_module import computed_in
 from tunebench.kernels.shared import DTYPES
+from tunebench.tuner.device import MOST_BLOCKS_ACROSS
 
-_MAX_GRID_Y = 65535
 _JOIN_THREADS = 256
 _JOIN_STRIP = 32
 _WARP = 32
@@ -108,7 +108,7 @@ def _splits(plan: Plan, hidden: int, features: int) -> tuple[int, int]:
     strips = ceil_div(features, strip_threads * plan.integer("vector_width"))
     wanted = plan.integer("waves") * plan.resident_blocks("sum_columns", block_size) // strips
     most = ceil_div(hidden, block_size // strip_threads)
-    return strips, max(1, min(wanted, most, _MAX_GRID_Y))
+    return strips, max(1, min(wanted, most, MOST_BLOCKS_ACROSS))
 
 
 def _row_geometry(plan: Plan, rows: int) -> dict[str, int]:

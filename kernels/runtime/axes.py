@@ -61,7 +61,12 @@ def sizes_of(
 
 
 def _attribute(module: nn.Module, path: str) -> torch.Tensor | None:
-    found: torch.Tensor | None = operator.attrgetter(path)(module)
+    try:
+        found: torch.Tensor | None = operator.attrgetter(path)(module)
+    except AttributeError:
+        raise UnservedError(
+            f"the kernel's axes name '{path}', which is neither an input of forward nor a parameter or buffer"
+        ) from None
     return found
 
 

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -18,8 +19,7 @@ from tunebench.kernels.runtime.duel import Score, winner_of
 from tunebench.kernels.runtime.latest import Latest
 from tunebench.kernels.runtime.on_sight import tune_on_sight
 from tunebench.kernels.runtime.policy import Policy, seconds_to_tune
-from tunebench.kernels.runtime.selection import Choice, Tier, what_is_known
-from tunebench.tuner.build import Build
+from tunebench.kernels.runtime.selection import AUTOCAST_OPTION, Choice, Tier, what_is_known
 from tunebench.tuner.compile.building import forget_shared_builds, known_build, shared_build
 from tunebench.tuner.compile.compilers import default_compiler
 from tunebench.tuner.configuration import Configuration
@@ -31,11 +31,13 @@ from tunebench.tuner.problem import Problem
 Decided = tuple[Choice, Plan | None]
 """What serves a problem: without a plan the reference's operations."""
 MakeReady = Callable[[Plan], None]
-"""Makes what the first forward under a plan would make, beyond its binary; LaunchError where this machine cannot."""
+"""Makes what the first forward under a plan would make, beyond its binary; LaunchError where this machine cannot.
+
+It may run in a thread of its own."""
 DuelOf = Callable[[Sequence[Plan]], Sequence[Score]]
 """The duel between plans and the reference, on the inputs of the call at hand."""
-BeginBuild = Callable[..., Future[Build]]
-"""`shared_build` of a variant: takes `wait`."""
+BeginBuild = Callable[..., Future[Any]]
+"""Begins what has to be there first, such as the build of a variant: takes `wait`."""
 
 
 @dataclass(frozen=True)
@@ -72,28 +74,33 @@ _CAPTURED = Choice(
 )
 
 _MOST_PROBLEMS = 16384
+_SOON_SECONDS = 0.01
+"""What is ready by then no call has to do without."""
 
 _recorded: Latest[tuple[str, Problem, Device, Choice | None, bool], Decided] = Latest(_MOST_PROBLEMS)
 _settled: Latest[tuple[str, Problem, Device, bool], Decided] = Latest(_MOST_PROBLEMS)
 _tuned: Latest[tuple[str, Problem, Device], None] = Latest(_MOST_PROBLEMS)
-_under_way: dict[tuple[str, Occasion], list[Future[Build]]] = {}
-_passed_over: set[tuple[str, Problem, Device, Configuration]] = set()
+_under_way: Latest[tuple[str, Occasion], list[Future[Any]]] = Latest(_MOST_PROBLEMS)
+_made_ready: Latest[tuple[str, Problem, Device, Configuration], Future[Plan]] = Latest(_MOST_PROBLEMS)
+_passed_over: Latest[tuple[str, Problem, Device, Configuration], None] = Latest(_MOST_PROBLEMS)
 # A model may hold another tuned model, whose first forward then stands inside the duel of the outer one.
 _deciding = threading.RLock()
 _tuning = threading.RLock()
 
 
-def decide(kernel: Kernel, occasion: Occasion, make_ready: MakeReady, duel_of: DuelOf, *, wait: bool) -> Decided:
+def decide(kernel: Kernel, occasion: Occasion, make_ready: MakeReady | None, duel_of: DuelOf, *, wait: bool) -> Decided:
     """What serves the calls of an occasion; where a kernel has to be built first, the reference until it is.
 
     Args:
+        make_ready: None where there is nothing beyond the binary.
         wait: build now, whatever has to be built.
     """
     if occasion.policy is Policy.REFERENCE:
         return Choice(None, Tier.REFERENCE, "the policy is 'reference'"), None
-    tunes = occasion.policy is Policy.TUNE
-    if tunes:
-        occasion, wait = replace(occasion, policy=Policy.BEST), True
+    tunes = occasion.policy is Policy.TUNE and AUTOCAST_OPTION not in occasion.problem.options
+    if occasion.policy is Policy.TUNE:
+        occasion = replace(occasion, policy=Policy.BEST)
+    wait = wait or tunes
     if occasion.is_captured():
         return _ready_before(kernel, occasion)
     if tunes:
@@ -120,6 +127,7 @@ def _begin_in_fork() -> None:
     global _deciding, _tuning
     _deciding, _tuning = threading.RLock(), threading.RLock()
     _under_way.clear()
+    _made_ready.clear()
 
 
 os.register_at_fork(after_in_child=_begin_in_fork)
@@ -147,6 +155,7 @@ def forget_plans() -> None:
         _recorded.clear()
         _settled.clear()
         _under_way.clear()
+        _made_ready.clear()
         _passed_over.clear()
         forget_shared_builds()
 
@@ -163,7 +172,7 @@ def _ready_before(kernel: Kernel, occasion: Occasion) -> Decided:
     return found or (_CAPTURED, None)
 
 
-def _decide(kernel: Kernel, occasion: Occasion, make_ready: MakeReady, duel_of: DuelOf) -> Decided:
+def _decide(kernel: Kernel, occasion: Occasion, make_ready: MakeReady | None, duel_of: DuelOf) -> Decided:
     """What serves from now on.
 
     Raises:
@@ -179,7 +188,7 @@ def _decide(kernel: Kernel, occasion: Occasion, make_ready: MakeReady, duel_of: 
     return _without_duel(kernel, occasion, make_ready, loaded)
 
 
-def _without_duel(kernel: Kernel, occasion: Occasion, make_ready: MakeReady, loaded: Choice | None) -> Decided:
+def _without_duel(kernel: Kernel, occasion: Occasion, make_ready: MakeReady | None, loaded: Choice | None) -> Decided:
     """What a loaded file says, else the best result; the first of them that this machine can run."""
     problem, device, exact = occasion.problem, occasion.device, occasion.policy is Policy.EXACT
     key = (kernel.digest, problem, device, loaded, exact)
@@ -192,7 +201,7 @@ def _without_duel(kernel: Kernel, occasion: Occasion, make_ready: MakeReady, loa
     return _recorded[key]
 
 
-def _settle(kernel: Kernel, problem: Problem, device: Device, make_ready: MakeReady, duel_of: DuelOf) -> Decided:
+def _settle(kernel: Kernel, problem: Problem, device: Device, make_ready: MakeReady | None, duel_of: DuelOf) -> Decided:
     """What evidence says, and where that does not suffice the winner of a duel."""
     known = what_is_known(kernel, problem, device)
     evidence, contenders = known.evidence(), known.contenders()
@@ -219,7 +228,7 @@ def _runnable(
     choices: Sequence[Choice],
     problem: Problem,
     device: Device,
-    make_ready: MakeReady,
+    make_ready: MakeReady | None,
     *,
     all_of_them: bool = False,
 ) -> list[Decided]:
@@ -241,9 +250,7 @@ def _runnable(
             ready.append((choice, None))
             continue
         try:
-            plan = _plan(kernel, choice.configuration, problem, device)
-            make_ready(plan)
-            ready.append((choice, plan))
+            ready.append((choice, _ready_plan(kernel, choice.configuration, problem, device, make_ready)))
         except _NotBuiltError as error:
             builds += error.builds
             if not all_of_them:
@@ -254,7 +261,7 @@ def _runnable(
             missing = str(error)
             passed_over = (kernel.digest, problem, device, choice.configuration)
             if passed_over not in _passed_over:
-                _passed_over.add(passed_over)
+                _passed_over[passed_over] = None
                 message = f"{kernel.name} passes over its {choice.tier} configuration: {error}"
                 warnings.warn(message, RuntimeWarning, stacklevel=8)
     if builds:
@@ -265,6 +272,49 @@ def _runnable(
     return ready
 
 
+def _ready_plan(
+    kernel: Kernel, configuration: Configuration, problem: Problem, device: Device, make_ready: MakeReady | None
+) -> Plan:
+    """A configuration ready to run, with all that its first forward would make.
+
+    Raises:
+        _NotBuiltError: something has to be made first.
+        CompileError, CompilerMissingError, DiskFullError, OSError, LaunchError: it cannot run here.
+    """
+    key = (kernel.digest, problem, device, configuration)
+    making = _made_ready.get(key)
+    if making is not None and making.done():
+        return making.result()
+    if making is not None:
+        raise _NotBuiltError([lambda wait: making])  # noqa: ARG005 - whoever waits does so for what is under way
+    plan = _plan(kernel, configuration, problem, device)
+    if make_ready is None:
+        return plan
+
+    def begin(*, wait: bool) -> Future[Plan]:
+        future = _made_ready[key] = Future()
+        if wait:
+            _make_ready(future, plan, make_ready)
+        else:
+            threading.Thread(target=_make_ready, args=(future, plan, make_ready), name="ready", daemon=True).start()
+            wait_for([future], _SOON_SECONDS)
+        return future
+
+    raise _NotBuiltError([begin])
+
+
+def _make_ready(future: Future[Plan], plan: Plan, make_ready: MakeReady) -> None:
+    try:
+        make_ready(plan)
+    except Exception as error:  # noqa: BLE001 - it is raised where the plan is asked for
+        future.set_exception(error)
+    except BaseException as error:
+        future.set_exception(error)
+        raise
+    else:
+        future.set_result(plan)
+
+
 def _plan(kernel: Kernel, configuration: Configuration, problem: Problem, device: Device) -> Plan:
     """A configuration ready to run.
 
@@ -273,7 +323,8 @@ def _plan(kernel: Kernel, configuration: Configuration, problem: Problem, device
         CompileError, CompilerMissingError, DiskFullError, OSError: it cannot be built.
         LaunchError: the device refused the binary.
     """
-    variant, compiler = kernel.variant(configuration, problem, device.architecture), default_compiler(device)
+    variant = kernel.variant(configuration, problem, device.architecture)
+    compiler = default_compiler(device, kernel.languages)
     build = known_build(compiler, variant)
     if build is None or not build.done():
         raise _NotBuiltError([partial(shared_build, compiler, variant)])

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from torch._C._dynamo.guards import TensorGuards
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from tunebench.kernels.runtime.guards import same_tensors
 from tunebench.kernels.runtime.ordinary import held
 
 Derived = TypeVar("Derived")
@@ -45,8 +45,7 @@ class _Entry:
         self._memory = [tensor.untyped_storage() for tensor in tensors]
         self._counts = [[*map(_version_of, tensors)], [*map(_address_of, tensors)]]
         self._facts = [*map(_facts, tensors)]
-        guards = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
-        self._same_kind = guards.check  # knows more than what matters here, and says so at once
+        self._same_kind = same_tensors(*tensors)  # knows more than what matters here, and says so at once
 
     def is_of(self, tensors: tuple[torch.Tensor, ...]) -> bool:
         """Whether these are the tensors, unchanged."""

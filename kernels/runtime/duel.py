@@ -90,7 +90,7 @@ class _Entrant:
 
 @contextmanager
 def _excused(entrant: _Entrant) -> Iterator[None]:
-    """What fails for reasons of this contender alone costs it the duel, and nobody else anything."""
+    """A failure that is this contender's own costs it the duel; the others go on."""
     try:
         yield
     except torch.OutOfMemoryError:
@@ -120,7 +120,7 @@ def _race(entrants: Sequence[_Entrant], reference: _Entrant, device: torch.devic
     for number in range(_ROUNDS):
         if not left or (number >= _FEWEST_ROUNDS and time.perf_counter() - began > _MOST_SECONDS):
             break
-        # The order turns, so that whoever comes last is not always the same.
+        # The order turns, so that the last one is not always the same.
         order = [reference, *left]
         turn = number % len(order)
         taken: dict[_Entrant, float] = {}

@@ -8,79 +8,92 @@ inputs and parameters exactly as the reference has them, and costs one forward o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from operator import attrgetter
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
-from tunebench.kernels.runtime.ordinary import Call, held
+from tunebench.kernels.runtime.ordinary import held
 
-Forward = Callable[..., torch.Tensor]
 Module = TypeVar("Module", bound=nn.Module)
 
+_version_of = attrgetter("_version")
 
-class DifferentiableCall(NamedTuple):
-    """One call of a module whose result needs a gradient.
 
-    Attributes:
-        module: whose parameters the result depends on.
-        forward: makes the result without a graph, from the call's inputs.
-        by_reference: makes it by operations that autograd knows, from a module and inputs.
-        inputs: of the call.
-        call: what was seen of it.
-        on_backward: called whenever a gradient is asked for.
+class DifferentiableForward:
+    """A module's forward, as one node of the autograd graph for each call.
+
+    Args:
+        module: a tuned one.
+        run: makes the result without a graph, from a call's inputs.
+        parameters, buffers: of the module, as `held` has them.
+        autocast: the type that autocast casts to in these calls; None where it is off.
     """
 
-    module: nn.Module
-    forward: Forward
-    by_reference: Forward
-    inputs: tuple[Any, ...]
-    call: Call
-    on_backward: Callable[[], None]
+    __slots__ = ("autocast", "buffers", "counted", "module", "parameters", "run")
 
-    def __call__(self) -> torch.Tensor:
-        """The result, as one node of the autograd graph."""
-        result: torch.Tensor = _apply(self, *self.call.inputs, *self.call.parameters)
+    def __init__(
+        self,
+        module: Any,
+        run: Callable[..., torch.Tensor],
+        parameters: Sequence[torch.Tensor],
+        buffers: Sequence[torch.Tensor],
+        autocast: torch.dtype | None = None,
+    ) -> None:
+        self.module, self.run, self.parameters, self.buffers = module, run, parameters, buffers
+        self.counted = [buffer for buffer in buffers if not buffer.is_inference()]
+        self.autocast = autocast
+
+    def __call__(self, *inputs: Any) -> torch.Tensor:
+        """The result for inputs that the kernel serves."""
+        tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+        result: torch.Tensor = _apply(self, inputs, *tensors, *self.parameters)
         return result
 
 
 class _Node(torch.autograd.Function):
-    """`DifferentiableCall` as autograd sees it: its input tensors, then its parameters."""
+    """One call as autograd sees it: its input tensors, then the parameters."""
 
     @staticmethod
-    def forward(ctx: Any, call: DifferentiableCall, *tensors: torch.Tensor) -> Any:
-        buffers = call.call.buffers
-        versions = [_version(buffer) for buffer in buffers]
-        result = call.forward(*call.inputs)
-        # What the forward itself writes (running statistics in train mode) no derivative depends on. Of the rest a
-        # change before the backward is an error, as it is with the reference.
-        read = [at for at, buffer in enumerate(buffers) if versions[at] == _version(buffer)]
-        ctx.call, ctx.read = call, read
-        ctx.save_for_backward(*tensors, *(buffers[at] for at in read))
+    def forward(ctx: Any, call: DifferentiableForward, inputs: tuple[Any, ...], *tensors: torch.Tensor) -> Any:
+        before = [*map(_version_of, call.counted)]
+        buffers: Sequence[torch.Tensor | None] = call.buffers
+        result = call.run(*inputs)
+        if before != [*map(_version_of, call.counted)]:
+            # What the forward itself writes (running statistics in train mode) no derivative depends on. Of the rest a
+            # change before the backward is an error, as it is with the reference.
+            same = [one for one, version in zip(call.counted, before, strict=True) if one._version == version]
+            read = [one.is_inference() or any(one is other for other in same) for one in call.buffers]
+            buffers = [one if is_read else None for one, is_read in zip(call.buffers, read, strict=True)]
+        ctx.save_for_backward(*tensors, *buffers)
+        ctx.call = call, inputs
         ctx.set_materialize_grads(False)
         return result
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
         (gradient,) = gradients
-        saved: tuple[torch.Tensor, ...] = ctx.saved_tensors
-        needed = ctx.needs_input_grad[1:]
+        saved: tuple[Any, ...] = ctx.saved_tensors
+        needed = ctx.needs_input_grad[2:]
         if gradient is None:
             return (None,) * len(ctx.needs_input_grad)
-        differentiated: DifferentiableCall = ctx.call
-        call = differentiated.call
-        differentiated.on_backward()
-        buffers = [buffer.detach().clone() for buffer in call.buffers]
-        for at, buffer in zip(ctx.read, saved[len(needed) :], strict=True):
-            buffers[at] = buffer.detach().clone()
+        call: DifferentiableForward
+        call, given = ctx.call
+        call.module._note_backward()
+        kept = zip(call.buffers, saved[len(needed) :], strict=True)
+        buffers = [(buffer if one is None else one).detach().clone() for buffer, one in kept]
+        number = len(needed) - len(call.parameters)
 
         def run(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-            module = replica(differentiated.module, tensors[len(call.inputs) :], buffers)
+            module: Any = replica(call.module, tensors[number:], buffers)
             rest = iter(tensors)
-            inputs = [next(rest) if isinstance(value, torch.Tensor) else value for value in differentiated.inputs]
-            return differentiated.by_reference(module, *inputs)
+            inputs = [next(rest) if isinstance(value, torch.Tensor) else value for value in given]
+            result: torch.Tensor = module.reference_forward(*inputs)
+            return result
 
-        return (None, *differentiate(run, saved[: len(needed)], needed, gradient, higher=torch.is_grad_enabled()))
+        tensors, higher = saved[: len(needed)], torch.is_grad_enabled()
+        return (None, None, *differentiate(run, tensors, needed, gradient, higher=higher, autocast=call.autocast))
 
 
 # `_Node.apply` without what it does for functorch's sake, under which no kernel runs.
@@ -94,6 +107,7 @@ def differentiate(
     gradient: torch.Tensor,
     *,
     higher: bool,
+    autocast: torch.dtype | None = None,
 ) -> list[torch.Tensor | None]:
     """The gradients of a forward by its tensors; None where none is needed, or where the result does not depend on one.
 
@@ -102,8 +116,9 @@ def differentiate(
         needed: for each of the tensors, whether its gradient is.
         gradient: of the result.
         higher: whether the gradients have to be differentiable themselves.
+        autocast: the type that autocast cast to when the result was made; None where it was off.
     """
-    with torch.enable_grad(), torch.autocast(gradient.device.type, enabled=False):
+    with torch.enable_grad(), torch.autocast(gradient.device.type, autocast, enabled=autocast is not None):
         # Views: hooks on the tensors run once, and the graph of a second derivative reaches the tensors.
         views = [_view(tensor, one) for tensor, one in zip(tensors, needed, strict=True)]
         result = run(views)

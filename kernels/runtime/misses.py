@@ -36,6 +36,7 @@ class Miss:
     Attributes:
         calls: so far.
         written: of these, those that are in the database.
+        served: by what, and why: of a duel its scores.
     """
 
     kernel: Kernel
@@ -43,6 +44,7 @@ class Miss:
     device: Device
     calls: int = 0
     written: int = 0
+    served: str = ""
 
 
 _enabled = os.environ.get(VARIABLE, "") not in ("", "0")
@@ -73,7 +75,9 @@ def miss_of(kernel: Kernel, problem: Problem, device: Device, choice: Choice) ->
         key = (kernel.digest, problem, device.name)
         if key not in _misses:
             _misses[key] = Miss(kernel, problem, device)
-        return _misses[key]
+        miss = _misses[key]
+        miss.served = f"{choice.tier}: {choice.reason}"
+        return miss
 
 
 def write_misses() -> bool:
@@ -104,6 +108,7 @@ def _write(counted: Iterable[tuple[Miss, int]]) -> bool:
             device_name=miss.device.name,
             architecture=miss.device.architecture,
             calls=calls,
+            served=miss.served,
         )
         for miss, calls in counted
     ]

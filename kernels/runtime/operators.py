@@ -1,432 +1,37 @@
 """Each kernel as an operator of PyTorch's: what a compiled or exported program calls where eager mode calls `forward`.
 
-Such a program is a graph of operators on tensors and constants, and a module is neither. So a call is taken apart: the
-operator is given the inputs, the module's parameters and buffers, the numbers among its attributes, and a key by which
-the module is found when the program runs. What the graph is made from is thereby what the result depends on: after a
-change to it PyTorch traces the call again, or hands over the new value, as it does with the reference.
+The operator is given the inputs, the module's parameters and buffers, the numbers among its attributes, and a key by
+which the module is found when the program runs.
 """
 
 from __future__ import annotations
 
-import ast
-import inspect
 import itertools
-import math
 import operator
 import sys
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import torch
-from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode, is_fake
-from torch.autograd import forward_ad
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tunebench.kernels.runtime.gradients import differentiate, replica
+from tunebench.kernels.runtime.gradients import differentiate
 from tunebench.kernels.runtime.ordinary import held
+from tunebench.kernels.runtime.outline import NOTHING, Outline, Tensors, outline_under
 from tunebench.kernels.runtime.policy import Policy, use_policy
+from tunebench.kernels.runtime.traced_call import Given, shapes_of
 
-Path: TypeAlias = tuple[str, ...]
-"""Where an attribute is: the names from the module down to it."""
-Tensors: TypeAlias = Sequence[torch.Tensor]
 Operator: TypeAlias = Any  # torch._ops.OpOverload
 
 _GIVEN = "Tensor[] tensors, Tensor[] parameters, Tensor[] buffers, float[] numbers, str layout, str module"
-_EXACT_INTEGER = 2**53
-"""Whole numbers up to here survive as float64, which is how a graph holds numbers."""
 _NOT_IN_A_GRAPH = (torch.Tag.cudagraph_unsafe,) if hasattr(torch.Tag, "cudagraph_unsafe") else ()
-OWN = ("_handle", "_settled", "_lost")
-"""Attributes that `note` gives a module, and that a copy does not take over.
-
-`_settled` has what the operator found out about calls that the module itself can serve, `_lost` the shapes at which the
-reference serves, so that programs are compiled with its operations.
-"""
-_READ_WHEN_RUN = ("policy", "wait")
-"""Attributes that the graph does not depend on: they are read from the module itself whenever the program runs."""
 
 _MOST_SETTLED = 256
-_NOTHING = torch.empty(0, device="meta")
 
 _library = torch.library.Library("tunebench", "FRAGMENT")  # type: ignore[no-untyped-call]
 _defined: set[str] = set()
-_handles = itertools.count()
-_originals: weakref.WeakValueDictionary[str, nn.Module] = weakref.WeakValueDictionary()
-_outlines: dict[tuple[type[Any], str], Outline] = {}
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What a module is made of, beside its tensors.
-
-    Attributes:
-        parts: the type of each submodule.
-        numbers: where its numbers are.
-        settings: its other attributes that can be compared, such as text and tuples.
-        others: where attributes are that cannot.
-        has_tensors: there are tensors among the attributes that are neither parameters nor buffers.
-    """
-
-    parts: tuple[tuple[Path, type], ...]
-    numbers: tuple[Path, ...]
-    settings: tuple[tuple[Path, Any], ...]
-    others: tuple[Path, ...]
-    has_tensors: bool
-
-    @classmethod
-    def of(cls, module: nn.Module) -> Facts:
-        """The facts of a module; names that begin with an underscore are its own business."""
-        parts = [(tuple(where.split(".")) if where else (), part) for where, part in module.named_modules()]
-        every = [((*path, name), value) for path, part in parts for name, value in part.__dict__.items()]
-        public = [(path, value) for path, value in every if path[-1][0] != "_" and path[-1] not in _READ_WHEN_RUN]
-        return cls(
-            tuple((path, type(part)) for path, part in parts),
-            tuple(path for path, value in public if isinstance(value, int | float)),
-            tuple((path, value) for path, value in public if _is_setting(value)),
-            tuple(path for path, value in public if not (isinstance(value, int | float) or _is_setting(value))),
-            any(isinstance(value, torch.Tensor) for _, value in every),
-        )
-
-
-def _is_setting(value: Any) -> bool:
-    if isinstance(value, tuple):
-        return all(_is_setting(one) or isinstance(one, int | float) for one in value)
-    return value is None or isinstance(value, str)
-
-
-@dataclass(frozen=True, eq=False)
-class Outline:
-    """A module as a graph knows it: all but its tensors and its numbers, which the graph hands over.
-
-    Attributes:
-        module: a replica without memory.
-        facts: what it is made of; a module of other facts has another outline.
-        original: the module itself while it lives in this process; None in a program that was loaded from a file.
-        written: which buffers a forward writes to, by the whole numbers and flags that can decide it.
-    """
-
-    module: Any
-    facts: Facts
-    original: weakref.ref[nn.Module] | None = None
-    written: dict[tuple[Any, ...], list[bool]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, module: nn.Module, original: nn.Module | None = None) -> Outline:
-        """The outline of a module."""
-        parameters, buffers = held(module)
-        bare = replica(module, [_NOTHING] * len(parameters), [_NOTHING] * len(buffers))
-        # These hold tensors, and are about the module that they belong to.
-        bare.__dict__.update(_derived=None, _known=type(module.__dict__["_known"])(), _settled={}, _lost={})
-        return cls(bare, Facts.of(module), None if original is None else weakref.ref(original))
-
-    def bind(self, parameters: Tensors, buffers: Tensors, numbers: Sequence[Any]) -> Any:
-        """A module of its own with these tensors and numbers."""
-        module = replica(self.module, parameters, buffers)
-        for path, value in zip(self.facts.numbers, numbers, strict=True):
-            _owner(module, path).__dict__[path[-1]] = value
-        return module
-
-    def whole(self, parameters: Tensors, buffers: Tensors, numbers: Sequence[Any]) -> Any:
-        """The module itself where it holds these very tensors and numbers, else None."""
-        module = None if self.original is None else self.original()
-        if module is None:
-            return None
-        own = held(module)
-        if len(own[0]) != len(parameters) or len(own[1]) != len(buffers):
-            return None
-        if not all(map(operator.is_, (*own[0], *own[1]), (*parameters, *buffers))):
-            return None
-        return module if [_value(module, path) for path in self.facts.numbers] == numbers else None
-
-
-def _owner(module: Any, path: Path) -> Any:
-    for name in path[:-1]:
-        module = getattr(module, name)
-    return module
-
-
-def _value(module: Any, path: Path) -> Any:
-    return getattr(_owner(module, path), path[-1])
-
-
-def note(module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-    """Remember a module that has just been made, and what its constructor is given."""
-    handle = str(next(_handles))
-    module.__dict__.update(_handle=handle, _settled={}, _lost={})
-    module.__dict__["_made_with"] = repr((arguments, named)) if _is_constant([*arguments, *named.values()]) else None
-    _originals[handle] = module
-
-
-def _is_constant(value: Any) -> bool:
-    """Whether text can stand for a value."""
-    if type(value) in (tuple, list):
-        return all(map(_is_constant, value))
-    return value is None or type(value) in (str, int, bool) or (type(value) is float and math.isfinite(value))
-
-
-def _outline_of(handle: str, exported: bool) -> tuple[str, tuple[Path, ...], tuple[tuple[Path, Any], ...]] | None:
-    """The key, numbers and settings of a module's outline; None where no operator can stand for it.
-
-    In a program that may be loaded elsewhere, the key is what the module was constructed with, and the module has to be
-    what its constructor makes.
-    """
-    module: Any = _originals[handle]
-    facts = Facts.of(module)
-    if facts.has_tensors or not all(kind.__module__.startswith("torch.nn.") for _, kind in facts.parts[1:]):
-        return None
-    key = _key_of_constructor(module, facts) if exported else _key_in_process(handle, module, facts)
-    return None if key is None else (key, facts.numbers, facts.settings)
-
-
-# As torch.compiler.assume_constant_result does, which would import the compiler: to it the answer is a constant.
-_outline_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
-
-
-def _key_in_process(handle: str, module: Any, facts: Facts) -> str:
-    model = module._operators.model
-    for count in itertools.count():
-        key = f"{handle}.{count}"
-        if (model, key) not in _outlines:
-            _outlines[model, key] = Outline.of(module, module)
-        if _outlines[model, key].facts == facts:
-            return key
-    raise AssertionError
-
-
-def _key_of_constructor(module: Any, facts: Facts) -> str | None:
-    model, key = module._operators.model, module._made_with
-    if key is None or type(module) is not model or facts.others:
-        return None
-    try:
-        made = _outline(model, key)
-    except RuntimeError:
-        return None  # its constructor needs real memory
-    return key if made.facts == facts else None
-
-
-def _outline(model: type[Any], key: str) -> Outline:
-    """The outline under a key, which is made now where the key says how."""
-    if (model, key) not in _outlines:
-        # In a thread of its own, since what traces this one would take the constructor's operations for the program's.
-        with ThreadPoolExecutor(1) as executor:
-            _outlines[model, key] = executor.submit(_construct, model, *ast.literal_eval(key)).result()
-    return _outlines[model, key]
-
-
-def _construct(model: type[Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> Outline:
-    with torch.device("meta"):
-        return Outline.of(model(*arguments, **named))
-
-
-def _inputs_of(handle: str) -> tuple[tuple[str, bool, Any], ...]:
-    """The inputs by the reference's own signature: their names, whether they have defaults, and which."""
-    module: Any = _originals[handle]
-    empty = inspect.Parameter.empty
-    parameters = list(module._signature().parameters.values())[1:]
-    return tuple(
-        (one.name, one.default is not empty, None if one.default is empty else one.default) for one in parameters
-    )
-
-
-_inputs_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
-
-
-def _in_order(handle: str, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-    """The inputs as they stand in the reference's signature, in code that a compiler can read.
-
-    Raises:
-        TypeError: they do not fit it.
-    """
-    expected = _inputs_of(handle)
-    names = [name for name, _, _ in expected]
-    inputs = dict(zip(names, given, strict=False))
-    if len(given) > len(names) or any(name in inputs or name not in names for name in named):
-        raise TypeError(f"inputs that do not fit: the reference takes {', '.join(names)}")
-    for name, has_default, default in expected:
-        if name in named:
-            inputs[name] = named[name]
-        elif name not in inputs and has_default:
-            inputs[name] = default
-    if len(inputs) < len(names):
-        raise TypeError(f"an input is missing: the reference takes {', '.join(names)}")
-    return tuple(inputs[name] for name in names)
-
-
-def call(module: Any, given: tuple[Any, ...], named: dict[str, Any]) -> torch.Tensor:
-    """A call in a program that is being traced: the module's operator, or the reference's operations.
-
-    `torch.compile` reads this function as it reads the caller's own: every attribute that is looked at here is guarded.
-    """
-    inputs = _in_order(module._handle, given, named)
-    arguments = operands(module, inputs) if _may_serve(module, inputs) else None
-    if arguments is None:
-        return module.reference_forward(*inputs)  # type: ignore[no-any-return]
-    exported = _is_exported()
-    differentiable = exported or _needs_gradient(module, inputs)
-    results = module._operators.forward[module.is_frozen and not exported, differentiable](*arguments)
-    for buffer, value in zip(arguments.buffers, results[1:], strict=False):
-        if value.numel():
-            buffer.copy_(value)
-    return results[0]  # type: ignore[no-any-return]
-
-
-def operands(module: Any, inputs: tuple[Any, ...]) -> Given | None:
-    """What a module's operator is given for a call; None where no operator can stand for the module or the call."""
-    found = _outline_of(module._handle, _is_exported())
-    if found is None:
-        return None
-    key, numbers, settings = found
-    if any(_is_hooked(_owner(module, path)) for path in numbers if len(path) > 1):
-        return None
-    if not all(_value(module, path) == value for path, value in settings):
-        return None
-    of_call, of_module = _take_apart(inputs), _take_apart([_value(module, path) for path in numbers])
-    if of_call is None or of_module is None:
-        return None
-    tensors, constants = [*of_call[1], *of_module[1]], [*of_call[2], *of_module[2]]
-    return Given(tensors, *held(module), constants, f"{of_call[0]}|{of_module[0]}", key)
-
-
-def _may_serve(module: Any, inputs: Sequence[Any]) -> bool:
-    """Whether tracing the operator gives what tracing the reference would."""
-    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
-        return False
-    if _is_transformed():
-        return False
-    parameters, buffers = held(module)
-    for value in (*inputs, *parameters, *buffers):
-        if isinstance(value, torch.Tensor):
-            # A subclass that is taken apart into plain tensors (DTensor) has rules for PyTorch's own operators alone.
-            if hasattr(value, "__tensor_flatten__"):
-                return False
-            if not (value.is_cuda or value.is_cpu) or value.layout is not torch.strided:
-                return False
-    if module._trains and _needs_gradient(module, inputs):
-        return False
-    shapes = _shapes(inputs)
-    return shapes is None or shapes not in module._lost
-
-
-def _needs_gradient(module: Any, inputs: Sequence[Any]) -> bool:
-    tensors = (*(value for value in inputs if isinstance(value, torch.Tensor)), *held(module)[0])
-    return torch.is_grad_enabled() and any(value.requires_grad for value in tensors)
-
-
-def _shapes(inputs: Sequence[Any]) -> str | None:
-    """The shapes of a call; None where a program is for several."""
-    from torch.fx.experimental.symbolic_shapes import has_static_value
-
-    sizes = [value.shape for value in inputs if isinstance(value, torch.Tensor)]
-    if not all(has_static_value(size) for shape in sizes for size in shape):
-        return None
-    return ";".join([",".join([str(size) for size in shape]) for shape in sizes])
-
-
-def _is_exported() -> bool:
-    """Whether torch.export asks; inside torch.compile some versions of PyTorch say so of themselves."""
-    return torch.compiler.is_exporting()
-
-
-_is_exported._dynamo_marked_constant = True  # type: ignore[attr-defined]
-
-
-def _is_transformed() -> bool:
-    """Whether a functorch transform or forward-mode differentiation runs; PyTorch guards that by itself."""
-    return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
-
-
-_is_transformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
-
-
-def _is_hooked(part: nn.Module) -> bool:
-    hooks = part._forward_hooks, part._forward_pre_hooks, part._backward_hooks, part._backward_pre_hooks
-    return any(len(one) > 0 for one in hooks)
-
-
-def _take_apart(values: Sequence[Any]) -> tuple[str, list[torch.Tensor], list[float]] | None:
-    """Values as a graph holds them: a letter for each, and the tensors and constants among them; None if it cannot.
-
-    A number that may be another in the next run of the same graph is held in a tensor of its own, under a capital
-    letter. It is the product with 1 that PyTorch knows how to keep a symbol in.
-    """
-    from torch.fx.experimental.symbolic_shapes import has_static_value
-
-    letters, tensors, floats = "", [], []
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            letters += "t"
-            tensors.append(value)
-        elif value is None:
-            letters += "n"
-        elif isinstance(value, bool):
-            letters += "b"
-            floats.append(float(value))
-        elif not isinstance(value, int | float):
-            return None
-        elif not has_static_value(value):
-            letters += "I" if isinstance(value, int) else "F"
-            tensors.append(torch.ones((), dtype=torch.float64, device="cpu") * value)
-        elif isinstance(value, int) and abs(value) <= _EXACT_INTEGER:
-            letters += "i"
-            floats.append(float(value))
-        elif isinstance(value, float) and math.isfinite(value):
-            letters += "f"
-            floats.append(value)
-        else:
-            return None
-    return letters, tensors, floats
-
-
-class Given(NamedTuple):
-    """What an operator is given, in the order of its schema.
-
-    Attributes:
-        tensors: those among the inputs, then those that hold a number.
-        numbers: the constants among the inputs, then among the module's numbers.
-        layout: a letter for each input, and behind the bar one for each number of the module.
-        module: the key of its outline.
-    """
-
-    tensors: Tensors
-    parameters: Tensors
-    buffers: Tensors
-    numbers: Sequence[float]
-    layout: str
-    module: str
-
-    def put_together(self, tensors: Tensors) -> tuple[list[Any], list[Any]]:
-        """The inputs of the call and the numbers of the module.
-
-        Args:
-            tensors: to take instead of its own.
-        """
-        tensor, number = iter(tensors), iter(self.numbers)
-        inputs, numbers = self.layout.split("|")
-        return (
-            [_of_letter(letter, tensor, number) for letter in inputs],
-            [_of_letter(letter, tensor, number) for letter in numbers],
-        )
-
-
-def _of_letter(letter: str, tensor: Iterator[torch.Tensor], number: Iterator[float]) -> Any:
-    match letter:
-        case "t":
-            return next(tensor)
-        case "n":
-            return None
-        case "b":
-            return bool(next(number))
-        case "i":
-            return int(next(number))
-        case "f":
-            return next(number)
-    held_number = next(tensor)
-    # No number is known while PyTorch asks for shapes alone, and none decides them.
-    value = 1.0 if is_fake(held_number) else held_number.item()
-    return int(value) if letter == "I" else value
 
 
 @dataclass(frozen=True, eq=False)
@@ -469,7 +74,7 @@ class Operators:
     def run(self, *arguments: Any) -> list[torch.Tensor]:
         """The module's own eager forward, which chooses what serves."""
         given = Given(*arguments)
-        outline = _outline(self.model, given.module)
+        outline = outline_under(self.model, given.module)
         original: Any = None if outline.original is None else outline.original()
         call = (given.layout, *given.numbers)
         if original is not None and (settled := original._settled.get(call)) is not None:
@@ -480,7 +85,7 @@ class Operators:
                 and all(map(operator.is_, holdings.buffers, given.buffers))
             ):
                 rest = iter(given.tensors)
-                return [_forward(original, [next(rest) if value is _NOTHING else value for value in values])]
+                return [_forward(original, [next(rest) if value is NOTHING else value for value in values])]
         inputs, numbers = given.put_together(given.tensors)
         written = self._written(outline, given, numbers)
         whole = None if any(written) else outline.whole(given.parameters, given.buffers, numbers)
@@ -496,7 +101,7 @@ class Operators:
     def run_on_fakes(self, *arguments: Any) -> list[torch.Tensor]:
         """What `run` gives, in shapes and types alone."""
         given = Given(*arguments)
-        return _results(*_run_on_fakes(_outline(self.model, given.module), given))
+        return _results(*_run_on_fakes(outline_under(self.model, given.module), given))
 
     def _written(self, outline: Outline, given: Given, numbers: Sequence[Any]) -> list[bool]:
         """Which buffers a forward writes to; asked once of the reference, without running it."""
@@ -534,7 +139,7 @@ class Operators:
     def run_backward(self, gradient: torch.Tensor, *arguments: Any) -> list[torch.Tensor]:
         """The gradients that are wanted, by the reference's operations; zeros where there is none."""
         given, wanted = Given(*arguments[:-1]), arguments[-1]
-        outline = _outline(self.model, given.module)
+        outline = outline_under(self.model, given.module)
         original: Any = None if outline.original is None else outline.original()
         if original is not None:
             original._note_backward()
@@ -556,7 +161,7 @@ class Operators:
 
     def _gradients(self, gradient: torch.Tensor, *arguments: Any, higher: bool) -> list[torch.Tensor | None]:
         given, wanted = Given(*arguments[:-1]), arguments[-1]
-        outline = _outline(self.model, given.module)
+        outline = outline_under(self.model, given.module)
         buffers = [value.detach().clone() for value in given.buffers]
 
         def run(values: Tensors) -> torch.Tensor:
@@ -589,22 +194,27 @@ def _settle(module: Any, call: tuple[Any, ...], inputs: Sequence[Any]) -> None:
         if occasion.problem == problem and occasion.policy is not Policy.REFERENCE
     ]
     if module._pinned is None and decided and not any(decided):
-        module._lost[_shapes(inputs)] = None
+        module._lost[shapes_of(inputs)] = None
     elif module._pinned is not None or decided:
         if len(module._settled) >= _MOST_SETTLED:
             module._settled.clear()
-        values = [_NOTHING if isinstance(value, torch.Tensor) else value for value in inputs]
+        values = [NOTHING if isinstance(value, torch.Tensor) else value for value in inputs]
         module._settled[call] = (module._known.of(module), values)
 
 
 def _forward(module: Any, inputs: Sequence[Any]) -> torch.Tensor:
     # While a compiler runs it, as to fold constants, forward would ask for this operator again.
-    forward = module.reference_forward if torch.compiler.is_compiling() else module.forward
+    if torch.compiler.is_compiling():
+        return module.reference_forward(*inputs)  # type: ignore[no-any-return]
+    inputs = tuple(inputs)
+    for known in module._known.latest:
+        if known.is_like(inputs) and known.stands(module):
+            return module._serve(known.served, inputs)  # type: ignore[no-any-return]
     if "torch._inductor.cudagraph_trees" not in sys.modules:
-        return forward(*inputs)  # type: ignore[no-any-return]
+        return module.forward(*inputs)  # type: ignore[no-any-return]
     # This call may be the one before a CUDA graph is recorded: what is not ready now would be missing in every replay.
     with use_policy(wait=True):
-        return forward(*inputs)  # type: ignore[no-any-return]
+        return module.forward(*inputs)  # type: ignore[no-any-return]
 
 
 def _results(result: torch.Tensor, buffers: Tensors, written: Sequence[bool]) -> list[torch.Tensor]:

@@ -11,6 +11,8 @@ from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
 _TYPES = (torch.Tensor, nn.Parameter, nn.Buffer)
+AUTOCAST = "autocast is on"
+"""The obstacle that is left where there is no other: a kernel has to work in the types that autocast gives."""
 
 
 class Call(NamedTuple):
@@ -38,7 +40,7 @@ def look_at(module: nn.Module, inputs: Sequence[Any]) -> Call:
     stands in every forward, and takes some 2 µs.
     """
     given = [value for value in inputs if isinstance(value, torch.Tensor)]
-    obstacle = _why_not_run()
+    obstacle = why_not_run()
     needs_gradient, enabled = False, torch.is_grad_enabled()
     parameters, buffers = held(module)
     for tensor in (*given, *parameters, *buffers):
@@ -50,6 +52,8 @@ def look_at(module: nn.Module, inputs: Sequence[Any]) -> Call:
             obstacle = obstacle or "a tensor's values do not lie in memory as they are (sparse, or a negated view)"
         if enabled and tensor.requires_grad:
             needs_gradient = True
+    if obstacle is None and torch._C._is_any_autocast_enabled():
+        obstacle = AUTOCAST
     return Call(given, parameters, buffers, obstacle, needs_gradient)
 
 
@@ -82,8 +86,8 @@ def kinds(module: nn.Module) -> tuple[type[nn.Module], ...] | None:
     return tuple(found)
 
 
-def _why_not_run() -> str | None:
-    """What PyTorch does with operations now, other than running them."""
+def why_not_run() -> str | None:
+    """What PyTorch does with operations now, other than running them, or running them in other types."""
     if torch._C._get_tracing_state() is not None:
         return "torch.jit is tracing"
     if torch._C._len_torch_dispatch_stack() > 0 or (torch._C._len_torch_function_stack() > 0 and intercepts()):
@@ -92,8 +96,6 @@ def _why_not_run() -> str | None:
         return "a functorch transform (vmap, grad, jvp) is running"
     if forward_ad._current_level >= 0:
         return "forward-mode differentiation carries tangents"
-    if torch._C._is_any_autocast_enabled():
-        return "autocast is on"
     return None
 
 
@@ -105,7 +107,7 @@ def intercepts() -> bool:
 
 
 def saves_differently() -> bool:
-    """Whether somebody else decides what is saved for a backward, as checkpointing does.
+    """Whether hooks of PyTorch's decide what is saved for a backward, as checkpointing does.
 
     It then runs a forward twice and counts what both save: they have to run the same operations.
     """

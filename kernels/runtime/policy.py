@@ -26,8 +26,11 @@ class Policy(enum.StrEnum):
     waits for a study of so many seconds in a process of its own, whose results are recorded."""
 
 
-_of_program = Policy.BEST
+of_program = Policy.BEST
+"""The program's own."""
 _of_block: ContextVar[Policy | None] = ContextVar("tunebench_policy", default=None)
+of_block = _of_block.get
+"""That of the block around a call; None where there is none."""
 _program_waits = False
 _program_seconds = 30.0
 _block_waits: ContextVar[bool | None] = ContextVar("tunebench_wait", default=None)
@@ -47,9 +50,9 @@ def set_policy(policy: Policy | str | None = None, *, wait: bool | None = None, 
         ValueError: there is no policy of that name, or no time to tune in.
     """
     # They are the program's, as torch's own flags are.
-    global _of_program, _program_waits, _program_seconds  # noqa: PLW0603
+    global of_program, _program_waits, _program_seconds  # noqa: PLW0603
     if policy is not None:
-        _of_program = Policy(policy)
+        of_program = Policy(policy)
     if wait is not None:
         _program_waits = wait
     if seconds is not None:
@@ -81,7 +84,7 @@ def use_policy(
 
 def policy_for(own: Policy | None) -> Policy:
     """The policy of a call of a module with that policy of its own."""
-    return _of_block.get() or own or _of_program
+    return of_block() or own or of_program
 
 
 def waits_for_builds(own: bool | None) -> bool:

@@ -1,16 +1,18 @@
-"""Finds kernels: the shipped ones by name, anyone's by folder; and knows what version of a shipped one this is."""
+"""Finds kernels: shipped and installed ones by name, anyone's by folder; and knows what version of a shipped one is."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import importlib
+import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from tunebench.kernels.runtime.folders import import_kernel
+from tunebench.kernels.runtime.installed import import_installed, installed_names, place_of_installed
 from tunebench.tuner.cache_folder import default_cache_folder
 from tunebench.tuner.errors import KernelFolderError, UnknownNameError
 from tunebench.tuner.files import path_named
@@ -19,11 +21,14 @@ from tunebench.tuner.users_code import MODEL_FILE, users_code
 if TYPE_CHECKING:
     from tunebench.db.queries.rows import MissRow, TrialRow
     from tunebench.kernels.runtime.tuned_module import TunedModule
+    from tunebench.tuner.kernel import Kernel
 
 Row = TypeVar("Row", bound="TrialRow | MissRow")
 
 _SHIPPED = Path(__file__).parent.parent
-_WHAT_MAKES_A_DIGEST = ("kernel.py", "variant.py", "running_text.py")
+_DECLARES = re.compile(r"\bKernel\.declare\(|^class \w+\([^)]*\bblocks\.\w+", re.MULTILINE)
+"""What a Python file has that declares a kernel."""
+_WHAT_MAKES_A_DIGEST = ("kernel.py", "running_text.py", "sources.py", "triton_source.py", "variant.py")
 _SOURCES = (".py", ".cu", ".cuh", ".h", ".hpp")
 
 
@@ -33,15 +38,24 @@ def kernel_names() -> list[str]:
 
 
 def load_model(target: str) -> type[TunedModule]:
-    """The `ModelNew` of a shipped kernel's name, or of the path of a kernel's folder or of a kernel in one file.
+    """The `ModelNew` of a kernel.
+
+    Args:
+        target: the name of a shipped kernel or of an installed package's, or the path of a kernel's folder or of a
+            kernel in one file.
 
     Raises:
-        UnknownNameError: neither a shipped kernel nor a folder or file; the message has the nearest names.
-        KernelFolderError: the folder or file is not a kernel's.
+        UnknownNameError: none of these; the message has the nearest names.
+        KernelFolderError: the folder, file or module is not a kernel's.
     """
     if target in kernel_names():
         model = _model_of(importlib.import_module(f"tunebench.kernels.{target}.model"), target)
         _remember(target, model)
+        return model
+    if target in installed_names():
+        model = _model_of(import_installed(target), target)
+        if model.kernel.name != target:
+            raise KernelFolderError(f"{model.kernel.path}: the kernel '{model.kernel.name}' is installed as '{target}'")
         return model
     place = place_of(target)
     path = place.resolve() if place.is_file() else place.resolve() / MODEL_FILE
@@ -59,12 +73,12 @@ def is_kernel_file(target: str) -> bool:
     path = path_named(target)
     with contextlib.suppress(OSError):  # whoever reads it has the words for it
         if path is not None and path.suffix == ".py" and path.is_file():
-            return "Kernel.declare(" in path.read_text(encoding="utf-8", errors="replace")
+            return _DECLARES.search(path.read_text(encoding="utf-8", errors="replace")) is not None
     return False
 
 
 def place_of(target: str) -> Path:
-    """The folder of a shipped kernel's name, the folder itself, or the file of a kernel in one file.
+    """The folder of a shipped or installed kernel's name, the folder itself, or the file of a kernel in one file.
 
     Raises:
         UnknownNameError: none of these; the message has the nearest names.
@@ -72,14 +86,34 @@ def place_of(target: str) -> Path:
     """
     if target in kernel_names():
         return _SHIPPED / target
+    if target in installed_names():
+        return place_of_installed(target)
     place = path_named(target)
     if place is not None:
         if place.is_dir() or is_kernel_file(target):
             return place
         if place.suffix == ".py" and place.is_file():
-            what = "a reference alone has nothing to tune; write ModelNew(TunedModule, Model) with its kernel"
-            raise KernelFolderError(f"{place}: no `Kernel.declare(` in it: {what} (docs/writing_kernels.md)")
-    raise UnknownNameError("kernel", target, kernel_names())
+            raise KernelFolderError(f"{place}: {_what_to_do_with(place)}")
+    raise UnknownNameError("kernel", target, [*kernel_names(), *installed_names()])
+
+
+def _what_to_do_with(file: Path) -> str:
+    """The next step of whoever named a Python file that is no kernel's."""
+    text = file.read_text(encoding="utf-8", errors="replace")
+    name = file.stem if file.stem.isidentifier() else "my_kernel"
+    begin = f"'tunebench new {name}_kernel --from {file}' makes a kernel of it"
+    if re.search(r"^(class|def) ModelNew\b|^ModelNew =", text, re.MULTILINE):
+        return f"a submission, with nothing to tune: 'tunebench check {file}' judges it, {begin}"
+    if re.search(r"^class Model\b", text, re.MULTILINE):
+        return f"a problem, with nothing to tune yet: {begin}"
+    return "no kernel: it has neither `Kernel.declare(` nor a block (docs/blocks.md)"
+
+
+def target_of(kernel: Kernel) -> str:
+    """What `load_model` finds a kernel by: the name of one that ships, else the path of its folder or file."""
+    if kernel.name in kernel_names() and (_SHIPPED / kernel.name).resolve() == kernel.folder.resolve():
+        return kernel.name
+    return str((kernel.path if kernel.is_one_file else kernel.folder).resolve())
 
 
 def of_current_kernels(rows: Sequence[Row]) -> list[Row]:
@@ -113,7 +147,7 @@ def _remember(name: str, model: type[TunedModule]) -> None:
 def _digest_file(name: str) -> Path:
     """Where the digest is kept that a kernel has with these very files; every file that it could depend on counts."""
     files = [_SHIPPED.parent / "tuner" / file for file in _WHAT_MAKES_A_DIGEST]
-    for folder in (_SHIPPED / name, _SHIPPED / "shared"):
+    for folder in (_SHIPPED / name, _SHIPPED / "shared", _SHIPPED / "blocks"):
         files += sorted(path for path in folder.rglob("*") if path.suffix in _SOURCES)
     state = hashlib.sha256()
     for file in files:

@@ -24,6 +24,9 @@ from tunebench.tuner.space import SearchSpace
 from tunebench.tuner.timing.statistics import CONFIDENCE
 from tunebench.tuner.versions import UNKNOWN, Versions
 
+AUTOCAST_OPTION = "autocast"
+"""Of a problem that is met under autocast: the type that is cast to."""
+
 _NEAREST = 2
 """So many configurations from results meet the reference in a duel, beside the default."""
 _WIDEST_GAP = 8
@@ -74,7 +77,7 @@ class Offer:
     """A configuration that was measured, and what it was measured for.
 
     Attributes:
-        configuration: None where all that is told is that the reference was faster.
+        configuration: None where all that is known is that the reference was faster.
         source: for people: where it is recorded, such as `trial 12`.
         preference: among offers that fit a call equally well, the lowest is taken.
         over_reference: how many times faster it was than the reference; None where they were not compared.
@@ -136,6 +139,7 @@ class Known:
         recorded, shipped: what a database and the files beside the kernel offer.
         nothing_recorded: why the database has nothing that fits, where it has nothing.
         here: the versions that this process runs the device with.
+        under_autocast: the reference is another one than what these results were compared with.
     """
 
     space: SearchSpace
@@ -145,9 +149,14 @@ class Known:
     shipped: Sequence[Offer]
     nothing_recorded: str = "no result that fits is in the database"
     here: Versions = UNKNOWN
+    under_autocast: bool = False
 
     def choices(self) -> Iterator[Choice]:
         """Best first: one choice of each source that has any, and at last the default."""
+        for choice in self._choices():
+            yield replace(choice, measured=False, trusted=False) if self.under_autocast else choice
+
+    def _choices(self) -> Iterator[Choice]:
         reason = self.nothing_recorded
         recorded = choose_recorded(self.recorded, self.space, self.problem, self.device, self.here)
         if recorded is not None:
@@ -160,6 +169,8 @@ class Known:
 
     def evidence(self) -> Choice | None:
         """What needs no duel: the result for this very problem, or what its neighbours on both sides agree on."""
+        if self.under_autocast:
+            return None
         best = next(self.choices())
         if best.trusted:
             return best
@@ -198,7 +209,10 @@ class Known:
 
 def what_is_known(kernel: Kernel, problem: Problem, device: Device) -> Known:
     """Ask the database and the files beside the kernel. What cannot be read is warned of and passed over."""
-    known = Known(kernel.space, problem, device, (), _from_files(kernel), here=versions_here(device))
+    under_autocast = AUTOCAST_OPTION in problem.options
+    problem = replace(problem, options={name: one for name, one in problem.options.items() if name != AUTOCAST_OPTION})
+    here = versions_here(device)
+    known = Known(kernel.space, problem, device, (), _from_files(kernel), here=here, under_autocast=under_autocast)
     try:
         return replace(known, recorded=recorded_offers(kernel.name, kernel.digest, problem, device))
     except DatabaseMissingError as missing:

@@ -5,29 +5,59 @@ what PyTorch does just then. Looking at all of it takes as long as a small model
 and the next call is only asked whether anything differs: PyTorch's own guards compare all tensors in one go (type,
 shape, strides, dtype, device, and what happens to operations on them), and the versions of the modules' dictionaries
 tell whether a parameter, a buffer, a submodule, a hook or an attribute was replaced.
+
+Where the reference's operations serve they are right whatever else there is to know of a call, so that less is asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any
+from operator import itemgetter
+from typing import Any, ClassVar, Protocol
 
 import torch
-from torch import nn
-from torch._C._dynamo.guards import TensorGuards, dict_version
+from torch import is_grad_enabled, nn
+from torch._C._dynamo.eval_frame import get_eval_frame_callback as compiler_at_work
 from torch.autograd import forward_ad
+from torch.nn.modules import module as every_module
 
+from tunebench.kernels.runtime import policy as policies
+from tunebench.kernels.runtime.autocast import autocast_type
+from tunebench.kernels.runtime.guards import same_tensors, version_of
 from tunebench.kernels.runtime.misses import Miss
 from tunebench.kernels.runtime.ordinary import held, intercepts, saves_differently
+from tunebench.kernels.runtime.policy import Policy, policy_for
 from tunebench.kernels.runtime.selection import Choice
 from tunebench.tuner.kernel import Plan
 
 _TABLES = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks")
 """The dictionaries of a module whose content a kernel depends on, beside that of its attributes."""
+_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
 
 _MOST_KEYS = 1024
 _MOST_OF_A_KEY = 4
+_MOST_LATEST = 4
+
+
+class Servable(Protocol):
+    """What is asked of a tuned module.
+
+    Attributes:
+        policy: its own.
+        own_forward: its class's `forward`; None where the kernel's author wrote it.
+        reference_class: whose `forward` are the reference's operations; None where the kernel's author wrote others.
+    """
+
+    policy: Policy | None
+    own_forward: ClassVar[Callable[..., torch.Tensor] | None]
+    reference_class: ClassVar[Any]
+
+    def forward(self, *inputs: Any, **named: Any) -> torch.Tensor:
+        """Answers a call."""
+
+    def settings(self) -> Hashable:
+        """What its `problem` depends on beside inputs and module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +65,18 @@ class Served:
     """What served a call.
 
     Attributes:
-        needs_gradient: whether the result belongs to an autograd graph.
         plan: that served it; None for the reference's operations.
+        run: answers where more than the plan's forward is asked for: a gradient, or autocast's types.
+        needs_gradient: whether the result belongs to an autograd graph.
+        autocast: the type that autocast casts to; None where it is off.
         obstacle: why no kernel could serve it, where none could.
         miss: counts the calls that were served without evidence, where that is asked for.
     """
 
-    needs_gradient: bool
     plan: Plan | None
+    run: Callable[..., torch.Tensor] | None = None
+    needs_gradient: bool = False
+    autocast: torch.dtype | None = None
     obstacle: Choice | None = None
     miss: Miss | None = None
 
@@ -52,95 +86,173 @@ class Holdings:
 
     Attributes:
         parameters, buffers: as `held` has them.
+        tensors: both.
+        precedents: calls that were served while it held them, by what is cheaply told of a call.
     """
 
-    __slots__ = ("_found", "_tables", "_tensors", "_versions", "buffers", "parameters")
+    __slots__ = ("_empty", "_tables", "_versions", "buffers", "parameters", "precedents", "tensors")
 
     def __init__(self, module: nn.Module) -> None:
-        self._tables = []
+        tables: list[dict[str, Any]] = []
         for attributes in map(vars, module.modules()):
-            self._tables += [attributes, *(attributes[name] for name in _TABLES)]
-        self._versions = [*map(dict_version, self._tables)]
+            tables += [attributes, *(attributes[name] for name in _TABLES)]
+        # Most hold nothing, and are asked for that alone.
+        self._tables, self._empty = [one for one in tables if one], [one for one in tables if not one]
+        self._versions = [*map(version_of, self._tables)]
         self.parameters, self.buffers = held(module)
-        self._tensors = (*self.parameters, *self.buffers)
-        self._found: dict[tuple[Hashable, ...], tuple[tuple[Any, list[int], Served], ...]] = {}
+        self.tensors = (*self.parameters, *self.buffers)
+        self.precedents: dict[tuple[Hashable, ...], tuple[Precedent, ...]] = {}
 
-    def are_of(self, module: nn.Module) -> bool:
+    def are_of(self, module: object) -> bool:
         """Whether they are still this module's."""
-        return module.__dict__ is self._tables[0] and [*map(dict_version, self._tables)] == self._versions
+        return (
+            module.__dict__ is self._tables[0]
+            and not any(self._empty)
+            and [*map(version_of, self._tables)] == self._versions
+        )
 
-    def serving(self, key: tuple[Hashable, ...], inputs: tuple[Any, ...]) -> Served | None:
-        """What served a call like this one, with the module as it was; None where there was none."""
-        if (
-            (found := self._found.get(key)) is not None
-            and torch._C._len_torch_dispatch_stack() == 0
+
+class Precedent:
+    """A call that was served, and how to tell that another call of the module is like it.
+
+    Attributes:
+        served: what serves them.
+        holdings: of the module.
+        same_tensors: whether tensors are like those of the call: its inputs and, where a kernel serves, the module's.
+        attributes, version: of the module: where the version is another one, anything of it may have changed.
+        grad: whether gradients were enabled.
+        own_policy, policy: the module's own, and the one that was followed.
+        hooks: of the module, and of all modules: where there is any, a call is more than its `forward`.
+        forward: the module's, as its class had it.
+        by_reference: the class whose `forward` is all there is to do, on a first input that is the only tensor; None in
+            all other cases.
+    """
+
+    __slots__ = (
+        "_number",
+        "_pick",
+        "_plain",
+        "_settings",
+        "_tensors",
+        "attributes",
+        "by_reference",
+        "forward",
+        "grad",
+        "holdings",
+        "hooks",
+        "own_policy",
+        "policy",
+        "same_tensors",
+        "served",
+        "version",
+    )
+
+    def __init__(self, module: Servable, inputs: tuple[Any, ...], served: Served, holdings: Holdings) -> None:
+        self.served, self.holdings = served, holdings
+        self.attributes, self.version, self.forward = module.__dict__, version_of(module.__dict__), module.own_forward
+        self.own_policy, self.policy, self.grad = module.policy, policy_for(module.policy), is_grad_enabled()
+        self.hooks = [table[name] for name in _HOOKS for table in (module.__dict__, _HOOKS_OF_ALL)]
+        self._number, self._pick, self._settings = len(inputs), _picker(inputs), module.settings()
+        tensors = self._pick(inputs)
+        self._plain = [(at, type(one), one) for at, one in enumerate(inputs) if not isinstance(one, torch.Tensor)]
+        self._tensors = () if served.plan is None else holdings.tensors
+        self.same_tensors = same_tensors(*tensors, *self._tensors)
+        alone = len(tensors) == 1 and tensors[0] is inputs[0]
+        is_all = served.plan is None and served.obstacle is None and served.miss is None
+        self.by_reference = module.reference_class if alone and is_all else None
+
+    def is_like(self, inputs: tuple[Any, ...]) -> bool:
+        """Whether a call with these inputs is served in the same way, by a module that is as it was."""
+        return (
+            self._number == len(inputs)
+            and self.same_tensors(*self._pick(inputs), *self._tensors)
+            and (self.served.plan is None or self._lets_a_kernel_run(inputs))
+        )
+
+    def _lets_a_kernel_run(self, inputs: tuple[Any, ...]) -> bool:
+        """Whether whatever else could forbid it is as it was; of most modes of PyTorch the tensors tell."""
+        for at, kind, value in self._plain:
+            # Of a floating-point number only the type matters.
+            if type(inputs[at]) is not kind or (kind is not float and inputs[at] != value):
+                return False
+        served = self.served
+        return (
+            forward_ad._current_level < 0
             and (torch._C._len_torch_function_stack() == 0 or not intercepts())
-            and forward_ad._current_level < 0
-        ):
-            for same_tensors, places, served in found:
-                if same_tensors(*[inputs[at] for at in places], *self._tensors):
-                    return None if served.needs_gradient and saves_differently() else served
-        return None
+            and (not served.needs_gradient or not saves_differently())
+            and (served.autocast is None or served.autocast == autocast_type(self._pick(inputs)[0].device))
+        )
 
-    def add(self, key: tuple[Hashable, ...], inputs: tuple[Any, ...], served: Served) -> None:
-        """Serve calls like this one the same way; of those with one key the latest are kept."""
-        if len(self._found) >= _MOST_KEYS:
-            self._found = {}
-        places = [at for at, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
-        tensors = (*(inputs[at] for at in places), *self._tensors)
-        guards = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
-        before = self._found.get(key, ())[: _MOST_OF_A_KEY - 1]
-        self._found[key] = ((guards.check, places, served), *before)
+    def stands(self, module: Servable) -> bool:
+        """Whether the module is as it was, and nobody else takes part in its calls."""
+        return (
+            module.__dict__ is self.attributes
+            and self.version == version_of(self.attributes)
+            and self.grad is is_grad_enabled()
+            and self.policy is (policies.of_block() or self.own_policy or policies.of_program)
+            and not any(self.hooks)
+            and type(module).forward is self.forward
+            and compiler_at_work() is None
+            and self._settings == module.settings()
+            and self.holdings.are_of(module)
+        )
+
+
+_HOOKS_OF_ALL = {name: vars(every_module)[f"_global{name}"] for name in _HOOKS}
+
+
+def _picker(inputs: tuple[Any, ...]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+    """Picks the tensors among inputs."""
+    places = [at for at, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
+    if len(places) == 1:
+        return itemgetter(slice(places[0], places[0] + 1))
+    return itemgetter(*places) if places else itemgetter(slice(0))
 
 
 class KnownCalls:
     """The holdings of a module as they are now, with what served its calls.
 
     Attributes:
+        latest: precedents, the latest first.
         reason: why the latest call that the module's `problem` refused was refused.
-        won: the latest call that the reference's operations served because they are the faster ones.
     """
 
     def __init__(self) -> None:
-        self.won: Won | None = None
+        self.latest: tuple[Precedent, ...] = ()
         self.reason = "its `problem` gives no reason"
         self._holdings: Holdings | None = None
+
+    def look_up(self, key: tuple[Hashable, ...], inputs: tuple[Any, ...]) -> Precedent | None:
+        """The precedent of a call, among all of the present holdings; None where it has to be looked at."""
+        for precedent in self._holdings.precedents.get(key, ()) if self._holdings else ():
+            if precedent.is_like(inputs):
+                self._note(precedent)
+                return precedent
+        return None
+
+    def remember(self, key: tuple[Hashable, ...], precedent: Precedent) -> None:
+        """Serve calls like this one the same way; of those with one key the latest are kept."""
+        precedents = precedent.holdings.precedents
+        if len(precedents) >= _MOST_KEYS:
+            precedents.clear()
+        precedents[key] = (precedent, *precedents.get(key, ())[: _MOST_OF_A_KEY - 1])
+        self._note(precedent)
+
+    def _note(self, precedent: Precedent) -> None:
+        self.latest = (precedent, *[one for one in self.latest if one is not precedent][: _MOST_LATEST - 1])
 
     def of(self, module: nn.Module) -> Holdings:
         """The module's; where anything was replaced, new ones that know of no call."""
         found = self._holdings
         if found is None or not found.are_of(module):
             found = self._holdings = Holdings(module)
+            self.latest = ()  # they would keep what was replaced
         return found
 
     def forget(self) -> None:
         """Let go of all that the module held."""
         self._holdings = None
-        self.won = None
-
-
-class Won:
-    """A call that the reference's operations served, with what the decision depended on."""
-
-    __slots__ = ("_grad", "_number", "_places", "_policy", "_same_tensors", "_training")
-
-    def __init__(self, module: nn.Module, inputs: tuple[Any, ...], policy: Hashable) -> None:
-        self._grad, self._training, self._policy = torch.is_grad_enabled(), module.training, policy
-        self._number = len(inputs)
-        places = [at for at, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
-        tensors = [inputs[at] for at in places]
-        self._places = None if len(places) == len(inputs) else places
-        self._same_tensors = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
-
-    def is_again(self, module: nn.Module, inputs: tuple[Any, ...], policy: Hashable) -> bool:
-        """Whether the reference serves another call too; the module must not have been frozen or pinned since."""
-        return (
-            self._policy is policy
-            and self._grad is torch.is_grad_enabled()
-            and self._training is module.training
-            and self._number == len(inputs)
-            and self._same_tensors(*(inputs if self._places is None else [inputs[at] for at in self._places]))
-        )
+        self.latest = ()
 
 
 def outline(inputs: tuple[Any, ...]) -> list[Hashable] | None:

@@ -5,25 +5,34 @@ from __future__ import annotations
 import abc
 import inspect
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import cache, partial
+from pathlib import Path
 from types import FunctionType
 from typing import Any, ClassVar, Self, TypeVar
 
 import torch
-from torch import nn
+from torch import is_grad_enabled, nn
+from torch.compiler import is_dynamo_compiling
 
-from tunebench.kernels.runtime import operators
+from tunebench.kernels.runtime import policy as policies
+from tunebench.kernels.runtime import traced_call
+from tunebench.kernels.runtime.autocast import UnderAutocast, autocast_type
 from tunebench.kernels.runtime.axes import UnservedError, sizes_of
 from tunebench.kernels.runtime.decision import Decided, Occasion, decide
 from tunebench.kernels.runtime.derived import DerivedTensors, Source
 from tunebench.kernels.runtime.duel import Score, duel
-from tunebench.kernels.runtime.gradients import DifferentiableCall, replica
+from tunebench.kernels.runtime.gradients import DifferentiableForward, replica
+from tunebench.kernels.runtime.guards import version_of
 from tunebench.kernels.runtime.latest import Latest
 from tunebench.kernels.runtime.misses import miss_of
-from tunebench.kernels.runtime.ordinary import Call, kinds, look_at, saves_differently
+from tunebench.kernels.runtime.operators import Operators
+from tunebench.kernels.runtime.ordinary import AUTOCAST, Call, kinds, look_at, saves_differently
+from tunebench.kernels.runtime.outline import OWN, note
 from tunebench.kernels.runtime.policy import Policy, policy_for, waits_for_builds
 from tunebench.kernels.runtime.selection import Choice, Tier
-from tunebench.kernels.runtime.served import KnownCalls, Served, Won, outline
+from tunebench.kernels.runtime.served import KnownCalls, Precedent, Served, outline
 from tunebench.tuner.device import Device, device_of
 from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.kernel import Kernel, Mode, Plan
@@ -31,6 +40,7 @@ from tunebench.tuner.problem import Problem
 
 Value = TypeVar("Value")
 
+_MISSING = object()
 _MOST_PROBLEMS = 4096
 """So many of the problems that a module has met it remembers."""
 _GRADIENTS = "gradients of this model are taken, and with the reference they cost less"
@@ -55,7 +65,11 @@ class TunedModule(nn.Module, abc.ABC):
 
     kernel: ClassVar[Kernel]
     """What `Kernel.declare` says of it."""
-    _operators: ClassVar[operators.Operators]
+    _operators: ClassVar[Operators]
+    own_forward: ClassVar[Callable[..., torch.Tensor] | None] = None
+    """`forward` as it is here; None where the kernel's author wrote another, which has a say in every call."""
+    reference_class: ClassVar[Any] = None
+    """Whose `forward` are the reference's operations; None where the kernel's author wrote a `reference_forward`."""
 
     policy: Policy | None = None
     """This module's own policy; None takes the program's (see `policy.py`)."""
@@ -65,26 +79,24 @@ class TunedModule(nn.Module, abc.ABC):
 
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)
-        places = cls.__mro__[cls.__mro__.index(TunedModule) + 1 :]
         if "kernel" not in vars(cls):
             return
-        if not any("forward" in vars(one) for one in places[: places.index(nn.Module)]):
-            raise KernelFolderError(
-                f"{cls.kernel.path}: {cls.__name__} has no reference: "
-                f"write `class {cls.__name__}(TunedModule, Model)` with the reference's Model last"
-            )
-        cls._operators = operators.Operators.define(cls)
+        reference = require_reference(cls, cls.kernel.path)
+        if cls.reference_forward is TunedModule.reference_forward:
+            cls.reference_class = reference
+        cls._operators = Operators.define(cls)
         if cls.forward is TunedModule.forward:
-            # What torch.compile learns of shapes and numbers it keeps by a function's code: no kernel learns another's.
-            code = TunedModule.forward.__code__.replace(co_name=f"{cls.kernel.name}_forward")
-            cls.forward = FunctionType(code, TunedModule.forward.__globals__)  # type: ignore[method-assign]
+            cls.forward = _copied(TunedModule.forward, cls.kernel.name)  # type: ignore[method-assign]
+            cls.own_forward = staticmethod(cls.forward)
             # torch.export names inputs, and finds their dynamic shapes, by the signature.
             cls.forward.__signature__ = cls._signature()  # type: ignore[attr-defined]
+        if cls.__call__ is TunedModule.__call__:
+            cls.__call__ = _copied(TunedModule.__call__, cls.kernel.name)  # type: ignore[method-assign]
 
     def __new__(cls, *arguments: Any, **named: Any) -> Self:
         """A module that a compiled or exported program can find again, whatever its constructor does."""
         made = super().__new__(cls)
-        operators.note(made, arguments, named)
+        note(made, arguments, named)
         return made
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -155,6 +167,8 @@ class TunedModule(nn.Module, abc.ABC):
     def make_ready(cls, plan: Plan) -> None:
         """Make now what the first forward under a plan would make, beyond its binary; nothing unless overridden.
 
+        It runs in the background, while the reference serves, unless calls wait for builds.
+
         Raises:
             LaunchError: this machine cannot make it: another configuration has to serve.
         """
@@ -164,57 +178,91 @@ class TunedModule(nn.Module, abc.ABC):
         output: torch.Tensor = super().forward(*inputs)
         return output
 
+    def __call__(self, first: Any = _MISSING, /, *rest: Any, **named: Any) -> Any:
+        """As any module's, whose own way from here to `forward` takes longer than to recognise a call."""
+        if is_dynamo_compiling() or named:
+            return super().__call__(*(rest if first is _MISSING else (first, *rest)), **named)
+        for known in self._known.latest:
+            if known.by_reference is not None:
+                # The reference is right in any case: asked is what decided for it, and who else has a say.
+                if (
+                    known.same_tensors(first)
+                    and known.version == version_of(known.attributes)
+                    and known.grad is is_grad_enabled()
+                    and known.policy is (policies.of_block() or known.own_policy or policies.of_program)
+                    and not any(known.hooks)
+                    and type(self).forward is known.forward
+                ):
+                    return known.by_reference.forward(self, first, *rest)
+            elif known.is_like((first, *rest)) and known.stands(self):
+                return self._serve(known.served, (first, *rest))
+        return super().__call__(*(rest if first is _MISSING else (first, *rest)))
+
     def forward(self, *inputs: Any, **named: Any) -> torch.Tensor:
         """The model, by its kernel wherever that can serve; the inputs are the reference's, by position or by name."""
         if torch.compiler.is_compiling():
-            return operators.call(self, inputs, named)
+            return traced_call.call(self, inputs, named)
         policy, known = policy_for(self.policy), self._known
-        # Where the reference has won it is right whatever else there is to know of a call, so that no more is asked.
-        if known.won is not None and not named and known.won.is_again(self, inputs, policy):
-            return self.reference_forward(*inputs)
         holdings = known.of(self)
         told = None if named else outline(inputs)
-        key = None if told is None else (policy, torch.is_grad_enabled(), self.settings(), *told)
-        served = None if key is None else holdings.serving(key, inputs)
-        if served is None:
-            given, inputs = inputs, self._in_order(inputs, named)
-            served, lasts = self._look(inputs, policy)
-            if lasts and key is not None and inputs is given:
-                holdings.add(key, inputs, served)
-                if served.plan is None and served.obstacle is None and served.miss is None:
-                    known.won = Won(self, inputs, policy)
+        key = None if told is None else (policy, is_grad_enabled(), self.settings(), *told)
+        if key is not None and (precedent := known.look_up(key, inputs)) is not None:
+            return self._serve(precedent.served, inputs)
+        given, inputs = inputs, self._in_order(inputs, named)
+        served, lasts = self._look(inputs, policy)
+        if lasts and key is not None and inputs is given:
+            known.remember(key, Precedent(self, inputs, served, holdings))
+        return self._serve(served, inputs)
+
+    def _serve(self, served: Served, inputs: tuple[Any, ...]) -> torch.Tensor:
+        """The answer to a call whose inputs stand in the reference's order."""
         if served.obstacle is not None:
             self._choices[None, None] = served.obstacle
         if served.miss is not None:
             served.miss.calls += 1
         if served.plan is None:
             return self.reference_forward(*inputs)
-        if served.needs_gradient:
-            forward, by_reference = partial(self.tuned_forward, served.plan), type(self).reference_forward
-            tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
-            call = Call(tensors, holdings.parameters, holdings.buffers, None, needs_gradient=True)
-            return DifferentiableCall(self, forward, by_reference, inputs, call, self._note_backward)()
+        if served.run is not None:
+            return served.run(*inputs)
         return self.tuned_forward(served.plan, *inputs)
 
     def _look(self, inputs: tuple[Any, ...], policy: Policy) -> tuple[Served, bool]:
         """What serves a call, and whether it serves all that are like it, so that none of them is looked at again."""
         call = look_at(self, inputs)
-        obstacle = call.obstacle
+        obstacle, cast = call.obstacle, None
+        if obstacle is AUTOCAST and call.inputs and (dtype := autocast_type(call.inputs[0].device)) is not None:
+            with suppress(RuntimeError, TypeError, ValueError):  # what the reference refuses it says itself
+                cast = UnderAutocast(self, dtype, inputs)
+                obstacle = None
         lasts = obstacle is None
         if call.needs_gradient and saves_differently():
             obstacle, lasts = obstacle or _GRADIENTS, False
         elif call.needs_gradient and self._trains and self._pinned is None:
             obstacle = obstacle or _GRADIENTS
-        problem = self.problem(*inputs) if obstacle is None else None
+        problem = None
+        if obstacle is None:
+            problem = self.problem(*inputs) if cast is None else cast.problem(inputs)
         if problem is None:
-            reason = obstacle or self.reason
-            return Served(call.needs_gradient, None, Choice(None, Tier.REFERENCE, reason)), lasts
+            return Served(None, obstacle=Choice(None, Tier.REFERENCE, obstacle or self.reason)), lasts
+        if self._pinned is not None and (cast is None or self._pinned.problem == problem):
+            return self._run(self._pinned, call, cast), lasts
         if self._pinned is not None:
-            return Served(call.needs_gradient, self._pinned), lasts
+            return Served(None, obstacle=Choice(None, Tier.REFERENCE, AUTOCAST)), lasts
         occasion = Occasion(problem, device_of(call.inputs[0].device), policy, call.needs_gradient)
         choice, plan = self._decided(occasion, inputs)
-        miss = None if policy is Policy.REFERENCE else miss_of(self.kernel, problem, occasion.device, choice)
-        return Served(call.needs_gradient, plan, miss=miss), lasts and occasion in self._plans
+        counts = policy is not Policy.REFERENCE and cast is None
+        miss = miss_of(self.kernel, problem, occasion.device, choice) if counts else None
+        return replace(self._run(plan, call, cast), miss=miss), lasts and occasion in self._plans
+
+    def _run(self, plan: Plan | None, call: Call, cast: UnderAutocast | None) -> Served:
+        """A plan as it serves a call."""
+        if plan is None or (cast is None and not call.needs_gradient):
+            return Served(plan)
+        run: Callable[..., torch.Tensor] = partial(self.tuned_forward if cast is None else cast.run, plan)
+        dtype = None if cast is None else cast.dtype
+        if call.needs_gradient:
+            run = DifferentiableForward(self, run, call.parameters, call.buffers, dtype)
+        return Served(plan, run, call.needs_gradient, dtype)
 
     def _in_order(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
         """The inputs in the order of the reference's own signature; TypeError where they do not fit it."""
@@ -249,9 +297,14 @@ class TunedModule(nn.Module, abc.ABC):
         return dict(self._choices)
 
     def pin(self, plan: Plan | None) -> None:
-        """Run this plan in every forward from now on; None goes back to choosing by problem and device."""
+        """Run this plan in every forward from now on; None goes back to choosing by problem and device.
+
+        With None, what a frozen module has derived goes too: of many plans tried, each may have kept a whole weight.
+        """
         self._pinned = plan
-        self._known.won = None
+        self._known.latest = ()
+        if plan is None and self._derived is not None:
+            self._derived.clear()
 
     def freeze(self) -> Self:
         """Keep what is derived from the weights (sums, folded vectors, split parts) between calls; implies `eval()`.
@@ -274,7 +327,7 @@ class TunedModule(nn.Module, abc.ABC):
         """
         self.eval()
         self._derived = DerivedTensors()
-        self._known.won = None
+        self._known.latest = ()
         return self
 
     def unfreeze(self) -> Self:
@@ -329,7 +382,9 @@ class TunedModule(nn.Module, abc.ABC):
         decided = self._plans.get(occasion)
         if decided is None:
             wait = waits_for_builds(self.wait)
-            decided = decide(self.kernel, occasion, self.make_ready, partial(self._duel, inputs), wait=wait)
+            plain = getattr(self.make_ready, "__func__", None) is TunedModule.make_ready.__func__  # type: ignore[attr-defined]
+            make_ready = None if plain else self.make_ready
+            decided = decide(self.kernel, occasion, make_ready, partial(self._duel, inputs), wait=wait)
             if not (decided[0].being_built or occasion.is_captured()):
                 self._plans[occasion] = decided
         self._choices[occasion.problem, occasion.device] = decided[0]
@@ -351,7 +406,7 @@ class TunedModule(nn.Module, abc.ABC):
     def __getstate__(self) -> dict[str, Any]:
         """Binaries and derived tensors belong to this object: a copied or pickled model gets its own."""
         return {
-            **{name: value for name, value in self.__dict__.items() if name not in operators.OWN},
+            **{name: value for name, value in self.__dict__.items() if name not in OWN},
             "_pinned": None,
             "_plans": Latest(_MOST_PROBLEMS),
             "_choices": Latest(_MOST_PROBLEMS),
@@ -362,6 +417,33 @@ class TunedModule(nn.Module, abc.ABC):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """The state of a copy; frozen if the original was."""
         super().__setstate__({**state, "_derived": DerivedTensors() if state["_derived"] else None})  # type: ignore[no-untyped-call]
+
+
+def require_reference(model: type[TunedModule], file: Path) -> type[nn.Module]:
+    """The class whose `forward` are the reference's operations; a class that inherits none is refused.
+
+    Raises:
+        KernelFolderError: it inherits none, or one that comes before the tuned one.
+    """
+    places = model.__mro__[model.__mro__.index(TunedModule) + 1 :]
+    found = next((one for one in places[: places.index(nn.Module)] if "forward" in vars(one)), None)
+    if found is None:
+        base = next((one for one in model.__bases__ if issubclass(one, TunedModule)), TunedModule).__name__
+        raise KernelFolderError(
+            f"{file}: {model.__name__} has no reference: "
+            f"write `class {model.__name__}({base}, Model)` with the reference's Model last"
+        )
+    return found
+
+
+def _copied(function: Callable[..., Any], kernel: str) -> FunctionType:
+    """The same function with code of its own.
+
+    What torch.compile learns of shapes and numbers it keeps by a function's code: no kernel learns another's.
+    """
+    assert isinstance(function, FunctionType)
+    code = function.__code__.replace(co_name=f"{kernel}_{function.__name__.strip('_')}")
+    return FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
 
 
 def computed_in(dtype: torch.dtype) -> torch.dtype:

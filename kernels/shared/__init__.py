@@ -2,3 +2,6 @@
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 """What sources on top of `vector.cuh` and `pack.cuh` serve, by torch's names."""
+
+REPAIR_THREADS = 256
+"""Of a block that computes again what half precision could not hold."""

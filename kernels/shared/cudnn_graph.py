@@ -6,7 +6,7 @@ cuDNN has a single plan for halves to single precision, half as slow again, and 
 
 A graph is built once for a device, its shapes and types and its plan. Building takes up to a second and
 cannot be captured in a CUDA graph: call a model once before capturing it, as PyTorch asks of any. Running is a launch
-on torch's current stream with a workspace from torch's allocator, and can be captured. The epilogue's constants go by
+on torch's current stream with a workspace from torch's allocator, and can be captured. The function's scalars go by
 value with each call and are no part of the graph.
 """
 
@@ -14,14 +14,17 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import math
+import itertools
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from tunebench.kernels.shared.graph_function import Step, add_to, numbers_of
+from tunebench.kernels.shared.images import Geometry
 from tunebench.tuner.errors import CaptureError, LaunchError
 
 LISTS = ("ranked", "fallback")
@@ -33,8 +36,8 @@ PLANS = 3
 _MOST_GRAPHS = 64
 _ALIGNMENT_BYTES = 16
 
-# What a graph's tensors are called, by it and by those who bind memory to them.
-_IMAGE, _WEIGHT, _OUTPUT, _CONV_BIAS, _CONSTANT, _BIAS, _FACTOR, _FACTORS = range(1, 9)
+_IMAGE, _WEIGHT, _OUTPUT, _FIRST_OPERAND = 1, 2, 3, 4
+"""What a graph's tensors are called, by it and by those who bind memory to them."""
 
 
 @functools.cache
@@ -45,6 +48,22 @@ def is_installed() -> bool:
 
 
 @dataclass(frozen=True)
+class Function:
+    """What follows a convolution; `value` in its steps is the convolution with its bias.
+
+    Attributes:
+        channels: names of tensors with a value for each output channel.
+        elements: of tensors like the output.
+        scalars: of numbers.
+    """
+
+    steps: Step
+    channels: tuple[str, ...]
+    elements: tuple[str, ...]
+    scalars: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Convolution:
     """What a graph is built for.
 
@@ -52,8 +71,9 @@ class Convolution:
         device: CUDA device index.
         image: (samples, in_channels, height, width).
         filters: (out_channels, in_channels, kernel_height, kernel_width).
+        geometry: of one group.
         stored: dtype of image and filters: float16 or bfloat16, or float32, which cuDNN may round to TF32.
-        written: dtype of the output and of the epilogue's biases: the same, or float32.
+        written: dtype of the output and of the function's tensors: the same, or float32.
         plans: which of cuDNN's lists of plans, of `LISTS`.
         plan: rank in that list, from 0.
     """
@@ -61,6 +81,8 @@ class Convolution:
     device: int
     image: tuple[int, int, int, int]
     filters: tuple[int, int, int, int]
+    geometry: Geometry
+    function: Function
     stored: str
     written: str
     plans: str
@@ -68,31 +90,32 @@ class Convolution:
 
     @property
     def scales(self) -> bool:
-        """Whether the filters have been scaled into the range of halves, which the epilogue undoes."""
+        """Whether the filters have been scaled into the range of halves, which comes undone before all else."""
         return self.stored != self.written
 
     @property
     def output(self) -> tuple[int, int, int, int]:
         """(samples, out_channels, height', width')."""
         samples, _, height, width = self.image
-        out_channels, _, kernel_height, kernel_width = self.filters
-        return samples, out_channels, height - kernel_height + 1, width - kernel_width + 1
+        return samples, self.filters[0], *self.geometry.output(height, width)
 
 
 @dataclass(frozen=True)
-class Epilogue:
-    """What follows the convolution: (min(conv · factors + conv_bias, constant) + bias) · factor.
+class Operands:
+    """What the function of a convolution is called with, each in the order of its names.
 
     Attributes:
         factors: float32, of each output channel; there where the convolution `scales`, and None else.
-        conv_bias, bias: of each output channel, in the output's type.
+        bias: of the layer; like `channels` in the output's type.
+        elements: like the output, channels-last.
+        scalars: no NaN.
     """
 
     factors: torch.Tensor | None
-    conv_bias: torch.Tensor
     bias: torch.Tensor
-    constant: float
-    factor: float
+    channels: Sequence[torch.Tensor]
+    elements: Sequence[torch.Tensor]
+    scalars: Sequence[float]
 
 
 def prepare(convolution: Convolution) -> None:
@@ -105,8 +128,8 @@ def prepare(convolution: Convolution) -> None:
         _graphs.get(convolution)
 
 
-def convolve(convolution: Convolution, image: torch.Tensor, weight: torch.Tensor, epilogue: Epilogue) -> torch.Tensor:
-    """The convolution with its epilogue, channels-last, on torch's current stream.
+def convolve(convolution: Convolution, image: torch.Tensor, weight: torch.Tensor, operands: Operands) -> torch.Tensor:
+    """The convolution with its function, channels-last, on torch's current stream.
 
     A NaN comes out wherever torch's operations give one.
 
@@ -117,29 +140,27 @@ def convolve(convolution: Convolution, image: torch.Tensor, weight: torch.Tensor
         CaptureError: a CUDA graph is being captured, and cuDNN's is not built yet.
         LaunchError: cuDNN has no such plan, cannot build it or refuses to run it; or the package is missing.
     """
-    # The graph takes values that are not above the constant, and none is above NaN.
-    factor = math.nan if math.isnan(epilogue.constant) else epilogue.factor
     dtype = getattr(torch, convolution.written)
     output = torch.empty(convolution.output, dtype=dtype, device=image.device, memory_format=torch.channels_last)
-    # In the order of their names.
-    tensors = [_aligned(image), _aligned(weight), output, _aligned(epilogue.conv_bias), _by_value(epilogue.constant)]
-    tensors += [_aligned(epilogue.bias), _by_value(factor)]
-    if epilogue.factors is not None:
-        tensors.append(_aligned(epilogue.factors))
+    factors = () if operands.factors is None else (operands.factors,)
+    read = map(_aligned, (*factors, operands.bias, *operands.channels, *operands.elements))
+    numbers = map(_by_value, (*operands.scalars, *numbers_of(convolution.function.steps)))
+    tensors = [_aligned(image), _aligned(weight), output, *read, *numbers]  # in the order of their names
     # One handle serves a device: cuDNN allows it to any thread, but to one at a time.
     with _running, torch.cuda.device(convolution.device):
         _graphs.get(convolution).execute(tensors)
     return output
 
 
-def describe(convolution: Convolution, handle: object = None) -> Any:
-    """The graph as the package's own object, not yet built."""
+def describe(convolution: Convolution, handle: object = None) -> tuple[Any, int]:
+    """The graph as the package's own object, not yet built, and the number of its tensors."""
     import cudnn
 
     single = cudnn.data_type.FLOAT
     types = {"float32": single, "float16": cudnn.data_type.HALF, "bfloat16": cudnn.data_type.BFLOAT16}
     stored, written = types[convolution.stored], types[convolution.written]
     graph = cudnn.pygraph(io_data_type=stored, intermediate_data_type=single, compute_data_type=single, handle=handle)
+    names = itertools.count(_FIRST_OPERAND)
 
     def tensor(name: int, shape: tuple[int, ...], data_type: object, *, by_value: bool = False) -> Any:
         strides = _channels_last(shape)
@@ -147,19 +168,21 @@ def describe(convolution: Convolution, handle: object = None) -> Any:
 
     channels, one = (1, convolution.filters[0], 1, 1), (1, 1, 1, 1)
     image, weight = tensor(_IMAGE, convolution.image, stored), tensor(_WEIGHT, convolution.filters, stored)
-    values = graph.conv_fprop(image, weight, padding=[0, 0], stride=[1, 1], dilation=[1, 1])
+    geometry, function = convolution.geometry, convolution.function
+    before, behind = ([(each + more) // 2 for each in geometry.padding] for more in (0, 1))
+    padding = {"padding": before} if before == behind else {"pre_padding": before, "post_padding": behind}
+    value = graph.conv_fprop(image, weight, **padding, stride=list(geometry.stride), dilation=list(geometry.dilation))
     if convolution.scales:
-        values = graph.mul(values, tensor(_FACTORS, channels, single))
-    values = graph.add(values, tensor(_CONV_BIAS, channels, written))
-    # Not graph.min, which takes the constant where a value is NaN.
-    constant = tensor(_CONSTANT, one, single, by_value=True)
-    above = graph.cmp_gt(values, constant).set_data_type(cudnn.data_type.BOOLEAN)
-    values = graph.binary_select(constant, values, above)
-    values = graph.add(values, tensor(_BIAS, channels, written))
-    values = graph.mul(values, tensor(_FACTOR, one, single, by_value=True))
+        value = graph.mul(value, tensor(next(names), channels, single))
+    known: dict[str | float, Any] = {"value": graph.add(value, tensor(next(names), channels, written))}
+    known |= {name: tensor(next(names), channels, written) for name in function.channels}
+    known |= {name: tensor(next(names), convolution.output, written) for name in function.elements}
+    numbers: tuple[str | float, ...] = (*function.scalars, *numbers_of(function.steps))
+    known |= {number: tensor(next(names), one, single, by_value=True) for number in numbers}
+    values = add_to(graph, cudnn, function.steps, known)
     values.set_output(True).set_data_type(written).set_uid(_OUTPUT)
     values.set_dim(list(convolution.output)).set_stride(_channels_last(convolution.output))
-    return graph
+    return graph, next(names) - 1
 
 
 class _Graph:
@@ -174,10 +197,10 @@ class _Graph:
         # ValueError: a plan that is not deterministic.
         self._errors = (cudnn.cudnnGraphNotSupportedError, RuntimeError, ValueError)
         self._what = f"cuDNN's graph, {convolution.plans} plan {convolution.plan}"
-        self._names = list(range(_IMAGE, _FACTORS + convolution.scales))
         try:
             self._handle = _handle_of(convolution.device)
-            self._graph = describe(convolution, self._handle)
+            self._graph, tensors = describe(convolution, self._handle)
+            self._names = list(range(_IMAGE, _IMAGE + tensors))
             self._graph.build_operation_graph()
             ranked = convolution.plans == "ranked"
             self._graph.create_execution_plans([cudnn.heur_mode.A if ranked else cudnn.heur_mode.FALLBACK])

@@ -1,4 +1,4 @@
-"""The host's side of `include/parts_product.cuh`: the fp32 product from half-precision parts by the library's products.
+"""The host's side of `include/parts_product.cuh`: the fp32 product from parts of fewer bits by the library's products.
 
 TF32 parts are not among the choices: torch's matrix products are in TF32 only where a flag of the whole process says
 so, which no call could set without changing what other threads compute meanwhile; and they are slower than half types.
@@ -6,22 +6,29 @@ so, which no call could set without changing what other threads compute meanwhil
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import torch
 
+from tunebench.kernels.shared import REPAIR_THREADS
+from tunebench.kernels.shared.split_product import MAX_DEPTH_OF_INT8
 from tunebench.tuner.build import Argument, Within
 from tunebench.tuner.configuration import Value
-from tunebench.tuner.device import Device, DeviceKind
+from tunebench.tuner.device import MOST_BLOCKS, Device, DeviceKind
 from tunebench.tuner.kernel import Plan, ceil_div
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.space import Constraint, Tunable
 
 _DTYPE = {"fp16": torch.float16, "bf16": torch.bfloat16}
 _LEAST_ARCHITECTURE = {"fp16": 70, "bf16": 80}
+_LEAST_ARCHITECTURE_OF_EIGHTS = {"e4m3": 89, "int8": 75}
+_EIGHT_BITS = {"e4m3": torch.float8_e4m3fn, "int8": torch.int8}
+_SUMS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+_LEAST_ROWS_OF_INT8 = 17
 _PACK = 8
-_REPAIR_THREADS = 256
-_MAX_GRID_X = 2**31 - 1
+_SCALE_WORDS = 4
+"""The scale of an operand is the first word of its notes, and what follows is aligned to 16 bytes as before."""
 
 
 def is_from_parts(product: str) -> bool:
@@ -40,40 +47,76 @@ def _runs_parts(product: str, part_type: str, problem: Problem, device: Device) 
     return int(device.architecture.removeprefix("sm_")) >= _LEAST_ARCHITECTURE[part_type]
 
 
-def _fits_memory(product: str, pieces: int, problem: Problem, device: Device) -> bool:
+def _runs_corrections(product: str, part_type: str, corrections: str, problem: Problem, device: Device) -> bool:
+    """Eight bits are enough beside the eleven of fp16, where torch multiplies such matrices of these sizes."""
+    if product != "parts" or corrections == "half":
+        return True
+    if part_type != "fp16" or (corrections == "int8" and problem.axes["in_features"] > MAX_DEPTH_OF_INT8):
+        return False
+    if device.kind is DeviceKind.CPU:
+        return corrections == "int8" or _cpu_multiplies_e4m3()
+    if int(device.architecture.removeprefix("sm_")) < _LEAST_ARCHITECTURE_OF_EIGHTS[corrections]:
+        return False
+    rows, features = problem.axes["rows"], problem.axes["out_features"]
+    return features % 16 == 0 if corrections == "e4m3" else features % 8 == 0 and rows >= _LEAST_ROWS_OF_INT8
+
+
+@functools.cache
+def _cpu_multiplies_e4m3() -> bool:
+    """Whether this torch does, asked by doing it."""
+    numbers = torch.ones(16, 16).to(torch.float8_e4m3fn)
+    one = torch.ones(())
+    try:
+        found = torch._scaled_mm(numbers, numbers.t(), one, one, out_dtype=torch.float32)
+    except (RuntimeError, NotImplementedError):
+        return False
+    return bool((found == 16.0).all())
+
+
+def _fits_memory(product: str, pieces: int, corrections: str, problem: Problem, device: Device) -> bool:
     """Parts and partial products take an eighth of the device at most: what eager can run must not fail here."""
     if product != "parts":
         return True
     rows, depth, features = (problem.axes[name] for name in ("rows", "in_features", "out_features"))
-    parts, partial_products = (3, 1) if pieces == 1 else (2, pieces + 1)
+    in_one = pieces == 1 and corrections == "half"
+    parts, partial_products = (3, 1) if in_one else (2, pieces + 1)
     needed = 2 * parts * depth * (rows + features) + 4 * partial_products * rows * features
     return needed <= device.memory_bytes // 8
 
 
+def _sums_may_be_rounded(product: str, corrections: str) -> bool:
+    return product == "parts" and corrections == "e4m3"
+
+
 TUNABLES = (
     Tunable("part_type", ("fp16", "bf16"), when=is_from_parts),
+    Tunable("corrections", ("half", "e4m3", "int8"), when=is_from_parts),
+    Tunable("correction_sums", ("fp32", "bf16"), when=_sums_may_be_rounded),
     Tunable("pieces", (1, 2, 4, 8, 16), default=4, when=is_from_parts),
 )
 CONSTRAINTS = (
     Constraint("parts_are_for_float32_on_tensor_cores", _runs_parts),
+    Constraint("eight_bit_corrections_need_fp16_parts_and_a_library_that_multiplies_them", _runs_corrections),
     Constraint("parts_fit_memory", _fits_memory),
 )
 
 
 class Parts(NamedTuple):
-    """A matrix (rows, depth) in parts; all memory is on its device.
+    """A matrix (rows, depth) in parts; all memory is on its device, all matrices transposed where it is a weight.
 
     Attributes:
-        factor: (rows, parts · padded depth) of the part type, see `parts_product.cuh`; transposed where it is a weight.
-        high: the high parts in pieces (pieces, rows, padded depth / pieces); transposed where it is a weight. None
-            where there is one piece.
+        factor: of the small terms (rows, parts · padded depth), see `parts_product.cuh`: in halves, or in eight bits.
+        high: the high parts in pieces (pieces, rows, padded depth / pieces), with one piece (rows, padded depth). None
+            where they are in the factor.
         exponents, unfit: int32 (rows,): the scale of each row, and whether parts cannot hold it.
+        scale: float32 (1,): of a factor in eight bits.
     """
 
     factor: torch.Tensor
     high: torch.Tensor | None
     exponents: Argument
     unfit: Argument
+    scale: torch.Tensor | None
 
 
 class Product(NamedTuple):
@@ -81,7 +124,8 @@ class Product(NamedTuple):
 
     Attributes:
         first: (rows, features), or `pieces` of these.
-        small: the product of the small terms, where it is not in the first.
+        small: the product of the small terms, where it is not in the first; of the type that `correction_sums` says, or
+            of int32.
         x_exponents, w_exponents: of the operands' rows; None where `first` is the product itself.
     """
 
@@ -98,7 +142,9 @@ class Product(NamedTuple):
     @property
     def memory(self) -> torch.Tensor:
         """(rows, features) of it that a pass which reads the product may write over."""
-        return self.first if self.small is None else self.small
+        if self.small is not None and self.small.dtype == self.first.dtype:
+            return self.small
+        return self.first if self.first.dim() == 2 else self.first[0]
 
     def arguments(self, bias: torch.Tensor | None) -> tuple[Argument, ...]:
         """In the order of the kernels' parameters.
@@ -112,7 +158,7 @@ class Product(NamedTuple):
 
 def settings_of(plan: Plan) -> tuple[Value, ...]:
     """The values of the tunables that the parts of a matrix depend on."""
-    return (plan["part_type"], plan["pieces"])
+    return (plan["part_type"], plan["pieces"], plan["corrections"])
 
 
 def split(plan: Plan, matrix: torch.Tensor, *, is_weight: bool, factors: torch.Tensor | None = None) -> Parts:
@@ -126,35 +172,46 @@ def split(plan: Plan, matrix: torch.Tensor, *, is_weight: bool, factors: torch.T
     rows, depth = matrix.shape
     shape = plan.once(_parts_shape, depth)
     halves = torch.empty(rows, shape.length, dtype=shape.dtype, device=matrix.device)
-    notes = torch.empty(2 * rows, dtype=torch.int32, device=matrix.device)
-    exponents, unfit = Within(notes, 0), Within(notes, 4 * rows)
-    arguments = (matrix, factors, halves, exponents, unfit, rows, depth, shape.padded, is_weight)
-    plan.launch("split_parts", *arguments, blocks=min(rows, _MAX_GRID_X), threads=shape.threads)
+    notes = torch.empty(_SCALE_WORDS + 2 * rows, dtype=torch.int32, device=matrix.device)
+    eights, scale = None, None
+    if shape.eights is not None:
+        eights = torch.empty(rows, 2 * shape.padded, dtype=shape.eights, device=matrix.device)
+        scale = notes[:1].view(torch.float32)
+    exponents, unfit = Within(notes, 4 * _SCALE_WORDS), Within(notes, 4 * (_SCALE_WORDS + rows))
+    arguments = (matrix, factors, halves, eights, exponents, unfit, scale, rows, depth, shape.padded, is_weight)
+    plan.launch("split_parts", *arguments, blocks=min(rows, MOST_BLOCKS), threads=shape.threads)
     high = None
     if shape.pieces > 1:
-        piece, offset = shape.padded // shape.pieces, halves.storage_offset() + (shape.padded if is_weight else 0)
+        piece = shape.padded // shape.pieces
+        # In a row of halves alone the weight's low parts come first.
+        offset = halves.storage_offset() + (shape.padded if is_weight and eights is None else 0)
         sizes, strides = (shape.pieces, rows, piece), (piece, shape.length, 1)
         if is_weight:
             sizes, strides = (shape.pieces, piece, rows), (piece, 1, shape.length)
         high = halves.as_strided(sizes, strides, offset)
-    return Parts(halves.t() if is_weight else halves, high, exponents, unfit)
+    elif eights is not None:
+        high = halves.t() if is_weight else halves
+    factor = halves if eights is None else eights
+    return Parts(factor.t() if is_weight else factor, high, exponents, unfit, scale)
 
 
 class _PartsShape(NamedTuple):
-    """Of parts of some depth: the length of one and of all of a row; how they are made."""
+    """Of parts of some depth: the length of one and of all halves of a row; how they are made."""
 
     padded: int
     length: int
     pieces: int
     dtype: torch.dtype
+    eights: torch.dtype | None
     threads: int
 
 
 def _parts_shape(plan: Plan, depth: int) -> _PartsShape:
-    pieces = plan.integer("pieces")
+    pieces, eights = plan.integer("pieces"), _EIGHT_BITS.get(str(plan["corrections"]))
     padded = ceil_div(depth, _PACK * pieces) * _PACK * pieces
-    length = (3 if pieces == 1 else 2) * padded
-    return _PartsShape(padded, length, pieces, _DTYPE[str(plan["part_type"])], plan.integer("split_threads"))
+    halves = 1 if eights is not None else 3 if pieces == 1 else 2
+    dtype = _DTYPE[str(plan["part_type"])]
+    return _PartsShape(padded, halves * padded, pieces, dtype, eights, plan.integer("split_threads"))
 
 
 def parts_product(
@@ -171,16 +228,28 @@ def parts_product(
     x, weight = x.contiguous(), weight.contiguous()
     x_parts = split(plan, x, is_weight=False)
     (rows, depth), features = x.shape, weight.shape[0]
-    first, small = _multiply(x_parts.factor, weight_parts.factor), None
+    first, small = _small_terms(plan, x_parts, weight_parts), None
     if x_parts.high is not None and weight_parts.high is not None:
         first, small = _multiply(x_parts.high, weight_parts.high), first
     arguments = (x, weight, factors, x_parts.unfit, weight_parts.unfit, first, rows, features, depth)
-    plan.launch("repair_parts", *arguments, blocks=plan.device.multiprocessors, threads=_REPAIR_THREADS)
+    plan.launch("repair_parts", *arguments, blocks=plan.device.multiprocessors, threads=REPAIR_THREADS)
     return Product(first, small, x_parts.exponents, weight_parts.exponents)
 
 
+def _small_terms(plan: Plan, x: Parts, w: Parts) -> torch.Tensor:
+    """The small terms of the product of two matrices in parts; with one piece in halves all of it."""
+    if x.factor.dtype == torch.int8:
+        return torch._int_mm(x.factor, w.factor)
+    if x.scale is None or w.scale is None:
+        return _multiply(x.factor, w.factor)
+    # Sums that are promoted now and then would cost time, and the small terms need no more bits than fast ones have.
+    return torch._scaled_mm(
+        x.factor, w.factor, x.scale, w.scale, out_dtype=_SUMS[str(plan["correction_sums"])], use_fast_accum=True
+    )
+
+
 def _multiply(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """x · w of matrices of parts, or of stacks of them, with fp32 sums and results."""
+    """x · w of matrices of halves, or of stacks of them, with fp32 sums and results."""
     if not _sums_in_fp32(x):
         return torch.matmul(x.float(), w.float())
     return (torch.mm if x.dim() == 2 else torch.bmm)(x, w, out_dtype=torch.float32)

@@ -9,10 +9,14 @@ from typing import NamedTuple
 
 import torch
 
+from tunebench.kernels.runtime.tuned_module import TunedModule
+from tunebench.kernels.shared import REPAIR_THREADS
 from tunebench.tuner.build import Argument, Within
 from tunebench.tuner.constraints import needs, shared_memory_fits
+from tunebench.tuner.device import Device
 from tunebench.tuner.kernel import Plan, ceil_div
-from tunebench.tuner.space import Tunable
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.space import Constraint, Tunable
 
 BULK_COPIES = ("split_product",)
 """The entry points that copy with cp.async.bulk."""
@@ -21,9 +25,12 @@ _TILE_DEPTH = 32
 _TILE_ROWS = 128
 _W_STAGE_BYTES = _TILE_ROWS * (_TILE_DEPTH * 4 + 32)
 _BARRIER_BYTES = 16
+_LINE_BYTES = 128
+MAX_DEPTH_OF_INT8 = 2**31 // (2 * 127 * 127)
+"""Of two small terms whose factors are whole numbers of eight bits and whose sums are int32."""
 _PRODUCT_THREADS = 384
-_REPAIR_THREADS = 256
 _ROWS_OF_SPLIT_BLOCK = 8
+_TILE_ROWS_OF_BLOCK = 2
 
 
 def is_fused(product: str) -> bool:
@@ -31,11 +38,26 @@ def is_fused(product: str) -> bool:
     return product == "fused"
 
 
-def _shared_bytes(product_columns: int, product_stages: int) -> int:
+def _shared_bytes(product_columns: int, product_stages: int, weight_parts: str) -> int:
+    if weight_parts != "none":
+        return product_stages * ((_TILE_ROWS + product_columns) * _LINE_BYTES + _BARRIER_BYTES)
     return product_stages * (_W_STAGE_BYTES + 2 * product_columns * _TILE_DEPTH * 2 + _BARRIER_BYTES)
 
 
+def _sums_are_exact(weight_parts: str, problem: Problem) -> bool:
+    """Whole numbers of eight bits are summed in 32."""
+    return weight_parts != "int8" or problem.axes["in_features"] <= MAX_DEPTH_OF_INT8
+
+
+def _fits_memory(weight_parts: str, problem: Problem, device: Device) -> bool:
+    """The parts of both operands take an eighth of the device at most."""
+    rows, depth, features = (problem.axes[name] for name in ("rows", "in_features", "out_features"))
+    tiles = (rows + 2 * _TILE_ROWS) + (features + _TILE_ROWS)
+    return weight_parts == "none" or 4 * tiles * (depth + _LINE_BYTES) <= device.memory_bytes // 8
+
+
 TUNABLES = (
+    Tunable("weight_parts", ("none", "e4m3", "int8"), when=is_fused),
     Tunable("product_columns", (256, 128), when=is_fused),
     Tunable("product_stages", (3, 4, 6), default=4, when=is_fused),
     Tunable("product_cluster", (1, 2), default=2, when=is_fused),
@@ -45,6 +67,8 @@ CONSTRAINTS = (
     # Warpgroup products are Hopper's; halves hold what fp32 holds, not what fp64 does.
     needs("product", "fused", dtypes=("float32",), architectures=("sm_90",)),
     shared_memory_fits(_shared_bytes),
+    Constraint("sums_of_whole_numbers_are_exact", _sums_are_exact),
+    Constraint("tiles_fit_memory", _fits_memory),
 )
 
 
@@ -107,7 +131,12 @@ class RowExponents:
 
 
 def fused_product(
-    plan: Plan, x: torch.Tensor, weight: torch.Tensor, exponents: RowExponents, *epilogue: Argument
+    plan: Plan,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    exponents: RowExponents,
+    *epilogue: Argument,
+    model: TunedModule | None = None,
 ) -> None:
     """Launch x · weightᵀ with the source's epilogue on torch's current stream.
 
@@ -115,28 +144,65 @@ def fused_product(
         x: (rows, depth), float32.
         weight: (features, depth), float32, on the same device.
         epilogue: what the source's `split_product` and `repair_rows` take behind the sizes, outputs among it.
+        model: keeps the parts of the weight while it is frozen; without it they are made in every call.
     """
     x, contiguous = x.contiguous(), weight.contiguous()
     (rows, depth), (features, _) = x.shape, weight.shape
-    kept = exponents.of(plan, contiguous)
     geometry = plan.once(_geometry, rows, features, depth)
-    parts = x.new_empty(geometry.parts)
     scratch = x.new_empty(geometry.scratch) if geometry.scratch else None
-    notes = x.new_empty(2 * (rows + features))  # each word of them holds an int
-    x_unfit, w_exponents, w_unfit = (Within(notes, 4 * word) for word in (rows, 2 * rows, 2 * rows + features))
-
-    split = (x, parts, Within(notes, 0), x_unfit, kept, w_exponents, rows, depth, features)
-    plan.launch("split_rows", *split, blocks=geometry.split_blocks, threads=geometry.split_threads)
-    read = (contiguous, parts, Within(notes, 0), w_exponents, w_unfit, scratch, rows, features, depth)
     shape = {"blocks": geometry.blocks, "threads": _PRODUCT_THREADS, "shared": geometry.shared}
-    plan.launch("split_product", *read, *epilogue, **shape)
+    kept: torch.Tensor | None = None
+    if plan["weight_parts"] != "none":
+        tiles = _split_tiles(plan, x, geometry.columns, is_weight=False)
+
+        def make() -> _Tiles:
+            return _split_tiles(plan, contiguous, _TILE_ROWS, is_weight=True)
+
+        w_tiles = model.derived("weight tiles", make, (weight,), (plan["weight_parts"],)) if model else make()
+        read = (w_tiles.parts, tiles.parts, tiles.exponents, w_tiles.exponents, w_tiles.unfit)
+        x_unfit, w_unfit = tiles.unfit, w_tiles.unfit
+    else:
+        kept = exponents.of(plan, contiguous)
+        parts = x.new_empty(geometry.parts)
+        notes = x.new_empty(2 * (rows + features))  # each word of them holds an int
+        x_exponents, x_unfit = Within(notes, 0), Within(notes, 4 * rows)
+        w_exponents, w_unfit = Within(notes, 8 * rows), Within(notes, 4 * (2 * rows + features))
+        split = (x, parts, x_exponents, x_unfit, kept, w_exponents, rows, depth, features)
+        plan.launch("split_rows", *split, blocks=geometry.split_blocks, threads=geometry.split_threads)
+        read = (contiguous, parts, x_exponents, w_exponents, w_unfit)
+    plan.launch("split_product", *read, scratch, rows, features, depth, *epilogue, **shape)
     noted = (x, contiguous, x_unfit, w_unfit, kept, rows, features, depth)
-    plan.launch("repair_rows", *noted, *epilogue, blocks=plan.device.multiprocessors, threads=_REPAIR_THREADS)
+    plan.launch("repair_rows", *noted, *epilogue, blocks=plan.device.multiprocessors, threads=REPAIR_THREADS)
+
+
+class _Tiles(NamedTuple):
+    """A matrix in parts, tile by tile (see `tile_product.cuh`).
+
+    Attributes:
+        parts: of all rows, filled up to whole tiles; four bytes an element.
+        exponents, unfit: int32 (rows,): the scale of each row, and whether parts cannot hold it.
+    """
+
+    parts: torch.Tensor
+    exponents: Within
+    unfit: Within
+
+
+def _split_tiles(plan: Plan, matrix: torch.Tensor, tile_rows: int, *, is_weight: bool) -> _Tiles:
+    rows, depth = matrix.shape
+    whole = ceil_div(rows, tile_rows) * tile_rows
+    parts = matrix.new_empty(whole * ceil_div(depth, _LINE_BYTES) * _LINE_BYTES)
+    notes = torch.empty(2 * rows, dtype=torch.int32, device=matrix.device)
+    exponents, unfit = Within(notes, 0), Within(notes, 4 * rows)
+    arguments = (matrix, parts, exponents, unfit, rows, depth, tile_rows, is_weight)
+    plan.launch("split_tiles", *arguments, blocks=whole // _TILE_ROWS_OF_BLOCK, threads=plan.integer("split_threads"))
+    return _Tiles(parts, exponents, unfit)
 
 
 class _Geometry(NamedTuple):
     """Of a product of some size: blocks and threads of its launches, floats of its buffers, bytes of shared memory."""
 
+    columns: int
     split_blocks: int
     split_threads: int
     blocks: int
@@ -151,10 +217,11 @@ def _geometry(plan: Plan, rows: int, features: int, depth: int) -> _Geometry:
     tiles = ceil_div(features, _TILE_ROWS * cluster) * cluster * x_tiles
     blocks = min(tiles, plan.device.multiprocessors // cluster * cluster)
     return _Geometry(
+        columns=columns,
         split_blocks=x_tiles * columns // _ROWS_OF_SPLIT_BLOCK,
         split_threads=plan.integer("split_threads"),
         blocks=blocks,
-        shared=_shared_bytes(columns, plan.integer("product_stages")),
+        shared=_shared_bytes(columns, plan.integer("product_stages"), str(plan["weight_parts"])),
         parts=x_tiles * ceil_div(depth, _TILE_DEPTH) * columns * _TILE_DEPTH,  # two halves are as long as one float
         scratch=blocks * _TILE_ROWS * columns if plan.integer("sum_stages") else 0,
     )

@@ -11,6 +11,10 @@ To write a kernel of your own (docs/writing_kernels.md):
 
     from tunebench import Kernel, Plan, SearchSpace, Tunable, TunedModule, constraints
 
+or to have it made from a device function (docs/blocks.md):
+
+    from tunebench import blocks
+
 What this module names is public: a release that changes it says so in the changelog. All else is private. Everything
 is imported when it is first used.
 """
@@ -25,6 +29,7 @@ from tunebench.kernels.runtime.on_sight import install
 if TYPE_CHECKING:
     from tunebench.db.connection.database import Database
     from tunebench.db.queries.rows import BestRow, MissRow, TrialRow
+    from tunebench.kernels import blocks
     from tunebench.kernels.runtime.choices_file import load_choices
     from tunebench.kernels.runtime.misses import record_misses
     from tunebench.kernels.runtime.policy import Policy, set_policy, use_policy
@@ -40,12 +45,14 @@ if TYPE_CHECKING:
         export,
         load,
         misses,
+        new,
         trials,
         tune,
         warm,
     )
     from tunebench.studies.check import CheckReport
     from tunebench.studies.compare import CompareReport
+    from tunebench.studies.new.write import NewKernel
     from tunebench.studies.tune import StudyReport
     from tunebench.tuner import constraints
     from tunebench.tuner.build import Within
@@ -68,11 +75,12 @@ _HOMES = {
     "tunebench.kernels.runtime.saving": ("save_choices",),
     "tunebench.kernels.runtime.tuned_module": ("TunedModule",),
     "tunebench.studies.api": (
-        *("Rows", "best", "bundle", "check", "compare", "connect", "export", "load", "misses", "trials", "tune"),
-        "warm",
+        *("Rows", "best", "bundle", "check", "compare", "connect", "export", "load", "misses", "new", "trials"),
+        *("tune", "warm"),
     ),
     "tunebench.studies.check": ("CheckReport",),
     "tunebench.studies.compare": ("CompareReport",),
+    "tunebench.studies.new.write": ("NewKernel",),
     "tunebench.studies.tune": ("StudyReport",),
     "tunebench.tuner.compile.bundle": ("use_bundle",),
     "tunebench.tuner.device": ("Device",),
@@ -84,7 +92,7 @@ _HOMES = {
     "tunebench.tuner.space": ("Constraint", "SearchSpace", "Tunable"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
-_MODULES = {"constraints": "tunebench.tuner.constraints"}
+_MODULES = {"blocks": "tunebench.kernels.blocks", "constraints": "tunebench.tuner.constraints"}
 
 __all__ = [
     "BestRow",
@@ -99,6 +107,7 @@ __all__ = [
     "Kernel",
     "MissRow",
     "Mode",
+    "NewKernel",
     "Plan",
     "Policy",
     "Problem",
@@ -115,6 +124,7 @@ __all__ = [
     "Within",
     "Work",
     "best",
+    "blocks",
     "bundle",
     "ceil_div",
     "check",
@@ -125,6 +135,7 @@ __all__ = [
     "load",
     "load_choices",
     "misses",
+    "new",
     "record_misses",
     "save_choices",
     "set_policy",

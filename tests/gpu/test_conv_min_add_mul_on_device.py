@@ -9,9 +9,10 @@ import threading
 import pytest
 import torch
 
-from tunebench.kernels.conv_min_add_mul.model import SPACE, ModelNew
+from tunebench.kernels.conv_min_add_mul.model import ModelNew
 from tunebench.kernels.conv_min_add_mul.reference import Model
 from tunebench.kernels.shared import cudnn_graph
+from tunebench.kernels.shared.images import Geometry
 from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import Device, find_device
@@ -19,6 +20,7 @@ from tunebench.tuner.errors import CaptureError, LaunchError
 
 pytestmark = pytest.mark.gpu
 
+SPACE = ModelNew.kernel.space
 LAYOUTS = {"nchw": torch.contiguous_format, "channels_last": torch.channels_last}
 GRAPHS, HALF_GRAPHS = (
     [
@@ -128,8 +130,8 @@ def test_torch_flags_decide_the_precision() -> None:
 @pytest.mark.parametrize("convolution", ["tf32", "fp16", "implicit_gemm", *GRAPHS])
 def test_a_channels_last_model_gives_channels_last(cuda: Device, convolution: str) -> None:
     for pick in range(2):
-        reference, tuned = (model.to(memory_format=torch.channels_last) for model in pair(8, 16))
-        x = torch.randn(2, 8, 12, 12, device="cuda")
+        reference, tuned = (model.to(memory_format=torch.channels_last) for model in pair(16, 16))
+        x = torch.randn(2, 16, 12, 12, device="cuda")
         with torch.no_grad():
             pin(tuned, cuda, x, pick, convolution)
             output = tuned(x)
@@ -239,17 +241,23 @@ def test_every_plan_is_right_or_refused(convolution: str, plans: str) -> None:
         tensor.to(getattr(torch, stored)).contiguous(memory_format=torch.channels_last) for tensor in (x, weight)
     )
     ones, zeros = torch.ones(128, device="cuda"), torch.zeros(128, device="cuda", dtype=getattr(torch, written))
-    epilogue = cudnn_graph.Epilogue(ones if stored != written else None, zeros, zeros, math.inf, 1.0)
+    assert ModelNew.steps is not None
+    function = cudnn_graph.Function(ModelNew.steps, ("bias",), (), ("constant", "scaling_factor"))
+    operands = cudnn_graph.Operands(ones if stored != written else None, zeros, [zeros], [], [math.inf, 1.0])
+    geometry = Geometry((3, 3), (1, 1), (0, 0), (1, 1), 1)
+
+    def graph_of(plan: int) -> cudnn_graph.Convolution:
+        shapes = (2, 64, 20, 21), (128, 64, 3, 3)
+        return cudnn_graph.Convolution(0, *shapes, geometry, function, stored, written, plans, plan)
+
     wanted = torch.nn.functional.conv2d(x.double(), weight.double())
     served = 0
     for plan in range(cudnn_graph.PLANS):
-        graph = cudnn_graph.Convolution(0, (2, 64, 20, 21), (128, 64, 3, 3), stored, written, plans, plan)
         with contextlib.suppress(LaunchError):
-            output = cudnn_graph.convolve(graph, x, weight, epilogue).double()
+            output = cudnn_graph.convolve(graph_of(plan), x, weight, operands).double()
             allowed = 4e-3 if written == "bfloat16" else 1e-3
             assert float((output - wanted).norm() / wanted.norm()) < allowed
             served += 1
     assert served > 0
-    missing = cudnn_graph.Convolution(0, (2, 64, 20, 21), (128, 64, 3, 3), stored, written, plans, 1000)
     with pytest.raises(LaunchError, match=r"plan 1000: cuDNN has \d+ for this convolution here"):
-        cudnn_graph.prepare(missing)
+        cudnn_graph.prepare(graph_of(1000))

@@ -15,6 +15,7 @@ from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.gate.battery import Depth, run_battery
 from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.harness import Harness
+from tunebench.tuner.gate.party import LocalParty
 from tunebench.tuner.gate.quick import Exemptions, QuickGate, pinned
 from tunebench.tuner.gate.sanitizer import NOT_INSTALLED, find_sanitizer, sanitize
 from tunebench.tuner.gate.stage_log import StageLog
@@ -58,7 +59,7 @@ def contender_of(subject: Subject, plan: Plan, build: Build) -> KernelContender:
 def verdict_of(factory: type[TunedModule], device: Device, mode: Mode = Mode.EVAL) -> Verdict:
     subject, plan, build = prepared(factory, device, mode)
     log = StageLog()
-    gate = QuickGate(subject.model, subject.oracle, Exemptions.of(subject.kernel))  # type: ignore[arg-type]
+    gate = QuickGate(LocalParty(subject.model), subject.oracle, Exemptions.of(subject.kernel))  # type: ignore[arg-type]
     verdict = gate.check(pinned(subject.model, plan), log)
     if verdict.passed:
         run_battery(subject.answers, contender_of(subject, plan, build), log, Depth.EVERYTHING)

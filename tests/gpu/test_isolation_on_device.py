@@ -54,7 +54,7 @@ def test_a_broken_variant_is_a_row_and_the_next_one_is_right(
     compiler = compiler_for(find_device("cuda"))
     for number, expected in ((1, status), (0, TrialStatus.CORRECT)):
         variant = factory.kernel.variant(space[number], evaluator.problem, evaluator.device.architecture)
-        result = evaluator.evaluate(space[number], BuildCache().build(compiler, variant), None, None)
+        result = evaluator.evaluate(space[number], BuildCache().build(compiler, variant))
         assert result.status is expected, result.message
 
 

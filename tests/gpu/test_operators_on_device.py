@@ -12,8 +12,8 @@ from five_models import KERNELS, pair, ran_a_kernel, with_gradient
 from torch import nn
 from torch._dynamo.utils import counters
 
-from tunebench.kernels.runtime.operators import operands
 from tunebench.kernels.runtime.registry import load_model
+from tunebench.kernels.runtime.traced_call import operands
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.compilers import compiler_for

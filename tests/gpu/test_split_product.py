@@ -14,6 +14,7 @@ pytestmark = pytest.mark.gpu
 
 FUSED: Mapping[str, Value] = {
     "product": "fused",
+    "weight_parts": "none",
     "product_columns": 256,
     "product_stages": 4,
     "product_cluster": 2,
@@ -39,6 +40,19 @@ def matrices(rows: int, features: int, depth: int, seed: int = 0) -> tuple[torch
 
 
 SIZES = [(1, 1, 1), (3, 130, 33), (130, 257, 100), (257, 513, 1001), (64, 1000, 4096), (1000, 127, 31), (2, 4096, 8)]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize(("parts", "bound"), [("e4m3", 6e-5), ("int8", 3e-5)])
+@pytest.mark.parametrize(("columns", "cluster", "sum_stages"), [(256, 2, 8), (128, 1, 0), (128, 2, 32), (256, 1, 64)])
+def test_sizes_of_a_weight_in_parts(
+    size: tuple[int, int, int], columns: int, cluster: int, sum_stages: int, parts: str, bound: float
+) -> None:
+    x, weight = matrices(*size)
+    values = {"product_columns": columns, "product_cluster": cluster, "sum_stages": sum_stages, "weight_parts": parts}
+    found = product(x, weight, **values)
+    assert error(found, x, weight) < bound
+    assert torch.equal(found, product(x, weight, **values))
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -117,3 +131,22 @@ def test_a_captured_graph_follows_the_weight() -> None:
     model.gemm.weight.data.mul_(2.0**30)
     graph.replay()
     assert error(output, x, model.gemm.weight.detach()) < 1e-6
+
+
+@pytest.mark.parametrize("parts", ["e4m3", "int8"])
+@pytest.mark.parametrize("frozen", [False, True], ids=["eval", "frozen"])
+def test_a_weight_in_parts_that_changes_and_rows_that_parts_cannot_hold(*, frozen: bool, parts: str) -> None:
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("the product from halves needs Hopper's warpgroup products")
+    x, weight = matrices(200, 300, 512)
+    model = product_model(x, weight, {**FUSED, "sum_stages": 16, "weight_parts": parts}, frozen=frozen)
+    for factor in (1.0, -3.0, 2.0**40):
+        with torch.no_grad():
+            model.gemm.weight.mul_(factor)
+        for _ in range(2):
+            assert error(run(model, x), x, model.gemm.weight.detach()) < 6e-5
+    with torch.no_grad():
+        model.gemm.weight[3, 5], model.gemm.weight[4, 6], x[7, 7] = torch.inf, 1e38, torch.nan
+        strict = x @ model.gemm.weight.T
+    for _ in range(2):
+        torch.testing.assert_close(run(model, x), strict, rtol=6e-3, atol=6e-3 * 2.0**40, equal_nan=True)

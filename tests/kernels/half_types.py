@@ -21,7 +21,7 @@ HALF_TYPES = ("float16", "bfloat16")
 # Vectors of eight divide these; of one more of everything none do.
 WHOLE: dict[str, dict[str, int | float]] = {
     "scalar_mul": {"M": 48, "N": 41},
-    "conv_min_add_mul": {"batch_size": 2, "in_channels": 8, "out_channels": 16, "height": 10, "width": 18},
+    "conv_min_add_mul": {"batch_size": 2, "in_channels": 16, "out_channels": 16, "height": 10, "width": 18},
     "gemm_div_sum_scale": {"batch_size": 21, "input_size": 96, "hidden_size": 40},
     "gemm_scale_bn": {"batch_size": 21, "in_features": 40, "out_features": 96},
     "gemm_sigmoid_residual": {"batch_size": 21, "input_size": 40, "hidden_size": 96},

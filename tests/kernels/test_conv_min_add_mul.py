@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from tunebench.kernels.conv_min_add_mul.model import SPACE, ModelNew
+from tunebench.kernels.conv_min_add_mul.model import ModelNew
 from tunebench.kernels.conv_min_add_mul.reference import Model
 from tunebench.kernels.shared import cudnn_graph
 from tunebench.tuner.compile.building import build_plan
@@ -20,6 +20,7 @@ from tunebench.tuner.problem import Problem
 
 CPU = find_device("cpu")
 HOPPER = Device(DeviceKind.CUDA, 0, "a Hopper card", "sm_90", "GPU-0", 132, 141 << 30, 60 << 20)
+SPACE = ModelNew.kernel.space
 LAYOUTS = {"nchw": torch.contiguous_format, "channels_last": torch.channels_last}
 
 INPUT = {"input_block_size": 128, "input_vector_bytes": 16, "input_tile": 32, "input_items": 2}
@@ -71,18 +72,20 @@ def test_every_layout_and_size(convolution: str, allowed: float, layout: str) ->
 
 
 def graph_by_torch(
-    wanted: cudnn_graph.Convolution, image: torch.Tensor, weight: torch.Tensor, epilogue: cudnn_graph.Epilogue
+    wanted: cudnn_graph.Convolution, image: torch.Tensor, weight: torch.Tensor, operands: cudnn_graph.Operands
 ) -> torch.Tensor:
     """What cuDNN's graph computes, by torch on the CPU."""
     assert image.dtype == weight.dtype == getattr(torch, wanted.stored)
     assert image.is_contiguous(memory_format=torch.channels_last)
     assert weight.is_contiguous(memory_format=torch.channels_last)
     assert (image.shape, weight.shape) == (wanted.image, wanted.filters)
+    assert (wanted.function.channels, wanted.function.scalars) == (("bias",), ("constant", "scaling_factor"))
     product = torch.nn.functional.conv2d(image.float(), weight.float())
-    if epilogue.factors is not None:
-        product = product * epilogue.factors.view(-1, 1, 1)
-    least = torch.clamp(product + epilogue.conv_bias.view(-1, 1, 1), max=epilogue.constant)
-    return ((least + epilogue.bias) * epilogue.factor).contiguous(memory_format=torch.channels_last)
+    if operands.factors is not None:
+        product = product * operands.factors.view(-1, 1, 1)
+    constant, factor = operands.scalars
+    least = torch.clamp(product + operands.bias.view(-1, 1, 1), max=constant)
+    return ((least + operands.channels[0].view(-1, 1, 1)) * factor).contiguous(memory_format=torch.channels_last)
 
 
 @pytest.mark.parametrize(("convolution", "allowed"), [("graph_fp16", 1e-3), ("graph_tf32", 1e-6)])

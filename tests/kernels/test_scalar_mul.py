@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from tunebench.kernels.scalar_mul.model import SPACE, ModelNew
+from tunebench.kernels.scalar_mul.model import ModelNew
 from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.configuration import Configuration
@@ -14,6 +14,7 @@ from tunebench.tuner.kernel import Plan
 from tunebench.tuner.problem import Problem
 
 CPU = find_device("cpu")
+SPACE = ModelNew.kernel.space
 SIZES = (1, 2, 3, 4, 5, 63, 64, 255, 1023, 4096, 32771)
 
 

@@ -15,14 +15,22 @@
 // the small terms, the first part of x with the second of w the large one: all operands are views, and nothing is stored
 // twice. With one piece, the high parts stand once more at the end, for the large term.
 //
-// Tunables: `part_type` of the parts, `pieces` of the large term (kernels/parts_product.py), `split_threads` of a block.
+// The small terms are 2^-11 of the large one, so that their factors need few bits (`corrections`): in e4m3 or in whole
+// numbers of eight bits the row of parts is [high | low] or [low | high] of these, and the high parts in fp16 stand by
+// themselves. Both parts are brought into the range of eight bits by powers of two, such that both small terms have the
+// same scale and are one product of twice the depth, at the rate of eight-bit tensor cores.
+//
+// Tunables: `part_type` of the parts, `corrections` and their results' `correction_sums`, `pieces` of the large term
+// (kernels/parts_product.py), `split_threads` of a block.
 #pragma once
 
 #include "bfloat.cuh"
+#include "eight.cuh"
 #include "half.cuh"
 #include "pack.cuh"
 #include "repair.cuh"
 #include "row_scale.cuh"
+#include "stream_product.cuh"
 #include "vector.cuh"
 
 constexpr bool from_parts = product == product_t::parts;
@@ -32,46 +40,124 @@ template <> struct Part<part_type_t::fp16> { using type = half_t; };
 template <> struct Part<part_type_t::bf16> { using type = bfloat_t; };
 using part_t = Part<part_type>::type;
 
-constexpr int parts_of_row = pieces == 1 ? 3 : 2;
-constexpr int pack_of_parts = 8;  // 16 bytes; rows of parts are padded to whole ones.
+// What the small terms are made of and summed in. A row's largest magnitude is below 2^11 and a low part is 1/2 at most:
+// times these powers of two neither leaves the range of its type (448 and 127) by more than a rounding. What both make of
+// the terms' scale is undone by the product (`of_operand`, by each factor's) or by who reads it (`of_sum`).
+template <corrections_t> struct Corrections {
+    using type = part_t;
+    using sum_t = scalar_t;
+    static constexpr float of_high = 1.0f, of_low = 1.0f, of_operand = 1.0f, of_sum = 1.0f;
+};
+template <correction_sums_t> struct CorrectionSum { using type = float; };
+template <> struct CorrectionSum<correction_sums_t::bf16> { using type = bfloat_t; };
+template <> struct Corrections<corrections_t::e4m3> {
+    using type = e4m3_t;
+    using sum_t = CorrectionSum<correction_sums>::type;
+    static constexpr float of_high = 0x1p-3f, of_low = 0x1p9f, of_operand = 0x1p-3f, of_sum = 1.0f;
+};
+template <> struct Corrections<corrections_t::int8> {
+    using type = whole_t;
+    using sum_t = int;
+    static constexpr float of_high = 0x1p-4f, of_low = 0x1p8f, of_operand = 1.0f, of_sum = 0x1p-4f;
+};
+using correction_t = Corrections<corrections>;
+constexpr bool in_eight_bits = corrections != corrections_t::half;
+
+constexpr int parts_of_row = pieces == 1 ? 3 : 2;  // Of halves.
 constexpr int unfit_exponent = 1 << 20;
 
+// Four neighbouring elements of a row in parts, at place k of the row's parts; `halves` and `eights` are the row's own.
+__device__ __forceinline__ void store_parts(const Pack<float, 4>& values, float factor, long long k, part_t* halves,
+                                            unsigned char* eights, long long padded, bool is_weight) {
+    Pack<part_t, 4> high, low;
+    float high8[4], low8[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const float value = values.of[i] * factor;
+        high.of[i] = part_t(value);
+        low.of[i] = part_t(value - high.of[i]);
+        high8[i] = high.of[i] * correction_t::of_high;
+        low8[i] = (value - high.of[i]) * correction_t::of_low;
+    }
+    if constexpr (in_eight_bits) {
+        const unsigned highs = four_of<typename correction_t::type>(high8);
+        const unsigned lows = four_of<typename correction_t::type>(low8);
+        store_whole(halves + k, high);
+        *reinterpret_cast<unsigned*>(eights + (is_weight ? padded : 0) + k) = highs;
+        *reinterpret_cast<unsigned*>(eights + (is_weight ? 0 : padded) + k) = lows;
+    } else {
+        store_whole(halves + (is_weight ? padded : 0) + k, high);
+        store_whole(halves + (is_weight ? 0 : padded) + k, low);
+        if constexpr (parts_of_row == 3) {
+            store_whole(halves + 2 * padded + k, high);
+        }
+    }
+}
+
 // One block a row. `factors` (may be null) multiplies each row before it is split. `padded` is the length of one part.
+// `eights` and `scale`, what a product of them takes as its operand's, are null where the small terms are of halves.
+// A row that the block's registers hold is read once.
 extern "C" __global__ void __launch_bounds__(split_threads)
-    split_parts(const float* __restrict__ matrix, const float* __restrict__ factors, part_t* __restrict__ parts,
-                int* __restrict__ exponents, int* __restrict__ unfit, long long rows, long long depth, long long padded,
-                int is_weight) {
-    using pack_t = Pack<part_t, pack_of_parts>;
+    split_parts(const float* __restrict__ matrix, const float* __restrict__ factors, part_t* __restrict__ halves,
+                unsigned char* __restrict__ eights, int* __restrict__ exponents, int* __restrict__ unfit,
+                float* __restrict__ scale, long long rows, long long depth, long long padded, int is_weight) {
+    constexpr long long step = split_threads * 4;
+    constexpr int held_fours = 8192 / step;
     const bool vectors = reads_as_vectors(matrix, depth);
     for (long long row = blockIdx.x; from_parts && row < rows; row += gridDim.x) {
         const float* source = matrix + row * depth;
         const float factor = factors ? factors[row] : 1.0f;
-        const int mine = largest_of_row(source, depth, vectors, threadIdx.x, split_threads);
+        const long long first = threadIdx.x * 4;
+        const bool holds = vectors && padded <= held_fours * step;
+        Pack<float, 4> held[held_fours];
+        int mine = 0;
+        if (holds) {
+#pragma unroll
+            for (int i = 0; i < held_fours; ++i) {
+                const long long k = first + i * step;
+                held[i] = load_pack<4>(source + k, 0, k < depth);  // Whole fours: where vectors are read, it is a multiple.
+            }
+#pragma unroll
+            for (int i = 0; i < 4 * held_fours; ++i) {
+                mine = max(mine, magnitude(held[i / 4].of[i % 4]));
+            }
+        } else {
+            mine = largest_of_row(source, depth, vectors, threadIdx.x, split_threads);
+        }
         // Rounding keeps the order: of the rounded products of a row with its factor, this is the largest.
         const float largest = largest_of_warps<split_threads, split_threads>(mine) * __int_as_float(magnitude(factor));
         const int exponent = exponent_for(largest);
         if (threadIdx.x == 0) {
-            const bool fit = fits(scaled(largest, exponent), exponent);
+            // A row that no exponent brings into range may be larger than 2^11, which eight bits do not hold.
+            const float size = scaled(largest, exponent);
+            const bool fit = fits(size, exponent) && (!in_eight_bits || size < 2048.0f);
             exponents[row] = fit ? exponent : unfit_exponent;
             unfit[row] = !fit;
-        }
-        const float scale = power_of_two(exponent);
-        part_t* const target = parts + row * (parts_of_row * padded);
-        for (long long k = threadIdx.x * static_cast<long long>(pack_of_parts); k < padded;
-             k += split_threads * static_cast<long long>(pack_of_parts)) {
-            const Pack<float, 4> first = load_pack<4>(source + k, depth - k, vectors && k + 4 <= depth);
-            const Pack<float, 4> second = load_pack<4>(source + k + 4, depth - k - 4, vectors && k + 8 <= depth);
-            pack_t high, low;
-#pragma unroll
-            for (int i = 0; i < pack_of_parts; ++i) {
-                const float value = (i < 4 ? first.of[i % 4] : second.of[i % 4]) * factor * scale;
-                high.of[i] = part_t(value);
-                low.of[i] = part_t(value - high.of[i]);
+            if constexpr (in_eight_bits) {
+                *scale = correction_t::of_operand;
             }
-            *reinterpret_cast<pack_t*>(target + k) = is_weight ? low : high;
-            *reinterpret_cast<pack_t*>(target + padded + k) = is_weight ? high : low;
-            if constexpr (parts_of_row == 3) {
-                *reinterpret_cast<pack_t*>(target + 2 * padded + k) = high;
+        }
+        const float power = power_of_two(exponent);
+        part_t* const row_halves = halves + row * (in_eight_bits ? padded : parts_of_row * padded);
+        unsigned char* const row_eights = eights + row * (2 * padded);
+        const auto store = [&](Pack<float, 4> values, long long k) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                values.of[i] *= factor;
+            }
+            store_parts(values, power, k, row_halves, row_eights, padded, is_weight != 0);
+        };
+        if (holds) {
+#pragma unroll
+            for (int i = 0; i < held_fours; ++i) {
+                const long long k = first + i * step;
+                if (k < padded) {
+                    store(held[i], k);
+                }
+            }
+        } else {
+            for (long long k = first; k < padded; k += step) {
+                store(load_pack<4>(source + k, depth - k, vectors && k + 4 <= depth), k);
             }
         }
     }
@@ -108,7 +194,7 @@ extern "C" __global__ void __launch_bounds__(repair_threads)
 // What a pass reads: a product that torch has made, or, of float32, partial products from parts.
 struct Product {
     const scalar_t* first;   // the product, or the first partial product of `pieces` that follow each other
-    const scalar_t* small;   // the product of the small terms; null where it is in the first
+    const void* small;       // the product of the small terms; null where it is in the first
     const int* x_exponents;  // null: `first` is the product itself, bias and all
     const int* w_exponents;
     const scalar_t* bias;  // may be null
@@ -146,8 +232,11 @@ __device__ __forceinline__ vector_of<accumulator_t, width> elements(const Produc
     auto value = converted<accumulator_t, width>(load_anywhere<vector_t>(product.first + position));
     Pack<accumulator_t, width> sum{}, repaired;
     if (product.small) {
-        vector_t small = load_anywhere<vector_t>(product.small + position);
-        for_each(small, [&sum](scalar_t& element, int i) { sum.of[i] = element; });
+        using small_t = typename correction_t::sum_t;
+        auto small = load_anywhere<vector_of<small_t, width>>(static_cast<const small_t*>(product.small) + position);
+        for_each(small, [&sum](small_t& element, int i) {
+            sum.of[i] = accumulator_t(element) * accumulator_t(correction_t::of_sum);
+        });
     }
     for_each(value, [&sum, &repaired](accumulator_t& element, int i) {
         repaired.of[i] = element;

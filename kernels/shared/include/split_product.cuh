@@ -14,23 +14,21 @@
 // of w that does not fit its exponent, or holds an infinity or a NaN, and `repair_rows` computes what depends on such a
 // row again in strict fp32 and corrects the exponent. So no change of w, however it is made, can go unseen.
 //
+// Where `weight_parts` says so, the weight is not split on the way but read in parts from memory, and the small terms are
+// products of eight bits (tile_product.cuh).
+//
 // Sizes are tunables (kernels/split_product.py, kernels/products.py): `product_columns` rows of x in a tile,
 // `product_stages` tiles of both operands in flight, `product_cluster` blocks that share a tile of x, `sum_stages` stages
 // (of 32 along K) between sums in fp32 (0: none), and `split_threads` a block of the smaller kernels.
 #pragma once
 
 #include "hopper.cuh"
+#include "product_tiles.cuh"
 #include "repair.cuh"
 #include "row_scale.cuh"
-
-constexpr bool fused = product == product_t::fused;
+#include "tile_product.cuh"
 
 constexpr int tile_depth = 32;          // Along K, of one stage.
-constexpr int core_bytes = 16;          // One row of a core matrix: 8 halves.
-constexpr int product_rows = 128;       // Rows of w in a tile.
-constexpr int producer_threads = 128;
-constexpr int consumer_threads = 256;
-constexpr int product_threads = producer_threads + consumer_threads;
 
 extern "C" __global__ void __launch_bounds__(split_threads)
     row_exponents(const float* __restrict__ matrix, int* __restrict__ exponents, long long rows, long long depth) {
@@ -153,42 +151,9 @@ constexpr int w_stage_bytes = product_rows * w_pitch;
 constexpr int stage_bytes = w_stage_bytes + 2 * part_bytes;
 constexpr int product_shared_bytes = product_stages * (stage_bytes + 2 * 8);
 
-// 65536 registers, less what 384 threads cannot have in steps of 8.
-constexpr int producer_registers = 40;
-constexpr int consumer_registers = 232;
-
-struct ProductShape {
-    long long x_rows, w_rows, depth;
-    __device__ __forceinline__ long long stages() const { return (depth + tile_depth - 1) / tile_depth; }
-    __device__ __forceinline__ long long x_tiles() const { return (x_rows + product_columns - 1) / product_columns; }
-    // Of the cluster: its blocks work on neighbouring tiles of w and one tile of x.
-    __device__ __forceinline__ long long tiles() const {
-        constexpr int rows_of_cluster = product_rows * product_cluster;
-        return (w_rows + rows_of_cluster - 1) / rows_of_cluster * product_cluster * x_tiles();
-    }
-};
-
-// What a block works on: the number of a tile of x, and the first row of its tile of w.
-struct Tile {
-    long long x_tile, w_first;
-    __device__ __forceinline__ Tile(long long number, const ProductShape& shape, u32 rank) {
-        const long long group = number / product_cluster;
-        x_tile = group % shape.x_tiles();
-        w_first = (group / shape.x_tiles() * product_cluster + rank) * product_rows;
-    }
-};
-
-// Where a pipeline of product_stages stages is: the slot, and the parity of its current use.
-struct Position {
-    int slot = 0;
-    u32 parity = 0;
-    __device__ __forceinline__ void advance() {
-        if (++slot == product_stages) {
-            slot = 0;
-            parity ^= 1;
-        }
-    }
-};
+__device__ __forceinline__ long long stages_of(const ProductShape& shape) {
+    return (shape.depth + tile_depth - 1) / tile_depth;
+}
 
 __device__ __forceinline__ void produce(unsigned char* shared, u64* full, u64* empty, const float* __restrict__ w,
                                         const unsigned char* __restrict__ parts, const ProductShape& shape, u32 rank) {
@@ -196,7 +161,7 @@ __device__ __forceinline__ void produce(unsigned char* shared, u64* full, u64* e
     const int row_in_tile = thread / 8;
     const int column_in_stage = thread % 8 * 4;
     const bool vectors = reads_as_vectors(w, shape.depth);
-    const long long stages = shape.stages();
+    const long long stages = stages_of(shape);
     const u32 place = shared_address(shared) + row_in_tile * w_pitch + column_in_stage * 4;
     Position position;
     for (long long number = blockIdx.x; number < shape.tiles(); number += gridDim.x) {
@@ -276,35 +241,6 @@ __device__ __forceinline__ void multiply(float (&sum)[product_columns / 2], cons
     products_commit();
 }
 
-// What is added in fp32 outside the tensor cores, by the memory system itself: nobody waits for it. Each thread has its
-// own words, laid out for whole lines; the sums' order does not depend on timing.
-struct Sums {
-    float4* first;
-    __device__ __forceinline__ float4* word(int i) const { return first + i * consumer_threads; }
-
-    __device__ __forceinline__ void add(const float (&sum)[product_columns / 2], bool to_nothing) const {
-#pragma unroll
-        for (int i = 0; i < product_columns / 8; ++i) {
-            const float4 value = {sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3]};
-            if (to_nothing) {
-                __stcg(word(i), value);
-            } else {
-                add_in_memory(word(i), value);
-            }
-        }
-    }
-    __device__ __forceinline__ void add_to(float (&sum)[product_columns / 2]) const {
-#pragma unroll
-        for (int i = 0; i < product_columns / 8; ++i) {
-            const float4 value = __ldcg(word(i));
-            sum[4 * i] += value.x;
-            sum[4 * i + 1] += value.y;
-            sum[4 * i + 2] += value.z;
-            sum[4 * i + 3] += value.w;
-        }
-    }
-};
-
 // `epilogue.feature(row of w)` gives what is called with each value of that row and its row of x, and writes.
 template <class Epilogue>
 __device__ __forceinline__ void consume(unsigned char* shared, u64* full, u64* empty, const ProductShape& shape,
@@ -316,7 +252,7 @@ __device__ __forceinline__ void consume(unsigned char* shared, u64* full, u64* e
     const int row_in_tile = threadIdx.x / 32 % 4 * 16 + warpgroup * 64 + lane / 4;
     const u32 x_base = shared_address(shared) + w_stage_bytes;
     const unsigned char* w_base = shared + row_in_tile * w_pitch + lane % 4 * 8;
-    const int stages = static_cast<int>(shape.stages());
+    const int stages = static_cast<int>(stages_of(shape));
     // Warpgroups add in different stages: their memory traffic spreads out, and while one adds, another multiplies.
     const int first_sum = sum_stages > 0 ? 1 + (blockIdx.x + warpgroup * (sum_stages / 2)) % sum_stages : 0;
     Position position;
@@ -370,7 +306,6 @@ __device__ __forceinline__ void consume(unsigned char* shared, u64* full, u64* e
         if (sum_stages > 0 && stages > first_sum) {
             sums.add_to(sum);
         }
-        bool exists[2];
         int exponents[2];
 #pragma unroll
         for (int below = 0; below < 2; ++below) {
@@ -378,29 +313,13 @@ __device__ __forceinline__ void consume(unsigned char* shared, u64* full, u64* e
             int most = max(magnitude(first_half(largest[below])), magnitude(second_half(largest[below])));
             most = max(most, __shfl_xor_sync(0xFFFFFFFFu, most, 1));
             most = max(most, __shfl_xor_sync(0xFFFFFFFFu, most, 2));
-            exists[below] = w_row < shape.w_rows;
-            exponents[below] = exists[below] ? w_exponents[w_row] : 0;
-            if (exists[below] && tile.x_tile == 0 && lane % 4 == 0) {
+            const bool exists = w_row < shape.w_rows;
+            exponents[below] = exists ? w_exponents[w_row] : 0;
+            if (exists && tile.x_tile == 0 && lane % 4 == 0) {
                 w_unfit[w_row] = !fits(__int_as_float(most), exponents[below]);
             }
         }
-        // Both rows of w beside each other: what depends on the row of x alone is there once for the two.
-        const decltype(epilogue.feature(row)) finish[2] = {epilogue.feature(exists[0] ? row : 0),
-                                                           epilogue.feature(exists[1] ? row + 8 : 0)};
-#pragma unroll
-        for (int i = 0; i < product_columns / 4; ++i) {
-            const long long x_row = tile.x_tile * product_columns + i / 2 * 8 + lane % 4 * 2 + i % 2;
-            if (x_row < shape.x_rows) {
-                const int x_exponent = x_exponents[x_row];
-#pragma unroll
-                for (int below = 0; below < 2; ++below) {
-                    if (exists[below]) {
-                        const float value = sum[i / 2 * 4 + 2 * below + i % 2];
-                        finish[below](scaled(value, -(exponents[below] + x_exponent)), x_row);
-                    }
-                }
-            }
-        }
+        finish_tile(sum, tile, row, exponents, x_exponents, shape, epilogue);
     }
 }
 
@@ -411,28 +330,24 @@ __device__ __forceinline__ void split_product_of_block(const float* __restrict__
                                                        const int* __restrict__ w_exponents, int* __restrict__ w_unfit,
                                                        float* __restrict__ scratch, const ProductShape& shape,
                                                        const Epilogue& epilogue) {
-    extern __shared__ __align__(128) unsigned char shared[];
-    u64* full = reinterpret_cast<u64*>(shared + product_stages * stage_bytes);
-    u64* empty = full + product_stages;
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < product_stages; ++i) {
-            barrier_init(full + i, producer_threads + 1);
-            barrier_init(empty + i, consumer_threads / 32 * product_cluster);
-        }
-        barrier_init_fence();
-    }
-    const u32 rank = product_cluster == 1 ? 0 : rank_in_cluster();
-    cluster_sync();
-    if (threadIdx.x < producer_threads) {
-        fewer_registers<producer_registers>();
-        produce(shared, full, empty, w, parts, shape, rank);
+    if constexpr (from_tiles) {
+        const auto* const tiles = reinterpret_cast<const unsigned char*>(w);
+        tile_product_of_block(tiles, parts, x_exponents, w_exponents, scratch, shape, epilogue);
     } else {
-        more_registers<consumer_registers>();
-        const Sums sums{reinterpret_cast<float4*>(scratch) + blockIdx.x * (consumer_threads * (product_columns / 8)) +
-                        threadIdx.x - producer_threads};
-        consume(shared, full, empty, shape, x_exponents, w_exponents, w_unfit, sums, rank, epilogue);
+        extern __shared__ __align__(128) unsigned char shared[];
+        u64* full = reinterpret_cast<u64*>(shared + product_stages * stage_bytes);
+        u64* empty = full + product_stages;
+        const u32 rank = begin_pipeline(full, empty, producer_threads + 1);
+        if (threadIdx.x < producer_threads) {
+            fewer_registers<producer_registers>();
+            produce(shared, full, empty, w, parts, shape, rank);
+        } else {
+            more_registers<consumer_registers>();
+            const Sums sums = sums_of_thread(scratch);
+            consume(shared, full, empty, shape, x_exponents, w_exponents, w_unfit, sums, rank, epilogue);
+        }
+        cluster_sync();  // A block must not end while the other still sends to it.
     }
-    cluster_sync();  // A block must not end while the other still sends to it.
 }
 
 #endif  // TUNEBENCH_HOPPER

@@ -13,6 +13,9 @@ import torch
 from sample_kernel import WriteKernel
 
 import tunebench
+from tunebench.kernels.runtime import tuned_module
+from tunebench.kernels.runtime.decision import forget_plans
+from tunebench.kernels.runtime.duel import Score
 from tunebench.kernels.runtime.misses import record_misses, write_misses
 from tunebench.kernels.runtime.policy import Policy, use_policy
 from tunebench.kernels.runtime.shipped import ShippedResult, write_file
@@ -59,6 +62,22 @@ def test_every_call_without_evidence_counts(write_kernel: WriteKernel) -> None:
         factory.kernel.digest,
         str(factory.kernel.folder),
     )
+
+
+@pytest.mark.usefixtures("counting")
+def test_what_served_is_written_with_the_scores_of_a_duel(
+    write_kernel: WriteKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for ratio, said in ((0.5, "reference: the reference won a duel"), (1.5, "default: ")):
+        monkeypatch.setattr(
+            tuned_module, "duel", lambda contenders, *_, ratio=ratio: [Score(ratio) for _ in contenders]
+        )
+        forget_plans()
+        with use_policy("best", wait=True):
+            call(write_kernel()(), 10)
+        assert write_misses()
+        row = max(tunebench.misses("weigh"), key=lambda one: one.last_at)
+        assert row.served is not None and row.served.startswith(said) and f"{ratio:.2f}×" in row.served
 
 
 @pytest.mark.usefixtures("counting")

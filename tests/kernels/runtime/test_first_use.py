@@ -53,7 +53,7 @@ class HeldCompiler(CpuCompiler):
 def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HeldCompiler:
     monkeypatch.setenv("TUNEBENCH_CACHE", str(tmp_path / "builds"))
     compiler = HeldCompiler()
-    monkeypatch.setattr(decision, "default_compiler", lambda _: compiler)
+    monkeypatch.setattr(decision, "default_compiler", lambda *_: compiler)
     set_policy(wait=False)
     return compiler
 
@@ -251,3 +251,59 @@ def _is_running(process: str) -> bool:
     except OSError:
         return False
     return state not in "ZX"
+
+
+READY = {
+    "    def problem(self, x):\n": """    @classmethod
+    def make_ready(cls, plan):
+        GO.wait(60)
+        if REFUSED:
+            raise LaunchError("this machine has none of it")
+
+    def problem(self, x):
+""",
+    "import torch\n": """
+import threading
+import torch
+from tunebench.tuner.errors import LaunchError
+GO, REFUSED = threading.Event(), []
+""",
+}
+
+
+def finish_making_ready(model: TunedModule) -> None:
+    sys.modules[type(model).__module__].GO.set()  # type: ignore[attr-defined]
+    for thread in threading.enumerate():
+        if thread.name == "ready":
+            thread.join(60)
+
+
+def test_what_a_kernel_makes_beyond_its_binary_is_not_waited_for(write_kernel: WriteKernel, held: HeldCompiler) -> None:
+    held.go.set()
+    model = write_kernel(model=READY)()
+    call(model)
+    held.finish()
+    for _ in range(3):
+        assert call(model).being_built
+    finish_making_ready(model)
+    assert call(model).tier is Tier.DEFAULT
+
+
+def test_a_call_that_waits_finds_it_made(write_kernel: WriteKernel, held: HeldCompiler) -> None:
+    held.go.set()
+    model = write_kernel(model=READY)()
+    sys.modules[type(model).__module__].GO.set()  # type: ignore[attr-defined]
+    with use_policy(wait=True):
+        assert call(model).tier is Tier.DEFAULT
+
+
+def test_what_this_machine_cannot_make_is_passed_over(write_kernel: WriteKernel, held: HeldCompiler) -> None:
+    held.go.set()
+    model = write_kernel(model=READY)()
+    sys.modules[type(model).__module__].REFUSED.append(1)  # type: ignore[attr-defined]
+    call(model)
+    held.finish()
+    call(model)
+    finish_making_ready(model)
+    with pytest.warns(RuntimeWarning, match="this machine has none of it"):
+        assert call(model).configuration is None

@@ -17,8 +17,8 @@ from sample_kernel import WriteKernel
 from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from tunebench.kernels.runtime.operators import operands
 from tunebench.kernels.runtime.policy import Policy
+from tunebench.kernels.runtime.traced_call import operands
 from tunebench.kernels.runtime.tuned_module import TunedModule
 
 

@@ -67,11 +67,6 @@ def jit_trace(model: nn.Module, inputs: tuple[Any, ...]) -> Any:
         return torch.jit.trace(model, tensors, check_trace=False)(*(tensors[0] * 3, *tensors[1:]))
 
 
-def autocast(model: nn.Module, inputs: tuple[Any, ...]) -> Any:
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        return model(*inputs)
-
-
 def inference_mode(model: nn.Module, inputs: tuple[Any, ...]) -> Any:
     with torch.inference_mode():
         return model(*inputs).clone()
@@ -99,7 +94,7 @@ def default_device(model: nn.Module, inputs: tuple[Any, ...]) -> Any:
 
 REFERENCE_RUNS: list[Call] = [
     *(dual_tensors, jvp, vmap, gradient_by_functorch, proxies, fake_tensors, meta_tensors),
-    *(jit_trace, autocast, tensor_subclass, negated_view),
+    *(jit_trace, tensor_subclass, negated_view),
 ]
 KERNEL_RUNS: list[Call] = [functional_call, inference_mode, default_device]
 
@@ -158,9 +153,6 @@ def test_choices_say_why_the_reference_ran() -> None:
     with torch.no_grad():
         tuned(inputs[0].reshape(2, 3, 7))
         assert "3 dimensions" in tuned.choices[None, None].reason
-        with torch.autocast("cpu", torch.bfloat16):
-            tuned(*inputs)
-    assert "autocast" in tuned.choices[None, None].reason
 
 
 def test_the_gates_memory_does_not_keep_a_kernel_from_running() -> None:

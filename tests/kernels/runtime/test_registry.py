@@ -21,11 +21,11 @@ def test_a_digest_of_other_files_is_not_taken(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setenv("TUNEBENCH_CACHE", str(tmp_path / "cache"))
     package = tmp_path / "package"
     root = registry._SHIPPED.parent
-    for part in ("kernels/scalar_mul", "kernels/shared", "tuner"):
+    for part in ("kernels/scalar_mul", "kernels/blocks", "kernels/shared", "tuner"):
         shutil.copytree(root / part, package / part)
     monkeypatch.setattr(registry, "_SHIPPED", package / "kernels")
     before = registry._digest_file("scalar_mul")
-    for file in ("scalar_mul/model.py", "scalar_mul/scalar_mul.cu", "shared/include/vector.cuh", "shared/products.py"):
+    for file in ("scalar_mul/model.py", "blocks/pointwise.py", "shared/include/vector.cuh", "shared/products.py"):
         path = package / "kernels" / file
         text = path.read_text(encoding="utf-8")
         path.write_text(text + "\n", encoding="utf-8")

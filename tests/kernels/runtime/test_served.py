@@ -1,6 +1,8 @@
 """A warm call is served without a look at it, and any change that could matter is noticed."""
 
 import copy
+import gc
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -13,10 +15,11 @@ from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tunebench.kernels.runtime import tuned_module
+from tunebench.kernels.runtime import served, tuned_module
 from tunebench.kernels.runtime.duel import Score
+from tunebench.kernels.runtime.guards import Content, same_tensors_in_python
 from tunebench.kernels.runtime.policy import Policy, use_policy
-from tunebench.kernels.runtime.served import Holdings
+from tunebench.kernels.runtime.served import Holdings, KnownCalls
 from tunebench.kernels.runtime.tuned_module import TunedModule
 
 COUNTED = {
@@ -44,6 +47,15 @@ def looks(model: nn.Module, call: Callable[[], Any]) -> int:
     before = len(seen)
     call()
     return len(seen) - before
+
+
+@pytest.fixture(autouse=True, params=["PyTorch's guards", "guards in Python"])
+def guards(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What tells whether anything has changed is private to PyTorch: without it everything is noticed all the same."""
+    if request.param == "guards in Python":
+        monkeypatch.setattr(served, "same_tensors", same_tensors_in_python)
+        for module in (served, tuned_module):
+            monkeypatch.setattr(module, "version_of", Content)
 
 
 @pytest.fixture
@@ -142,7 +154,7 @@ def dual() -> AbstractContextManager[Any]:
     return forward_ad.dual_level()
 
 
-@pytest.mark.parametrize("around", [Intercepting, Dispatching, lambda: torch.autocast("cpu"), dual])
+@pytest.mark.parametrize("around", [Intercepting, Dispatching, dual])
 def test_what_pytorch_does_besides_is_noticed(model: TunedModule, around: Callable[[], Any]) -> None:
     with around():
         model(X)
@@ -226,7 +238,7 @@ def test_where_the_reference_has_won_nothing_else_is_asked(
         assert looks(model, lambda: model(X)) == 1
         with monkeypatch.context() as patched:
             patched.setattr(Holdings, "__init__", lambda *_: pytest.fail("it looked at what the module holds"))
-            patched.setattr(Holdings, "serving", lambda *_: pytest.fail("it looked at the call"))
+            patched.setattr(KnownCalls, "look_up", lambda *_: pytest.fail("it looked at the call"))
             model.inner = nn.Identity()
             assert torch.equal(model(X), X * model.weight)
         for change in (model.train, model.freeze, lambda: model.pin(None), model.double):
@@ -253,3 +265,118 @@ def test_contenders_of_a_duel_know_calls_of_their_own(
         made(X)
     assert len(known) > 1
     assert len(set(map(id, known))) == len(known)
+
+
+def forward_hook(model: TunedModule) -> Callable[[], None]:
+    return model.register_forward_hook(lambda *_: torch.zeros(1)).remove
+
+
+def forward_pre_hook(model: TunedModule) -> Callable[[], None]:
+    return model.register_forward_pre_hook(lambda *_: (torch.zeros(1),)).remove
+
+
+def hook_of_all_modules(_: TunedModule) -> Callable[[], None]:
+    return nn.modules.module.register_module_forward_hook(lambda *_: torch.zeros(1)).remove
+
+
+def forward_of_its_own(model: TunedModule) -> Callable[[], None]:
+    model.forward = lambda *_: torch.zeros(1)  # type: ignore[method-assign]
+    return lambda: delattr(model, "forward")
+
+
+def forward_of_the_class(model: TunedModule) -> Callable[[], None]:
+    before = type(model).forward
+    type(model).forward = lambda *_: torch.zeros(1)  # type: ignore[method-assign]
+    return lambda: setattr(type(model), "forward", before)
+
+
+def compiled_in_place(model: TunedModule) -> Callable[[], None]:
+    model.compile(backend=lambda *_: lambda *_: (torch.zeros(1),))
+    return lambda: setattr(model, "_compiled_call_impl", None)
+
+
+@pytest.mark.parametrize("policy", [Policy.RECORDED, Policy.REFERENCE])
+@pytest.mark.parametrize(
+    "change",
+    [
+        forward_hook,
+        forward_pre_hook,
+        hook_of_all_modules,
+        forward_of_its_own,
+        forward_of_the_class,
+        compiled_in_place,
+    ],
+)
+def test_whoever_takes_part_in_a_call_is_noticed(
+    model: TunedModule, policy: Policy, change: Callable[[TunedModule], Callable[[], None]]
+) -> None:
+    with use_policy(policy):
+        for _ in range(2):
+            assert torch.equal(model(X), X * model.weight)
+        undo = change(model)
+        try:
+            for _ in range(2):
+                assert not model(X).any()
+        finally:
+            undo()
+        assert torch.equal(model(X), X * model.weight)
+
+
+@pytest.mark.parametrize("policy", [Policy.RECORDED, Policy.REFERENCE])
+def test_the_forward_of_a_derived_class_is_not_passed_over(model: TunedModule, policy: Policy) -> None:
+    class Derived(type(model)):  # type: ignore[misc]
+        def forward(self, x: torch.Tensor) -> Any:
+            return super().forward(x) + 1
+
+    derived = Derived()
+    with use_policy(policy):
+        for _ in range(3):
+            assert torch.equal(derived(X), X * derived.weight + 1)
+
+
+def test_a_backward_hook_of_a_module_that_the_reference_serves_is_run(model: TunedModule) -> None:
+    seen: list[Any] = []
+    with torch.enable_grad(), use_policy("reference"):
+        model(X)
+        model.register_full_backward_hook(lambda *_: seen.append(1))
+        model(X).sum().backward()
+    assert seen
+
+
+def test_a_reference_that_is_replaced_serves(model: TunedModule, monkeypatch: pytest.MonkeyPatch) -> None:
+    reference = type(model).reference_class
+    assert reference is not None
+    with use_policy("reference"):
+        model(X)
+        monkeypatch.setattr(reference, "forward", lambda _, x: x - 5)
+        assert torch.equal(model(X), X - 5)
+
+
+def test_inputs_by_name_and_too_many_inputs(model: TunedModule) -> None:
+    with use_policy("reference"):
+        assert torch.equal(model(X), model(x=X))
+        for wrong in (model, lambda: model(X, X), lambda: model(y=X)):
+            with pytest.raises(TypeError):
+                wrong()
+
+
+@pytest.mark.parametrize("policy", [Policy.RECORDED, Policy.REFERENCE])
+def test_parameters_that_were_replaced_are_let_go_of(model: TunedModule, policy: Policy) -> None:
+    with use_policy(policy):
+        model(X)
+        before = weakref.ref(model.weight)
+        model.weight = nn.Parameter(torch.rand(1))
+        model(torch.rand(4, 5))
+        gc.collect()
+        assert before() is None
+
+
+def test_a_model_that_was_called_is_let_go_of(write_kernel: WriteKernel) -> None:
+    made = write_kernel()()
+    for context in (torch.no_grad, torch.enable_grad, lambda: use_policy("reference")):
+        with context():
+            made(X)
+    gone = weakref.ref(made)
+    del made
+    gc.collect()
+    assert gone() is None

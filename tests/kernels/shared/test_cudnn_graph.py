@@ -7,17 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from tunebench.kernels.conv_min_add_mul.model import SPACE, ModelNew
+from tunebench.kernels.conv_min_add_mul.model import ModelNew
 from tunebench.kernels.runtime.selection import choose_shipped, shipped_offers
 from tunebench.kernels.runtime.shipped import ShippedFile, ShippedResult
 from tunebench.kernels.shared import cudnn_graph
-from tunebench.kernels.shared.cudnn_graph import Convolution
+from tunebench.kernels.shared.cudnn_graph import Convolution, Function
+from tunebench.kernels.shared.images import geometry_of_axes
 from tunebench.studies.doctor import examine
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, DeviceKind, find_device
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.space import ValidSpace
 
+SPACE = ModelNew.kernel.space
 HOPPER = Device(DeviceKind.CUDA, 0, "a Hopper card", "sm_90", "GPU-0", 132, 141 << 30, 60 << 20)
 AXES = {
     "batch": 2,
@@ -138,10 +140,15 @@ def test_the_next_result_is_served_without_the_package() -> None:
     [("float16", "float32"), ("float32", "float32"), ("float16", "float16"), ("bfloat16", "bfloat16")],
 )
 def test_a_graph_is_channels_last_and_computes_in_single_precision(stored: str, written: str) -> None:
-    wanted = Convolution(0, (2, 8, 9, 10), (16, 8, 3, 3), stored, written, "ranked", plan=0)
+    assert ModelNew.steps is not None
+    function = Function(ModelNew.steps, ("bias",), (), ("constant", "scaling_factor"))
+    geometry = geometry_of_axes(AXES)
+    wanted = Convolution(0, (2, 8, 9, 10), (16, 8, 3, 3), geometry, function, stored, written, "ranked", plan=0)
     scales = stored != written
     assert wanted.output == (2, 16, 7, 8)
-    described = cudnn_graph.describe(wanted).inspect()
+    graph, count = cudnn_graph.describe(wanted)
+    described = graph.inspect()
+    assert count == 7 + scales
     bound = [tensor for tensor in described["tensors"].values() if not tensor["is_virtual"]]
     strides = {tuple(tensor["dim"]): tuple(tensor["stride"]) for tensor in bound}
     assert strides[(2, 8, 9, 10)] == (720, 1, 80, 8)
@@ -153,6 +160,7 @@ def test_a_graph_is_channels_last_and_computes_in_single_precision(stored: str, 
     expected = [names[stored]] * 2 + [names[written]] * 3 + ["FLOAT"] * (2 + scales)
     assert sorted(str(tensor["dtype"]) for tensor in bound) == sorted(f"data_type.{name}" for name in expected)
     virtual = [tensor for tensor in described["tensors"].values() if tensor["is_virtual"]]
-    assert {str(tensor["dtype"]) for tensor in virtual} <= {"data_type.FLOAT", "data_type.BOOLEAN"}
+    # None: the graph's own for what is between, single precision.
+    assert {str(tensor["dtype"]) for tensor in virtual} <= {"None", "data_type.FLOAT", "data_type.BOOLEAN"}
     modes = [node["params"].get("mode") for node in described["nodes"]]
     assert modes == [None, *(["mul"] if scales else []), "add", "cmp_gt", "binary_select", "add", "mul"]

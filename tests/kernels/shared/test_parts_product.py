@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from parts_contract import VARIANTS, PartsContract
+import torch
+from parts_contract import PRECISE, VARIANTS, PartsContract, product_model, run
 
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
@@ -17,6 +18,15 @@ KERNELS = ("gemm_scale_bn", "gemm_sigmoid_residual")
 
 class TestPartsOnCpu(PartsContract):
     device = "cpu"
+
+
+def test_what_was_kept_for_a_pinned_plan_goes_with_it() -> None:
+    x, weight = torch.randn(9, 64), torch.randn(40, 64)
+    model = product_model(x, weight, PRECISE, frozen=True)
+    run(model, x)
+    assert len(model._derived) == 1
+    model.pin(None)
+    assert model.is_frozen and len(model._derived) == 0
 
 
 def fictional(architecture: str) -> Device:
@@ -36,6 +46,25 @@ def test_part_types_are_for_devices_that_multiply_them(kernel: str) -> None:
         assert found - {None} == legal
 
 
+def test_corrections_are_for_devices_and_sizes_whose_library_multiplies_them() -> None:
+    space = load_model("gemm_sigmoid_residual").kernel.space
+    eights = {"e4m3", "int8"}
+    for architecture, rows, depth, features, legal in (
+        ("sm_75", 128, 512, 512, {"int8"}),
+        ("sm_80", 128, 512, 512, {"int8"}),
+        ("sm_89", 128, 512, 512, eights),
+        ("sm_90", 1, 33, 16, {"e4m3"}),
+        ("sm_90", 17, 33, 24, {"int8"}),
+        ("sm_90", 128, 512, 511, set()),
+        ("sm_90", 128, 70000, 512, {"e4m3"}),
+    ):
+        axes = {"rows": rows, "in_features": depth, "out_features": features}
+        valid = space.enumerate(Problem(axes, "float32", {"mode": "eval"}), fictional(architecture))
+        configurations = [valid[number] for number in range(len(valid))]
+        assert {one["corrections"] for one in configurations if one["product"] == "parts"} == legal | {"half"}
+        assert {one["part_type"] for one in configurations if one.get("corrections") in legal} <= {"fp16"}
+
+
 def test_partial_products_that_would_fill_the_device_are_not_valid() -> None:
     device = replace(fictional("sm_90"), memory_bytes=80 * 2**30)
     space = load_model("gemm_sigmoid_residual").kernel.space
@@ -52,14 +81,37 @@ def test_a_weight_normalises_where_its_product_allows_it() -> None:
         assert {c["product"] for c in configurations if c["normalisation"] == "weight"} == legal
 
 
-@pytest.mark.parametrize("values", [VARIANTS["fp16 in 4 pieces"], VARIANTS["bf16 in one"]], ids=["fp16", "bf16"])
-@pytest.mark.parametrize(("kernel", "architecture"), [("gemm_scale_bn", "sm_90"), ("gemm_sigmoid_residual", "sm_80")])
+@pytest.mark.parametrize(
+    "values",
+    [VARIANTS[name] for name in ("fp16 in 4 pieces", "bf16 in one", "e4m3 in 2 pieces", "int8 in one")],
+    ids=["fp16", "bf16", "e4m3", "int8"],
+)
+@pytest.mark.parametrize(("kernel", "architecture"), [("gemm_scale_bn", "sm_90"), ("gemm_sigmoid_residual", "sm_89")])
 def test_it_compiles_for_cuda_without_spills(kernel: str, architecture: str, values: dict[str, str | int]) -> None:
     space = space_of(kernel, architecture)
     configuration = space[space.nearest({**space.space.default, **values})]
     problem = Problem({"rows": 128, "in_features": 512, "out_features": 512}, "float32", {"mode": "eval"})
     try:
         build = NvrtcCompiler().compile(load_model(kernel).kernel.variant(configuration, problem, architecture))
+    except CompilerMissingError as missing:
+        pytest.skip(str(missing))
+    assert not any(figures.spill_loads for figures in build.figures.values())
+
+
+@pytest.mark.parametrize("weight_parts", ["e4m3", "int8"])
+@pytest.mark.parametrize(("columns", "sum_stages"), [(256, 0), (256, 16), (128, 64)])
+def test_the_product_from_tiles_compiles_for_hopper_without_spills(
+    weight_parts: str, columns: int, sum_stages: int
+) -> None:
+    space = space_of("gemm_sigmoid_residual", "sm_90")
+    values = {"product": "fused", "weight_parts": weight_parts, "product_columns": columns, "sum_stages": sum_stages}
+    configuration = space[space.nearest({**space.space.default, **values})]
+    assert {**configuration, **values} == dict(configuration)
+    problem = Problem({"rows": 128, "in_features": 512, "out_features": 512}, "float32", {"mode": "eval"})
+    try:
+        build = NvrtcCompiler().compile(
+            load_model("gemm_sigmoid_residual").kernel.variant(configuration, problem, "sm_90")
+        )
     except CompilerMissingError as missing:
         pytest.skip(str(missing))
     assert not any(figures.spill_loads for figures in build.figures.values())

@@ -1,0 +1,239 @@
+"""Conv: a 2-d convolution with a device function behind it, in few passes or in one kernel.
+
+    class ModelNew(blocks.Conv, Model):
+        layer = "conv"
+        function = "relu(value) + bias"
+        per_channel = {"bias": "bias"}
+
+`value` is what the `nn.Conv2d` at the path `layer`, which the first argument of `forward` goes into, makes: its bias is
+added. Any kernel size, stride, padding with zeros, dilation and groups are served.
+
+The convolution is a library's, between passes of our own, or a kernel does it all. The library is cuDNN on a GPU,
+through torch or, where `nvidia-cudnn-frontend` is installed and the function is an expression of arithmetic, `min`,
+`max`, `clamp`, `relu`, `sigmoid`, `tanh`, `silu` and their like, by its graph API, which takes halves to single
+precision, in one kernel with the function, and writes channels-last. The kernel (conv_gemm.cuh) is for Hopper and
+windows that go from pixel to pixel.
+
+Layout: as the reference's. The output is channels-last where torch's convolution makes it so: where the images or the
+filters are; `model.to(memory_format=torch.channels_last)` therefore asks for it. A tensor with an element for each of
+the output's, such as a residual, has to lie as the output does; the reference handles others.
+
+Precision: as torch's flags allow at each call. Where `torch.backends.cudnn.conv.fp32_precision` is `tf32` (also set
+by `torch.backends.cudnn.allow_tf32`, and the default), the convolution may run in TF32 or in half precision with
+single-precision sums, which keeps TF32's mantissa and, by torch, rounds the sums to it as well; by cuDNN's graph
+the sums stay in single precision. Half precision lacks TF32's
+range: x is scaled by 64 and each channel's weight by a power of two. A sample whose largest absolute value is not 0
+and not within 1/64 and 1000, and a channel whose weight has no such scale, are found on the device, without waiting
+for it, and computed again in single precision by a plain kernel: right, and much slower. Within that range a
+sample's tiny elements keep an absolute error of at most 2⁻²⁵ of the sample's largest or of 1/64, whichever is more.
+A model in float16 or bfloat16 is convolved in that type, as the reference is, with single-precision sums.
+
+Nothing is kept between calls: the weight is converted in every forward.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import replace
+from functools import partial
+from operator import attrgetter
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from tunebench.kernels.blocks import conv_launches as launches
+from tunebench.kernels.blocks.block import (
+    Block,
+    Design,
+    Kind,
+    Operand,
+    attribute_of,
+    axes_of,
+    fast_math_line,
+    fast_math_tunables,
+)
+from tunebench.kernels.blocks.conv_launches import Behind
+from tunebench.kernels.blocks.conv_source import source_of
+from tunebench.kernels.blocks.conv_space import GRAPH, HALF_INPUT, HALF_WEIGHT, space_of, work
+from tunebench.kernels.shared import cudnn_graph
+from tunebench.kernels.shared.graph_function import Step, steps_of
+from tunebench.kernels.shared.images import (
+    MEMORY_FORMAT,
+    USUAL_GEOMETRY,
+    Geometry,
+    convolve,
+    geometry_of_axes,
+    geometry_of_layer,
+    layout_of,
+    output_layout,
+    precision_of,
+    unusual_axes,
+)
+from tunebench.tuner.kernel import Plan
+from tunebench.tuner.problem import Problem
+
+_AXES = {Kind.PER_CHANNEL: "out_channels", Kind.PER_TENSOR: "ones"}
+_IMAGES = ("batch", "in_channels", "height", "width")
+_OUTPUT = ("batch", "out_channels", "out_height", "out_width")
+_FILTERS = ("out_channels", "kernel_height", "kernel_width")
+
+
+_ORDER = (Kind.PER_CHANNEL, Kind.ELEMENT, Kind.PER_TENSOR, Kind.SCALAR)
+"""Of operands among an entry point's parameters."""
+
+
+class Conv(Block):
+    """A convolution with a function of each of its elements; attributes as in `Block`, and the path of the layer."""
+
+    layer: ClassVar[str]
+    steps: ClassVar[Step | None] = None
+    """The function as cuDNN's graph computes it, where it can."""
+
+    kinds_of_operands = (Kind.SCALAR, Kind.PER_CHANNEL, Kind.PER_TENSOR)
+
+    @classmethod
+    def design(cls) -> Design:
+        """Passes around a library's convolution, and the kernel that does without."""
+        if not isinstance(getattr(cls, "layer", None), str):
+            raise cls.wrong("layer", 'give the path of the nn.Conv2d in the module, such as "conv"')
+        text = cls.text("function")
+        found = cls.operands({"function": text}, ("value",))
+        cls.used = tuple(sorted(found, key=lambda one: _ORDER.index(one.kind)))
+        if not any(one.kind is Kind.PER_TENSOR for one in cls.used):
+            cls.steps = steps_of(text, [one.name for one in cls.used if one.kind is Kind.SCALAR])
+        inputs = cls._input_names()
+        elements = {one.path: _OUTPUT for one in cls.used if one.kind is Kind.ELEMENT and one.argument}
+        return Design(
+            source_of(f"{cls.__name__}.function", text, cls.used, fast_math_line([text])),
+            space_of(*fast_math_tunables([text]), graphs=cls.steps is not None),
+            {inputs[0]: _IMAGES, **elements, **axes_of(cls.used, _AXES)},
+            partial(work, element_tensors=len(elements)),
+            compiled_axes=("in_channels", "kernel_height", "kernel_width"),
+            usual_axes=USUAL_GEOMETRY,
+            compiled_options=dict.fromkeys(("input", "output"), tuple(MEMORY_FORMAT)),
+            bulk_copies=("implicit_gemm",),
+        )
+
+    def problem(self, *inputs: Any, **named: Any) -> Problem | None:
+        """4-d batches, dense in NCHW or channels-last, no smaller than the filters."""
+        layer = attribute_of(self, "layer", self.layer)
+        if not isinstance(layer, nn.Conv2d) or layer.padding_mode != "zeros":
+            return self.unserved(f"'{self.layer}' is no Conv2d that pads with zeros")
+        found = super().problem(*inputs, **named)
+        if found is None:
+            return None
+        x, geometry = inputs[0], geometry_of_layer(layer)
+        output = (x.shape[0], layer.weight.shape[0], *geometry.output(x.shape[2], x.shape[3]))
+        if x.shape[1] != layer.weight.shape[1] * geometry.groups:
+            return self.unserved(f"the images have {x.shape[1]} channels, not the filters'")
+        if min(output) < 1:
+            return self.unserved("the filters are larger than the images")
+        layout = output_layout(x, layer)
+        if reason := self._misfit(inputs, output, layout):
+            return self.unserved(reason)
+        filters = dict(zip(_FILTERS, (output[1], *geometry.kernel), strict=True))
+        axes = {name: found.axes[name] for name in _IMAGES} | filters | unusual_axes(geometry)
+        options = {"input": str(layout_of(x)), "output": layout, "precision": precision_of(x)}
+        return replace(found, axes=axes, options=options)
+
+    def _misfit(self, inputs: tuple[Any, ...], output: tuple[int, ...], layout: str) -> str:
+        """Which operand is another than the kernel reads; nothing where none is."""
+        for kind, (_, path), value in zip(self.kinds, self.places, self.values(inputs), strict=True):
+            if kind == "per_channel" and not _is_along_channels(value, output[1]):
+                return f"'{path}' has the shape {tuple(value.shape)}, not ({output[1]}, 1, 1)"
+            if kind == "forward" and (tuple(value.shape) != output or layout_of(value) != layout):
+                return f"'{path}' does not lie in memory as the output does"
+        return ""
+
+    def accepts_layout(self, name: str, tensor: torch.Tensor) -> bool:
+        """Images and filters may be channels-last."""
+        return name in (f"{self.layer}.weight", *self._input_names()) and layout_of(tensor) is not None
+
+    def settings(self) -> Hashable:
+        """The flags that say what the reference's convolution may run in."""
+        return torch.backends.cudnn.enabled, torch.backends.cudnn.conv.fp32_precision  # type: ignore[attr-defined]
+
+    def tuned_forward(self, plan: Plan, *inputs: Any) -> torch.Tensor:
+        """(batch, in_channels, height, width) to (batch, out_channels, height', width')."""
+        x, convolution, layer = inputs[0], plan["convolution"], attrgetter(self.layer)(self)
+        weight, bias, values = layer.weight, layer.bias, self.values(inputs)
+        count = len(values) - self.kinds.count("scalars")
+        behind = Behind(bias, tuple(values[:count]), None, tuple(values[count:]))
+        if convolution in GRAPH and any(map(math.isnan, behind.numbers)):
+            return self.reference_forward(*inputs)  # in a graph the minimum of a value and NaN is the value
+        if convolution not in HALF_WEIGHT:
+            layout = str(plan["convolution_layout"])
+            weight = weight.contiguous(memory_format=MEMORY_FORMAT[layout])
+            source = x if layout == plan.problem.options["input"] else launches.converted(plan, x, weight.dtype, None)
+            return self._convolve_and_finish(plan, source, weight, behind)
+        halves, factors, largest = launches.half_weight(plan, weight, x.shape[0])
+        behind = behind._replace(factors=factors)
+        if convolution == "implicit_gemm":
+            output = launches.implicit_gemm(plan, x, halves, largest, behind)
+        else:
+            source = launches.converted(plan, x, halves.dtype, largest)
+            output = self._convolve_and_finish(plan, source, halves, behind)
+        if largest is not None:
+            launches.repair(plan, x, weight, output, largest, behind)
+        return output
+
+    @classmethod
+    def make_ready(cls, plan: Plan) -> None:
+        """Build cuDNN's graph, where the configuration runs one."""
+        if plan["convolution"] in GRAPH:
+            cudnn_graph.prepare(plan.once(_graph, cls.used, cls.steps))
+
+    def _convolve_and_finish(
+        self, plan: Plan, source: torch.Tensor, weight: torch.Tensor, behind: Behind
+    ) -> torch.Tensor:
+        """From the converted input to the output."""
+        layout = str(plan["convolution_layout"])
+        if plan["convolution"] in GRAPH:
+            graph = plan.once(_graph, self.used, self.steps)
+            product = cudnn_graph.convolve(graph, source, weight, _operands(graph, source, behind))
+            if plan.problem.options["output"] == layout:
+                return product
+        else:
+            settings = {"allow_tf32": plan["convolution"] == "tf32", "benchmark": bool(plan["benchmark"])}
+            product = convolve(source, weight, plan.once(_geometry), layout, **settings)
+        return launches.finish(plan, product, behind)
+
+
+def _geometry(plan: Plan) -> Geometry:
+    return geometry_of_axes(plan.problem.axes)
+
+
+def _graph(plan: Plan, used: tuple[Operand, ...], steps: Step | None) -> cudnn_graph.Convolution:
+    """What the configuration has cuDNN's graph do."""
+    assert steps is not None  # the space has no graph without
+    channels, elements, scalars = (
+        tuple(one.name for one in used if one.kind is kind) for kind in (Kind.PER_CHANNEL, Kind.ELEMENT, Kind.SCALAR)
+    )
+    axes = plan.problem.axes
+    return cudnn_graph.Convolution(
+        plan.device.index,
+        image=(axes["batch"], axes["in_channels"], axes["height"], axes["width"]),
+        filters=(axes["out_channels"], axes["in_channels"], axes["kernel_height"], axes["kernel_width"]),
+        geometry=geometry_of_axes(axes),
+        function=cudnn_graph.Function(steps, channels, elements, scalars),
+        stored="float16" if plan["convolution"] in HALF_INPUT else plan.problem.dtype,
+        written=plan.problem.dtype,
+        plans=str(plan["graph_list"]),
+        plan=plan.integer("graph_plan"),
+    )
+
+
+def _operands(graph: cudnn_graph.Convolution, source: torch.Tensor, behind: Behind) -> cudnn_graph.Operands:
+    """What the graph's function takes; a layer without a bias has zeros."""
+    bias, channels = behind.bias, len(graph.function.channels)
+    if bias is None:
+        bias = torch.zeros(graph.filters[0], dtype=getattr(torch, graph.written), device=source.device)
+    elements = [one.contiguous(memory_format=torch.channels_last) for one in behind.tensors[channels:]]
+    return cudnn_graph.Operands(behind.factors, bias, behind.tensors[:channels], elements, behind.numbers)
+
+
+def _is_along_channels(tensor: torch.Tensor, channels: int) -> bool:
+    """Whether a tensor has a value for each channel, and broadcasts so or is a vector."""
+    return tuple(tensor.shape) in {(channels,), (channels, 1, 1), (1, channels, 1, 1)}

@@ -1,0 +1,168 @@
+"""The launches of a convolution's own passes and kernel, and their grids and buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+from tunebench.kernels.blocks.conv_space import TILE_COLUMNS, TILE_FILTERS, implicit_shared_bytes
+from tunebench.kernels.shared import REPAIR_THREADS
+from tunebench.kernels.shared.images import MEMORY_FORMAT, geometry_of_axes, layout_of
+from tunebench.tuner.build import Argument
+from tunebench.tuner.device import MOST_BLOCKS
+from tunebench.tuner.kernel import Plan, ceil_div
+
+_WEIGHT_THREADS = 128
+_REPAIR_BLOCKS = 4
+"""Blocks of `repair` a multiprocessor: it almost never has work."""
+_IMPLICIT_THREADS = 384
+
+
+class Behind(NamedTuple):
+    """What stands behind the convolution in a call, as entry points take it.
+
+    Attributes:
+        bias: of the layer.
+        tensors, numbers: the function's operands.
+        factors: what undoes the scales of half precision, of each output channel; None where nothing is scaled.
+    """
+
+    bias: torch.Tensor | None
+    tensors: tuple[torch.Tensor, ...]
+    factors: torch.Tensor | None
+    numbers: tuple[float, ...]
+
+
+def half_weight(
+    plan: Plan, weight: torch.Tensor, samples: int
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    """The scaled weight, the factors that undo the scales, and zeros for the largest value of each sample.
+
+    A weight of a half type is as it is, without the other two.
+    """
+    scales = weight.dtype == torch.float32
+    dtype = torch.float16 if scales else weight.dtype
+    if plan["convolution"] == "implicit_gemm":
+        elements, make = plan.once(_implicit_filters, *weight.shape)
+        halves = make(elements, dtype=dtype, device=weight.device)
+    else:
+        layout = MEMORY_FORMAT[str(plan["convolution_layout"])]
+        halves = torch.empty(weight.shape, dtype=dtype, device=weight.device, memory_format=layout)
+    factors = torch.empty(weight.shape[0], dtype=torch.float32, device=weight.device) if scales else None
+    largest = torch.empty(samples, dtype=torch.int32, device=weight.device) if scales else None
+    counts = (samples, weight.shape[1], weight.shape[2] * weight.shape[3])
+    arguments = (weight, halves, factors, largest, *counts, _is_last(plan, weight))
+    plan.launch("prepare_weight", *arguments, blocks=weight.shape[0], threads=_WEIGHT_THREADS)
+    return halves, factors, largest
+
+
+def converted(plan: Plan, x: torch.Tensor, dtype: torch.dtype, largest: Argument) -> torch.Tensor:
+    """x in the convolution's layout and type."""
+    layout = str(plan["convolution_layout"])
+    to = torch.empty(x.shape, dtype=dtype, device=x.device, memory_format=MEMORY_FORMAT[layout])
+    threads = plan.integer("input_block_size")
+    samples, channels, pixels = x.shape[0], x.shape[1], x.shape[2] * x.shape[3]
+    if layout != plan.problem.options["input"]:
+        tile = plan.integer("input_tile")
+        entry_point, sizes = "transpose_input", [samples, channels, pixels]
+        blocks = samples * ceil_div(channels, tile) * ceil_div(pixels, tile)
+    else:
+        width = _width(plan, "input_vector_bytes")
+        entry_point, sizes = "cast_input", [samples, channels * pixels]
+        blocks = samples * ceil_div(channels * pixels, threads * plan.integer("input_items") * width)
+    plan.launch(entry_point, x, to, largest, *sizes, blocks=min(blocks, MOST_BLOCKS), threads=threads)
+    return to
+
+
+def finish(plan: Plan, product: torch.Tensor, behind: Behind) -> torch.Tensor:
+    """Everything behind the convolution, in the output's layout."""
+    options = plan.problem.options
+    output = product
+    if not plan["in_place"]:
+        dtype = getattr(torch, plan.problem.dtype)
+        layout = MEMORY_FORMAT[options["output"]]
+        output = torch.empty(product.shape, dtype=dtype, device=product.device, memory_format=layout)
+    threads = plan.integer("output_block_size")
+    samples, channels, pixels = product.shape[0], product.shape[1], product.shape[2] * product.shape[3]
+    if plan["convolution_layout"] != options["output"]:
+        tile = plan.integer("output_tile")
+        entry_point = "transpose_output"
+        blocks = samples * ceil_div(channels, tile) * ceil_div(pixels, tile)
+    else:
+        chunk = threads * plan.integer("output_items") * _width(plan, "output_vector_bytes")
+        entry_point = "finish"
+        in_planes = plan["convolution_layout"] == "nchw"
+        planes, elements = (samples * channels, pixels) if in_planes else (1, product.numel())
+        blocks = planes * ceil_div(elements, chunk)
+    arguments = (
+        product,
+        output,
+        behind.bias,
+        *behind.tensors,
+        behind.factors,
+        *behind.numbers,
+        samples,
+        channels,
+        pixels,
+    )
+    plan.launch(entry_point, *arguments, blocks=min(blocks, MOST_BLOCKS), threads=threads)
+    return output
+
+
+def implicit_gemm(
+    plan: Plan, x: torch.Tensor, filters: torch.Tensor, largest: torch.Tensor | None, behind: Behind
+) -> torch.Tensor:
+    """The whole model in one kernel."""
+    shape, blocks, shared = plan.once(_implicit_geometry)
+    layout = MEMORY_FORMAT[plan.problem.options["output"]]
+    output = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=layout)
+    sizes = (shape[0], shape[1], x.shape[2], x.shape[3])
+    arguments = (x, filters, output, behind.bias, *behind.tensors, behind.factors, largest, *behind.numbers, *sizes)
+    plan.launch("implicit_gemm", *arguments, blocks=blocks, threads=_IMPLICIT_THREADS, shared=shared)
+    return output
+
+
+def repair(
+    plan: Plan, x: torch.Tensor, weight: torch.Tensor, output: torch.Tensor, largest: torch.Tensor, behind: Behind
+) -> None:
+    """Compute again what lay outside the range of half precision."""
+    sizes = (x.shape[0], weight.shape[0], x.shape[2], x.shape[3])
+    blocks = min(sizes[0] * sizes[1], _REPAIR_BLOCKS * plan.device.multiprocessors)
+    arguments = (x, weight, output, behind.bias, *behind.tensors, behind.factors, largest, *behind.numbers, *sizes)
+    plan.launch("repair", *arguments, _is_last(plan, weight), blocks=blocks, threads=REPAIR_THREADS)
+
+
+def _implicit_filters(
+    _plan: Plan, filters: int, channels: int, height: int, width: int
+) -> tuple[int, Callable[..., torch.Tensor]]:
+    """Elements of the filters as the implicit product reads them, and what makes their memory."""
+    elements = ceil_div(filters, TILE_FILTERS) * height * width * ceil_div(channels, 16) * 2 * TILE_FILTERS * 8
+    whole = filters % TILE_FILTERS == 0 and channels % 16 == 0
+    return elements, torch.empty if whole else torch.zeros  # what fills the last tile and group up counts as 0
+
+
+def _implicit_geometry(plan: Plan) -> tuple[tuple[int, int, int, int], tuple[int, int], int]:
+    """The output of the implicit product, its blocks, and their shared memory in bytes."""
+    axes = plan.problem.axes
+    height, width = geometry_of_axes(axes).output(axes["height"], axes["width"])
+    shape = (axes["batch"], axes["out_channels"], height, width)
+    strips = shape[0] * ceil_div(height, plan.integer("strip_rows")) * ceil_div(width, TILE_COLUMNS)
+    tiles = ceil_div(shape[1], TILE_FILTERS)
+    blocks = (min(strips, ceil_div(plan.device.multiprocessors, tiles)), tiles)
+    return shape, blocks, implicit_shared_bytes(plan.problem, plan.integer("ring_rows"))
+
+
+def _is_last(plan: Plan, weight: torch.Tensor) -> bool:
+    """Whether filters lie channels-last."""
+    return plan.once(_is_channels_last, weight.shape, weight.stride())
+
+
+def _is_channels_last(_plan: Plan, shape: torch.Size, stride: tuple[int, ...]) -> bool:
+    return layout_of(torch.empty_strided(shape, stride, device="meta")) == "channels_last"
+
+
+def _width(plan: Plan, tunable: str) -> int:
+    """Elements of the model's type in one access of so many bytes."""
+    return max(1, plan.integer(tunable) // plan.problem.item_bytes)

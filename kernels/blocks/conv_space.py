@@ -1,0 +1,199 @@
+"""What can be tuned of a convolution with a function behind it, and the least that any implementation must do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tunebench.kernels.shared import cudnn_graph
+from tunebench.kernels.shared.images import geometry_of_axes
+from tunebench.tuner import constraints
+from tunebench.tuner.device import Device, DeviceKind
+from tunebench.tuner.kernel import ceil_div
+from tunebench.tuner.problem import Problem, Work
+from tunebench.tuner.space import Constraint, SearchSpace, Tunable
+
+TILE_FILTERS = 128
+TILE_COLUMNS = 128
+_STAGING_BYTES = 8 * 320 * 4
+"""Of the implicit product (conv_gemm.cuh), as are the tiles."""
+
+_LONGEST_HALF_SUM = 16384
+"""Products a sum in half precision: with more, scaled weights would be subnormal on average."""
+
+GRAPH = ("graph_fp16", "graph_tf32", "graph")
+"""Convolutions by cuDNN's graph API; the last in the model's own half type."""
+HALF_INPUT = ("fp16", "graph_fp16")
+HALF_WEIGHT = (*HALF_INPUT, "implicit_gemm")
+
+
+def space_of(more: Sequence[Tunable], needs: Sequence[Constraint], *, graphs: bool) -> SearchSpace:
+    """The space of a block.
+
+    Args:
+        more, needs: what the function itself brings.
+        graphs: whether the function can be part of cuDNN's graph.
+    """
+    tunables = (
+        *more,
+        Tunable("convolution", ("strict", "tf32", "fp16", "implicit_gemm", *GRAPH), default="tf32"),
+        Tunable("ring_rows", (2, 3, 4, 5, 6, 8), default=4, when=_is_implicit),
+        Tunable("strip_rows", (8, 16, 32, 64, 128), default=32, when=_is_implicit),
+        Tunable("store_hint", ("normal", "streaming"), when=_is_implicit),
+        Tunable("convolution_layout", ("nchw", "channels_last"), when=_has_passes),
+        Tunable("graph_list", cudnn_graph.LISTS, when=_is_graph, host=True),
+        Tunable("graph_plan", tuple(range(cudnn_graph.PLANS)), when=_is_graph, host=True),
+        Tunable("benchmark", (False, True), when=_asks_cudnn, host=True),
+        Tunable("input_block_size", (128, 256, 512), default=256, when=_converts_input),
+        Tunable("input_vector_bytes", (4, 8, 16), when=_converts_input),
+        Tunable("input_tile", (32, 64), when=_relays_input),
+        Tunable("input_items", (1, 2, 4), when=_casts_input),
+        Tunable("output_block_size", (128, 256, 512), default=256, when=_finishes),
+        Tunable("output_vector_bytes", (4, 8, 16), when=_finishes),
+        Tunable("output_tile", (32, 64), when=_relays_output),
+        Tunable("output_items", (1, 2, 4), when=_keeps_output),
+        Tunable("in_place", (False, True), when=_may_overwrite, host=True),
+    )
+    conditions = [
+        Constraint("precision_is_the_reference's", _precision_allowed),
+        Constraint("sum_fits_half_precision", _sum_fits_half),
+        constraints.block_fits("input_block_size"),
+        constraints.block_fits("output_block_size"),
+        # Warpgroup products are Hopper's.
+        constraints.needs(
+            "convolution", "implicit_gemm", dtypes=("float32", "float16", "bfloat16"), architectures=("sm_90",)
+        ),
+        Constraint("implicit_gemm_goes_from_pixel_to_pixel", _is_dense_where_implicit),
+        Constraint("implicit_gemm_reads_no_channel_that_is_not_there", _channels_are_there),
+        Constraint("ring_holds_window", _ring_holds_window),
+        constraints.shared_memory_fits(lambda ring_rows, problem: implicit_shared_bytes(problem, ring_rows)),
+        Constraint("cudnn_graph_is_installed", _graph_is_installed),
+        Constraint("cudnn_graph_is_channels_last", _graph_is_channels_last),
+        Constraint("cudnn_graph_has_one_group", _graph_has_one_group),
+    ]
+    if not graphs:
+        conditions.append(Constraint("function_is_not_for_a_graph", _is_no_graph))
+    return SearchSpace(tunables, (*conditions, *needs))
+
+
+def implicit_shared_bytes(problem: Problem, ring_rows: int) -> int:
+    """Shared memory of a block of the implicit product."""
+    geometry = geometry_of_axes(problem.axes)
+    span = (geometry.kernel[1] - 1) * geometry.dilation[1] + 1
+    groups = ceil_div(problem.axes["in_channels"], 16) * 2
+    columns = TILE_COLUMNS + ceil_div(geometry.padding[1] // 2 % 2 + span, 2) * 2
+    filters = geometry.kernel[0] * geometry.kernel[1] * groups * TILE_FILTERS * 16
+    return filters + ring_rows * groups * columns * 16 + _STAGING_BYTES + (2 * ring_rows + 1) * 8
+
+
+def work(problem: Problem, element_tensors: int = 0) -> Work:
+    """Tensors cross memory once; a product and a sum for each weight of each output element.
+
+    Args:
+        element_tensors: of the function, each as large as the output.
+    """
+    axes = problem.axes
+    geometry = geometry_of_axes(axes)
+    height, width = geometry.output(axes["height"], axes["width"])
+    outputs = axes["batch"] * axes["out_channels"] * height * width
+    inputs = axes["batch"] * axes["in_channels"] * axes["height"] * axes["width"]
+    elements = inputs + outputs * (1 + element_tensors) + axes["out_channels"] * _products(problem)
+    return Work(bytes=elements * problem.item_bytes, operations=2 * outputs * _products(problem))
+
+
+def _products(problem: Problem) -> int:
+    """Products that one output element sums."""
+    geometry = geometry_of_axes(problem.axes)
+    return problem.axes["in_channels"] // geometry.groups * geometry.kernel[0] * geometry.kernel[1]
+
+
+def _precision_allowed(convolution: str, problem: Problem, device: Device) -> bool:
+    """Another precision than the type's own only where the reference's own convolution would run in TF32."""
+    own = convolution in ("strict", "graph") or (_is_implicit(convolution) and problem.item_bytes == 2)
+    return own or (problem.options["precision"] == "tf32" and device.kind is DeviceKind.CUDA)
+
+
+def _sum_fits_half(convolution: str, problem: Problem) -> bool:
+    return convolution not in HALF_WEIGHT or _products(problem) <= _LONGEST_HALF_SUM
+
+
+def _is_implicit(convolution: str) -> bool:
+    return convolution == "implicit_gemm"
+
+
+def _has_passes(convolution: str) -> bool:
+    return convolution != "implicit_gemm"
+
+
+def _is_graph(convolution: str) -> bool:
+    return convolution in GRAPH
+
+
+def _is_no_graph(convolution: str) -> bool:
+    return convolution not in GRAPH
+
+
+def _channels_are_there(convolution: str, problem: Problem) -> bool:
+    """It reads channels by eights, two of them at a time, where eights are whole: the second of the last two may not be
+    there. What is read in its place is multiplied by zeros, which a NaN in memory that is nobody's survives."""
+    return not _is_implicit(convolution) or problem.axes["in_channels"] % 16 != 8
+
+
+def _is_dense_where_implicit(convolution: str, problem: Problem) -> bool:
+    geometry = geometry_of_axes(problem.axes)
+    return not _is_implicit(convolution) or (geometry.stride == (1, 1) and geometry.groups == 1)
+
+
+def _graph_is_installed(convolution: str, problem: Problem, device: Device) -> bool:
+    """Where `nvidia-cudnn-frontend` is, on an NVIDIA GPU, whose torch brings cuDNN."""
+    right_type = problem.dtype in (("float16", "bfloat16") if convolution == "graph" else ("float32",))
+    here = right_type and device.kind is DeviceKind.CUDA and cudnn_graph.is_installed()
+    return convolution not in GRAPH or here
+
+
+def _graph_is_channels_last(convolution: str, convolution_layout: str) -> bool:
+    return convolution not in GRAPH or convolution_layout == "channels_last"
+
+
+def _graph_has_one_group(convolution: str, problem: Problem) -> bool:
+    return convolution not in GRAPH or geometry_of_axes(problem.axes).groups == 1
+
+
+def _asks_cudnn(convolution: str, device: Device) -> bool:
+    return convolution in ("strict", "tf32", "fp16") and device.kind is DeviceKind.CUDA
+
+
+def _ring_holds_window(ring_rows: int, problem: Problem) -> bool:
+    """The window of one row, and the next row of x."""
+    geometry = geometry_of_axes(problem.axes)
+    return (geometry.kernel[0] - 1) * geometry.dilation[0] + 1 < ring_rows
+
+
+def _relays_input(convolution_layout: str, problem: Problem) -> bool:
+    return convolution_layout != problem.options["input"]
+
+
+def _converts_input(convolution: str, convolution_layout: str, problem: Problem) -> bool:
+    return convolution in HALF_INPUT or _relays_input(convolution_layout, problem)
+
+
+def _casts_input(convolution: str, convolution_layout: str, problem: Problem) -> bool:
+    return convolution in HALF_INPUT and not _relays_input(convolution_layout, problem)
+
+
+def _relays_output(convolution_layout: str, problem: Problem) -> bool:
+    return convolution_layout != problem.options["output"]
+
+
+def _finishes(convolution: str, convolution_layout: str, problem: Problem) -> bool:
+    """A pass of ours comes last: a graph leaves it nothing to do where its layout is the output's."""
+    return convolution not in GRAPH or _relays_output(convolution_layout, problem)
+
+
+def _keeps_output(convolution: str, convolution_layout: str, problem: Problem) -> bool:
+    """A pass of ours comes last, in the convolution's own layout."""
+    return convolution not in GRAPH and not _relays_output(convolution_layout, problem)
+
+
+def _may_overwrite(convolution: str, convolution_layout: str, problem: Problem) -> bool:
+    """The output may be the convolution's own memory: same type, same layout."""
+    return convolution != "fp16" and _keeps_output(convolution, convolution_layout, problem)

@@ -1,0 +1,78 @@
+"""A device function's text: which names it uses, and the CUDA C++ that it becomes.
+
+A text is an expression, or statements that end in `return …;`. It stands in the namespace of `functions.cuh`, its
+values are `accumulator_t`, and so are the real numbers written in it: `0.5` is no double that would make a float's
+arithmetic slow.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from tunebench.tuner.errors import KernelFolderError
+
+_NUMBER = re.compile(r"(?<![\w.])(?:0[xX][0-9a-fA-F]+|\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?[fFuUlL]*")
+_REAL = re.compile(r"(?<![\w.])((?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)(?![\w.])")
+_NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?!\w)(?!\s*(?:\(|::))")
+_CALLED = re.compile(r"(?<![\w.])([A-Za-z_]\w*)\s*\(")
+_DECLARED = re.compile(
+    r"\b(?:auto|bool|int|long|unsigned|float|double|accumulator_t|scalar_t)\s*[&*]?\s+&?([A-Za-z_]\w*)"
+)
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_STRING = re.compile(r'"[^"\n]*"')
+
+_WORDS_TEXT = (
+    "auto bool break case char const constexpr continue default do double else false float for if int long return "
+    "short signed sizeof static static_cast switch true unsigned void while INFINITY NAN scalar_t accumulator_t "
+    "is_double is_fast fast_math"
+)
+_WORDS = frozenset(_WORDS_TEXT.split())
+"""What a text may say beside its operands: C++'s own words, and what is defined wherever it stands."""
+
+_FAST_TEXT = "exp log tanh divide sigmoid silu swish softplus logsigmoid mish gelu_tanh tanhshrink"
+_FAST = frozenset(_FAST_TEXT.split())
+"""The functions of `functions.cuh` that `fast_math` makes a difference to."""
+
+
+def used_names(text: str) -> list[str]:
+    """The names that a text neither declares nor calls, in the order they come."""
+    plain = _NUMBER.sub(" ", _without_comments(text))
+    own = set(_DECLARED.findall(plain)) | _WORDS
+    return [name for name in dict.fromkeys(_NAME.findall(plain)) if name not in own]
+
+
+def has_fast_form(texts: Iterable[str]) -> bool:
+    """Whether any of the texts calls a function that `fast_math` makes a difference to."""
+    return any(name in _FAST for text in texts for name in _CALLED.findall(_without_comments(text)))
+
+
+def device_function(where: str, name: str, text: str, parameters: Iterable[str]) -> str:
+    """The device function in CUDA C++.
+
+    Args:
+        where: the class and attribute, for the compiler's messages.
+        parameters: names; all of them are `accumulator_t`.
+
+    Raises:
+        KernelFolderError: the statements do not end in a `return`.
+    """
+    taken = ", ".join(f"accumulator_t {parameter}" for parameter in parameters)
+    return (
+        f"namespace functions {{\n__device__ __forceinline__ accumulator_t {name}({taken}) {{\n"
+        f'#line 1 "{where}"\n{body_of(where, text)}\n}}\n}}  // namespace functions\n'
+    )
+
+
+def body_of(where: str, text: str) -> str:
+    """A text as the statements of a function."""
+    text = text.strip()
+    if ";" not in _without_comments(text):
+        text = f"return {text};"
+    elif not re.search(r"\breturn\b", text):
+        raise KernelFolderError(f"{where}: its statements have no `return`: end them with `return …;`")
+    return _REAL.sub(r"accumulator_t(\1)", text)
+
+
+def _without_comments(text: str) -> str:
+    return _STRING.sub(" ", _COMMENT.sub(" ", text))

@@ -1,0 +1,307 @@
+"""A linear layer, and what stands behind it in the product's own epilogue or in one pass over it.
+
+    class ModelNew(blocks.Linear, Model):
+        layer = "gemm"
+        function = "value + scaling_factor * sigmoid(value)"
+        scalars = {"scaling_factor": "scaling_factor"}
+
+    layer           the path of an nn.Linear, or a product with a parameter: "x @ weight.T", "x @ weight"
+    function        of one `value` of the product, the bias added
+    batch_norm_at   the path of a BatchNorm1d behind the function, in eval and in train mode
+    group_norm_at   the path of a GroupNorm behind the function
+    reductions      of the function's values in each row, as in `Rows`: {"top": blocks.Max("value")}
+    over_rows       a form of the field in their place: softmax, log_softmax, logsumexp, sum, mean or max
+    finish          behind these, a function of one `value`, or of a row where it names none
+    keepdim         of an output with one value for each row: whether its shape is (rows, 1)
+
+The functions may read `per_feature` and `per_row` tensors, tensors with an element for each of the output's (arguments
+of `forward`), tensors of one element (`per_tensor`) and `scalars`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Any, ClassVar
+
+import torch
+
+from tunebench.kernels.blocks.block import Block, Design, Kind, axes_of, fast_math_line, fast_math_tunables
+from tunebench.kernels.blocks.device_function import used_names
+from tunebench.kernels.blocks.linear_batch_norm import Norm, batch_norm_space, normalised
+from tunebench.kernels.blocks.linear_pass import (
+    LinearCall,
+    Tuned,
+    columns_space,
+    elements_space,
+    fused_output,
+    pass_over,
+)
+from tunebench.kernels.blocks.linear_rows import FORMS, RowForm, RowsBehind, form_of, group_norm_operands, left_alone
+from tunebench.kernels.blocks.linear_source import LinearSource
+from tunebench.kernels.blocks.reductions import Reduction
+from tunebench.kernels.blocks.rows import checked_reductions, launch_rows
+from tunebench.kernels.runtime.tuned_module import own_tensors
+from tunebench.kernels.shared import products
+from tunebench.kernels.shared.products import library_product
+from tunebench.kernels.shared.split_product import RowExponents
+from tunebench.tuner.kernel import Mode, Plan
+from tunebench.tuner.problem import OUTPUT, Axes, Problem, Work
+from tunebench.tuner.space import SearchSpace
+
+_LAYER = re.compile(r"(?P<input>\w+) @ (?P<weight>[\w.]+?)(?P<transposed>\.T)?")
+_AXES_OF_KIND: dict[Kind, str | tuple[str, ...]] = {
+    Kind.PER_FEATURE: "out_features",
+    Kind.PER_ROW: "rows",
+    Kind.PER_TENSOR: "ones",
+    Kind.ELEMENT: ("rows", "out_features"),
+}
+_VECTORS = ("weight", "bias", "running_mean", "running_var")
+"""Of a BatchNorm1d."""
+
+
+class Linear(Block):
+    """A model that is a linear layer and functions behind it: see the module's own text.
+
+    Frozen, what is made of parameters and running statistics alone is kept between calls: the parts of the weight, the
+    weight that normalises, folded vectors (see `freeze` for how a change is noticed, and its cost). Not frozen, nothing
+    that a result depends on is kept. The fused product keeps a guess at the magnitude of the weight's rows, frozen or
+    not, which it verifies whenever it reads the weight (see `RowExponents`): a change is noticed in the call that meets
+    it, however it was made, also through `.data`. The verification costs no time beside the product.
+    """
+
+    layer: ClassVar[str] = ""
+    function: ClassVar[str] = "value"
+    batch_norm_at: ClassVar[str] = ""
+    group_norm_at: ClassVar[str] = ""
+    reductions: ClassVar[Mapping[str, Reduction]] = {}
+    over_rows: ClassVar[str] = ""
+    finish: ClassVar[str] = "value"
+    keepdim: ClassVar[bool] = False
+
+    kinds_of_operands = (Kind.SCALAR, Kind.PER_FEATURE, Kind.PER_ROW, Kind.PER_TENSOR)
+
+    input_at: ClassVar[int]
+    """Which argument of forward the layer takes."""
+    layer_path: ClassVar[str]
+    """Of an nn.Linear; nothing where the layer is a product with a parameter."""
+    weight_path: ClassVar[str]
+    is_transposed: ClassVar[bool]
+    """Whether the weight is (in_features, out_features)."""
+    by_columns: ClassVar[bool]
+    """Whether what becomes of a value depends on its column or its row."""
+    constants_at: ClassVar[tuple[int, ...]]
+    """Which of the values the function in front of a normalisation has for each feature, where it is affine."""
+    linear_at: ClassVar[tuple[int, ...]]
+    """Which of the values are for the product's own epilogue or pass; the others are for the rows' launch."""
+    reduces_rows: ClassVar[bool]
+    is_of_rows: ClassVar[bool]
+    """Whether the output has one value for each row."""
+    row_tensors: ClassVar[int] = 1
+    row_reductions: ClassVar[int] = 0
+    row_stages: ClassVar[tuple[int, int]] = (0, 0)
+    """How many passes the reductions of a row take: plainly, and with a maximum and a sum in one."""
+    has_online: ClassVar[bool] = False
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._exponents = RowExponents()
+
+    @classmethod
+    def design(cls) -> Design:
+        """The products of the layer, with the functions behind them."""
+        form = cls._form()
+        texts = {"function": cls.text("function"), "finish": cls.text("finish")}
+        texts |= {f"reductions[{name!r}]": one.text for name, one in cls.reductions.items()}
+        named = ("features", *form.reductions) if cls.reduces_rows else ()
+        cls.used = cls.operands(texts, known=("value", *named))
+        if cls.group_norm_at:
+            cls.used = (*cls.used, *group_norm_operands(cls.group_norm_at))
+        fast_math, limits = fast_math_tunables(texts.values())
+        source, of_rows, behind = cls._behind_rows(form) if cls.reduces_rows else cls._behind_elements()
+        axes = cls._axes()
+        # Those of rows ask nothing of the product's: they come first, so that they are enumerated once.
+        ordered = {one.name: one for one in of_rows.tunables}
+        for one in (*products.TUNABLES, *fast_math, *behind.tunables):
+            ordered.setdefault(one.name, one)
+        limits = (*of_rows.constraints, *products.CONSTRAINTS, *limits, *behind.constraints)
+        return Design(
+            source,
+            SearchSpace(
+                tuple(ordered.values()),
+                tuple({one.name: one for one in limits}.values()),
+            ),
+            axes,
+            partial(_work, axes),
+            modes=("eval", "frozen", "train") if cls.batch_norm_at else ("eval", "frozen"),
+            bulk_copies=products.BULK_COPIES,
+        )
+
+    @classmethod
+    def _form(cls) -> RowForm:
+        """What is made of rows."""
+        given = [name for name in ("reductions", "over_rows", "group_norm_at") if getattr(cls, name)]
+        if len(given) > 1:
+            raise cls.wrong(given[1], f"give one of {', '.join(given)}, not both")
+        if cls.over_rows and cls.over_rows not in FORMS:
+            raise cls.wrong("over_rows", f"{cls.over_rows!r} is none of {', '.join(FORMS)}")
+        if cls.reductions:
+            checked_reductions(cls, cls.reductions)
+        cls.reduces_rows = bool(given)
+        return form_of(cls.over_rows, cls.reductions, has_groups=bool(cls.group_norm_at))
+
+    @classmethod
+    def _behind_elements(cls) -> tuple[str, Tuned, Tuned]:
+        """The functions, and a BatchNorm, in the product's epilogue or in one pass."""
+        source = LinearSource(cls.__name__, cls.function, cls.finish, cls.used, bool(cls.batch_norm_at))
+        cls.linear_at, cls.is_of_rows = tuple(range(len(cls.used))), False
+        return source.text(), Tuned((), ()), cls._take(source)
+
+    @classmethod
+    def _behind_rows(cls, form: RowForm) -> tuple[str, Tuned, Tuned]:
+        """A launch that reduces rows, behind a product that is written as it is, or normalised."""
+        function = cls.function
+        cls.linear_at = ()
+        if cls.batch_norm_at:
+            names = used_names(function)
+            cls.linear_at = tuple(at for at, one in enumerate(cls.used) if one.name in names)
+            source = LinearSource(cls.__name__, function, "value", [cls.used[at] for at in cls.linear_at], True)
+            function = "value"
+        else:
+            source = LinearSource(cls.__name__, "value", "value", (), False)
+        rows = RowsBehind(cls.__name__, function, form, cls.finish, cls.used, bool(cls.group_norm_at))
+        tuned, of_rows = cls._take(source), rows.space()
+        cls.is_of_rows, cls.row_tensors, cls.row_reductions = rows.is_of_rows, rows.tensors, len(form.reductions)
+        cls.row_stages = (max(rows.stages.plain) + 1, max(rows.stages.joined) + 1)
+        cls.has_online = rows.stages.online is not None
+        head = fast_math_line([cls.function, *rows.texts().values()])
+        of_product = left_alone([one for one in tuned.tunables if one.name != "in_place"])
+        behind = Tuned(of_product, tuned.constraints)
+        return rows.source(source.text(head)), Tuned(left_alone(of_rows.tunables), of_rows.constraints), behind
+
+    @classmethod
+    def _take(cls, source: LinearSource) -> Tuned:
+        """What is tuned behind the product itself."""
+        cls.by_columns, is_affine = source.by_columns, source.affine is not None
+        of_features = (Kind.SCALAR, Kind.PER_TENSOR, Kind.PER_FEATURE) if is_affine else ()
+        cls.constants_at = tuple(at for at, one in enumerate(source.used) if one.kind in of_features)
+        if cls.batch_norm_at:
+            return batch_norm_space(is_affine=is_affine, finishes=source.behind != "value")
+        return columns_space() if source.by_columns else elements_space()
+
+    @classmethod
+    def _axes(cls) -> dict[str, str | tuple[str, ...]]:
+        """Of the layer, of what the functions take, and of the normalisation."""
+        arguments = cls._input_names()
+        multiplied = _LAYER.fullmatch(cls.layer)
+        taken = multiplied["input"] if multiplied else arguments[0]
+        if taken not in arguments:
+            raise cls.wrong("layer", f"'{taken}' is no argument of forward ({', '.join(arguments)})")
+        if not multiplied and not all(name.isidentifier() for name in cls.layer.split(".")):
+            raise cls.wrong("layer", 'give the path of an nn.Linear, or a product such as "x @ weight.T"')
+        if any(one.path == taken for one in cls.used):
+            raise cls.wrong(
+                "function", f"'{taken}' goes into the layer, and no element of it is behind one of the output"
+            )
+        cls.input_at = arguments.index(taken)
+        cls.layer_path = "" if multiplied else cls.layer
+        cls.weight_path = multiplied["weight"] if multiplied else f"{cls.layer}.weight"
+        cls.is_transposed = multiplied is not None and not multiplied["transposed"]
+        sides = ("out_features", "in_features")
+        axes: dict[str, str | tuple[str, ...]] = {
+            taken: ("rows", "in_features"),
+            cls.weight_path: sides[::-1] if cls.is_transposed else sides,
+            **axes_of(cls.used, _AXES_OF_KIND),
+        }
+        if cls.batch_norm_at:
+            axes |= {f"{cls.batch_norm_at}.{name}": ("out_features",) for name in _VECTORS}
+        return {**axes, OUTPUT: "rows" if cls.is_of_rows else ("rows", "out_features")}
+
+    def mode(self) -> Mode:
+        """BatchNorm's own, where there is one."""
+        if self.batch_norm_at and attrgetter(self.batch_norm_at)(self).training:
+            return Mode.TRAIN
+        return Mode.FROZEN if self.is_frozen else Mode.EVAL
+
+    def problem(self, *inputs: Any, **named: Any) -> Problem | None:
+        """2-d batches of at least one row (two in train mode), and vectors that are broadcast as is said of them."""
+        for name in (*self._modules, *self._parameters, *self._buffers):
+            if hasattr(type(self), name):
+                raise self.wrong(name, f"the model has a '{name}' of its own, which this attribute hides: rename that")
+        found = super().problem(*inputs, **named)
+        if found is None:
+            return None
+        if found.options["mode"] == Mode.TRAIN and found.axes["rows"] < 2:
+            return self.unserved("a batch of one row has no variance")
+        for one, value in zip(self.used, self.values(inputs), strict=True):
+            if one.kind is Kind.PER_FEATURE and value.shape[-1:].numel() != value.numel():
+                return self.unserved(f"'{one.path}' is {tuple(value.shape)}, which is not one value for each feature")
+            if one.kind is Kind.PER_ROW and value.shape[:1].numel() != value.numel():
+                return self.unserved(f"'{one.path}' is {tuple(value.shape)}, which is not one value for each row")
+            if one.kind is Kind.PER_TENSOR and value.numel() != 1:
+                return self.unserved(f"'{one.path}' has {value.numel()} elements, not one")
+        return found if not self.reduces_rows else self._with_features(found)
+
+    def _with_features(self, problem: Problem) -> Problem:
+        """With the axis that reductions of rows go by: so many elements are reduced together."""
+        axes = dict(problem.axes)
+        return Problem({**axes, "features": axes["out_features"] // self._groups()}, problem.dtype, problem.options)
+
+    def _groups(self) -> int:
+        """In how many parts a row is reduced."""
+        found: int = attrgetter(self.group_norm_at)(self).num_groups if self.group_norm_at else 1
+        return found
+
+    def accepts_layout(self, name: str, tensor: torch.Tensor) -> bool:  # noqa: ARG002
+        """What goes into the product is made contiguous first."""
+        return name in (self._input_names()[self.input_at], self.weight_path, f"{self.layer_path}.bias")
+
+    def tuned_forward(self, plan: Plan, *inputs: Any, **named: Any) -> torch.Tensor:  # noqa: ARG002
+        """(rows, in_features) to (rows, out_features), or to one value for each row."""
+        x, values = inputs[self.input_at], self.values(inputs)
+        weight, bias = self._weight()
+        of_product = [values[at] for at in self.linear_at] if self.reduces_rows else values
+        in_place = self.reduces_rows or bool(plan["in_place"])
+        call = LinearCall(plan, x, weight, bias, self._exponents, of_product, self.by_columns, in_place, self)
+        made = self._elements(call)
+        return self._of_rows(plan, made, values) if self.reduces_rows else made
+
+    def _elements(self, call: LinearCall) -> torch.Tensor:
+        """The matrix of the product's values, with what is done with each of them."""
+        if self.batch_norm_at:
+            constants = [call.values[at] for at in self.constants_at]
+            finishes = not self.reduces_rows and self.finish != "value"
+            return normalised(call, Norm(self, attrgetter(self.batch_norm_at)(self), constants, finishes))
+        if call.plan["product"] == "fused":
+            return fused_output(call)
+        product = library_product(call.plan, self, call.weight, call.bias, call.x)
+        if self.reduces_rows and not product.is_partial:
+            return product.first
+        return pass_over(call, product, call.bias)
+
+    def _of_rows(self, plan: Plan, matrix: torch.Tensor, values: Sequence[Any]) -> torch.Tensor:
+        """What is made of the matrix row by row."""
+        (rows, features), groups = matrix.shape, self._groups()
+        shape = ((rows, 1) if self.keepdim else (rows,)) if self.is_of_rows else (rows, features)
+        output = matrix.new_empty(shape)
+        sizes = (rows * groups, features // groups, 1, features)
+        stages = self.row_stages[self.has_online and bool(plan["online"])]
+        launch_rows(plan, (matrix, *values, output), sizes, self.row_tensors, stages, self.row_reductions)
+        return output
+
+    def _weight(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """(out_features, in_features), and the bias."""
+        if self.layer_path:
+            weight, bias = own_tensors(attrgetter(self.layer_path)(self))
+            return weight, bias
+        weight = attrgetter(self.weight_path)(self)
+        return (weight.t() if self.is_transposed else weight), None
+
+
+def _work(axes: Axes, problem: Problem) -> Work:
+    """All matrices cross memory once; the product has 2·rows·in·out operations, the rest a few for each element."""
+    matrices = {name: names for name, names in axes.items() if isinstance(names, tuple) and len(names) == 2}
+    rows, inputs, outputs = (problem.axes[name] for name in ("rows", "in_features", "out_features"))
+    return Work(Work.of_axes(problem, matrices).bytes, operations=2 * rows * inputs * outputs)

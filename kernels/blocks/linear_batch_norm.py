@@ -1,0 +1,229 @@
+"""The host's side of `linear_batch_norm.cuh`: BatchNorm1d behind a linear layer and a function, in both modes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.autograd.graph import increment_version
+
+from tunebench.kernels.blocks.linear_pass import LinearCall, Tuned, columns_space, fused_output, pass_over
+from tunebench.kernels.runtime.derived import Source
+from tunebench.kernels.runtime.tuned_module import TunedModule, computed_in, own_tensors
+from tunebench.kernels.shared.parts_product import Parts, Product, parts_product, settings_of, split
+from tunebench.kernels.shared.products import library_product
+from tunebench.tuner.build import Argument
+from tunebench.tuner.kernel import Mode, ceil_div
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.space import Constraint, Tunable
+
+_STATISTICS_COLUMNS = 32
+_PREPARING_THREADS = 128
+
+
+class Norm(NamedTuple):
+    """A BatchNorm1d behind a layer.
+
+    Attributes:
+        model: whose cache keeps what is made of the weights alone.
+        constants: tensors and numbers that the function in front of it has for each feature, where it is affine.
+        finishes: whether there is a function behind it.
+    """
+
+    model: TunedModule
+    module: nn.BatchNorm1d
+    constants: list[Argument]
+    finishes: bool
+
+    @property
+    def sources(self) -> list[Source]:
+        """What the folded vectors are made of."""
+        return [*(one for one in self.constants if isinstance(one, torch.Tensor)), self.module]
+
+    @property
+    def settings(self) -> tuple[object, ...]:
+        """The numbers that they are made of."""
+        return (self.module.eps, *(one for one in self.constants if not isinstance(one, torch.Tensor)))
+
+
+class _Vectors(NamedTuple):
+    """Vectors (features,) that a value is normalised with.
+
+    Attributes:
+        multiplier, offset: where the configuration has them prepared.
+    """
+
+    mean: torch.Tensor
+    variance: torch.Tensor
+    weight: torch.Tensor
+    bias: torch.Tensor
+    multiplier: torch.Tensor | None = None
+    offset: torch.Tensor | None = None
+
+
+class _NormalisingWeight(NamedTuple):
+    """A weight, whole or in parts, whose rows the multiplier (features,) has scaled, and the bias that goes with it."""
+
+    weight: torch.Tensor | Parts
+    bias: torch.Tensor
+    multiplier: torch.Tensor
+
+
+_NONE = (None,) * 6
+"""In the place of vectors, where nothing is to be normalised, or the weight has done it."""
+
+
+def is_train(problem: Problem) -> bool:
+    """Whether the statistics are the batch's own."""
+    return problem.options["mode"] == Mode.TRAIN
+
+
+def _has_pass(product: str, normalisation: str, problem: Problem) -> bool:
+    """Not where the product's epilogue or the weight does what a pass would."""
+    if product == "fused":
+        return is_train(problem)
+    return product == "parts" or normalisation != "weight"
+
+
+def _has_pass_or_finish(product: str, problem: Problem) -> bool:
+    """As `_has_pass`, where something is left to do behind a weight that normalises."""
+    return product != "fused" or is_train(problem)
+
+
+def _weight_can_normalise(product: str, normalisation: str, problem: Problem) -> bool:
+    """Statistics of a batch come behind its product, our own products read the weight as it is, and float16 has not the
+    range for what small or large statistics make of a weight."""
+    made_by_torch = product in ("fp32", "parts")
+    return normalisation != "weight" or (made_by_torch and not is_train(problem) and problem.dtype != "float16")
+
+
+def _weight_cannot(normalisation: str) -> bool:
+    """Where the function between the product and the normalisation is not affine."""
+    return normalisation != "weight"
+
+
+def batch_norm_space(*, is_affine: bool, finishes: bool) -> Tuned:
+    """What is tuned behind the product.
+
+    Args:
+        is_affine: whether the function before the normalisation is, so that it can go into the weight.
+        finishes: whether there is a function behind the normalisation.
+    """
+    behind = columns_space(_has_pass_or_finish if finishes else _has_pass)
+    return Tuned(
+        tunables=(
+            Tunable("normalisation", ("per_element", "reciprocal", "folded", "weight")),
+            *behind.tunables,
+            Tunable("statistics_rows", (4, 8, 16, 32), default=8, when=is_train),
+        ),
+        constraints=(
+            *behind.constraints,
+            Constraint("weight_normalises_before_its_product", _weight_can_normalise if is_affine else _weight_cannot),
+        ),
+    )
+
+
+def normalised(call: LinearCall, norm: Norm) -> torch.Tensor:
+    """The layer's values, normalised; in train mode the running statistics move as in BatchNorm1d."""
+    plan, eps = call.plan, norm.module.eps
+    fused = plan["product"] == "fused"
+    if is_train(plan.problem):
+        if fused:
+            made = Product(fused_output(call, *_NONE, eps, False))
+        else:
+            made = library_product(plan, norm.model, call.weight, call.bias, call.x)
+        mean, variance = _batch_statistics(call, norm, made)
+        vectors = _vectors(call, norm, mean, variance, None)
+        return pass_over(call, Product(made.memory), None, *vectors, eps, True)
+    if plan["normalisation"] == "weight":
+        return _normalised_by_weight(call, norm)
+    vectors = _running_vectors(call, norm)
+    if fused:
+        return fused_output(call, *vectors, eps, True)
+    product = library_product(plan, norm.model, call.weight, call.bias, call.x)
+    return pass_over(call, product, call.bias, *vectors, eps, False)
+
+
+def _normalised_by_weight(call: LinearCall, norm: Norm) -> torch.Tensor:
+    """A product with a weight and a bias that normalise."""
+    plan, weight = call.plan, call.weight
+    sources = [weight, *norm.sources, *([] if call.bias is None else [call.bias])]
+    settings = (*norm.settings, *(plan.once(settings_of) if plan["product"] == "parts" else ()))
+    folded = norm.model.derived("normalising weight", lambda: _fold(call, norm), sources, settings)
+    if isinstance(folded.weight, Parts):
+        made = parts_product(plan, call.x, weight, folded.weight, folded.multiplier)
+    else:
+        whole = nn.functional.linear(call.x, folded.weight, folded.bias)
+        if not norm.finishes:
+            return whole
+        made = Product(whole)
+    return pass_over(call, made, folded.bias, *_NONE, norm.module.eps, False)
+
+
+def _fold(call: LinearCall, norm: Norm) -> _NormalisingWeight:
+    weight = call.weight.detach()
+    _, _, mean, variance, _ = own_tensors(norm.module)
+    added = None if call.bias is None else call.bias.contiguous()
+    *_, multiplier, offset = _vectors(call, norm, mean, variance, added)
+    assert multiplier is not None and offset is not None
+    if call.plan["product"] == "parts":
+        parts = split(call.plan, weight, is_weight=True, factors=multiplier)
+        return _NormalisingWeight(parts, offset, multiplier)
+    scaled = (weight * multiplier[:, None]).to(weight.dtype)
+    return _NormalisingWeight(scaled, offset.to(weight.dtype), multiplier)
+
+
+def _running_vectors(call: LinearCall, norm: Norm) -> _Vectors:
+    """Those of eval mode; what is computed of them is kept while the module is frozen."""
+    normalisation = call.plan["normalisation"]
+
+    def make() -> _Vectors:
+        _, _, mean, variance, _ = own_tensors(norm.module)
+        return _vectors(call, norm, mean, variance, None)
+
+    if normalisation == "per_element":
+        return make()
+    return norm.model.derived("constants", make, norm.sources, (normalisation, *norm.settings))
+
+
+def _vectors(
+    call: LinearCall, norm: Norm, mean: torch.Tensor, variance: torch.Tensor, added: torch.Tensor | None
+) -> _Vectors:
+    """What a value of a feature is normalised with.
+
+    Args:
+        added: a linear bias that goes into the offset.
+    """
+    plan = call.plan
+    weight, bias, *_ = own_tensors(norm.module)
+    if plan["normalisation"] == "per_element":
+        return _Vectors(mean, variance, weight, bias)
+    (features,), dtype = mean.shape, computed_in(mean.dtype)
+    multiplier, offset = mean.new_empty(features, dtype=dtype), mean.new_empty(features, dtype=dtype)
+    read = (mean, variance, weight, bias, norm.module.eps, is_train(plan.problem), added)
+    arguments = (*read, multiplier, offset, features, *call.values)
+    blocks = ceil_div(features, _PREPARING_THREADS)
+    plan.launch("prepare_features", *arguments, blocks=blocks, threads=_PREPARING_THREADS)
+    return _Vectors(mean, variance, weight, bias, multiplier, offset)
+
+
+def _batch_statistics(call: LinearCall, norm: Norm, product: Product) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and biased variance of the function per feature; partial products are summed into their memory.
+
+    The running statistics move as in BatchNorm1d: the unbiased variance is kept, and momentum None means a cumulative
+    average.
+    """
+    whole, momentum = product.memory, norm.module.momentum
+    _, _, running_mean, running_variance, batches = own_tensors(norm.module)
+    (rows, features), dtype = whole.shape, computed_in(whole.dtype)
+    batches.add_(1)
+    share = 1.0 / float(batches) if momentum is None else momentum
+    mean, variance = whole.new_empty(features, dtype=dtype), whole.new_empty(features, dtype=dtype)
+    moved = (running_mean, running_variance, 1.0 - share, share, share * rows / (rows - 1))
+    arguments = (*product.arguments(call.bias), whole, rows, features, mean, variance, *moved, *call.values)
+    threads = (_STATISTICS_COLUMNS, call.plan.integer("statistics_rows"))
+    call.plan.launch("batch_statistics", *arguments, blocks=ceil_div(features, _STATISTICS_COLUMNS), threads=threads)
+    # What a kernel writes PyTorch does not count by itself.
+    increment_version([one for one in (running_mean, running_variance) if not one.is_inference()])
+    return mean, variance

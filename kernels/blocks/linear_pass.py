@@ -1,0 +1,120 @@
+"""What follows a linear layer's product: in the fused product's epilogue, or by one pass over a product of torch's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from tunebench.kernels.runtime.tuned_module import TunedModule
+from tunebench.kernels.shared.parts_product import Product
+from tunebench.kernels.shared.products import has_passes
+from tunebench.kernels.shared.split_product import RowExponents, fused_product
+from tunebench.tuner import constraints
+from tunebench.tuner.build import Argument
+from tunebench.tuner.device import MOST_BLOCKS, MOST_BLOCKS_ACROSS
+from tunebench.tuner.kernel import Plan, ceil_div
+from tunebench.tuner.space import Constraint, Predicate, Tunable
+
+
+class Tuned(NamedTuple):
+    """What of a search space is about one part of the work."""
+
+    tunables: tuple[Tunable, ...]
+    constraints: tuple[Constraint, ...]
+
+
+class LinearCall(NamedTuple):
+    """One call of a linear layer.
+
+    Attributes:
+        x: (rows, in_features).
+        weight: (out_features, in_features).
+        bias: (out_features,).
+        exponents: what is kept of the weight's magnitude.
+        values: what the functions behind the product take, in the order of the kernels' parameters.
+        by_columns: whether these depend on a value's column or row.
+        in_place: whether a pass writes over the product that it reads.
+        model: whose cache keeps what is made of the weight alone.
+    """
+
+    plan: Plan
+    x: torch.Tensor
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    exponents: RowExponents
+    values: Sequence[Argument]
+    by_columns: bool
+    in_place: bool
+    model: TunedModule
+
+
+def elements_space() -> Tuned:
+    """Of a pass that takes the product for one row."""
+    return Tuned(
+        tunables=(
+            Tunable("block_size", (64, 128, 256, 512, 1024), default=256, when=has_passes),
+            Tunable("vector_width", (1, 2, 4, 8), when=has_passes),
+            Tunable("vectors_per_thread", (1, 2, 4), when=has_passes),
+            Tunable("in_place", (False, True), when=has_passes, host=True),
+        ),
+        constraints=(constraints.vector_fits("vector_width"), constraints.block_fits("block_size")),
+    )
+
+
+def columns_space(has_pass: Predicate = has_passes) -> Tuned:
+    """Of a pass whose threads own columns.
+
+    Args:
+        has_pass: whether there is one.
+    """
+    return Tuned(
+        tunables=(
+            Tunable("block_size", (64, 128, 256, 512), default=256, when=has_pass),
+            Tunable("vector_width", (1, 2, 4, 8), when=has_pass),
+            Tunable("rows_per_thread", (1, 2, 4, 8), when=has_pass),
+            Tunable("in_place", (False, True), when=has_pass, host=True),
+        ),
+        constraints=(
+            constraints.vector_fits("vector_width"),
+            constraints.divides("vector_width", "out_features"),
+            constraints.block_fits("block_size"),
+        ),
+    )
+
+
+def pass_over(call: LinearCall, product: Product, bias: torch.Tensor | None, *norm: Argument) -> torch.Tensor:
+    """One pass over a product, whole or partial.
+
+    Args:
+        bias: what to add to partial products.
+        norm: what the source's normalisation takes.
+    """
+    plan, memory = call.plan, product.memory
+    output = memory if call.in_place else torch.empty_like(memory)
+    grid = _columns_grid if call.by_columns else _elements_grid
+    blocks, threads = plan.once(grid, *output.shape)
+    arguments = (*product.arguments(bias), output, *output.shape, *norm, *call.values)
+    plan.launch("behind_product", *arguments, blocks=blocks, threads=threads)
+    return output
+
+
+def fused_output(call: LinearCall, *norm: Argument) -> torch.Tensor:
+    """The fused product, with all that follows in its epilogue."""
+    output = call.x.new_empty(call.x.shape[0], call.weight.shape[0])
+    offset = None if call.bias is None else call.bias.contiguous()
+    fused_product(call.plan, call.x, call.weight, call.exponents, offset, output, *norm, *call.values, model=call.model)
+    return output
+
+
+def _elements_grid(plan: Plan, rows: int, features: int) -> tuple[tuple[int, ...], int]:
+    threads = plan.integer("block_size")
+    of_block = threads * plan.integer("vector_width") * plan.integer("vectors_per_thread")
+    return (min(ceil_div(rows * features, of_block), MOST_BLOCKS),), threads
+
+
+def _columns_grid(plan: Plan, rows: int, features: int) -> tuple[tuple[int, ...], int]:
+    threads = plan.integer("block_size")
+    blocks = ceil_div(features, threads * plan.integer("vector_width"))
+    return (blocks, min(ceil_div(rows, plan.integer("rows_per_thread")), MOST_BLOCKS_ACROSS)), threads

@@ -1,0 +1,264 @@
+"""The CUDA C++ of a linear layer and what stands behind it: a block's functions as text, and the entry points."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tunebench.kernels.blocks.affine import affine_form
+from tunebench.kernels.blocks.block import Kind, Operand, fast_math_line
+from tunebench.kernels.blocks.device_function import body_of, device_function
+
+_ARGUMENTS = """
+struct Arguments {{
+{members}
+    struct Row {{ {row_members} }};
+    template <int width> struct Columns {{ {column_members} }};
+    template <int width> struct Elements {{ {element_members} }};
+
+    __device__ __forceinline__ Row row(long long number) const {{ return {{{row_values}}}; }}
+    template <int width> __device__ __forceinline__ Columns<width> columns(long long feature) const {{
+        return {{{column_values}}};
+    }}
+    template <int width> __device__ __forceinline__ Elements<width> elements(long long position) const {{
+        return {{{element_values}}};
+    }}
+    template <int width>
+    __device__ __forceinline__ accumulator_t before(accumulator_t value, const Columns<width>& columns, const Row& row,
+                                                    const Elements<width>& elements, int i) const {{
+        return functions::value_before({values});
+    }}
+    template <int width>
+    __device__ __forceinline__ accumulator_t behind(accumulator_t value, const Columns<width>& columns, const Row& row,
+                                                    const Elements<width>& elements, int i) const {{
+        return functions::value_behind({values});
+    }}
+}};
+"""
+
+_AFFINE = """
+// The function before the normalisation as multiplier · value + offset; 1 and 0 where it is not affine.
+namespace functions {{
+__device__ __forceinline__ Affine affine_before({parameters}) {{
+    {body}
+}}
+}}  // namespace functions
+__device__ __forceinline__ Affine affine_of(long long feature, const Arguments& given) {{
+    const auto columns = given.columns<1>(feature);
+    const auto row = given.row(0);
+    return functions::affine_before({values});
+}}
+using Norm = BatchNorm<{is_affine}>;
+"""
+
+_PRODUCTS = """
+extern "C" __global__ void __launch_bounds__(product_threads, 1) TUNEBENCH_CLUSTER(product_cluster)
+    split_product(const float* __restrict__ w, const unsigned char* __restrict__ parts,
+                  const int* __restrict__ x_exponents, const int* __restrict__ w_exponents, int* __restrict__ w_unfit,
+                  float* __restrict__ scratch, long long x_rows, long long w_rows, long long depth,
+                  const scalar_t* __restrict__ linear_bias, scalar_t* __restrict__ output{parameters}) {{
+#if TUNEBENCH_HOPPER
+    if constexpr (fused) {{
+        split_product_of_block(w, parts, x_exponents, w_exponents, w_unfit, scratch, {{x_rows, w_rows, depth}},
+                               ProductEpilogue<Behind>{{{behind}, linear_bias, output, w_rows, {whole}}});
+    }}
+#endif
+}}
+
+extern "C" __global__ void __launch_bounds__(repair_threads, 1)
+    repair_rows(const float* __restrict__ x, const float* __restrict__ w, const int* __restrict__ x_unfit,
+                const int* __restrict__ w_unfit, int* __restrict__ kept_exponents, long long x_rows, long long w_rows,
+                long long depth, const scalar_t* __restrict__ linear_bias, scalar_t* __restrict__ output{parameters}) {{
+    if constexpr (fused) {{
+        repair_rows_of_block(x, w, x_unfit, w_unfit, kept_exponents, x_rows, w_rows, depth,
+                             ProductEpilogue<Behind>{{{behind}, linear_bias, output, w_rows, {whole}}});
+    }}
+}}
+"""
+
+_PRODUCT_PARAMETERS = (
+    "const scalar_t* first, const void* small, const int* __restrict__ x_exponents, "
+    "const int* __restrict__ w_exponents, const scalar_t* __restrict__ linear_bias"
+)
+"""Those that `Product.arguments` gives."""
+_PRODUCT = "const Product product{first, small, x_exponents, w_exponents, linear_bias, rows, features};"
+
+_PASS = """
+extern "C" __global__ void __launch_bounds__(block_size)
+    behind_product({product_parameters}, scalar_t* output, long long rows, long long features{parameters}) {{
+    {product}
+    {pass_over}(product, output, {behind});
+}}
+"""
+
+_BATCH_NORM = """
+extern "C" __global__ void __launch_bounds__(statistics_columns * statistics_rows)
+    batch_statistics({product_parameters}, scalar_t* whole, long long rows, long long features,
+                     accumulator_t* __restrict__ mean, accumulator_t* __restrict__ variance,
+                     scalar_t* __restrict__ running_mean, scalar_t* __restrict__ running_variance, accumulator_t kept,
+                     accumulator_t mean_share, accumulator_t variance_share{own}) {{
+    {product}
+    batch_statistics_of_block(
+        product, whole, Arguments{{{names}}},
+        {{mean, variance, running_mean, running_variance, kept, mean_share, variance_share}});
+}}
+
+extern "C" __global__ void
+    prepare_features(const void* __restrict__ mean, const void* __restrict__ variance,
+                     const scalar_t* __restrict__ weight, const scalar_t* __restrict__ bias, accumulator_t eps,
+                     bool of_batch, const scalar_t* __restrict__ linear_bias, accumulator_t* __restrict__ multiplier,
+                     accumulator_t* __restrict__ offset, long long features{own}) {{
+    const long long column = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (column < features) {{
+        const Norm norm{{mean, variance, weight, bias, nullptr, nullptr, eps, of_batch}};
+        norm.prepare(column, affine_of(column, {{{names}}}), linear_bias, multiplier, offset);
+    }}
+}}
+"""
+_NORM_PARAMETERS = (
+    ", const void* __restrict__ mean, const void* __restrict__ variance, const scalar_t* __restrict__ weight, "
+    "const scalar_t* __restrict__ bias, const accumulator_t* __restrict__ multiplier, "
+    "const accumulator_t* __restrict__ offset, accumulator_t eps"
+)
+_NORM = "mean, variance, weight, bias, multiplier, offset, eps"
+
+
+@dataclass(frozen=True)
+class LinearSource:
+    """What a block does with the values of a product.
+
+    Attributes:
+        owner: the class, for the compiler's messages.
+        before, behind: device functions of `value`: before a normalisation, and behind it.
+        used: what they read besides, in the order of the kernels' parameters.
+        batch_norm: whether that normalisation is a BatchNorm.
+    """
+
+    owner: str
+    before: str
+    behind: str
+    used: Sequence[Operand]
+    batch_norm: bool
+
+    @property
+    def by_columns(self) -> bool:
+        """Whether what becomes of a value depends on its column or its row, or is read with what does."""
+        return self.batch_norm or bool(self._of(Kind.PER_FEATURE, Kind.PER_ROW, Kind.PER_TENSOR))
+
+    @property
+    def affine(self) -> tuple[str, str] | None:
+        """Multiplier and offset of the function before the normalisation; None where it is not affine in `value`."""
+        constants = self._of(Kind.SCALAR, Kind.PER_TENSOR, Kind.PER_FEATURE)
+        return affine_form(self.before, {one.name for one in constants})
+
+    def text(self, head: str | None = None) -> str:
+        """The translation unit.
+
+        Args:
+            head: what has to stand before `functions.cuh` is included; None for what these functions need.
+        """
+        needed = fast_math_line((self.before, self.behind)) if head is None else head
+        header = "linear_batch_norm.cuh" if self.batch_norm else "linear.cuh"
+        parts = [
+            f'{needed}#include "functions.cuh"\n#include "{header}"\n\n',
+            self._function("value_before", "function", self.before),
+            self._function("value_behind", "finish", self.behind),
+            self._arguments(),
+            self._with_batch_norm() if self.batch_norm else "using Behind = Chain<Arguments>;\n",
+            self._pass(),
+            self._products(),
+        ]
+        return "".join(parts)
+
+    def _function(self, name: str, attribute: str, text: str) -> str:
+        return device_function(f"{self.owner}.{attribute}", name, text, ["value", *(one.name for one in self.used)])
+
+    def _arguments(self) -> str:
+        """What the functions read, as the structure that passes and epilogues ask for it."""
+        rows, features, elements = (self._of(one) for one in (Kind.PER_ROW, Kind.PER_FEATURE, Kind.ELEMENT))
+        singles = self._of(Kind.PER_TENSOR)
+        return _ARGUMENTS.format(
+            members="\n".join(f"    {_type_of(one)} {_member(one)};" for one in self.used),
+            row_members=" ".join(f"accumulator_t {_member(one)};" for one in (*rows, *singles)),
+            column_members=" ".join(f"Numbers<width> {_member(one)};" for one in features),
+            element_members=" ".join(f"Numbers<width> {_member(one)};" for one in elements),
+            row_values=", ".join(
+                [f"accumulator_t({_member(one)}[number])" for one in rows]
+                + [f"accumulator_t(*{_member(one)})" for one in singles]
+            ),
+            column_values=", ".join(f"numbers<width>({_member(one)} + feature)" for one in features),
+            element_values=", ".join(f"numbers<width>({_member(one)} + position)" for one in elements),
+            values=", ".join(["value", *(_value_of(one) for one in self.used)]),
+        )
+
+    def _with_batch_norm(self) -> str:
+        affine = self.affine
+        form = ", ".join(affine or ("accumulator_t(1)", "accumulator_t(0)"))
+        constants = self._of(Kind.SCALAR, Kind.PER_TENSOR, Kind.PER_FEATURE) if affine else []
+        reads = {Kind.SCALAR: "given.{0}", Kind.PER_TENSOR: "row.{0}", Kind.PER_FEATURE: "columns.{0}.of[0]"}
+        text = _AFFINE.format(
+            parameters=", ".join(f"accumulator_t {one.name}" for one in constants),
+            body=body_of(f"{self.owner}.function", f"return {{{form}}};"),
+            values=", ".join(reads[one.kind].format(_member(one)) for one in constants),
+            is_affine=str(affine is not None).lower(),
+        )
+        entry_points = _BATCH_NORM.format(
+            product_parameters=_PRODUCT_PARAMETERS, product=_PRODUCT, own=self._own_parameters, names=self._members
+        )
+        return f"{text}using Behind = Chain<Arguments, Norm>;\n{entry_points}"
+
+    def _pass(self) -> str:
+        of_batch = ", bool of_batch" if self.batch_norm else ""
+        return _PASS.format(
+            product_parameters=_PRODUCT_PARAMETERS,
+            product=_PRODUCT,
+            parameters=f"{self._norm_parameters}{of_batch}{self._own_parameters}",
+            pass_over=f"pass_over_{'columns<rows' if self.by_columns else 'elements<vectors'}_per_thread>",
+            behind=self._behind("of_batch"),
+        )
+
+    def _products(self) -> str:
+        """In train mode the fused product is not normalised yet: `whole` is false."""
+        whole = ", bool whole" if self.batch_norm else ""
+        return _PRODUCTS.format(
+            parameters=f"{self._norm_parameters}{whole}{self._own_parameters}",
+            behind=self._behind("false"),
+            whole="whole" if self.batch_norm else "true",
+        )
+
+    def _behind(self, of_batch: str) -> str:
+        return f"Behind{{{{{self._members}}}, {{{f'{_NORM}, {of_batch}' if self.batch_norm else ''}}}}}"
+
+    @property
+    def _norm_parameters(self) -> str:
+        return _NORM_PARAMETERS if self.batch_norm else ""
+
+    @property
+    def _own_parameters(self) -> str:
+        return "".join(f", {_type_of(one)} {_member(one)}" for one in self.used)
+
+    @property
+    def _members(self) -> str:
+        return ", ".join(_member(one) for one in self.used)
+
+    def _of(self, *kinds: Kind) -> list[Operand]:
+        return [one for one in self.used if one.kind in kinds]
+
+
+def _member(operand: Operand) -> str:
+    """What an operand is called outside the functions, where the source has names of its own."""
+    return f"{operand.name}_"
+
+
+def _type_of(operand: Operand) -> str:
+    return "accumulator_t" if operand.kind is Kind.SCALAR else "const scalar_t* __restrict__"
+
+
+def _value_of(operand: Operand) -> str:
+    """Where a value of the product finds that operand's."""
+    member = _member(operand)
+    if operand.kind is Kind.SCALAR:
+        return member
+    if operand.kind is Kind.PER_FEATURE:
+        return f"columns.{member}.of[i]"
+    return f"elements.{member}.of[i]" if operand.kind is Kind.ELEMENT else f"row.{member}"

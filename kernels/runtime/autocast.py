@@ -1,0 +1,137 @@
+"""A tuned model under autocast: its kernel for the type that autocast casts to.
+
+Autocast has products and convolutions run in a half type, and what follows them in whatever types come out of that. A
+kernel does all of it in one type. So it runs on inputs, parameters and buffers that are cast to autocast's type, adds
+up in float32 as it does for that type, and gives its output the type that the reference's has under autocast. An output
+that the reference would have in float32 is rounded once more than there: its error is of the same size as that of the
+product, which the reference rounds too.
+
+Such a call is a problem of its own, which has the option `autocast` and the type that is cast to. What was measured for
+the problem in that type tells which kernels may be fast, and not how fast the reference is under autocast: a duel does.
+
+Where autocast would have nothing run in a half type, the kernel runs as without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tunebench.kernels.runtime.derived import DerivedTensors
+from tunebench.kernels.runtime.gradients import replica
+from tunebench.kernels.runtime.ordinary import held
+from tunebench.kernels.runtime.selection import AUTOCAST_OPTION
+from tunebench.tuner.problem import Problem
+
+
+def autocast_type(device: torch.device) -> torch.dtype | None:
+    """The type that autocast casts to on a device; None where it is off there, or on for another kind of device too."""
+    others = [one for one in ("cpu", "cuda") if one != device.type]
+    if not torch.is_autocast_enabled(device.type) or any(map(torch.is_autocast_enabled, others)):
+        return None
+    return torch.get_autocast_dtype(device.type)
+
+
+class UnderAutocast:
+    """A module's forward under the autocast that is on.
+
+    Args:
+        module: a tuned one.
+        dtype: that autocast casts to.
+        inputs: of a call.
+
+    Raises:
+        RuntimeError, TypeError, ValueError: the reference refuses the call.
+    """
+
+    def __init__(self, module: Any, dtype: torch.dtype, inputs: Sequence[Any]) -> None:
+        self.module, self.dtype = module, dtype
+        self._device = next(one.device.type for one in inputs if isinstance(one, torch.Tensor))
+        with _Types() as types:
+            self._result = _type_of_reference(module, inputs)
+        self._casts = dtype in types.seen
+
+    def problem(self, inputs: Sequence[Any]) -> Problem | None:
+        """The problem of a call like that; None where no kernel serves it."""
+        found: Problem | None
+        with torch.autocast(self._device, enabled=False):
+            if not self._casts:
+                found = self.module.problem(*inputs)
+                return found
+            parameters, buffers = held(self.module)
+            if not all(map(_is_float32, (*inputs, *parameters, *buffers))):
+                found = self.module.unserved("autocast is on, and inputs or parameters are not float32")
+            elif self.module.training and any(one.is_floating_point() for one in buffers):
+                found = self.module.unserved("autocast is on, and what moves in train mode is float32")
+            else:
+                found = self._twin().problem(*_cast(inputs, self.dtype))
+        if found is None:
+            return None
+        option = {AUTOCAST_OPTION: str(self.dtype).removeprefix("torch.")}
+        return replace(found, options={**found.options, **option})
+
+    def run(self, plan: Any, *inputs: Any) -> torch.Tensor:
+        """The kernel's answer, in the type that the reference's has."""
+        result: torch.Tensor
+        with torch.autocast(self._device, enabled=False):
+            if self._casts:
+                result = self._twin().tuned_forward(plan, *_cast(inputs, self.dtype))
+            else:
+                result = self.module.tuned_forward(plan, *inputs)
+        return result.to(self._result)
+
+    def _twin(self) -> Any:
+        """The module in the other type; made in each call, or kept while the module is frozen."""
+        return self.module.derived(
+            AUTOCAST_OPTION, partial(_twin_of, self.module, self.dtype), (self.module,), self.dtype
+        )
+
+
+class _Types(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees the types of what operations return."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: set[torch.dtype] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.seen |= {
+            one.dtype
+            for one in (result if isinstance(result, (tuple, list)) else [result])
+            if isinstance(one, torch.Tensor)
+        }
+        return result
+
+
+def _twin_of(module: Any, dtype: torch.dtype) -> Any:
+    made = replica(module, *(_cast(tensors, dtype) for tensors in held(module)))
+    if made.is_frozen:
+        made._derived = DerivedTensors()
+    return made
+
+
+def _cast(values: Sequence[Any], dtype: torch.dtype) -> list[Any]:
+    floating = [isinstance(one, torch.Tensor) and one.is_floating_point() for one in values]
+    return [one.detach().to(dtype) if is_cast else one for one, is_cast in zip(values, floating, strict=True)]
+
+
+def _is_float32(value: Any) -> bool:
+    return not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.dtype == torch.float32
+
+
+def _type_of_reference(module: nn.Module, inputs: Sequence[Any]) -> torch.dtype:
+    """The type of the reference's result, found without running it."""
+    with FakeTensorMode() as mode, torch.no_grad():
+        parameters, buffers = ([mode.from_tensor(one) for one in tensors] for tensors in held(module))
+        fakes = [mode.from_tensor(one) if isinstance(one, torch.Tensor) else one for one in inputs]
+        made: Any = replica(module, parameters, buffers)
+        result: torch.Tensor = made.reference_forward(*fakes)
+    return result.dtype

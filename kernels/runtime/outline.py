@@ -1,0 +1,218 @@
+"""A module as a compiled or exported program knows it: what it is made of, and the key by which it is found.
+
+Such a program is a graph of operators on tensors and constants, and a module is neither. All of it but its tensors and
+its numbers, which the graph hands over, is its outline.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import itertools
+import math
+import operator
+import weakref
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+from torch import nn
+
+from tunebench.kernels.runtime.gradients import replica
+from tunebench.kernels.runtime.ordinary import held
+
+Path: TypeAlias = tuple[str, ...]
+"""Where an attribute is: the names from the module down to it."""
+Tensors: TypeAlias = Sequence[torch.Tensor]
+
+OWN = ("_handle", "_settled", "_lost")
+"""Attributes that `note` gives a module, and that a copy does not take over.
+
+`_settled` has what the operator found out about calls that the module itself can serve, `_lost` the shapes at which the
+reference serves, so that programs are compiled with its operations.
+"""
+_READ_WHEN_RUN = ("policy", "wait")
+"""Attributes that the graph does not depend on: they are read from the module itself whenever the program runs."""
+NOTHING = torch.empty(0, device="meta")
+
+_handles = itertools.count()
+_originals: weakref.WeakValueDictionary[str, nn.Module] = weakref.WeakValueDictionary()
+_outlines: dict[tuple[type[Any], str], Outline] = {}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a module is made of, beside its tensors.
+
+    Attributes:
+        parts: the type of each submodule.
+        numbers: where its numbers are.
+        settings: its other attributes that can be compared, such as text and tuples.
+        others: where attributes are that cannot.
+        has_tensors: there are tensors among the attributes that are neither parameters nor buffers.
+    """
+
+    parts: tuple[tuple[Path, type], ...]
+    numbers: tuple[Path, ...]
+    settings: tuple[tuple[Path, Any], ...]
+    others: tuple[Path, ...]
+    has_tensors: bool
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Facts:
+        """The facts of a module; names that begin with an underscore are its own business."""
+        parts = [(tuple(where.split(".")) if where else (), part) for where, part in module.named_modules()]
+        every = [((*path, name), value) for path, part in parts for name, value in part.__dict__.items()]
+        public = [(path, value) for path, value in every if path[-1][0] != "_" and path[-1] not in _READ_WHEN_RUN]
+        return cls(
+            tuple((path, type(part)) for path, part in parts),
+            tuple(path for path, value in public if isinstance(value, int | float)),
+            tuple((path, value) for path, value in public if _is_setting(value)),
+            tuple(path for path, value in public if not (isinstance(value, int | float) or _is_setting(value))),
+            any(isinstance(value, torch.Tensor) for _, value in every),
+        )
+
+
+def _is_setting(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(_is_setting(one) or isinstance(one, int | float) for one in value)
+    return value is None or isinstance(value, str)
+
+
+@dataclass(frozen=True, eq=False)
+class Outline:
+    """A module as a graph knows it: all but its tensors and its numbers, which the graph hands over.
+
+    Attributes:
+        module: a replica without memory.
+        facts: what it is made of; a module of other facts has another outline.
+        original: the module itself while it lives in this process; None in a program that was loaded from a file.
+        written: which buffers a forward writes to, by the whole numbers and flags that can decide it.
+    """
+
+    module: Any
+    facts: Facts
+    original: weakref.ref[nn.Module] | None = None
+    written: dict[tuple[Any, ...], list[bool]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, module: nn.Module, original: nn.Module | None = None) -> Outline:
+        """The outline of a module."""
+        parameters, buffers = held(module)
+        bare = replica(module, [NOTHING] * len(parameters), [NOTHING] * len(buffers))
+        # These hold tensors, and are about the module that they belong to.
+        bare.__dict__.update(_derived=None, _known=type(module.__dict__["_known"])(), _settled={}, _lost={})
+        return cls(bare, Facts.of(module), None if original is None else weakref.ref(original))
+
+    def bind(self, parameters: Tensors, buffers: Tensors, numbers: Sequence[Any]) -> Any:
+        """A module of its own with these tensors and numbers."""
+        module = replica(self.module, parameters, buffers)
+        for path, value in zip(self.facts.numbers, numbers, strict=True):
+            owner(module, path).__dict__[path[-1]] = value
+        return module
+
+    def whole(self, parameters: Tensors, buffers: Tensors, numbers: Sequence[Any]) -> Any:
+        """The module itself where it holds these very tensors and numbers, else None."""
+        module = None if self.original is None else self.original()
+        if module is None:
+            return None
+        own = held(module)
+        if len(own[0]) != len(parameters) or len(own[1]) != len(buffers):
+            return None
+        if not all(map(operator.is_, (*own[0], *own[1]), (*parameters, *buffers))):
+            return None
+        return module if [value_at(module, path) for path in self.facts.numbers] == numbers else None
+
+
+def owner(module: Any, path: Path) -> Any:
+    for name in path[:-1]:
+        module = getattr(module, name)
+    return module
+
+
+def value_at(module: Any, path: Path) -> Any:
+    return getattr(owner(module, path), path[-1])
+
+
+def note(module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Remember a module that has just been made, and what its constructor is given."""
+    handle = str(next(_handles))
+    module.__dict__.update(_handle=handle, _settled={}, _lost={})
+    module.__dict__["_made_with"] = repr((arguments, named)) if _is_constant([*arguments, *named.values()]) else None
+    _originals[handle] = module
+
+
+def _is_constant(value: Any) -> bool:
+    """Whether text can stand for a value."""
+    if type(value) in (tuple, list):
+        return all(map(_is_constant, value))
+    return value is None or type(value) in (str, int, bool) or (type(value) is float and math.isfinite(value))
+
+
+def outline_of(handle: str, exported: bool) -> tuple[str, tuple[Path, ...], tuple[tuple[Path, Any], ...]] | None:
+    """The key, numbers and settings of a module's outline; None where no operator can stand for it.
+
+    In a program that may be loaded elsewhere, the key is what the module was constructed with, and the module has to be
+    what its constructor makes.
+    """
+    module: Any = _originals[handle]
+    facts = Facts.of(module)
+    if facts.has_tensors or not all(kind.__module__.startswith("torch.nn.") for _, kind in facts.parts[1:]):
+        return None
+    key = _key_of_constructor(module, facts) if exported else _key_in_process(handle, module, facts)
+    return None if key is None else (key, facts.numbers, facts.settings)
+
+
+# As torch.compiler.assume_constant_result does, which would import the compiler: to it the answer is a constant.
+outline_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _key_in_process(handle: str, module: Any, facts: Facts) -> str:
+    model = module._operators.model
+    for count in itertools.count():
+        key = f"{handle}.{count}"
+        if (model, key) not in _outlines:
+            _outlines[model, key] = Outline.of(module, module)
+        if _outlines[model, key].facts == facts:
+            return key
+    raise AssertionError
+
+
+def _key_of_constructor(module: Any, facts: Facts) -> str | None:
+    model, key = module._operators.model, module._made_with
+    if key is None or type(module) is not model or facts.others:
+        return None
+    try:
+        made = outline_under(model, key)
+    except RuntimeError:
+        return None  # its constructor needs real memory
+    return key if made.facts == facts else None
+
+
+def outline_under(model: type[Any], key: str) -> Outline:
+    """The outline under a key, which is made now where the key says how."""
+    if (model, key) not in _outlines:
+        # In a thread of its own, since what traces this one would take the constructor's operations for the program's.
+        with ThreadPoolExecutor(1) as executor:
+            _outlines[model, key] = executor.submit(_construct, model, *ast.literal_eval(key)).result()
+    return _outlines[model, key]
+
+
+def _construct(model: type[Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> Outline:
+    with torch.device("meta"):
+        return Outline.of(model(*arguments, **named))
+
+
+def inputs_of(handle: str) -> tuple[tuple[str, bool, Any], ...]:
+    """The inputs by the reference's own signature: their names, whether they have defaults, and which."""
+    module: Any = _originals[handle]
+    empty = inspect.Parameter.empty
+    parameters = list(module._signature().parameters.values())[1:]
+    return tuple(
+        (one.name, one.default is not empty, None if one.default is empty else one.default) for one in parameters
+    )
+
+
+inputs_of._dynamo_marked_constant = True  # type: ignore[attr-defined]

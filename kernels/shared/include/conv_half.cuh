@@ -1,0 +1,172 @@
+// The range of half precision: operands scaled into it, and what lies outside computed again. Part of conv.cuh.
+//
+// Half precision keeps TF32's mantissa but not its range. x is multiplied by input_scale, and each output channel's
+// weight by the power of two that brings the sum of its absolute values below 1, so that no sum of products leaves the
+// range unless an input does. Of each sample the largest absolute value is found in passing: where it is above
+// largest_input, too small for the rounding of subnormals to be negligible, or not a number, and for channels whose
+// weight cannot be scaled, `repair` computes the output from x and the weight themselves.
+//
+// A model of a half type is convolved in that type: nothing is scaled, and nothing lies outside the range.
+#pragma once
+
+constexpr float input_scale = 64.0f;
+constexpr float largest_input = 1000.0f;     // times input_scale still below 65504, the largest half
+constexpr float smallest_input = 0.015625f;  // times input_scale 1, whose rounding error is that of the least half
+
+// To the eleven bits that TF32 keeps, and a half: to nearest, and away from zero where two are as near, as cuDNN rounds the
+// operands of TF32 products. Every tie that went the other way would be another value than the reference multiplies.
+__device__ __forceinline__ float to_eleven_bits(float value) {
+    return __uint_as_float((__float_as_uint(value) + 0x1000u) & 0xffffe000u);
+}
+
+__device__ __forceinline__ float larger_of(float largest, float value) {
+    const float size = fabsf(value);
+    return size > largest || size != size ? size : largest;  // a NaN stays
+}
+
+// Of the elements that a block has read, the largest absolute value: bits of floats are ordered as the floats are, and
+// those of a NaN stand above infinity. The order of atomics does not change a maximum.
+template <int threads> __device__ __forceinline__ void note_largest(float mine, unsigned* largest) {
+    __shared__ unsigned of_block;
+    if (threadIdx.x == 0) {
+        of_block = 0;
+    }
+    __syncthreads();
+    unsigned bits = __float_as_uint(mine);
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) {
+        const unsigned other = __shfl_xor_sync(0xffffffffu, bits, distance);
+        bits = other > bits ? other : bits;
+    }
+    if (threadIdx.x % 32 == 0) {
+        atomicMax(&of_block, bits);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        atomicMax(largest, of_block);
+    }
+    __syncthreads();
+}
+
+// ------------------------------------------------------------------------------------------------------------ weight
+
+constexpr int weight_threads = 128;
+constexpr int tile_filters = 128;  // of implicit_gemm
+
+// Where implicit_gemm wants a weight: by tiles of 128 filters, then by eight products of the sum, then by filter. The sum
+// goes over places, and at each over channels, whose number is rounded up to 16.
+__device__ __forceinline__ long long place_in_tile(long long filter, long long channel, long long place,
+                                                   long long channels, long long area) {
+    const long long padded = (channels + 15) / 16 * 16;
+    const long long eight = (place * padded + channel) / 8;
+    return ((filter / tile_filters * (area * padded / 8) + eight) * tile_filters + filter % tile_filters) * 8 +
+           channel % 8;
+}
+
+// One block an output channel. `factors` undo both scales; NaN where the channel has to be repaired. `largest` starts
+// at zero here. Where nothing is scaled, both are null.
+extern "C" __global__ void __launch_bounds__(weight_threads)
+    prepare_weight(const scalar_t* __restrict__ weight, weight_t* __restrict__ to, float* __restrict__ factors,
+                   unsigned* __restrict__ largest, long long samples, long long channels, long long area,
+                   int weight_channels_last) {
+    if constexpr (half_weight) {
+        __shared__ float of_warps[weight_threads / 32];
+        const long long elements = channels * area, start = blockIdx.x * elements;
+        float sum = 0;
+        for (long long i = threadIdx.x; i < elements; i += weight_threads) {
+            sum += fabsf(static_cast<float>(weight[start + i]));
+        }
+#pragma unroll
+        for (int distance = 16; distance > 0; distance /= 2) {
+            sum += __shfl_xor_sync(0xffffffffu, sum, distance);
+        }
+        if (threadIdx.x % 32 == 0) {
+            of_warps[threadIdx.x / 32] = sum;
+        }
+        __syncthreads();
+        sum = 0;
+        for (int warp = 0; warp < weight_threads / 32; ++warp) {
+            sum += of_warps[warp];
+        }
+        // 2^exponent is the least power of two above the sum.
+        const int exponent = static_cast<int>(__float_as_uint(sum) >> 23) - 126;
+        const bool fits = exponent > -100 && exponent < 100;
+        const float scale = scales && fits ? __uint_as_float(static_cast<unsigned>(127 - exponent) << 23) : 1.0f;
+        for (long long i = threadIdx.x; i < elements; i += weight_threads) {
+            const long long channel = weight_channels_last ? i % channels : i / area;
+            const long long place = weight_channels_last ? i / channels : i % area;
+            const long long target = implicit
+                                         ? place_in_tile(blockIdx.x, channel, place, channels, area)
+                                         : offset_of(blockIdx.x, channel, place, channels, area, channels_last);
+            const float value = static_cast<float>(weight[start + i]) * scale;
+            to[target] = weight_t(scales ? to_eleven_bits(value) : value);
+        }
+        if (scales && threadIdx.x == 0) {
+            factors[blockIdx.x] = fits || sum == 0.0f ? 1.0f / (scale * input_scale) : __uint_as_float(0x7fc00000u);
+        }
+        for (long long i = static_cast<long long>(blockIdx.x) * weight_threads + threadIdx.x; scales && i < samples;
+             i += static_cast<long long>(gridDim.x) * weight_threads) {
+            largest[i] = 0;
+        }
+    }
+}
+
+// ------------------------------------------------------------------------------------------------------------ repair
+
+constexpr int repair_threads = 256;
+
+__device__ __forceinline__ bool in_range(unsigned largest) {
+    const float size = __uint_as_float(largest);
+    return size == 0.0f || (size >= smallest_input && size <= largest_input);
+}
+
+struct Shape {
+    long long samples, out_channels, height, width;
+    bool weight_last;
+};
+
+// One output element before the bias, from x and the weight as they are.
+__device__ __noinline__ accumulator_t convolved(const scalar_t* x, const scalar_t* weight, const Shape& shape,
+                                                long long sample, long long out_channel, long long row, long long column) {
+    constexpr long long area = kernel_height * kernel_width, channels = in_channels / groups;
+    const long long first_channel = groups == 1 ? 0 : out_channel / (shape.out_channels / groups) * channels;
+    const long long pixels = shape.height * shape.width;
+    accumulator_t sum = 0;
+    for (long long place = 0; place < area; ++place) {
+        const long long down = row * stride_height - padding_above + place / kernel_width * dilation_height;
+        const long long across = column * stride_width - padding_before + place % kernel_width * dilation_width;
+        if (down < 0 || down >= shape.height || across < 0 || across >= shape.width) {
+            continue;
+        }
+        const scalar_t* values =
+            x + offset_of(sample, first_channel, down * shape.width + across, in_channels, pixels, input_last);
+        const scalar_t* weights = weight + offset_of(out_channel, 0, place, channels, area, shape.weight_last);
+        const long long value_step = input_last ? 1 : pixels, weight_step = shape.weight_last ? 1 : area;
+#pragma unroll 1
+        for (long long channel = 0; channel < channels; ++channel) {
+            sum += values[channel * value_step] * weights[channel * weight_step];
+        }
+    }
+    return sum;
+}
+
+// Blocks walk over the pairs of a sample and an output channel; almost always there is nothing to do.
+__device__ __forceinline__ void repair_by_block(const scalar_t* __restrict__ x, const scalar_t* __restrict__ weight,
+                                                scalar_t* __restrict__ output, const unsigned* __restrict__ largest,
+                                                const Shape& shape, const Epilogue& epilogue) {
+    if constexpr (scales) {
+        const long long out_width = out_width_of(shape.width), pixels = out_height_of(shape.height) * out_width;
+        for (long long pair = blockIdx.x; pair < shape.samples * shape.out_channels; pair += gridDim.x) {
+            const long long sample = pair / shape.out_channels, channel = pair % shape.out_channels;
+            if (in_range(largest[sample]) && epilogue.factors[channel] == epilogue.factors[channel]) {
+                continue;
+            }
+            for (long long pixel = threadIdx.x; pixel < pixels; pixel += repair_threads) {
+                const long long offset = offset_of(sample, channel, pixel, shape.out_channels, pixels, output_last);
+                const accumulator_t sum =
+                    convolved(x, weight, shape, sample, channel, pixel / out_width, pixel % out_width);
+                output[offset] = scalar_t(epilogue(sum, epilogue.of(channel), epilogue.at(offset)));
+            }
+        }
+    }
+}

@@ -1,0 +1,54 @@
+// Eight-bit numbers as types of storage: e4m3 (a sign, four bits of exponent, three of mantissa, no infinity) and whole
+// numbers from -127 to 127. Both round to nearest even, and what is too large becomes the largest there is.
+#pragma once
+
+struct e4m3_t {
+    unsigned char bits;
+
+    e4m3_t() = default;
+    __device__ __forceinline__ explicit e4m3_t(float value) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+        unsigned short pair;
+        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(value));
+        bits = static_cast<unsigned char>(pair);
+#else
+        const unsigned whole = __float_as_uint(value);
+        const unsigned size = whole & 0x7fffffffu;
+        unsigned found;
+        if (size > 0x7f800000u) {
+            found = 0x7fu;
+        } else if (size < 0x3c800000u) {  // below 2^-6: adding 2^14 leaves the rounded multiple of 2^-9 in the low bits
+            found = __float_as_uint(__uint_as_float(size) + 16384.0f) - 0x46800000u;
+        } else {  // half a unit in the last place, less one where the last bit kept is even
+            found = min(0x7eu, ((size + 0x7ffffu + (size >> 20 & 1u)) >> 20) - 960u);
+        }
+        bits = static_cast<unsigned char>(found | (whole >> 24 & 0x80u));
+#endif
+    }
+};
+
+struct whole_t {
+    signed char bits;
+
+    whole_t() = default;
+    __device__ __forceinline__ explicit whole_t(float value)
+        : bits(static_cast<signed char>(fminf(fmaxf(rintf(value), -127.0f), 127.0f))) {}
+};
+
+// Four of either in a word, the first in its low bits: where memory put them together, NVRTC would write byte by byte.
+template <typename T> __device__ __forceinline__ unsigned four_of(const float (&values)[4]) {
+    unsigned word = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        word |= static_cast<unsigned>(static_cast<unsigned char>(T(values[i]).bits)) << 8 * i;
+    }
+    return word;
+}
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+template <> __device__ __forceinline__ unsigned four_of<e4m3_t>(const float (&values)[4]) {
+    unsigned short first, second;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(first) : "f"(values[1]), "f"(values[0]));
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(second) : "f"(values[3]), "f"(values[2]));
+    return first | static_cast<unsigned>(second) << 16;
+}
+#endif

@@ -1,0 +1,130 @@
+// What the two products of our own have in common: tiles, the pipeline's places, sums outside the tensor cores, the epilogue.
+//
+// Of a block's threads the first 128 bring tiles to shared memory, and two warpgroups multiply 64 rows of w each with all
+// rows of x in the tile.
+#pragma once
+
+#include "hopper.cuh"
+#include "row_scale.cuh"
+
+constexpr bool fused = product == product_t::fused;
+
+constexpr int core_bytes = 16;     // One row of a core matrix.
+constexpr int product_rows = 128;  // Rows of w in a tile.
+constexpr int producer_threads = 128;
+constexpr int consumer_threads = 256;
+constexpr int product_threads = producer_threads + consumer_threads;
+
+#if TUNEBENCH_HOPPER
+
+// 65536 registers, less what 384 threads cannot have in steps of 8.
+constexpr int producer_registers = 40;
+constexpr int consumer_registers = 232;
+
+struct ProductShape {
+    long long x_rows, w_rows, depth;
+    __device__ __forceinline__ long long x_tiles() const { return (x_rows + product_columns - 1) / product_columns; }
+    // Of the cluster: its blocks work on neighbouring tiles of w and one tile of x.
+    __device__ __forceinline__ long long tiles() const {
+        constexpr int rows_of_cluster = product_rows * product_cluster;
+        return (w_rows + rows_of_cluster - 1) / rows_of_cluster * product_cluster * x_tiles();
+    }
+};
+
+// What a block works on: the number of a tile of x, and the first row of its tile of w.
+struct Tile {
+    long long x_tile, w_first;
+    __device__ __forceinline__ Tile(long long number, const ProductShape& shape, u32 rank) {
+        const long long group = number / product_cluster;
+        x_tile = group % shape.x_tiles();
+        w_first = (group / shape.x_tiles() * product_cluster + rank) * product_rows;
+    }
+};
+
+// Where a pipeline of product_stages stages is: the slot, and the parity of its current use.
+struct Position {
+    int slot = 0;
+    u32 parity = 0;
+    __device__ __forceinline__ void advance() {
+        if (++slot == product_stages) {
+            slot = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+// Barriers of all stages, known to the cluster; a full stage has `arrivals` of this block. The rank in the cluster.
+__device__ __forceinline__ u32 begin_pipeline(u64* full, u64* empty, int arrivals) {
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < product_stages; ++i) {
+            barrier_init(full + i, arrivals);
+            barrier_init(empty + i, consumer_threads / 32 * product_cluster);
+        }
+        barrier_init_fence();
+    }
+    const u32 rank = product_cluster == 1 ? 0 : rank_in_cluster();
+    cluster_sync();
+    return rank;
+}
+
+// What is added in fp32 outside the tensor cores, by the memory system itself: nobody waits for it. Each thread has its
+// own words, laid out for whole lines; the sums' order does not depend on timing.
+struct Sums {
+    float4* first;
+    __device__ __forceinline__ float4* word(int i) const { return first + i * consumer_threads; }
+
+    __device__ __forceinline__ void add(const float (&sum)[product_columns / 2], bool to_nothing) const {
+#pragma unroll
+        for (int i = 0; i < product_columns / 8; ++i) {
+            const float4 value = {sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3]};
+            if (to_nothing) {
+                __stcg(word(i), value);
+            } else {
+                add_in_memory(word(i), value);
+            }
+        }
+    }
+    __device__ __forceinline__ void add_to(float (&sum)[product_columns / 2]) const {
+#pragma unroll
+        for (int i = 0; i < product_columns / 8; ++i) {
+            const float4 value = __ldcg(word(i));
+            sum[4 * i] += value.x;
+            sum[4 * i + 1] += value.y;
+            sum[4 * i + 2] += value.z;
+            sum[4 * i + 3] += value.w;
+        }
+    }
+};
+
+__device__ __forceinline__ Sums sums_of_thread(float* scratch) {
+    return {reinterpret_cast<float4*>(scratch) + blockIdx.x * (consumer_threads * (product_columns / 8)) + threadIdx.x -
+            producer_threads};
+}
+
+// A consumer's values of a tile, their scales undone, to the epilogue; `row` of w is its first, the other 8 below, and
+// `exponents` are theirs. Both rows of w beside each other: what depends on the row of x alone is there once for the two.
+template <class Epilogue>
+__device__ __forceinline__ void finish_tile(const float (&sum)[product_columns / 2], const Tile& tile, long long row,
+                                            const int (&exponents)[2], const int* __restrict__ x_exponents,
+                                            const ProductShape& shape, const Epilogue& epilogue) {
+    const int lane = threadIdx.x % 32;
+    const bool exists[2] = {row < shape.w_rows, row + 8 < shape.w_rows};
+    const decltype(epilogue.feature(row)) finish[2] = {epilogue.feature(exists[0] ? row : 0),
+                                                       epilogue.feature(exists[1] ? row + 8 : 0)};
+#pragma unroll
+    for (int i = 0; i < product_columns / 4; ++i) {
+        const long long x_row = tile.x_tile * product_columns + i / 2 * 8 + lane % 4 * 2 + i % 2;
+        if (x_row < shape.x_rows) {
+            const int x_exponent = x_exponents[x_row];
+#pragma unroll
+            for (int below = 0; below < 2; ++below) {
+                if (exists[below]) {
+                    const float value = sum[i / 2 * 4 + 2 * below + i % 2];
+                    finish[below](scaled(value, -(exponents[below] + x_exponent)), x_row);
+                }
+            }
+        }
+    }
+}
+
+#endif  // TUNEBENCH_HOPPER

@@ -1,0 +1,112 @@
+"""Blocks for convolutions on CUDA: geometries, layouts, types and every way to convolve. Skips without a GPU."""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tunebench.kernels.runtime.tuned_module import TunedModule
+from tunebench.kernels.shared import cudnn_graph
+from tunebench.tuner.compile.building import build_plan
+from tunebench.tuner.compile.compilers import compiler_for
+from tunebench.tuner.device import Device, find_device
+from tunebench.tuner.errors import LaunchError
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "kernels" / "blocks"))
+from convolved import EXAMPLES, GEOMETRIES, LAYOUTS, Model, Tuned, error, pair
+
+pytestmark = pytest.mark.gpu
+
+GRAPHS = ("graph_fp16", "graph_tf32", "graph") if cudnn_graph.is_installed() else ()
+WAYS = ("strict", "tf32", "fp16", "implicit_gemm", *GRAPHS)
+ALLOWED = {"float32": 1e-3, "float16": 3e-3, "bfloat16": 2e-2}
+
+
+@pytest.fixture(scope="module")
+def cuda() -> Device:
+    return find_device("cuda")
+
+
+def outputs(model: TunedModule, device: Device, inputs: list[object], pick: int, way: str) -> torch.Tensor | None:
+    """The model under a configuration with that way to convolve; None where there is none."""
+    problem = model.problem(*inputs)
+    assert problem is not None, model.reason
+    space = model.kernel.space.enumerate(problem, device)
+    # Fast functions are right to a share of the largest value, not of each.
+    exact = (number for number in range(len(space)) if not space[number].get("fast_math"))
+    found = [number for number in exact if space[number]["convolution"] == way]
+    if way in GRAPHS:
+        found = [number for number in found if space[number]["graph_plan"] == 0]
+    if not found:
+        return None
+    chosen = space[random.Random(pick).choice(found)]
+    plan = build_plan(model.kernel, chosen, problem, device, compiler_for(device))
+    try:
+        model.make_ready(plan)
+    except LaunchError:
+        return None  # cuDNN has no such plan here
+    model.pin(plan)
+    with torch.no_grad():
+        output: torch.Tensor = model(*inputs)
+        assert torch.equal(output.nan_to_num(), model(*inputs).nan_to_num()), "not the same twice"
+    return output
+
+
+@pytest.mark.parametrize("given", LAYOUTS)
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+def test_every_geometry(cuda: Device, geometry: str, given: str) -> None:
+    few = ("strict", "implicit_gemm")
+    for channels, filters, size, ways in ((64, 128, (34, 36), WAYS), (8, 16, (13, 15), few), (16, 136, (9, 140), few)):
+        torch.manual_seed(3)
+        reference = Model(channels, filters, GEOMETRIES[geometry]).cuda()
+        tuned = Tuned(channels, filters, GEOMETRIES[geometry]).cuda()
+        tuned.load_state_dict(reference.state_dict())
+        x = torch.randn(3, channels, *size, device="cuda").contiguous(memory_format=LAYOUTS[given])
+        x[2] *= 1e-7  # out of the range of half precision
+        for pick, way in enumerate(ways):
+            output = outputs(tuned, cuda, [x], pick, way)
+            if output is None:
+                assert way != "strict"
+                continue
+            with torch.no_grad():
+                assert output.stride() == reference(x).stride()
+            assert error(output[:2], reference, [x[:2]]) < 1e-3, way
+            if way != "tf32":
+                assert error(output[2:], reference, [x[2:]]) < 1e-3, way
+
+
+@pytest.mark.parametrize("dtype", ALLOWED)
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples(cuda: Device, name: str, dtype: str) -> None:
+    sizes = {"channels": 64, "outputs": 64, "height": 33, "width": 40}
+    served = set()
+    for given in LAYOUTS:
+        for pick, way in enumerate(WAYS):
+            known = {key: size for key, size in sizes.items() if key != "outputs" or name != "gate"}
+            reference, tuned, inputs = pair(name, getattr(torch, dtype), given, "cuda", known)
+            output = outputs(tuned, cuda, inputs, pick, way)
+            if output is not None:
+                served.add(way)
+                assert error(output, reference, inputs) < ALLOWED[dtype], (given, way)
+                with torch.no_grad():
+                    assert output.stride() == reference(*inputs).stride()
+    # Five rows of so many channels are more than shared memory holds beside the filters.
+    by_library = name in ("grouped_hardswish", "residual")
+    assert served >= {"strict"} | (set() if by_library else {"implicit_gemm"})
+
+
+@pytest.mark.parametrize("name", ["relu_bias", "gate"])
+def test_what_is_not_finite_stays_so(cuda: Device, name: str) -> None:
+    for way in WAYS:
+        reference, tuned, inputs = pair(name, torch.float32, "nchw", "cuda")
+        inputs[0][0, 2, 3, 4], inputs[0][1, 0, 0, 0] = float("nan"), float("inf")
+        output = outputs(tuned, cuda, inputs, 1, way)
+        if output is not None:
+            with torch.no_grad():
+                wanted = reference(*inputs)
+            assert torch.equal(output.isnan(), wanted.isnan()), way
+            assert torch.equal(output.isinf(), wanted.isinf()), way

@@ -1,0 +1,210 @@
+"""Blocks for convolutions on the CPU: every geometry, layout and type, operands, and what the block refuses."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from convolved import EXAMPLES, GEOMETRIES, LAYOUTS, Model, Tuned, error, example, pair, passes
+from one_file import load, run
+from torch import nn
+
+from tunebench.kernels.shared.graph_function import Step, numbers_of, steps_of
+from tunebench.kernels.shared.images import geometry_of_axes, geometry_of_layer
+from tunebench.tuner.compile.nvrtc import NvrtcCompiler
+from tunebench.tuner.configuration import Configuration
+from tunebench.tuner.device import Device, DeviceKind
+from tunebench.tuner.errors import CompilerMissingError, KernelFolderError
+from tunebench.tuner.problem import Problem
+
+HOPPER = Device(DeviceKind.CUDA, 0, "a Hopper card", "sm_90", "GPU-0", 132, 141 << 30, 60 << 20, 1024, 232448)
+ALLOWED = {torch.float64: 1e-13, torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}
+
+
+@pytest.mark.parametrize("dtype", ALLOWED)
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_in_every_type_and_layout(name: str, dtype: torch.dtype) -> None:
+    ways = itertools.product(LAYOUTS, LAYOUTS) if dtype == torch.float32 else [("channels_last", "nchw")]
+    for given, layout in ways:
+        reference, tuned, inputs = pair(name, dtype, given)
+        output = run(tuned, passes("strict", layout), *inputs)
+        assert error(output, reference, inputs) < ALLOWED[dtype]
+        with torch.no_grad():
+            assert output.stride() == reference(*inputs).stride()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_through_half_precision(name: str) -> None:
+    for given, layout in (("nchw", "channels_last"), ("channels_last", "channels_last")):
+        reference, tuned, inputs = pair(name, torch.float32, given)
+        inputs[0][1] *= 1e6  # out of range: computed again
+        output = run(tuned, passes("fp16", layout), *inputs)
+        assert error(output, reference, inputs) < 1e-3
+        assert (
+            error(output[1:], reference, [one[1:] if isinstance(one, torch.Tensor) else one for one in inputs]) < 2e-6
+        )
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+def test_every_geometry(geometry: str) -> None:
+    for given, weight, convolution in (("nchw", "nchw", "fp16"), ("channels_last", "nchw", "strict")):
+        torch.manual_seed(3)
+        reference = Model(8, 16, GEOMETRIES[geometry]).to(memory_format=LAYOUTS[weight])
+        tuned = Tuned(8, 16, GEOMETRIES[geometry]).to(memory_format=LAYOUTS[weight])
+        tuned.load_state_dict(reference.state_dict())
+        x = torch.randn(3, 8, 13, 12).contiguous(memory_format=LAYOUTS[given])
+        x[2] *= 1e-7  # out of range of half precision
+        output = run(tuned, passes(convolution, given), x)
+        assert error(output, reference, [x]) < (2e-6 if convolution == "strict" else 1e-3)
+        with torch.no_grad():
+            wanted = reference(x)
+        assert (output.shape, output.stride()) == (wanted.shape, wanted.stride())
+        assert error(output[2:], reference, [x[2:]]) < 2e-6
+
+
+def test_a_problem_names_what_is_not_usual_of_its_geometry() -> None:
+    def axes(geometry: str) -> dict[str, int]:
+        model = Tuned(8, 16, GEOMETRIES[geometry])
+        problem = model.problem(torch.randn(2, 8, 13, 12))
+        assert problem is not None
+        assert geometry_of_axes(problem.axes) == geometry_of_layer(model.conv)
+        sizes = ("batch", "in_channels", "height", "width", "out_channels", "kernel_height", "kernel_width")
+        return {name: size for name, size in problem.axes.items() if name not in sizes}
+
+    assert axes("plain") == {}
+    assert axes("padded") == {"padding_height": 2, "padding_width": 2}
+    assert axes("same, even") == {"padding_height": 1, "padding_width": 3}
+    assert axes("by channel") == {"stride_height": 2, "stride_width": 2, "groups": 8}
+
+
+def test_who_lies_otherwise_is_served_by_the_reference() -> None:
+    _, residual, (x, other, factor) = pair("residual", torch.float32, "nchw")
+    assert residual.problem(x, other, factor) is not None
+    assert residual.problem(x, other.contiguous(memory_format=torch.channels_last), factor) is None
+    assert residual.reason == "'residual' does not lie in memory as the output does"
+    assert residual.problem(x, other[:, :1], factor) is None
+    assert residual.problem(x, other, None) is None
+    _, gate, (x,) = pair("gate", torch.float32, "nchw")
+    gate.get_submodule("gate.0").stride = (2, 2)  # type: ignore[assignment]
+    assert gate.problem(x) is None and gate.reason == "'x' does not lie in memory as the output does"
+    model = Tuned(8, 16, {"kernel_size": 3})
+    images = torch.randn(2, 8, 9, 9)
+    model.bias = nn.Parameter(torch.randn(16, 1))
+    assert model.problem(images) is None and "has the shape (16, 1), not (16, 1, 1)" in model.reason
+    model.bias = nn.Parameter(torch.randn(16, 1, 1))
+    assert model.problem(images) is not None
+    assert model.problem(images[:, :4].contiguous()) is None and "4 channels" in model.reason
+    assert model.problem(images[:, :, :2].contiguous()) is None and "larger" in model.reason
+    model.conv.padding_mode = "reflect"
+    assert model.problem(images) is None and model.reason == "'conv' is no Conv2d that pads with zeros"
+    with torch.no_grad():
+        assert torch.equal(model(images), model.reference_forward(images))
+
+
+MODEL = """
+def __init__(self):
+    super().__init__()
+    self.conv = nn.Conv2d(3, 4, 3)
+
+def forward(self, x: torch.Tensor) -> torch.Tensor:
+    return torch.relu(self.conv(x))
+"""
+
+
+@pytest.mark.parametrize(
+    ("block", "message"),
+    [
+        ('function = "relu(value)"', "ModelNew.layer: give the path of the nn.Conv2d in the module"),
+        ('layer = "conv"', "ModelNew.function: give a device function"),
+        ('layer = "conv"\nfunction = "relu(values)"', r"unknown name 'values' \(known: x, value\)"),
+        (
+            'layer = "conv"\nfunction = "value * w"\nper_feature = ("w",)',
+            "per_feature: this block has no such operands; it has scalars, per_channel, per_tensor",
+        ),
+    ],
+)
+def test_wrong_attributes_are_one_line(tmp_path: Path, block: str, message: str) -> None:
+    with pytest.raises(KernelFolderError, match=message) as caught:
+        load(tmp_path / "wrong.py", "blocks.Conv", MODEL, block)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_layer_that_is_none(tmp_path: Path) -> None:
+    body = MODEL.replace("    self.conv", "    self.relu = nn.ReLU()\n    self.conv")
+    x = torch.randn(2, 3, 9, 9)
+    model = load(tmp_path / "layer.py", "blocks.Conv", body, 'layer = "relu"\nfunction = "relu(value)"')()
+    assert model.problem(x) is None and model.reason == "'relu' is no Conv2d that pads with zeros"
+    model = load(tmp_path / "other.py", "blocks.Conv", body, 'layer = "convolution"\nfunction = "relu(value)"')()
+    with pytest.raises(KernelFolderError, match=r"ModelNew.layer: the model has no 'convolution'"):
+        model.problem(x)
+
+
+def of_hopper(name: str, dtype: str, **wanted: Any) -> tuple[Problem, list[Configuration]]:
+    """An example's problem there, and what its space has with these values."""
+    _, tuned, inputs = pair(name, getattr(torch, dtype), "nchw")
+    problem = tuned.problem(*inputs)
+    assert problem is not None
+    axes = {**problem.axes, "in_channels": 16}
+    problem = Problem(axes, dtype, {**problem.options, "precision": "tf32" if dtype == "float32" else "strict"})
+    space = tuned.kernel.space.restrict({key: [value] for key, value in wanted.items()})
+    return problem, list(space.enumerate(problem, HOPPER))
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "way"),
+    [
+        *((name, "float32", "strict") for name in EXAMPLES),
+        ("relu_bias", "float32", "implicit_gemm"),
+        ("residual", "float32", "implicit_gemm"),
+        ("gate", "bfloat16", "implicit_gemm"),
+    ],
+)
+def test_nvrtc_builds_for_hopper_without_spills(name: str, dtype: str, way: str) -> None:
+    compiler = NvrtcCompiler()
+    try:
+        compiler.version()
+    except CompilerMissingError as missing:
+        pytest.skip(str(missing))
+    problem, found = of_hopper(name, dtype, convolution=way)
+    build = compiler.compile(example(name).kernel.variant(found[-1], problem, "sm_90"))
+    assert build.figures["finish"].registers and build.code.startswith(b"\x7fELF")
+    assert not any(figures.spill_stores for figures in build.figures.values())
+
+
+def test_what_goes_by_no_implicit_product() -> None:
+    def ways(geometry: str, channels: int = 16) -> set[object]:
+        problem = Tuned(8, 16, GEOMETRIES[geometry]).problem(torch.randn(2, 8, 30, 30))
+        assert problem is not None
+        axes = {**problem.axes, "in_channels": channels}
+        problem = Problem(axes, "float32", {**problem.options, "precision": "tf32"})
+        space = Tuned.kernel.space.enumerate(problem, HOPPER)
+        return {member["convolution"] for member in space}
+
+    for geometry in ("plain", "padded", "same, even", "dilated", "1 x 1"):
+        assert "implicit_gemm" in ways(geometry), geometry
+        assert "implicit_gemm" in ways(geometry, channels=12), geometry
+        # It would read eight channels that are not there.
+        assert "implicit_gemm" not in ways(geometry, channels=8) | ways(geometry, channels=24), geometry
+    for geometry in ("strided", "groups", "by channel", "dilated groups"):
+        assert ways(geometry) & {"implicit_gemm", "fp16", "tf32"} == {"fp16", "tf32"}, geometry
+
+
+def test_functions_that_a_graph_can_compute() -> None:
+    least = Step("min", ("top", "value"))
+    assert steps_of("(min(value, top) + bias) * 2", ["top"]) == Step("mul", (Step("add", (least, "bias")), 2.0))
+    found = steps_of("hardswish(value - 0.5) / six", ["six"])
+    assert found is not None and numbers_of(found) == [0.5, 6.0, 0.0, 3.0]
+    assert steps_of("-value", []) == Step("sub", (0.0, "value"))
+    for text in (
+        "min(value, bias)",  # NaN would be lost
+        "value * (1 / 2)",  # an integer in C++
+        "value > 0 ? value : 0",
+        "mish(value)",
+        "auto y = value; return y;",
+        "value",
+        "relu(value, 2)",
+    ):
+        assert steps_of(text, ["top"]) is None, text

@@ -1,0 +1,45 @@
+"""A model made from a block, as one file in KernelBench's form: its host code runs the kernel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from one_file import CPU, load
+from test_rows import LOGSUMEXP, LOGSUMEXP_BLOCK, SOFTMAX, SOFTMAX_BLOCK
+
+from tunebench.kernels.runtime.shipped import ShippedResult
+from tunebench.studies.export.write import Evidence, file_text, layout_of
+from tunebench.tuner.compile.building import build_plan
+from tunebench.tuner.compile.compilers import compiler_for
+from tunebench.tuner.kernel import Mode
+
+
+@pytest.mark.parametrize(
+    ("model", "block", "keep"), [(SOFTMAX, SOFTMAX_BLOCK, "registers"), (LOGSUMEXP, LOGSUMEXP_BLOCK, "split")]
+)
+def test_its_host_code_runs_the_kernel(
+    model: str, block: str, keep: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    factory = load(tmp_path / "rows.py", "blocks.Rows", model, block)
+    (tmp_path / "rows.py").write_text(
+        (tmp_path / "rows.py").read_text(encoding="utf-8").replace("6, 33", "6, 2048"), encoding="utf-8"
+    )
+    kernel = factory.kernel
+    layout = layout_of(factory, kernel.reference(), Mode.EVAL)
+    problem = layout.problem
+    assert problem is not None and problem.axes == {"rows": 6, "features": 2048}
+    configuration = kernel.space.choose({"keep": keep}, problem, CPU)
+    result = ShippedResult(dict(problem.axes), problem.dtype, {}, dict(configuration), {}, 1.0, None, {})
+    text = file_text(factory, Evidence(result, "a card", "sm_90", "trial 1", kernel.digest), layout)
+    assert "design" not in text and "Kernel.declare" not in text
+    context: dict[str, Any] = {}
+    exec((tmp_path / "rows.py").read_text(encoding="utf-8").split("class ModelNew")[0], context)
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", "")
+    exec(text, context)
+    plan = build_plan(kernel, configuration, problem, CPU, compiler_for(CPU))
+    x, made = torch.randn(6, 2048), context["ModelNew"]()
+    with torch.no_grad():
+        assert torch.allclose(made.tuned_forward(plan, x), made.reference_forward(x), rtol=1e-5, atol=1e-6)

@@ -1,0 +1,187 @@
+"""The linear block: every kind of operand and product behind each other, on the CPU, and what is wrong with a class."""
+
+import copy
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from one_file import load, run
+
+from tunebench.kernels.runtime.registry import load_model
+from tunebench.kernels.runtime.tuned_module import TunedModule
+from tunebench.tuner.compile.nvrtc import NvrtcCompiler
+from tunebench.tuner.configuration import Configuration
+from tunebench.tuner.device import find_device
+from tunebench.tuner.errors import CompilerMissingError, KernelFolderError
+from tunebench.tuner.problem import Problem
+
+CPU = find_device("cpu")
+EXAMPLES = sorted((Path(__file__).parent / "linear_examples").glob("*.py"), key=str)
+SIZES = {"in_features": 14, "out_features": 24}
+TOLERANCE = {"float32": 2e-5, "bfloat16": 3e-2}
+LINEAR = """
+def __init__(self, features=12):
+    super().__init__()
+    self.linear = nn.Linear(7, features)
+
+def forward(self, x):
+    return {body}
+"""
+FORMS = {
+    "softmax": "F.softmax({}, 1)",
+    "log_softmax": "F.log_softmax({}, 1)",
+    "logsumexp": "torch.logsumexp({}, 1)",
+    "sum": "{}.sum(1)",
+    "mean": "{}.mean(1)",
+    "max": "{}.max(1)[0]",
+}
+
+
+def made(path: Path, mode: str, dtype: str = "float32") -> TunedModule:
+    """A model of that file with parameters and statistics that are not those it begins with."""
+    torch.manual_seed(4)
+    factory = load_model(str(path))
+    model = factory(*factory.kernel.reference(SIZES).get_init_inputs())
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *model.buffers()):
+            if tensor.is_floating_point():
+                tensor.add_(torch.rand_like(tensor) * 0.3)
+    return model.to(getattr(torch, dtype)).train(mode == "train")
+
+
+def inputs(path: Path, rows: int, dtype: str) -> list[torch.Tensor]:
+    torch.manual_seed(rows)
+    drawn = load_model(str(path)).kernel.reference({**SIZES, "batch_size": rows}).get_inputs()
+    return [(one - 0.5).to(getattr(torch, dtype)) for one in drawn]
+
+
+def sample(model: TunedModule, count: int, *given: torch.Tensor) -> list[Configuration]:
+    """Configurations that differ, of the space of a call with these inputs."""
+    problem = model.problem(*given)
+    assert problem is not None, model.reason
+    space = model.kernel.space.enumerate(problem, CPU)
+    return [space[number] for number in random.Random(5).sample(range(len(space)), count)]
+
+
+def is_coarse(configuration: Configuration) -> bool:
+    """Whether a product has fewer than 20 bits: from two parts in bf16, or with corrections of eight bits."""
+    return configuration.get("part_type") == "bf16" or configuration.get("corrections") == "e4m3"
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_values_and_statistics_are_the_references(path: Path, dtype: str) -> None:
+    for mode in ("eval", "train") if "batch_norm" in path.stem else ("eval",):
+        given = inputs(path, 37, dtype)
+        for configuration in sample(made(path, mode, dtype), 2, *given):
+            model = made(path, mode, dtype)
+            reference = copy.deepcopy(model).double()
+            with torch.no_grad():
+                wanted = reference.reference_forward(*(one.double() for one in given))
+            found = run(model, configuration, *given)
+            tolerance = 2e-3 if is_coarse(configuration) else TOLERANCE[dtype]
+            size = float(wanted.abs().max())
+            torch.testing.assert_close(found.double(), wanted, rtol=0, atol=tolerance * size, msg=str(configuration))
+            for one, other in zip(model.buffers(), reference.buffers(), strict=True):
+                torch.testing.assert_close(one.double(), other.double(), rtol=3e-2, atol=3e-2)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_nvrtc_builds_every_product(path: Path) -> None:
+    compiler = NvrtcCompiler()
+    try:
+        compiler.version()
+    except CompilerMissingError as error:
+        pytest.skip(str(error))
+    kernel = load_model(str(path)).kernel
+    for product, dtype in (("fused", "float32"), ("parts", "float32"), ("fp32", "float16")):
+        configuration = Configuration({**kernel.space.default, "product": product})
+        built = compiler.compile(kernel.variant(configuration, Problem({}, dtype), "sm_90"))
+        assert built.code.startswith(b"\x7fELF"), (product, dtype)
+        if product == "fused":
+            assert (built.figures["split_product"].registers or 0) > 100
+
+
+def test_a_frozen_model_follows_its_weights_and_statistics() -> None:
+    path = next(path for path in EXAMPLES if path.stem == "residual_batch_norm")
+    model, given = made(path, "eval").freeze(), inputs(path, 9, "float32")
+    with torch.no_grad():
+        for change in (lambda: model.weight.mul_(2.0), lambda: model.norm.running_var.add_(1.0), lambda: None):
+            change()
+            for configuration in sample(model, 2, *given):
+                found, wanted = run(model, configuration, *given), model.reference_forward(*given)
+                torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3)
+
+
+def test_operands_of_other_shapes_are_the_references() -> None:
+    path = next(path for path in EXAMPLES if path.stem == "residual_batch_norm")
+    model, (x, residual, gate) = made(path, "eval"), inputs(path, 24, "float32")
+    with torch.no_grad():
+        for other in ((x, residual, gate.t()), (x, residual[:, :1], gate), (x, residual[:1], gate)):
+            assert model.problem(*other) is None
+            torch.testing.assert_close(model(*other), model.reference_forward(*other))
+        assert model.problem(x, residual, gate.t()) is None
+        assert model.reason == "'gate' is (1, 24), which is not one value for each row"
+        assert model.problem(x, residual.t().contiguous().t(), gate) is None
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_of_rows(tmp_path: Path, form: str) -> None:
+    body = FORMS[form].format("torch.relu(self.linear(x))")
+    block = f'layer = "linear"\nfunction = "relu(value)"\nover_rows = "{form}"\nfinish = "2 * value"'
+    factory = load(tmp_path / f"{form}.py", "blocks.Linear", LINEAR.format(body=f"2 * {body}"), block)
+    for dtype in ("float32", "float64"):
+        model, x = factory(33).to(getattr(torch, dtype)), torch.randn(5, 7, dtype=getattr(torch, dtype))
+        (configuration,) = sample(model, 1, x)
+        tolerance = 1e-2 if is_coarse(configuration) else 1e-4 if dtype == "float32" else 1e-12
+        found, wanted = run(model, configuration, x), model.reference_forward(x)
+        torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance)
+
+
+def test_a_value_of_the_row_beside_those_of_its_elements(tmp_path: Path) -> None:
+    block = 'layer = "linear"\nover_rows = "mean"\nfinish = "gelu(value) + other * scale"\nper_feature = ("scale",)'
+    text = """
+def __init__(self):
+    super().__init__()
+    self.linear = nn.Linear(7, 12)
+    self.scale = nn.Parameter(torch.rand(12))
+
+def forward(self, x, other):
+    return F.gelu(self.linear(x).mean(1, keepdim=True)) + other * self.scale
+"""
+    model = load(tmp_path / "beside.py", "blocks.Linear", text, block)()
+    x, other = torch.randn(5, 7), torch.randn(5, 12)
+    for configuration in sample(model, 2, x, other):
+        found, wanted = run(model, configuration, x, other), model.reference_forward(x, other)
+        torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3)
+
+
+def test_a_model_whose_layer_has_the_name_of_an_attribute_is_told(tmp_path: Path) -> None:
+    text = LINEAR.format(body="torch.relu(self.layer(x))").replace("self.linear =", "self.layer =")
+    model = load(tmp_path / "hidden.py", "blocks.Linear", text, 'layer = "layer"\nfunction = "relu(value)"')()
+    with pytest.raises(KernelFolderError, match=r"ModelNew\.layer: the model has a 'layer' of its own"):
+        model(torch.randn(2, 7))
+
+
+@pytest.mark.parametrize(
+    ("block", "what"),
+    [
+        ('layer = "linear"\nfunction = "value * scale"', "function: unknown name 'scale' (known: x, value)"),
+        ('function = "value"', 'layer: give the path of an nn.Linear, or a product such as "x @ weight.T"'),
+        ('layer = "y @ weight"', "layer: 'y' is no argument of forward (x)"),
+        ('layer = "linear"\nfunction = "value + x"', "function: 'x' goes into the layer"),
+        ('layer = "linear"\nfunction = 2', "function: give a device function as text"),
+        ('layer = "linear"\nper_channel = ("bias",)', "per_channel: this block has no such operands"),
+        ('layer = "linear"\nover_rows = "softmin"', "over_rows: 'softmin' is none of softmax, log_softmax"),
+        (
+            'layer = "linear"\nover_rows = "max"\ngroup_norm_at = "gn"',
+            "group_norm_at: give one of over_rows, group_norm",
+        ),
+        ('layer = "linear"\nreductions = {"top": 3}', "reductions: 'top' is 3: give Sum, Product, Max or Min"),
+    ],
+)
+def test_what_is_wrong_with_a_class_is_one_line(tmp_path: Path, block: str, what: str) -> None:
+    with pytest.raises(KernelFolderError) as caught:
+        load(tmp_path / "wrong.py", "blocks.Linear", LINEAR.format(body="self.linear(x)"), block)
+    assert f"ModelNew.{what}" in str(caught.value) and "\n" not in str(caught.value)

@@ -1,0 +1,55 @@
+"""The product of few rows on the CPU; where it is offered; and compiled for CUDA devices."""
+
+from dataclasses import replace
+
+import pytest
+from stream_contract import VARIANTS, StreamContract
+
+from tunebench.kernels.runtime.registry import load_model
+from tunebench.tuner.compile.nvrtc import NvrtcCompiler
+from tunebench.tuner.device import DeviceKind, find_device
+from tunebench.tuner.errors import CompilerMissingError
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.space import ValidSpace
+
+
+class TestStreamOnCpu(StreamContract):
+    device = "cpu"
+
+
+def space_of(rows: int, mode: str = "eval", dtype: str = "float32") -> ValidSpace:
+    device = replace(find_device("cpu"), kind=DeviceKind.CUDA, architecture="sm_90", max_shared_bytes=232448)
+    axes = {"rows": rows, "in_features": 512, "out_features": 512}
+    return load_model("gemm_sigmoid_residual").kernel.space.enumerate(Problem(axes, dtype, {"mode": mode}), device)
+
+
+def streams(space: ValidSpace, name: str) -> set[object]:
+    configurations = (space[number] for number in range(len(space)))
+    return {one[name] for one in configurations if one["product"] == "stream"}
+
+
+def test_it_is_for_few_rows_and_all_of_them_at_once() -> None:
+    for rows, legal in ((1, {1}), (3, {4}), (16, {16}), (17, {32}), (64, {32}), (65, set())):
+        assert streams(space_of(rows), "stream_rows") == legal
+    assert not streams(space_of(4, dtype="float64"), "stream_rows")
+
+
+def test_parts_of_a_weight_are_for_frozen_modules() -> None:
+    assert streams(space_of(4), "stream_weight") == {"whole"}
+    assert streams(space_of(4, mode="frozen"), "stream_weight") == {"whole", "parts"}
+
+
+@pytest.mark.parametrize(("rows", "name"), [(1, "four in eight warps"), (32, "one feature a warp")])
+@pytest.mark.parametrize("weight", ["whole", "parts"])
+def test_it_compiles_for_cuda(rows: int, name: str, weight: str) -> None:
+    space = space_of(rows, "frozen")
+    values = {**VARIANTS[name], "stream_rows": rows, "stream_weight": weight}
+    configuration = space[space.nearest({**space.space.default, **values})]
+    assert {**configuration, **values} == dict(configuration)
+    problem = Problem({"rows": rows, "in_features": 512, "out_features": 512}, "float32", {"mode": "frozen"})
+    kernel = load_model("gemm_sigmoid_residual").kernel
+    try:
+        build = NvrtcCompiler().compile(kernel.variant(configuration, problem, "sm_90"))
+    except CompilerMissingError as missing:
+        pytest.skip(str(missing))
+    assert not build.figures["stream_product"].spill_loads

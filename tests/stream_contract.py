@@ -1,0 +1,91 @@
+"""The product of few rows by a pass over the weight: what it promises on any device; who joins names its own."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from parts_contract import CHANGES, error, product_model, run
+
+from tunebench.tuner.configuration import Value
+
+STREAM: Mapping[str, Value] = {"product": "stream", "block_size": 256}
+VARIANTS: Mapping[str, Mapping[str, Value]] = {
+    "one feature a warp": {**STREAM, "stream_features": 1, "stream_split": 1, "stream_unroll": 1},
+    "two in two warps": {**STREAM, "stream_features": 2, "stream_split": 2, "stream_unroll": 4},
+    "four in eight warps": {**STREAM, "stream_features": 4, "stream_split": 8, "stream_unroll": 2},
+}
+SIZES = [
+    (1, 1, 1),
+    (1, 130, 512),
+    (2, 9, 1000),
+    (3, 130, 33),
+    (5, 31, 2048),
+    (31, 20, 300),
+    (33, 12, 256),
+    (64, 7, 777),
+]
+"""Rows, features, depth."""
+
+each_variant = pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS)
+each_weight = pytest.mark.parametrize("kept", [False, True], ids=["whole", "parts"])
+
+
+class StreamContract:
+    """The tests; a subclass says on which device."""
+
+    device: ClassVar[str]
+
+    def matrices(self, rows: int, features: int, depth: int) -> tuple[torch.Tensor, torch.Tensor]:
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randn(rows, depth, generator=generator)
+        return x.to(self.device), torch.randn(features, depth, generator=generator).to(self.device)
+
+    def model(self, x: torch.Tensor, weight: torch.Tensor, values: Mapping[str, Value], *, kept: bool = False) -> Any:
+        """With as many rows at once as the batch takes; of a kept weight, frozen and in three bytes an element."""
+        rows = 1 << max(0, min(x.shape[0], 32) - 1).bit_length()
+        unroll = max(1, min(int(values["stream_unroll"]), 16 // rows))
+        shape = {"stream_rows": rows, "stream_unroll": unroll, "stream_weight": "parts" if kept else "whole"}
+        return product_model(x, weight, {**values, **shape}, frozen=kept)
+
+    @each_variant
+    @each_weight
+    @pytest.mark.parametrize("size", SIZES, ids=str)
+    def test_sizes(self, size: tuple[int, int, int], values: Mapping[str, Value], *, kept: bool) -> None:
+        x, weight = self.matrices(*size)
+        model = self.model(x, weight, values, kept=kept)
+        found = run(model, x)
+        assert error(found, x, weight) < (2e-6 if kept else 2e-7)
+        assert torch.equal(found, run(model, x))
+
+    @each_weight
+    def test_magnitudes(self, *, kept: bool) -> None:
+        x, weight = self.matrices(4, 30, 512)
+        x *= torch.logspace(-20, 15, 4, device=self.device)[:, None]
+        weight *= torch.logspace(15, -15, 30, device=self.device)[:, None]
+        assert error(run(self.model(x, weight, VARIANTS["two in two warps"], kept=kept), x), x, weight) < 2e-6
+
+    @each_weight
+    def test_what_is_not_finite_and_what_is_huge_or_tiny(self, *, kept: bool) -> None:
+        x, weight = self.matrices(8, 20, 600)
+        x[3, 5], x[4, 0], x[5, 599], weight[11, 2], weight[15, 4] = torch.inf, torch.nan, 3e38, -torch.inf, 1e-44
+        weight[12, 3], weight[13], weight[14, 7] = torch.nan, 0.0, 3e38
+        model = self.model(x, weight, VARIANTS["four in eight warps"], kept=kept)
+        torch.testing.assert_close(run(model, x), x @ weight.T, rtol=1e-4, atol=1e-3, equal_nan=True)
+
+    @each_weight
+    def test_operands_off_their_alignment(self, *, kept: bool) -> None:
+        depth = 516
+        x = torch.randn(5 * depth + 1, device=self.device)[1:].view(5, depth)
+        weight = torch.randn(30 * depth + 3, device=self.device)[3:].view(30, depth)
+        for values in VARIANTS.values():
+            assert error(run(self.model(x, weight, values, kept=kept), x), x, weight) < 2e-6
+
+    @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+    @each_weight
+    def test_a_change_of_the_weight_changes_the_next_output(self, change: Any, *, kept: bool) -> None:
+        x, weight = self.matrices(9, 40, 512)
+        model = self.model(x, weight, VARIANTS["two in two warps"], kept=kept)
+        for _ in range(2):
+            change(model)
+            assert error(run(model, x), x, model.gemm.weight.detach()) < 2e-6
