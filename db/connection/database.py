@@ -11,14 +11,7 @@ from typing import Self
 from sqlalchemy import Connection, Engine
 from sqlalchemy.engine import URL
 
-from tunebench.db.connection.engine import (
-    file_of,
-    for_writing,
-    locate,
-    make_engine,
-    name_of,
-    translated,
-)
+from tunebench.db.connection.engine import file_of, for_writing, locate, make_engine, name_of, translated
 from tunebench.db.connection.files import FileState, look_at, require_folder, use_wal
 from tunebench.db.connection.location import default_file, missing
 from tunebench.db.connection.upgrade import HEAD, Upgrade, require_known, revision_of, upgrade
@@ -29,7 +22,7 @@ class Database:
     """An open results database; `open_database` makes one. Usable from several threads, not across a fork.
 
     Attributes:
-        engine: for SQL of one's own.
+        engine: for callers' own SQL.
         url: where it is, with its password.
         name: the file, or the URL without its password.
     """

@@ -26,7 +26,7 @@ _WRITES = "tunebench_writes"
 
 
 def locate(url_or_path: str | Path | None) -> URL:
-    """The URL meant: a SQLAlchemy URL as it is, anything else as the path of a SQLite file.
+    """The database's URL: a SQLAlchemy URL as it is; anything else is the path of a SQLite file.
 
     Args:
         url_or_path: None for the environment variable TUNEBENCH_DB, or else a file in the user's data folder.

@@ -104,12 +104,12 @@ def require_closed(file: Path) -> None:
     """
     if not file.exists():
         return
-    wanted = file.stat()
+    own = file.stat()
     for entry in Path("/dev/fd").iterdir():
         descriptor = int(entry.name)
         try:
             found = os.fstat(descriptor)
-            same = (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino)
+            same = (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino)
             if same and os.pread(descriptor, len(_HEADER), 0) == _HEADER:
                 raise DatabaseError(f"{file} is a database that is open: name another file, or an export of it")
         except OSError:

@@ -1,4 +1,4 @@
-"""Where the results database is when nobody names one. Imports nothing heavy: every look-up of a kernel asks."""
+"""Where the results database is when none is named. Imports nothing heavy, since every look-up of a kernel asks."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from sqlalchemy import Connection, func, select, tuple_
 from tunebench.db.connection.database import Database
 from tunebench.db.entries.entry import ComparisonFacts, Entry, Origin, StudyFacts, TrialFacts
 from tunebench.db.entries.writer import PlacedTrial, Writer
-from tunebench.db.schema.tables import ComparisonTable, TrialTable
+from tunebench.db.schema import tables
 from tunebench.tuner.configuration import Configuration
 
 _BATCH = 1000
@@ -141,18 +141,18 @@ class _Batches:
             ]
         )
 
-    def _numbers(self, wanted: Sequence[tuple[int, int | None]]) -> Iterator[int]:
+    def _numbers(self, places: Sequence[tuple[int, int | None]]) -> Iterator[int]:
         """A number for each new trial: the one it had, or its study's next where that one is taken."""
-        studies = {study_id for study_id, _ in wanted}
-        query = select(TrialTable.study_id, TrialTable.number).where(
-            TrialTable.study_id.in_(studies), TrialTable.number.in_({number for _, number in wanted} - {None})
+        studies = {study_id for study_id, _ in places}
+        query = select(tables.Trial.study_id, tables.Trial.number).where(
+            tables.Trial.study_id.in_(studies), tables.Trial.number.in_({number for _, number in places} - {None})
         )
         taken = {(study_id, number) for study_id, number in self._connection.execute(query)}
         # Numbers that trials of this batch had come first, so that a trial that gets a new one never takes theirs.
-        for study_id, number in wanted:
+        for study_id, number in places:
             if number is not None:
                 self._next_numbers[study_id] = max(self._next_number(study_id), number + 1)
-        for study_id, number in wanted:
+        for study_id, number in places:
             if number is None or (study_id, number) in taken:
                 number = self._next_numbers[study_id] = self._next_number(study_id)  # noqa: PLW2901
                 self._next_numbers[study_id] += 1
@@ -162,7 +162,7 @@ class _Batches:
     def _next_number(self, study_id: int) -> int:
         if study_id not in self._next_numbers:
             largest = self._connection.scalar(
-                select(func.max(TrialTable.number)).where(TrialTable.study_id == study_id)
+                select(func.max(tables.Trial.number)).where(tables.Trial.study_id == study_id)
             )
             self._next_numbers[study_id] = 0 if largest is None else largest + 1
         return self._next_numbers[study_id]
@@ -171,16 +171,16 @@ class _Batches:
         """Those of trials that have none yet; how many."""
         if not refused:
             return 0
-        place = tuple_(TrialTable.study_id, TrialTable.configuration_id)
-        wanted = {(study_id, configuration_id): trial.late_refusal for study_id, configuration_id, trial in refused}
-        query = select(TrialTable.id, TrialTable.study_id, TrialTable.configuration_id).where(place.in_(wanted))
-        found = {number: wanted[study_id, tried] for number, study_id, tried in self._connection.execute(query)}
+        place = tuple_(tables.Trial.study_id, tables.Trial.configuration_id)
+        refusals = {(study_id, configuration_id): trial.late_refusal for study_id, configuration_id, trial in refused}
+        query = select(tables.Trial.id, tables.Trial.study_id, tables.Trial.configuration_id).where(place.in_(refusals))
+        found = {number: refusals[study_id, tried] for number, study_id, tried in self._connection.execute(query)}
         return self._writer.add_late_refusals({number: one for number, one in found.items() if one is not None})
 
     def _add_comparisons(self, study_id: int, configuration_id: int, trial: TrialFacts) -> int:
         """Those that are not there yet; how many."""
-        query = select(ComparisonTable.concluded_at).where(
-            ComparisonTable.study_id == study_id, ComparisonTable.configuration_id == configuration_id
+        query = select(tables.Comparison.concluded_at).where(
+            tables.Comparison.study_id == study_id, tables.Comparison.configuration_id == configuration_id
         )
         there = set(self._connection.scalars(query))
         new: dict[datetime, ComparisonFacts] = {
@@ -212,12 +212,12 @@ class _Places:
 
     def _load(self, studies: set[int]) -> None:
         query = select(
-            TrialTable.study_id,
-            TrialTable.configuration_id,
-            TrialTable.recorded_at,
-            TrialTable.status,
-            TrialTable.median_ms,
-        ).where(TrialTable.configuration_id.in_(self._configurations), TrialTable.study_id.in_(studies))
+            tables.Trial.study_id,
+            tables.Trial.configuration_id,
+            tables.Trial.recorded_at,
+            tables.Trial.status,
+            tables.Trial.median_ms,
+        ).where(tables.Trial.configuration_id.in_(self._configurations), tables.Trial.study_id.in_(studies))
         for study_id, configuration_id, recorded_at, status, median_ms in self._connection.execute(query):
             self._outcomes[study_id, configuration_id] = (recorded_at, status, median_ms)
         self._loaded |= studies

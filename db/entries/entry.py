@@ -60,7 +60,7 @@ def _not_nan(value: float) -> float:
 def _fraction(value: object) -> object:
     if isinstance(value, float):
         return value
-    raise ValueError("a fraction is wanted")
+    raise ValueError("a fraction is expected")
 
 
 def _in_utc(value: datetime) -> datetime:
@@ -288,7 +288,7 @@ class ComparisonFacts(_Conditions):
     """An interleaved comparison that the trial's configuration has won.
 
     Attributes:
-        missing_baselines: those that were wanted and could not be timed, and why; None where there were none.
+        missing_baselines: those that were asked for and could not be timed, and why; None where there were none.
     """
 
     environment: EnvironmentFacts
@@ -351,7 +351,7 @@ class TrialFacts(_Part):
 
     @property
     def standing(self) -> TrialFacts:
-        """What the trial is for whoever does not know late refusals: a failure without a time where it has one."""
+        """The trial as a format without late refusals has it: one that was refused late is a failure without a time."""
         late = self.late_refusal
         if late is None or self.verdict is None:
             return self
@@ -431,7 +431,7 @@ def values_of(entry: Entry) -> dict[str, Any]:
 
 
 def _first(error: PydanticError) -> str:
-    """The first thing wrong: where, and what."""
+    """The first error: its place, and what it is."""
     detail = error.errors(include_url=False, include_input=False, include_context=False)[0]
     where = ".".join(f"{part!s:.40}" for part in detail["loc"])[:200]
     what = " ".join(detail["msg"].removeprefix("Value error, ").split())[:200]

@@ -9,21 +9,7 @@ from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
-from tunebench.db.entries.entry import (
-    BuildFacts,
-    ComparisonFacts,
-    ContenderFacts,
-    DeviceFacts,
-    LateRefusalFacts,
-    MeasurementFacts,
-    Origin,
-    ProblemFacts,
-    SpeedUpFacts,
-    StudyFacts,
-    TrialFacts,
-    VerdictFacts,
-    WarmStartFacts,
-)
+from tunebench.db.entries import entry as parts
 from tunebench.tuner.build import Build
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device
@@ -50,10 +36,10 @@ _CONDITIONS = tuple(one.name for one in fields(Conditions))
 
 
 def study_facts(
-    description: StudyDescription, origin: Origin, begun_at: datetime, warm_starts: Sequence[WarmStart]
-) -> StudyFacts:
+    description: StudyDescription, origin: parts.Origin, begun_at: datetime, warm_starts: Sequence[WarmStart]
+) -> parts.StudyFacts:
     """A study that begins now in the database of that origin."""
-    return StudyFacts(
+    return parts.StudyFacts(
         origin=origin,
         kernel=description.kernel,
         source_digest=description.source_digest,
@@ -64,24 +50,24 @@ def study_facts(
         sampler=description.sampler,
         seed=description.seed,
         begun_at=begun_at,
-        warm_starts=tuple(WarmStartFacts(dict(one.configuration), one.origin) for one in warm_starts),
+        warm_starts=tuple(parts.WarmStartFacts(dict(one.configuration), one.origin) for one in warm_starts),
     )
 
 
-def problem_facts(problem: Problem) -> ProblemFacts:
+def problem_facts(problem: Problem) -> parts.ProblemFacts:
     """A problem."""
-    return ProblemFacts(problem.dtype, dict(problem.axes), dict(problem.options))
+    return parts.ProblemFacts(problem.dtype, dict(problem.axes), dict(problem.options))
 
 
-def device_facts(device: Device) -> DeviceFacts:
+def device_facts(device: Device) -> parts.DeviceFacts:
     """A device, without the place where its card sits."""
-    return DeviceFacts(**{one.name: getattr(device, one.name) for one in fields(DeviceFacts)})
+    return parts.DeviceFacts(**{one.name: getattr(device, one.name) for one in fields(parts.DeviceFacts)})
 
 
-def trial_facts(number: int, result: TrialResult, environment: Environment, recorded_at: datetime) -> TrialFacts:
+def trial_facts(number: int, result: TrialResult, environment: Environment, recorded_at: datetime) -> parts.TrialFacts:
     """A trial of that number."""
     build, verdict, measurement = result.build, result.verdict, result.measurement
-    return TrialFacts(
+    return parts.TrialFacts(
         number=number,
         configuration=dict(result.configuration),
         environment=environment,
@@ -96,22 +82,22 @@ def trial_facts(number: int, result: TrialResult, environment: Environment, reco
     )
 
 
-def late_refusal_facts(stage: Stage, recorded_at: datetime) -> LateRefusalFacts:
+def late_refusal_facts(stage: Stage, recorded_at: datetime) -> parts.LateRefusalFacts:
     """A stage that refuses a trial after it was recorded."""
-    return LateRefusalFacts(stage.name, stage.seconds, stage.detail, recorded_at)
+    return parts.LateRefusalFacts(stage.name, stage.seconds, stage.detail, recorded_at)
 
 
-def comparison_facts(comparison: Comparison, environment: Environment, concluded_at: datetime) -> ComparisonFacts:
+def comparison_facts(comparison: Comparison, environment: Environment, concluded_at: datetime) -> parts.ComparisonFacts:
     """A comparison that ended just now."""
-    return ComparisonFacts(
+    return parts.ComparisonFacts(
         environment=environment,
         concluded_at=concluded_at,
         contenders={
-            name: ContenderFacts(median_ms, comparison.samples_ms[name])
+            name: parts.ContenderFacts(median_ms, comparison.samples_ms[name])
             for name, median_ms in comparison.medians_ms.items()
         },
         speed_ups={
-            baseline.value: SpeedUpFacts(ratio.value, ratio.low, ratio.high, ratio.rounds, ratio.confidence)
+            baseline.value: parts.SpeedUpFacts(ratio.value, ratio.low, ratio.high, ratio.rounds, ratio.confidence)
             for baseline, ratio in comparison.speedups.items()
         },
         missing_baselines={name.value: reason for name, reason in comparison.missing.items()} or None,
@@ -119,8 +105,8 @@ def comparison_facts(comparison: Comparison, environment: Environment, concluded
     )
 
 
-def _build_facts(build: Build) -> BuildFacts:
-    return BuildFacts(
+def _build_facts(build: Build) -> parts.BuildFacts:
+    return parts.BuildFacts(
         variant_digest=build.variant_digest,
         compiler=build.compiler,
         compiler_version=build.compiler_version,
@@ -132,11 +118,11 @@ def _build_facts(build: Build) -> BuildFacts:
     )
 
 
-def _verdict_facts(verdict: Verdict) -> VerdictFacts:
+def _verdict_facts(verdict: Verdict) -> parts.VerdictFacts:
     figures: dict[str, Any] = dict.fromkeys(_FIGURES) if verdict.errors is None else dict(vars(verdict.errors))
     figures = {name: _unless_nan(value) for name, value in figures.items()}
     tolerance = _unless_nan(verdict.tolerance)
-    return VerdictFacts(verdict.passed, verdict.reason, tolerance, stages=verdict.stages, **figures)
+    return parts.VerdictFacts(verdict.passed, verdict.reason, tolerance, stages=verdict.stages, **figures)
 
 
 def _unless_nan(value: float | None) -> float | None:
@@ -144,17 +130,17 @@ def _unless_nan(value: float | None) -> float | None:
     return None if value is None or math.isnan(value) else value
 
 
-def _measurement_facts(measurement: Measurement) -> MeasurementFacts:
+def _measurement_facts(measurement: Measurement) -> parts.MeasurementFacts:
     values = dict(vars(measurement))
-    return MeasurementFacts(**vars(values.pop("conditions")), **values)
+    return parts.MeasurementFacts(**vars(values.pop("conditions")), **values)
 
 
-def device_of(facts: DeviceFacts) -> Device:
+def device_of(facts: parts.DeviceFacts) -> Device:
     """The device; its index is 0, since where a card sits is not recorded."""
     return Device(index=0, **vars(facts))
 
 
-def verdict_of(facts: VerdictFacts) -> Verdict:
+def verdict_of(facts: parts.VerdictFacts) -> Verdict:
     """The verdict; what is not there beside a number of untouched elements was not a number.
 
     Raises:
@@ -169,14 +155,14 @@ def verdict_of(facts: VerdictFacts) -> Verdict:
     return Verdict(facts.passed, facts.stages, tolerance, errors, facts.reason)
 
 
-def measurement_of(facts: MeasurementFacts) -> Measurement:
+def measurement_of(facts: parts.MeasurementFacts) -> Measurement:
     """The measurement."""
     values = dict(vars(facts))
     conditions = Conditions(**{name: values.pop(name) for name in _CONDITIONS})
     return Measurement(**values, conditions=conditions)
 
 
-def result_of(facts: TrialFacts) -> TrialResult:
+def result_of(facts: parts.TrialFacts) -> TrialResult:
     """What came of a trial as it stands now, its build apart.
 
     Raises:
@@ -194,12 +180,12 @@ def result_of(facts: TrialFacts) -> TrialResult:
     )
 
 
-def ratio_of(facts: SpeedUpFacts) -> Ratio:
+def ratio_of(facts: parts.SpeedUpFacts) -> Ratio:
     """The ratio."""
     return Ratio(facts.ratio, facts.low, facts.high, facts.rounds, facts.confidence)
 
 
-def comparison_of(facts: ComparisonFacts, best: Configuration) -> Comparison:
+def comparison_of(facts: parts.ComparisonFacts, best: Configuration) -> Comparison:
     """The comparison that a configuration has won.
 
     Raises:
@@ -207,7 +193,7 @@ def comparison_of(facts: ComparisonFacts, best: Configuration) -> Comparison:
     """
     samples_ms = {name: one.samples_ms for name, one in facts.contenders.items()}
     found = {Baseline(name): ratio_of(one) for name, one in facts.speed_ups.items()}
-    # The second copy is one of the default configuration, where that took part, else of the reference.
+    # The second copy is of the default configuration where that took part, and of the reference otherwise.
     pivot = next((name for name in (Baseline.DEFAULT, Baseline.REFERENCE) if name in samples_ms), None)
     return Comparison(
         best=best,

@@ -12,45 +12,10 @@ from typing import Any, TypeAlias
 from sqlalchemy import Connection, Select, func, select, tuple_
 
 from tunebench.db.connection.database import Database
-from tunebench.db.entries.entry import (
-    BuildFacts,
-    ComparisonFacts,
-    ContenderFacts,
-    DeviceFacts,
-    Entry,
-    EnvironmentFacts,
-    LateRefusalFacts,
-    MeasurementFacts,
-    Origin,
-    ProblemFacts,
-    SpeedUpFacts,
-    StudyFacts,
-    TrialFacts,
-    VerdictFacts,
-    entry_of,
-    part_of,
-)
+from tunebench.db.entries import entry as parts
+from tunebench.db.entries.entry import Entry, entry_of, part_of
 from tunebench.db.entries.strict_json import EntryError
-from tunebench.db.schema.tables import (
-    OWN_ORIGIN,
-    Base,
-    BuildFiguresTable,
-    BuildTable,
-    ComparisonTable,
-    ConfigurationTable,
-    ContenderTable,
-    DeviceTable,
-    EnvironmentTable,
-    LateRefusalTable,
-    MeasurementTable,
-    OriginTable,
-    ProblemTable,
-    SpeedUpTable,
-    StudyTable,
-    TrialTable,
-    VerdictStageTable,
-    VerdictTable,
-)
+from tunebench.db.schema import tables
 from tunebench.tuner.build import KernelFigures
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.environment import Environment
@@ -66,30 +31,30 @@ _Rows: TypeAlias = dict[int, Values]
 
 @dataclass(frozen=True)
 class StudyFilter:
-    """Which studies are meant; None for any."""
+    """A choice of studies; None for any kernel, or any number."""
 
     kernel: str | None = None
     study_id: int | None = None
 
 
 def matching_studies(database: Database, which: StudyFilter) -> list[int]:
-    """The numbers of the studies that are meant, in order.
+    """The numbers of the chosen studies, in order.
 
     Raises:
         UserError: there is none.
         DatabaseError: the database cannot be read.
     """
-    query = select(StudyTable.id).order_by(StudyTable.id)
+    query = select(tables.Study.id).order_by(tables.Study.id)
     if which.kernel is not None:
-        query = query.where(StudyTable.kernel == which.kernel)
+        query = query.where(tables.Study.kernel == which.kernel)
     if which.study_id is not None:
-        query = query.where(StudyTable.id == which.study_id)
+        query = query.where(tables.Study.id == which.study_id)
     with database.reading() as connection:
         found = list(connection.scalars(query))
     if not found and which != StudyFilter():
-        parts = [f"kernel '{which.kernel}'"] if which.kernel is not None else []
-        parts += [f"number {which.study_id}"] if which.study_id is not None else []
-        raise UserError(f"{database.name} has no study of {' and '.join(parts)}: 'tunebench trials' shows what it has")
+        named = [f"kernel '{which.kernel}'"] if which.kernel is not None else []
+        named += [f"number {which.study_id}"] if which.study_id is not None else []
+        raise UserError(f"{database.name} has no study of {' and '.join(named)}: 'tunebench trials' shows what it has")
     return found
 
 
@@ -99,11 +64,11 @@ def count_trials(database: Database, studies: Sequence[int] | None = None) -> in
     Raises:
         DatabaseError: the database cannot be read.
     """
-    query = select(func.count()).select_from(TrialTable)
+    query = select(func.count()).select_from(tables.Trial)
     with database.reading() as connection:
         if studies is None:
             return connection.scalar(query) or 0
-        return sum(connection.scalar(query.where(TrialTable.study_id == study)) or 0 for study in studies)
+        return sum(connection.scalar(query.where(tables.Trial.study_id == study)) or 0 for study in studies)
 
 
 def scan(database: Database, studies: Sequence[int] | None = None) -> Iterator[Entry]:
@@ -136,10 +101,12 @@ def reading(database: Database) -> Iterator[Reader]:
         yield Reader(connection)
 
 
-def own_origin(connection: Connection) -> Origin:
+def own_origin(connection: Connection) -> parts.Origin:
     """The origin of studies that begin in this database."""
-    own = connection.execute(select(OriginTable.uid, OriginTable.created_at).where(OriginTable.id == OWN_ORIGIN))
-    return Origin(*own.one())
+    own = connection.execute(
+        select(tables.Origin.uid, tables.Origin.created_at).where(tables.Origin.id == tables.OWN_ORIGIN)
+    )
+    return parts.Origin(*own.one())
 
 
 @contextmanager
@@ -158,17 +125,17 @@ def _naming(where: str) -> Iterator[None]:
 
 def _pages(connection: Connection, studies: Sequence[int] | None) -> Iterator[list[Values]]:
     """Trials in pieces along the index by study and number."""
-    query = select(*TrialTable.__table__.columns).limit(_PAGE)
-    by_number = TrialTable.number
+    query = select(*tables.Trial.__table__.columns).limit(_PAGE)
+    by_number = tables.Trial.number
     if studies is None:
-        position = tuple_(TrialTable.study_id, by_number)
+        position = tuple_(tables.Trial.study_id, by_number)
         after = (-1, -1)
-        while page := _rows(connection, query.where(position > after).order_by(TrialTable.study_id, by_number)):
+        while page := _rows(connection, query.where(position > after).order_by(tables.Trial.study_id, by_number)):
             yield page
             after = (page[-1]["study_id"], page[-1]["number"])
         return
     for study in studies:
-        of_study, last = query.where(TrialTable.study_id == study).order_by(by_number), -1
+        of_study, last = query.where(tables.Trial.study_id == study).order_by(by_number), -1
         while page := _rows(connection, of_study.where(by_number > last)):
             yield page
             last = page[-1]["number"]
@@ -176,8 +143,8 @@ def _pages(connection: Connection, studies: Sequence[int] | None) -> Iterator[li
 
 def _without_trials(connection: Connection, studies: Sequence[int] | None) -> list[int]:
     chosen = None if studies is None else set(studies)
-    having = select(TrialTable.study_id).where(TrialTable.study_id == StudyTable.id).exists()
-    found = connection.scalars(select(StudyTable.id).where(~having).order_by(StudyTable.id))
+    having = select(tables.Trial.study_id).where(tables.Trial.study_id == tables.Study.id).exists()
+    found = connection.scalars(select(tables.Study.id).where(~having).order_by(tables.Study.id))
     return [study for study in found if chosen is None or study in chosen]
 
 
@@ -204,94 +171,96 @@ class Reader:
         self._studies: dict[int, Values] = {}
         self._environments: dict[int, Values] = {}
 
-    def trial(self, trial_id: int) -> tuple[StudyFacts, TrialFacts] | None:
+    def trial(self, trial_id: int) -> tuple[parts.StudyFacts, parts.TrialFacts] | None:
         """One trial with everything about it, and its study; None where there is none of that number."""
-        page = _rows(self.connection, select(*TrialTable.__table__.columns).where(TrialTable.id == trial_id))
+        page = _rows(self.connection, select(*tables.Trial.__table__.columns).where(tables.Trial.id == trial_id))
         for entry in self.entries(page):
             assert entry.trial is not None
             return entry.study, entry.trial
         return None
 
-    def study(self, study_id: int) -> StudyFacts:
+    def study(self, study_id: int) -> parts.StudyFacts:
         """The study of that number."""
         (study,) = self.studies([study_id])
         return study
 
-    def studies(self, study_ids: Sequence[int]) -> Iterator[StudyFacts]:
+    def studies(self, study_ids: Sequence[int]) -> Iterator[parts.StudyFacts]:
         """The studies of these numbers, in their order."""
         for start in range(0, len(study_ids), _PAGE):
             page = study_ids[start : start + _PAGE]
             self._load_studies(page)
-            yield from (part_of(StudyFacts, self._studies[study_id]) for study_id in page)
+            yield from (part_of(parts.StudyFacts, self._studies[study_id]) for study_id in page)
 
     def environment(self, environment_id: int) -> Environment:
         """The environment of that number."""
-        return part_of(EnvironmentFacts, self._environment(environment_id))
+        return part_of(parts.EnvironmentFacts, self._environment(environment_id))
 
-    def comparison(self, comparison_id: int) -> tuple[Configuration, ComparisonFacts]:
+    def comparison(self, comparison_id: int) -> tuple[Configuration, parts.ComparisonFacts]:
         """The comparison of that number, and the configuration that won it."""
-        row = self._by_id(ComparisonTable, [comparison_id])[comparison_id]
-        won = self._by_id(ConfigurationTable, [row["configuration_id"]])[row["configuration_id"]]
+        row = self._by_id(tables.Comparison, [comparison_id])[comparison_id]
+        won = self._by_id(tables.Configuration, [row["configuration_id"]])[row["configuration_id"]]
         (values,) = self._with_parts([row])
-        return Configuration(_configuration(won["key"])), part_of(ComparisonFacts, values)
+        return Configuration(_configuration(won["key"])), part_of(parts.ComparisonFacts, values)
 
     def entries(self, page: list[Values]) -> Iterator[Entry]:
         """The trials of these rows of their table."""
         self._load_studies(row["study_id"] for row in page)
-        configurations = self._by_id(ConfigurationTable, (row["configuration_id"] for row in page))
+        configurations = self._by_id(tables.Configuration, (row["configuration_id"] for row in page))
         builds = self._builds({row["build_id"] for row in page} - {None})
         verdicts = self._verdicts({row["verdict_id"] for row in page} - {None})
-        measurements = self._by_id(MeasurementTable, {row["measurement_id"] for row in page} - {None})
+        measurements = self._by_id(tables.Measurement, {row["measurement_id"] for row in page} - {None})
         comparisons = self._comparisons({row["study_id"] for row in page}, {row["configuration_id"] for row in page})
-        refusals = self._parts(LateRefusalTable, "trial_id", [row["id"] for row in page])
+        refusals = self._parts(tables.LateRefusal, "trial_id", [row["id"] for row in page])
         for row in page:
-            trial = _only(row, _names(TrialFacts))
+            trial = _only(row, _names(parts.TrialFacts))
             trial["configuration"] = _configuration(configurations[row["configuration_id"]]["key"])
             trial["environment"] = self._environment(row["environment_id"])
             trial["build"] = builds.get(row["build_id"])
             trial["verdict"] = verdicts.get(row["verdict_id"])
             measured = measurements.get(row["measurement_id"])
-            trial["measurement"] = measured and _only(measured, _names(MeasurementFacts))
+            trial["measurement"] = measured and _only(measured, _names(parts.MeasurementFacts))
             trial["comparisons"] = comparisons.get((row["study_id"], row["configuration_id"]), [])
-            trial["late_refusal"] = next((_only(one, _names(LateRefusalFacts)) for one in refusals[row["id"]]), None)
+            trial["late_refusal"] = next(
+                (_only(one, _names(parts.LateRefusalFacts)) for one in refusals[row["id"]]), None
+            )
             yield entry_of({"study": self._studies[row["study_id"]], "trial": trial})
 
     def _load_studies(self, study_ids: Iterable[int]) -> None:
-        rows = self._by_id(StudyTable, set(study_ids) - self._studies.keys())
+        rows = self._by_id(tables.Study, set(study_ids) - self._studies.keys())
         shared = [
             (name, part, self._by_id(table, {row[f"{name}_id"] for row in rows.values()}))
             for name, table, part in (
-                ("origin", OriginTable, Origin),
-                ("problem", ProblemTable, ProblemFacts),
-                ("device", DeviceTable, DeviceFacts),
+                ("origin", tables.Origin, parts.Origin),
+                ("problem", tables.Problem, parts.ProblemFacts),
+                ("device", tables.Device, parts.DeviceFacts),
             )
         ]
         for study_id, row in rows.items():
-            parts = {name: _only(known[row[f"{name}_id"]], _names(part)) for name, part, known in shared}
-            self._studies[study_id] = _only(row, _names(StudyFacts)) | parts
+            shared_parts = {name: _only(known[row[f"{name}_id"]], _names(part)) for name, part, known in shared}
+            self._studies[study_id] = _only(row, _names(parts.StudyFacts)) | shared_parts
 
     def _environment(self, environment_id: int) -> Values:
         if environment_id not in self._environments:
-            row = self._by_id(EnvironmentTable, [environment_id])[environment_id]
+            row = self._by_id(tables.Environment, [environment_id])[environment_id]
             self._environments[environment_id] = _only(row, _names(Environment))
         return self._environments[environment_id]
 
     def _builds(self, numbers: Collection[int]) -> _Rows:
-        rows = self._by_id(BuildTable, numbers)
-        figures = self._parts(BuildFiguresTable, "build_id", numbers)
+        rows = self._by_id(tables.Build, numbers)
+        figures = self._parts(tables.BuildFigures, "build_id", numbers)
         names = _names(KernelFigures)
         return {
-            number: _only(row, _names(BuildFacts))
+            number: _only(row, _names(parts.BuildFacts))
             | {"figures": {part["entry_point"]: _only(part, names) for part in figures[number]}}
             for number, row in rows.items()
         }
 
     def _verdicts(self, numbers: Collection[int]) -> _Rows:
-        rows = self._by_id(VerdictTable, numbers)
-        stages = self._parts(VerdictStageTable, "verdict_id", numbers)
+        rows = self._by_id(tables.Verdict, numbers)
+        stages = self._parts(tables.VerdictStage, "verdict_id", numbers)
         names = _names(Stage)
         return {
-            number: _only(row, _names(VerdictFacts))
+            number: _only(row, _names(parts.VerdictFacts))
             | {"stages": [_only(s, names) for s in sorted(stages[number], key=lambda s: int(s["position"]))]}
             for number, row in rows.items()
         }
@@ -300,8 +269,8 @@ class Reader:
         self, studies: Collection[int], configurations: Collection[int]
     ) -> dict[tuple[int, int], list[Values]]:
         """By study and configuration, oldest first. A study has few, so that all of its are looked at."""
-        query = select(*ComparisonTable.__table__.columns).where(ComparisonTable.study_id.in_(studies))
-        ordered = query.order_by(ComparisonTable.concluded_at, ComparisonTable.id)
+        query = select(*tables.Comparison.__table__.columns).where(tables.Comparison.study_id.in_(studies))
+        ordered = query.order_by(tables.Comparison.concluded_at, tables.Comparison.id)
         rows = [row for row in _rows(self.connection, ordered) if row["configuration_id"] in configurations]
         found = defaultdict(list)
         for row, comparison in zip(rows, self._with_parts(rows), strict=True):
@@ -310,28 +279,28 @@ class Reader:
 
     def _with_parts(self, comparisons: list[Values]) -> Iterator[Values]:
         numbers = [row["id"] for row in comparisons]
-        contenders = self._parts(ContenderTable, "comparison_id", numbers)
-        speed_ups = self._parts(SpeedUpTable, "comparison_id", numbers)
+        contenders = self._parts(tables.Contender, "comparison_id", numbers)
+        speed_ups = self._parts(tables.SpeedUp, "comparison_id", numbers)
         for row in comparisons:
             of_contenders, of_speed_ups = contenders[row["id"]], speed_ups[row["id"]]
-            yield _only(row, _names(ComparisonFacts)) | {
+            yield _only(row, _names(parts.ComparisonFacts)) | {
                 "environment": self._environment(row["environment_id"]),
-                "contenders": {part["name"]: _only(part, _names(ContenderFacts)) for part in of_contenders},
-                "speed_ups": {part["baseline"]: _only(part, _names(SpeedUpFacts)) for part in of_speed_ups},
+                "contenders": {part["name"]: _only(part, _names(parts.ContenderFacts)) for part in of_contenders},
+                "speed_ups": {part["baseline"]: _only(part, _names(parts.SpeedUpFacts)) for part in of_speed_ups},
             }
 
-    def _by_id(self, table: type[Base], numbers: Iterable[int]) -> _Rows:
-        wanted = sorted(set(numbers))
-        if not wanted:
+    def _by_id(self, table: type[tables.Base], numbers: Iterable[int]) -> _Rows:
+        distinct = sorted(set(numbers))
+        if not distinct:
             return {}
-        query = select(*table.__table__.columns).where(table.__table__.c.id.in_(wanted))
+        query = select(*table.__table__.columns).where(table.__table__.c.id.in_(distinct))
         rows = {row["id"]: row for row in _rows(self.connection, query)}
-        if len(rows) != len(wanted):
-            missing = next(number for number in wanted if number not in rows)
+        if len(rows) != len(distinct):
+            missing = next(number for number in distinct if number not in rows)
             raise EntryError(f"row {missing} of {table.__tablename__} is referred to and is not there")
         return rows
 
-    def _parts(self, table: type[Base], reference: str, numbers: Collection[int]) -> dict[int, list[Values]]:
+    def _parts(self, table: type[tables.Base], reference: str, numbers: Collection[int]) -> dict[int, list[Values]]:
         """Rows that belong to others, by the number of the row that they belong to."""
         found: dict[int, list[Values]] = defaultdict(list)
         if numbers:

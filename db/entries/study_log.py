@@ -13,7 +13,7 @@ from tunebench.db.entries.decode import configuration_of, status_of
 from tunebench.db.entries.live import comparison_facts, late_refusal_facts, result_of, study_facts, trial_facts
 from tunebench.db.entries.reader import own_origin, reading
 from tunebench.db.entries.writer import PlacedTrial, Writer
-from tunebench.db.schema.tables import ConfigurationTable, LateRefusalTable, MeasurementTable, StudyTable, TrialTable
+from tunebench.db.schema import tables
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.result import Comparison, Stage, TrialResult
@@ -61,18 +61,18 @@ class StudyLog:
         """
         query = (
             select(
-                TrialTable.number,
-                ConfigurationTable.key,
-                TrialTable.status,
-                TrialTable.median_ms,
-                MeasurementTable.clock,
-                LateRefusalTable.trial_id,
+                tables.Trial.number,
+                tables.Configuration.key,
+                tables.Trial.status,
+                tables.Trial.median_ms,
+                tables.Measurement.clock,
+                tables.LateRefusal.trial_id,
             )
-            .join(ConfigurationTable, ConfigurationTable.id == TrialTable.configuration_id)
-            .outerjoin(MeasurementTable, MeasurementTable.id == TrialTable.measurement_id)
-            .outerjoin(LateRefusalTable, LateRefusalTable.trial_id == TrialTable.id)
-            .where(TrialTable.study_id == self.study_id, TrialTable.number > after)
-            .order_by(TrialTable.number)
+            .join(tables.Configuration, tables.Configuration.id == tables.Trial.configuration_id)
+            .outerjoin(tables.Measurement, tables.Measurement.id == tables.Trial.measurement_id)
+            .outerjoin(tables.LateRefusal, tables.LateRefusal.trial_id == tables.Trial.id)
+            .where(tables.Trial.study_id == self.study_id, tables.Trial.number > after)
+            .order_by(tables.Trial.number)
         )
         with self._database.reading() as connection:
             return [_past(*row) for row in connection.execute(query)]
@@ -163,22 +163,22 @@ class StudyLog:
         return Writer(connection, {self._environment: self._environment_id})
 
     def _trial_id(self, connection: Connection, number: int) -> int:
-        wanted = select(TrialTable.id).where(TrialTable.study_id == self.study_id, TrialTable.number == number)
-        return connection.execute(wanted).scalar_one()
+        query = select(tables.Trial.id).where(tables.Trial.study_id == self.study_id, tables.Trial.number == number)
+        return connection.execute(query).scalar_one()
 
 
 # Statements are put together once: that takes longer than running them.
-_OF_STUDY = TrialTable.study_id == bindparam("study_id")
-_STUDY_LOCKED = select(StudyTable.id).where(StudyTable.id == bindparam("study_id")).with_for_update()
+_OF_STUDY = tables.Trial.study_id == bindparam("study_id")
+_STUDY_LOCKED = select(tables.Study.id).where(tables.Study.id == bindparam("study_id")).with_for_update()
 _PLACE = select(
-    select(func.coalesce(func.max(TrialTable.number) + 1, 0)).where(_OF_STUDY).scalar_subquery(),
-    exists().where(_OF_STUDY, TrialTable.configuration_id == bindparam("configuration_id")),
+    select(func.coalesce(func.max(tables.Trial.number) + 1, 0)).where(_OF_STUDY).scalar_subquery(),
+    exists().where(_OF_STUDY, tables.Trial.configuration_id == bindparam("configuration_id")),
 )
 """The number that a study's next trial gets, and whether a configuration has one already."""
 _TRIED = select(
     exists()
-    .where(_OF_STUDY, TrialTable.configuration_id == ConfigurationTable.id)
-    .where(ConfigurationTable.key == bindparam("key"))
+    .where(_OF_STUDY, tables.Trial.configuration_id == tables.Configuration.id)
+    .where(tables.Configuration.key == bindparam("key"))
 )
 
 

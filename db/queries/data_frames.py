@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tunebench.db.queries.rows import TrialRow
 from tunebench.tuner.errors import UserError
@@ -27,47 +27,21 @@ FLAT_COLUMNS = (
 
 def flat_values(row: TrialRow) -> dict[str, Flat]:
     """A trial's columns: times in milliseconds, moments in UTC, problem and configuration as JSON."""
-    ratios = {
-        Baseline.REFERENCE: row.over_reference,
-        Baseline.DEFAULT: row.over_default,
-        Baseline.COMPILED: row.over_compiled,
-        Baseline.COPY: row.over_copy,
-    }
-    values: dict[str, Flat] = {
+    known: dict[str, Any] = vars(row) | {
         "trial": row.trial_id,
         "study": row.study_id,
-        "number": row.number,
-        "kernel": row.kernel,
         "problem": row.problem.key,
         "dtype": row.problem.dtype,
         "device": row.device_name,
-        "architecture": row.architecture,
-        "compiler": row.compiler,
         "status": row.status.value,
         "configuration": row.configuration.key,
-        "median_ms": row.median_ms,
-        "low_ms": row.low_ms,
-        "high_ms": row.high_ms,
         "regime": row.regime.value if row.regime else None,
     }
-    for baseline, ratio in ratios.items():
-        values.update(_ratio_values(f"over_{baseline.value}", ratio))
-    return values | {
-        "confirmed_at": row.confirmed_at,
-        "confirmed_ms": row.confirmed_ms,
-        "source_digest": row.source_digest,
-        "sampler": row.sampler,
-        "seed": row.seed,
-        "device_uuid": row.device_uuid,
-        "recorded_at": row.recorded_at,
-        "message": row.message,
-    }
-
-
-def _ratio_values(name: str, ratio: Ratio | None) -> dict[str, float | None]:
-    if ratio is None:
-        return {name: None, f"{name}_low": None, f"{name}_high": None}
-    return {name: ratio.value, f"{name}_low": ratio.low, f"{name}_high": ratio.high}
+    for name in (f"over_{baseline.value}" for baseline in Baseline):
+        ratio: Ratio | None = known[name]
+        figures = (None, None, None) if ratio is None else (ratio.value, ratio.low, ratio.high)
+        known |= dict(zip((name, f"{name}_low", f"{name}_high"), figures, strict=True))
+    return {name: known[name] for name in FLAT_COLUMNS}
 
 
 def to_dataframe(rows: Sequence[TrialRow]) -> DataFrame:
@@ -89,14 +63,8 @@ def to_dataframe(rows: Sequence[TrialRow]) -> DataFrame:
 
 
 def _parts(row: TrialRow) -> dict[str, Flat]:
-    parts: dict[str, Flat] = {}
-    for kind, values in (
-        ("axis", row.problem.axes),
-        ("option", row.problem.options),
-        ("tunable", row.configuration),
-    ):
-        parts |= {f"{kind}_{name}": value for name, value in values.items()}
-    return parts
+    kinds: dict[str, Any] = {"axis": row.problem.axes, "option": row.problem.options, "tunable": row.configuration}
+    return {f"{kind}_{name}": value for kind, values in kinds.items() for name, value in values.items()}
 
 
 def csv_text(value: Flat) -> str:

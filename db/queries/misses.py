@@ -13,7 +13,7 @@ from tunebench.db.entries.decode import problem_of
 from tunebench.db.entries.entry import ProblemFacts
 from tunebench.db.entries.writer import Writer
 from tunebench.db.queries.rows import Missed, MissRow
-from tunebench.db.schema.tables import DeviceTable, MissTable, ProblemTable, StudyTable, TrialTable
+from tunebench.db.schema import tables
 from tunebench.db.schema.views import CORRECT
 
 
@@ -39,12 +39,14 @@ def add_misses(database: Database, found: Iterable[Missed]) -> None:
                 "calls": one.calls,
                 "first_at": now,
                 "last_at": now,
+                "served": one.served,
             }
-            adding = inserting(MissTable).values(row)
+            adding = inserting(tables.Miss).values(row)
             more = {
-                "calls": MissTable.calls + adding.excluded.calls,
+                "calls": tables.Miss.calls + adding.excluded.calls,
                 "last_at": adding.excluded.last_at,
                 "path": adding.excluded.path,
+                "served": adding.excluded.served,
             }
             identity = ("kernel", "source_digest", "problem_id", "device", "architecture")
             connection.execute(adding.on_conflict_do_update(index_elements=identity, set_=more))
@@ -63,28 +65,28 @@ def misses(
         DatabaseError: the database cannot be read, or holds what tunebench does not write.
     """
     has_results = exists(
-        select(TrialTable.id)
-        .join(StudyTable, StudyTable.id == TrialTable.study_id)
-        .join(DeviceTable, DeviceTable.id == StudyTable.device_id)
+        select(tables.Trial.id)
+        .join(tables.Study, tables.Study.id == tables.Trial.study_id)
+        .join(tables.Device, tables.Device.id == tables.Study.device_id)
         .where(
             CORRECT,
-            StudyTable.kernel == MissTable.kernel,
-            StudyTable.source_digest == MissTable.source_digest,
-            StudyTable.problem_id == MissTable.problem_id,
-            DeviceTable.name == MissTable.device,
+            tables.Study.kernel == tables.Miss.kernel,
+            tables.Study.source_digest == tables.Miss.source_digest,
+            tables.Study.problem_id == tables.Miss.problem_id,
+            tables.Device.name == tables.Miss.device,
         )
-        .correlate(MissTable)
+        .correlate(tables.Miss)
     )
     conditions: list[ColumnElement[bool]] = [] if tuned else [~has_results]
     if kernel is not None:
-        conditions.append(MissTable.kernel == kernel)
+        conditions.append(tables.Miss.kernel == kernel)
     if device is not None:
-        conditions.append(MissTable.device == device)
+        conditions.append(tables.Miss.device == device)
     query = (
-        select(MissTable, ProblemTable, has_results.label("tuned"))
-        .join(ProblemTable, ProblemTable.id == MissTable.problem_id)
+        select(tables.Miss, tables.Problem, has_results.label("tuned"))
+        .join(tables.Problem, tables.Problem.id == tables.Miss.problem_id)
         .where(*conditions)
-        .order_by(MissTable.calls.desc(), MissTable.id)
+        .order_by(tables.Miss.calls.desc(), tables.Miss.id)
     )
     with database.reading() as connection:
         return [
@@ -99,6 +101,7 @@ def misses(
                 first_at=row.first_at,
                 last_at=row.last_at,
                 tuned=bool(row.tuned),
+                served=row.served,
             )
             for row in connection.execute(query)
         ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from tunebench.tuner.configuration import Configuration
@@ -101,6 +101,7 @@ class Missed:
 
     Attributes:
         path: of the kernel's folder or file.
+        served: what served the latest of them, and why, such as the scores of a duel; None where nobody said.
     """
 
     kernel: str
@@ -110,6 +111,7 @@ class Missed:
     device_name: str
     architecture: str
     calls: int
+    served: str | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)

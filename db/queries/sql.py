@@ -1,4 +1,4 @@
-"""SQL of anyone's, answered without any chance to write, within limits of time and memory.
+"""Any user's SQL, answered without a chance to write, within limits of time and memory.
 
 On SQLite a process of its own asks: the file is opened for reading, `query_only` is on, and an authorizer lets a
 statement read tables and call functions and nothing else (no ATTACH, which would create files; no PRAGMA). On

@@ -1,6 +1,6 @@
 """Asks a SQLite file one question, in a process of its own: `python sql_process.py < REQUEST`.
 
-SQL of anyone's can take any amount of memory and time between two looks at the clock (`zeroblob`, `json_group_array`, a
+Any user's SQL can take any amount of memory and time between two looks at the clock (`zeroblob`, `json_group_array`, a
 statement of a megabyte), and SQLite's limit on its heap is one of the whole process that cannot be lifted again. So the
 question is asked where both can be limited, and where the process can be killed. It imports the standard library alone,
 so that it starts in a few hundredths of a second.

@@ -2,62 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import and_, func, select
 
 from tunebench.db.connection.database import Database
 from tunebench.db.entries.entry import StudyFacts
-from tunebench.db.entries.live import device_of, ratio_of
+from tunebench.db.entries.live import comparison_of, device_of
 from tunebench.db.entries.reader import reading
 from tunebench.db.queries.rows import StudyRow
-from tunebench.db.schema.tables import (
-    ComparisonTable,
-    DeviceTable,
-    ProblemTable,
-    StudyTable,
-    TrialTable,
-)
+from tunebench.db.schema import tables
 from tunebench.db.schema.views import CORRECT
-from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.environment import Environment
+from tunebench.tuner.errors import DatabaseError
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.result import Ratio
-
-
-@dataclass(frozen=True)
-class ContenderRow:
-    """One contender of a comparison, such as `best` or `reference`.
-
-    Attributes:
-        samples_ms: the n-th samples of all contenders of a comparison belong to the same round.
-    """
-
-    name: str
-    median_ms: float
-    samples_ms: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class ComparisonRow:
-    """The newest interleaved comparison of a study.
-
-    Attributes:
-        speed_ups: of the best over each baseline, by the baseline's name.
-        missing: why a baseline that was wanted could not be timed, by its name.
-    """
-
-    configuration: Configuration
-    concluded_at: datetime
-    contenders: tuple[ContenderRow, ...]
-    speed_ups: Mapping[str, Ratio]
-    missing: Mapping[str, str] = field(default_factory=dict)
-
-    def contender(self, name: str) -> ContenderRow | None:
-        """The contender of that name, if it took part."""
-        return next((contender for contender in self.contenders if contender.name == name), None)
+from tunebench.tuner.result import Comparison
 
 
 @dataclass(frozen=True)
@@ -87,43 +48,43 @@ def studies(
         DatabaseError: the database cannot be read, or holds what tunebench does not write.
     """
     counted = select(
-        TrialTable.study_id, func.count().label("trials"), func.max(TrialTable.recorded_at).label("last_at")
-    ).group_by(TrialTable.study_id)
+        tables.Trial.study_id, func.count().label("trials"), func.max(tables.Trial.recorded_at).label("last_at")
+    ).group_by(tables.Trial.study_id)
     if study_ids is not None:
-        counted = counted.where(TrialTable.study_id.in_(study_ids))
+        counted = counted.where(tables.Trial.study_id.in_(study_ids))
     of_study = counted.subquery()
     query = (
-        select(StudyTable.id, of_study.c.trials, of_study.c.last_at)
-        .join(of_study, of_study.c.study_id == StudyTable.id)
-        .join(ProblemTable, ProblemTable.id == StudyTable.problem_id)
-        .join(DeviceTable, DeviceTable.id == StudyTable.device_id)
-        .order_by(StudyTable.kernel, ProblemTable.key, DeviceTable.name, of_study.c.last_at.desc())
+        select(tables.Study.id, of_study.c.trials, of_study.c.last_at)
+        .join(of_study, of_study.c.study_id == tables.Study.id)
+        .join(tables.Problem, tables.Problem.id == tables.Study.problem_id)
+        .join(tables.Device, tables.Device.id == tables.Study.device_id)
+        .order_by(tables.Study.kernel, tables.Problem.key, tables.Device.name, of_study.c.last_at.desc())
     )
     if kernels is not None:
-        query = query.where(StudyTable.kernel.in_(kernels))
+        query = query.where(tables.Study.kernel.in_(kernels))
     with reading(database) as reader:
         rows = reader.connection.execute(query).all()
         found = reader.studies([row.id for row in rows])
         return [_study(row.id, facts, row.trials, row.last_at) for row, facts in zip(rows, found, strict=True)]
 
 
-def newest_comparison(database: Database, study_id: int) -> ComparisonRow | None:
+def newest_comparison(database: Database, study_id: int) -> Comparison | None:
     """The study's newest comparison whose winner still stands; None where there is none.
 
     Raises:
         DatabaseError: the database cannot be read, or holds what tunebench does not write.
     """
     newest = (
-        select(ComparisonTable.id)
+        select(tables.Comparison.id)
         .join(
-            TrialTable,
+            tables.Trial,
             and_(
-                TrialTable.study_id == ComparisonTable.study_id,
-                TrialTable.configuration_id == ComparisonTable.configuration_id,
+                tables.Trial.study_id == tables.Comparison.study_id,
+                tables.Trial.configuration_id == tables.Comparison.configuration_id,
             ),
         )
-        .where(ComparisonTable.study_id == study_id, CORRECT)
-        .order_by(ComparisonTable.concluded_at.desc(), ComparisonTable.id.desc())
+        .where(tables.Comparison.study_id == study_id, CORRECT)
+        .order_by(tables.Comparison.concluded_at.desc(), tables.Comparison.id.desc())
         .limit(1)
     )
     with reading(database) as reader:
@@ -131,13 +92,11 @@ def newest_comparison(database: Database, study_id: int) -> ComparisonRow | None
         if number is None:
             return None
         configuration, facts = reader.comparison(number)
-    return ComparisonRow(
-        configuration=configuration,
-        concluded_at=facts.concluded_at,
-        contenders=tuple(ContenderRow(name, one.median_ms, one.samples_ms) for name, one in facts.contenders.items()),
-        speed_ups={baseline: ratio_of(one) for baseline, one in facts.speed_ups.items()},
-        missing=facts.missing_baselines or {},
-    )
+    try:
+        return comparison_of(facts, configuration)
+    except ValueError as error:
+        reason = f"the comparison of study {study_id} is not as tunebench writes it: {error}"
+        raise DatabaseError(f"{database.name}: {reason}") from error
 
 
 def environments(database: Database, study_id: int) -> list[EnvironmentRow]:
@@ -146,11 +105,11 @@ def environments(database: Database, study_id: int) -> list[EnvironmentRow]:
     Raises:
         DatabaseError: the database cannot be read.
     """
-    first_at, last_at = func.min(TrialTable.recorded_at), func.max(TrialTable.recorded_at)
+    first_at, last_at = func.min(tables.Trial.recorded_at), func.max(tables.Trial.recorded_at)
     query = (
-        select(TrialTable.environment_id, func.count(), first_at, last_at)
-        .where(TrialTable.study_id == study_id)
-        .group_by(TrialTable.environment_id)
+        select(tables.Trial.environment_id, func.count(), first_at, last_at)
+        .where(tables.Trial.study_id == study_id)
+        .group_by(tables.Trial.environment_id)
         .order_by(first_at)
     )
     with reading(database) as reader:

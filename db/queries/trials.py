@@ -10,37 +10,16 @@ from typing import Any, TypedDict, Unpack
 from sqlalchemy import ColumnElement, Connection, Select, and_, func, select
 
 from tunebench.db.connection.database import Database
+from tunebench.db.queries import statements
 from tunebench.db.queries.rows import BestRow, TrialRow
-from tunebench.db.queries.statements import (
-    everything_about,
-    fields_of,
-    of_many,
-    study_conditions,
-    unless_many,
-    with_status,
-    with_values,
-)
-from tunebench.db.schema.tables import DeviceTable, MeasurementTable, ProblemTable, StudyTable, TrialTable
+from tunebench.db.queries.statements import everything_about, fields_of, study_conditions
+from tunebench.db.schema import tables
 from tunebench.db.schema.views import CORRECT, winners
 from tunebench.tuner.build import CompilerName
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.errors import DatabaseError
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import TrialStatus
-
-__all__ = [
-    "BestRow",
-    "Conditions",
-    "Order",
-    "TrialRow",
-    "best",
-    "best_of_studies",
-    "count_rows",
-    "each_trial",
-    "kernels_with_results",
-    "trials",
-]
-
 
 _PAGE = 500
 """Trials at a time, with all that is known of them."""
@@ -65,12 +44,14 @@ def best(
     device: str | None = None,
     architecture: str | None = None,
     compiler: CompilerName | None = None,
+    environments: Collection[int] | None = None,
 ) -> list[BestRow]:
     """The best trial of each kernel, source, problem, kind of device (name and architecture), compiler and regime.
 
     Args:
         source_digest: None for every version of the source that there are results of.
         device: a device's name.
+        environments: only trials that ran in one of these count, and only comparisons made in one; None for all.
 
     Raises:
         DatabaseError: the database cannot be read, or holds what tunebench does not write.
@@ -80,8 +61,8 @@ def best(
         problem_columns={"key": problem and problem.key, "dtype": dtype},
         device_columns={"name": device, "architecture": architecture},
     )
-    ordering = (StudyTable.kernel, ProblemTable.key, DeviceTable.name, StudyTable.compiler, TrialTable.id)
-    query = everything_about(winners(conditions)).order_by(*ordering)
+    ordering = (tables.Study.kernel, tables.Problem.key, tables.Device.name, tables.Study.compiler, tables.Trial.id)
+    query = everything_about(winners(conditions, environments)).order_by(*ordering)
     problems: dict[str, Problem] = {}
     with database.reading() as connection:
         return [BestRow(**fields_of(row, problems)) for row in connection.execute(query)]
@@ -96,8 +77,8 @@ def best_of_studies(database: Database, study_ids: Collection[int] | None = None
     Raises:
         DatabaseError: the database cannot be read, or holds what tunebench does not write.
     """
-    conditions = [] if study_ids is None else [StudyTable.id.in_(study_ids)]
-    query = everything_about(winners(conditions, group=(StudyTable.id,))).order_by(MeasurementTable.regime.desc())
+    conditions = [] if study_ids is None else [tables.Study.id.in_(study_ids)]
+    query = everything_about(winners(conditions, group=(tables.Study.id,))).order_by(tables.Measurement.regime.desc())
     problems: dict[str, Problem] = {}
     with database.reading() as connection:
         rows = (BestRow(**fields_of(row, problems)) for row in connection.execute(query))
@@ -166,70 +147,56 @@ def each_trial(
     """
     problems: dict[str, Problem] = {}
     with database.reading() as connection:
-        picked = _picked(connection, order, **conditions).limit(limit).offset(offset)
+        picked = _picked(connection, order, conditions).limit(limit).offset(offset)
         numbers = connection.execute(picked, execution_options={"stream_results": True}).scalars()
         for page in numbers.partitions(_PAGE):
-            wanted = select(TrialTable.id.label("trial_id")).where(TrialTable.id.in_(page)).cte("picked")
-            rows = {row.id: row for row in connection.execute(everything_about(wanted))}
+            chosen = select(tables.Trial.id.label("trial_id")).where(tables.Trial.id.in_(page)).cte("picked")
+            rows = {row.trial_id: row for row in connection.execute(everything_about(chosen))}
             if len(rows) != len(page):
                 raise DatabaseError(f"{database.name}: rows that trials refer to are missing: see 'tunebench db check'")
             for number in page:
                 yield TrialRow(**fields_of(rows[number], problems))
 
 
-def _picked(
-    connection: Connection,
-    order: Order,
-    *,
-    kernel: str | None = None,
-    source_digest: str | None = None,
-    status: TrialStatus | Collection[TrialStatus] | None = None,
-    problem: Problem | None = None,
-    dtype: str | None = None,
-    device: str | None = None,
-    architecture: str | None = None,
-    compiler: CompilerName | None = None,
-    sampler: str | None = None,
-    study_id: int | None = None,
-    trial_id: int | None = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
-    tunables: Mapping[str, Value | Collection[Value]] | None = None,
-) -> Select[int]:
+def _picked(connection: Connection, order: Order, conditions: Conditions) -> Select[int]:
     """The numbers of the trials that meet the conditions, in order."""
+    if unknown := conditions.keys() - Conditions.__annotations__.keys():
+        raise TypeError(f"no condition is called {', '.join(sorted(unknown))}")
+    compiler, problem, status = conditions.get("compiler"), conditions.get("problem"), conditions.get("status")
     of_studies = study_conditions(
         study_columns={
-            "id": study_id,
-            "kernel": kernel,
-            "source_digest": source_digest,
+            "id": conditions.get("study_id"),
+            "kernel": conditions.get("kernel"),
+            "source_digest": conditions.get("source_digest"),
             "compiler": compiler and compiler.value,
-            "sampler": sampler,
+            "sampler": conditions.get("sampler"),
         },
-        problem_columns={"key": problem and problem.key, "dtype": dtype},
-        device_columns={"name": device, "architecture": architecture},
+        problem_columns={"key": problem and problem.key, "dtype": conditions.get("dtype")},
+        device_columns={"name": conditions.get("device"), "architecture": conditions.get("architecture")},
     )
-    ordering: tuple[ColumnElement[Any], ...] = (TrialTable.study_id.desc(), TrialTable.number.desc())
+    ordering: tuple[ColumnElement[Any], ...] = (tables.Trial.study_id.desc(), tables.Trial.number.desc())
     found: list[ColumnElement[bool]] = []
     if order is Order.FASTEST:
-        ordering = (TrialTable.median_ms.asc(), TrialTable.id.asc())
+        ordering = (tables.Trial.median_ms.asc(), tables.Trial.id.asc())
         found.append(CORRECT)
     # The index by study and status serves where there is a condition on the study, if only that it exists.
-    studies = select(StudyTable.id).where(*of_studies)
+    studies = select(tables.Study.id).where(*of_studies)
     if (of_studies or status is not None) and order is not Order.FASTEST:
-        found.append(TrialTable.study_id.in_(studies))
-    if trial_id is not None:
-        found.append(TrialTable.id == trial_id)
+        found.append(tables.Trial.study_id.in_(studies))
+    if (trial_id := conditions.get("trial_id")) is not None:
+        found.append(tables.Trial.id == trial_id)
     if status is not None:
-        found.append(with_status(connection, [status] if isinstance(status, TrialStatus) else status))
+        found.append(statements.with_status(connection, [status] if isinstance(status, TrialStatus) else status))
     if of_studies and order is Order.FASTEST:
-        found.append(of_many(connection, studies))
-    times = [TrialTable.recorded_at >= since] if since is not None else []
-    times += [TrialTable.recorded_at < until] if until is not None else []
+        found.append(statements.of_many(connection, studies))
+    since, until = conditions.get("since"), conditions.get("until")
+    times = [tables.Trial.recorded_at >= since] if since is not None else []
+    times += [tables.Trial.recorded_at < until] if until is not None else []
     if times:
-        found.append(unless_many(connection, and_(*times)))
-    if tunables:
-        found.append(unless_many(connection, with_values(connection, tunables)))
-    return select(TrialTable.id).where(*found).order_by(*ordering)
+        found.append(statements.unless_many(connection, and_(*times)))
+    if tunables := conditions.get("tunables"):
+        found.append(statements.unless_many(connection, statements.with_values(connection, tunables)))
+    return select(tables.Trial.id).where(*found).order_by(*ordering)
 
 
 def kernels_with_results(database: Database) -> list[str]:
@@ -239,7 +206,7 @@ def kernels_with_results(database: Database) -> list[str]:
         DatabaseError: the database cannot be read.
     """
     with database.reading() as connection:
-        return list(connection.scalars(select(StudyTable.kernel).distinct().order_by(StudyTable.kernel)))
+        return list(connection.scalars(select(tables.Study.kernel).distinct().order_by(tables.Study.kernel)))
 
 
 def count_rows(database: Database) -> tuple[int, int]:
@@ -249,6 +216,6 @@ def count_rows(database: Database) -> tuple[int, int]:
         DatabaseError: the database cannot be read.
     """
     with database.reading() as connection:
-        tables = (StudyTable, TrialTable)
-        studies, in_all = (connection.scalar(select(func.count()).select_from(table)) or 0 for table in tables)
+        counts = [select(func.count()).select_from(table) for table in (tables.Study, tables.Trial)]
+        studies, in_all = (connection.scalar(count) or 0 for count in counts)
     return studies, in_all

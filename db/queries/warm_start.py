@@ -10,15 +10,7 @@ from sqlalchemy import Connection, Row, and_, select
 from tunebench.db.connection.database import Database
 from tunebench.db.entries.decode import configuration_of, problem_of
 from tunebench.db.entries.reader import reading
-from tunebench.db.schema.tables import (
-    OWN_ORIGIN,
-    ConfigurationTable,
-    DeviceTable,
-    ProblemTable,
-    StudyTable,
-    TrialTable,
-    digest_of,
-)
+from tunebench.db.schema import tables
 from tunebench.db.schema.views import CORRECT
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.search.warm_start import WORTH_KNOWING, EarlierStudy, EarlierTrial, WarmStart, distance
@@ -48,12 +40,12 @@ def begun_study(database: Database, description: StudyDescription) -> BegunStudy
     """
     words = ("kernel", "source_digest", "space_digest", "compiler", "sampler", "seed")
     query = (
-        select(StudyTable.id)
-        .join(ProblemTable, ProblemTable.id == StudyTable.problem_id)
-        .join(DeviceTable, DeviceTable.id == StudyTable.device_id)
-        .where(StudyTable.origin_id == OWN_ORIGIN, ProblemTable.key == description.problem.key)
-        .where(DeviceTable.digest == digest_of(DeviceTable, description.device))
-        .where(*(getattr(StudyTable, word) == getattr(description, word) for word in words))
+        select(tables.Study.id)
+        .join(tables.Problem, tables.Problem.id == tables.Study.problem_id)
+        .join(tables.Device, tables.Device.id == tables.Study.device_id)
+        .where(tables.Study.origin_id == tables.OWN_ORIGIN, tables.Problem.key == description.problem.key)
+        .where(tables.Device.digest == tables.digest_of(tables.Device, description.device))
+        .where(*(getattr(tables.Study, word) == getattr(description, word) for word in words))
     )
     with reading(database) as reader:
         found = reader.connection.scalar(query)
@@ -83,15 +75,15 @@ def earlier_studies(database: Database, description: StudyDescription) -> list[E
 def _others(description: StudyDescription) -> Any:
     return (
         select(
-            StudyTable.id,
-            StudyTable.source_digest,
-            *(column.label(f"problem_{column.name}") for column in ProblemTable.__table__.columns),
-            DeviceTable.name.label("device"),
-            DeviceTable.architecture,
+            tables.Study.id,
+            tables.Study.source_digest,
+            *(column.label(f"problem_{column.name}") for column in tables.Problem.__table__.columns),
+            tables.Device.name.label("device"),
+            tables.Device.architecture,
         )
-        .join(ProblemTable, ProblemTable.id == StudyTable.problem_id)
-        .join(DeviceTable, DeviceTable.id == StudyTable.device_id)
-        .where(and_(StudyTable.kernel == description.kernel, DeviceTable.kind == description.device.kind.value))
+        .join(tables.Problem, tables.Problem.id == tables.Study.problem_id)
+        .join(tables.Device, tables.Device.id == tables.Study.device_id)
+        .where(and_(tables.Study.kernel == description.kernel, tables.Device.kind == description.device.kind.value))
     )
 
 
@@ -115,10 +107,10 @@ def _describe(row: Row[Any], description: StudyDescription) -> str:
 def _trials(connection: Connection, study_id: int) -> list[EarlierTrial]:
     """A study's fastest trials."""
     query = (
-        select(TrialTable.id, ConfigurationTable.key, TrialTable.median_ms)
-        .join(ConfigurationTable, ConfigurationTable.id == TrialTable.configuration_id)
-        .where(TrialTable.study_id == study_id, CORRECT)
-        .order_by(TrialTable.median_ms, TrialTable.id)
+        select(tables.Trial.id, tables.Configuration.key, tables.Trial.median_ms)
+        .join(tables.Configuration, tables.Configuration.id == tables.Trial.configuration_id)
+        .where(tables.Trial.study_id == study_id, CORRECT)
+        .order_by(tables.Trial.median_ms, tables.Trial.id)
         .limit(WORTH_KNOWING)
     )
     return [

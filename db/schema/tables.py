@@ -25,9 +25,9 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeEngine
 
 from tunebench.db.schema.columns import KEY, Json, JsonValue, Moment, Number, Truth, Whole, Words
+from tunebench.tuner import environment
 from tunebench.tuner.build import CompilerName
 from tunebench.tuner.device import DeviceKind
-from tunebench.tuner.environment import Environment
 from tunebench.tuner.result import CacheRegime, TrialStatus
 
 TABLE_PREFIX = "tunebench_"
@@ -74,7 +74,7 @@ class Base(DeclarativeBase):
     type_annotation_map: ClassVar[dict[Any, Any]] = _COLUMN_TYPES
 
 
-class OriginTable(Base):
+class Origin(Base):
     """A database that studies began in; row 1 is this database. Merged studies keep their origin, hence their identity.
 
     Attributes:
@@ -89,7 +89,7 @@ class OriginTable(Base):
     created_at: Mapped[datetime]
 
 
-class DeviceTable(Base):
+class Device(Base):
     """A device and its limits, as `tunebench.tuner.device.Device` has them.
 
     The CUDA index is left out: it is where the card sits today, not what it is.
@@ -122,7 +122,7 @@ class DeviceTable(Base):
     warp_size: Mapped[int]
 
 
-class EnvironmentTable(Base):
+class Environment(Base):
     """Software and machine: a column for every attribute of `tunebench.tuner.environment.Environment`.
 
     Attributes:
@@ -136,23 +136,23 @@ class EnvironmentTable(Base):
     digest: Mapped[str]
 
 
-for _name, _kind in get_type_hints(Environment).items():
+for _name, _kind in get_type_hints(environment.Environment).items():
     _types = [one for one in get_args(_kind) or (_kind,) if one is not NoneType]
-    setattr(EnvironmentTable, _name, mapped_column(_COLUMN_TYPES[_types[0]], nullable=NoneType in get_args(_kind)))
+    setattr(Environment, _name, mapped_column(_COLUMN_TYPES[_types[0]], nullable=NoneType in get_args(_kind)))
 
 ENVIRONMENT_COLUMNS = {
-    "compiler_version" if name == "compiler" else name: EnvironmentTable.__table__.c[name]
-    for name in get_type_hints(Environment)
+    "compiler_version" if name == "compiler" else name: Environment.__table__.c[name]
+    for name in get_type_hints(environment.Environment)
 }
 """The columns of an environment as questions call them: a study's `compiler` is which one, this is its version."""
 
 
-def digested_columns(table: type[DeviceTable | EnvironmentTable]) -> list[str]:
+def digested_columns(table: type[Device | Environment]) -> list[str]:
     """The columns that such a row's digest is made of."""
     return [column.name for column in table.__table__.columns if column.name not in ("id", "digest")]
 
 
-def digest_of(table: type[DeviceTable | EnvironmentTable], value: object) -> str:
+def digest_of(table: type[Device | Environment], value: object) -> str:
     """The digest of the row that has a value's attributes in its columns of the same names.
 
     What is NULL is left out, so that a row keeps its digest when its table gets another column.
@@ -162,7 +162,7 @@ def digest_of(table: type[DeviceTable | EnvironmentTable], value: object) -> str
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
 
-class ProblemTable(Base):
+class Problem(Base):
     """A problem.
 
     Attributes:
@@ -179,7 +179,7 @@ class ProblemTable(Base):
     options: Mapped[JsonValue] = mapped_column(Json)
 
 
-class ConfigurationTable(Base):
+class Configuration(Base):
     """A configuration; the same one is tried in many studies.
 
     Attributes:
@@ -193,7 +193,7 @@ class ConfigurationTable(Base):
     key: Mapped[str]
 
 
-class StudyTable(Base):
+class Study(Base):
     """A study, identified by everything in its description and by the database it began in.
 
     Attributes:
@@ -224,12 +224,12 @@ class StudyTable(Base):
     )
 
     id: Mapped[Identity]
-    origin_id: Mapped[int] = mapped_column(ForeignKey(OriginTable.id))
+    origin_id: Mapped[int] = mapped_column(ForeignKey(Origin.id))
     kernel: Mapped[str]
     source_digest: Mapped[str]
     space_digest: Mapped[str]
-    problem_id: Mapped[int] = mapped_column(ForeignKey(ProblemTable.id))
-    device_id: Mapped[int] = mapped_column(ForeignKey(DeviceTable.id))
+    problem_id: Mapped[int] = mapped_column(ForeignKey(Problem.id))
+    device_id: Mapped[int] = mapped_column(ForeignKey(Device.id))
     compiler: Mapped[str]
     sampler: Mapped[str]
     seed: Mapped[int]
@@ -237,7 +237,7 @@ class StudyTable(Base):
     warm_starts: Mapped[JsonValue] = mapped_column(Json, nullable=True)
 
 
-class BuildTable(Base):
+class Build(Base):
     """A compiled variant without its binary; trials that share a binary share the row.
 
     Attributes:
@@ -267,7 +267,7 @@ class BuildTable(Base):
     seconds: Mapped[float]
 
 
-class BuildFiguresTable(Base):
+class BuildFigures(Base):
     """What the compiler's log says of one entry point of a build; NULL where that compiler does not say.
 
     Attributes:
@@ -284,7 +284,7 @@ class BuildFiguresTable(Base):
         {"sqlite_strict": True, "sqlite_with_rowid": False},
     )
 
-    build_id: Mapped[int] = mapped_column(ForeignKey(BuildTable.id), primary_key=True)
+    build_id: Mapped[int] = mapped_column(ForeignKey(Build.id), primary_key=True)
     entry_point: Mapped[str] = mapped_column(primary_key=True)
     registers: Mapped[int | None]
     spill_stores: Mapped[int | None]
@@ -293,7 +293,7 @@ class BuildFiguresTable(Base):
     shared: Mapped[int | None]
 
 
-class VerdictTable(Base):
+class Verdict(Base):
     """The outcome of the correctness gate.
 
     Attributes:
@@ -328,7 +328,7 @@ class VerdictTable(Base):
     untouched: Mapped[int | None]
 
 
-class VerdictStageTable(Base):
+class VerdictStage(Base):
     """One step of the gate, in the order taken. Rows, so that "which stage refuses what" is a query."""
 
     __tablename__ = "tunebench_verdict_stages"
@@ -338,7 +338,7 @@ class VerdictStageTable(Base):
         {"sqlite_strict": True, "sqlite_with_rowid": False},
     )
 
-    verdict_id: Mapped[int] = mapped_column(ForeignKey(VerdictTable.id), primary_key=True)
+    verdict_id: Mapped[int] = mapped_column(ForeignKey(Verdict.id), primary_key=True)
     position: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str]
     passed: Mapped[bool]
@@ -357,7 +357,7 @@ class _Conditions:
     foreign_processes: Mapped[int | None]
 
 
-class MeasurementTable(_Conditions, Base):
+class Measurement(_Conditions, Base):
     """A configuration's time.
 
     Attributes:
@@ -386,7 +386,7 @@ class MeasurementTable(_Conditions, Base):
     samples_ms: Mapped[JsonValue] = mapped_column(Json)
 
 
-class TrialTable(Base):
+class Trial(Base):
     """One configuration tried in a study.
 
     Attributes:
@@ -404,9 +404,9 @@ class TrialTable(Base):
         UniqueConstraint("verdict_id"),
         ForeignKeyConstraint(
             ["measurement_id", "median_ms", "regime"],
-            [MeasurementTable.id, MeasurementTable.median_ms, MeasurementTable.regime],
+            [Measurement.id, Measurement.median_ms, Measurement.regime],
         ),
-        ForeignKeyConstraint(["verdict_id", "verdict_passed"], [VerdictTable.id, VerdictTable.passed]),
+        ForeignKeyConstraint(["verdict_id", "verdict_passed"], [Verdict.id, Verdict.passed]),
         CheckConstraint(_one_of("status", TrialStatus), name="status"),
         CheckConstraint("number >= 0", name="number"),
         CheckConstraint(f"({_TIMED}) = (measurement_id IS NOT NULL)", name="timed_has_measurement"),
@@ -445,12 +445,12 @@ class TrialTable(Base):
     )
 
     id: Mapped[Identity]
-    study_id: Mapped[int] = mapped_column(ForeignKey(StudyTable.id))
+    study_id: Mapped[int] = mapped_column(ForeignKey(Study.id))
     number: Mapped[int]
-    configuration_id: Mapped[int] = mapped_column(ForeignKey(ConfigurationTable.id))
-    environment_id: Mapped[int] = mapped_column(ForeignKey(EnvironmentTable.id))
+    configuration_id: Mapped[int] = mapped_column(ForeignKey(Configuration.id))
+    environment_id: Mapped[int] = mapped_column(ForeignKey(Environment.id))
     status: Mapped[str]
-    build_id: Mapped[int | None] = mapped_column(ForeignKey(BuildTable.id))
+    build_id: Mapped[int | None] = mapped_column(ForeignKey(Build.id))
     build_cached: Mapped[bool | None]
     verdict_id: Mapped[int | None]
     verdict_passed: Mapped[bool | None]
@@ -462,7 +462,7 @@ class TrialTable(Base):
     message: Mapped[str]
 
 
-class LateRefusalTable(Base):
+class LateRefusal(Base):
     """A trial that was recorded as correct, and refused by a stage of the gate that was asked after that.
 
     The trial's own row stays as it is; whatever reads trials takes one that has a row here for a refusal.
@@ -474,24 +474,24 @@ class LateRefusalTable(Base):
     __tablename__ = "tunebench_late_refusals"
     __table_args__ = (CheckConstraint("stage <> '' AND detail <> ''", name="says_why"), _STRICT)
 
-    trial_id: Mapped[int] = mapped_column(KEY, ForeignKey(TrialTable.id), primary_key=True)
+    trial_id: Mapped[int] = mapped_column(KEY, ForeignKey(Trial.id), primary_key=True)
     stage: Mapped[str]
     seconds: Mapped[float]
     detail: Mapped[str]
     recorded_at: Mapped[datetime]
 
 
-class ComparisonTable(_Conditions, Base):
+class Comparison(_Conditions, Base):
     """The interleaved comparison that ended a study; a study that went on has several, and the newest counts.
 
     Attributes:
         configuration_id: the best, which is a trial of the study.
-        missing_baselines: why a baseline that was wanted could not be timed, by its name; NULL where none is missing.
+        missing_baselines: why a baseline that was asked for was not timed, by its name; NULL where none is missing.
     """
 
     __tablename__ = "tunebench_comparisons"
     __table_args__ = (
-        ForeignKeyConstraint(["study_id", "configuration_id"], [TrialTable.study_id, TrialTable.configuration_id]),
+        ForeignKeyConstraint(["study_id", "configuration_id"], [Trial.study_id, Trial.configuration_id]),
         Index(None, "study_id", "configuration_id"),
         _LASTING,
     )
@@ -499,12 +499,12 @@ class ComparisonTable(_Conditions, Base):
     id: Mapped[Identity]
     study_id: Mapped[int]
     configuration_id: Mapped[int]
-    environment_id: Mapped[int] = mapped_column(ForeignKey(EnvironmentTable.id))
+    environment_id: Mapped[int] = mapped_column(ForeignKey(Environment.id))
     concluded_at: Mapped[datetime]
     missing_baselines: Mapped[JsonValue] = mapped_column(Json, nullable=True)
 
 
-class ContenderTable(Base):
+class Contender(Base):
     """One contender's samples in a comparison, such as `reference`, `default` or `best`."""
 
     __tablename__ = "tunebench_contenders"
@@ -514,14 +514,14 @@ class ContenderTable(Base):
         {"sqlite_strict": True, "sqlite_with_rowid": False},
     )
 
-    comparison_id: Mapped[int] = mapped_column(ForeignKey(ComparisonTable.id), primary_key=True)
+    comparison_id: Mapped[int] = mapped_column(ForeignKey(Comparison.id), primary_key=True)
     name: Mapped[str] = mapped_column(primary_key=True)
     median_ms: Mapped[float]
     sample_count: Mapped[int]
     samples_ms: Mapped[JsonValue] = mapped_column(Json)
 
 
-class SpeedUpTable(Base):
+class SpeedUp(Base):
     """How many times faster a comparison's best is than one of its baselines.
 
     Attributes:
@@ -535,7 +535,7 @@ class SpeedUpTable(Base):
         {"sqlite_strict": True, "sqlite_with_rowid": False},
     )
 
-    comparison_id: Mapped[int] = mapped_column(ForeignKey(ComparisonTable.id), primary_key=True)
+    comparison_id: Mapped[int] = mapped_column(ForeignKey(Comparison.id), primary_key=True)
     baseline: Mapped[str] = mapped_column(primary_key=True)
     ratio: Mapped[float]
     low: Mapped[float]
@@ -544,13 +544,14 @@ class SpeedUpTable(Base):
     confidence: Mapped[float]
 
 
-class MissTable(Base):
+class Miss(Base):
     """A problem of a kernel that was served without evidence on a kind of device, and in how many calls.
 
     Counts are not results: these rows are changed, and neither merged nor exported.
 
     Attributes:
         path: of the kernel's folder or file.
+        served: what served it in the latest of them, and why: a duel's scores; NULL of calls before that was kept.
     """
 
     __tablename__ = "tunebench_misses"
@@ -566,9 +567,10 @@ class MissTable(Base):
     kernel: Mapped[str]
     source_digest: Mapped[str]
     path: Mapped[str]
-    problem_id: Mapped[int] = mapped_column(ForeignKey(ProblemTable.id))
+    problem_id: Mapped[int] = mapped_column(ForeignKey(Problem.id))
     device: Mapped[str]
     architecture: Mapped[str]
     calls: Mapped[int]
     first_at: Mapped[datetime]
     last_at: Mapped[datetime]
+    served: Mapped[str | None]

@@ -33,57 +33,40 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import aliased
 
+from tunebench.db.schema import tables
 from tunebench.db.schema.columns import Moment
-from tunebench.db.schema.tables import (
-    ENVIRONMENT_COLUMNS,
-    BuildFiguresTable,
-    BuildTable,
-    ComparisonTable,
-    ConfigurationTable,
-    ContenderTable,
-    DeviceTable,
-    EnvironmentTable,
-    LateRefusalTable,
-    MeasurementTable,
-    OriginTable,
-    ProblemTable,
-    SpeedUpTable,
-    StudyTable,
-    TrialTable,
-    VerdictTable,
-)
 from tunebench.tuner.result import Baseline, CacheRegime, TrialStatus, late_message
 
 AnySelect: TypeAlias = Select[*tuple[Any, ...]]
 Condition: TypeAlias = ColumnElement[bool]
 
-STANDS: Condition = ~exists().where(LateRefusalTable.trial_id == TrialTable.id)
+STANDS: Condition = ~exists().where(tables.LateRefusal.trial_id == tables.Trial.id)
 """A trial that was not refused late."""
 
-RECORDED_CORRECT: Condition = TrialTable.status == literal_column(f"'{TrialStatus.CORRECT.value}'")
+RECORDED_CORRECT: Condition = tables.Trial.status == literal_column(f"'{TrialStatus.CORRECT.value}'")
 """Spelt out because a partial index serves a constant only, not a bound parameter."""
 
 CORRECT: Condition = and_(RECORDED_CORRECT, STANDS)
 
 STATUS: ColumnElement[str] = case(
-    (LateRefusalTable.trial_id.is_not(None), literal_column(f"'{TrialStatus.CORRECTNESS.value}'")),
-    else_=TrialTable.status,
+    (tables.LateRefusal.trial_id.is_not(None), literal_column(f"'{TrialStatus.CORRECTNESS.value}'")),
+    else_=tables.Trial.status,
 )
 """A trial's status as it stands, in a query that is joined by `with_parts`."""
 
 MESSAGE: ColumnElement[str] = case(
     (
-        LateRefusalTable.trial_id.is_not(None),
-        literal(late_message("", "").removesuffix(": ")) + LateRefusalTable.stage + ": " + LateRefusalTable.detail,
+        tables.LateRefusal.trial_id.is_not(None),
+        literal(late_message("", "").removesuffix(": ")) + tables.LateRefusal.stage + ": " + tables.LateRefusal.detail,
     ),
-    else_=TrialTable.message,
+    else_=tables.Trial.message,
 )
 """What a trial says as it stands, in such a query."""
 
-SPEED_UPS = {baseline: aliased(SpeedUpTable, name=f"over_{baseline.value}") for baseline in Baseline}
+SPEED_UPS = {baseline: aliased(tables.SpeedUp, name=f"over_{baseline.value}") for baseline in Baseline}
 """A trial's speed-ups over each baseline, in such a query."""
 
-WINNER = aliased(ContenderTable, name="winner")
+WINNER = aliased(tables.Contender, name="winner")
 """A trial's own times in the newest comparison that it has won, in such a query."""
 
 
@@ -92,35 +75,35 @@ def with_parts(query: AnySelect) -> AnySelect:
 
     One that was refused late has no time and has won nothing.
     """
-    newer = aliased(ComparisonTable, name="newer")
+    newer = aliased(tables.Comparison, name="newer")
     newest = (
         select(newer.id)
-        .where(newer.study_id == TrialTable.study_id, newer.configuration_id == TrialTable.configuration_id)
+        .where(newer.study_id == tables.Trial.study_id, newer.configuration_id == tables.Trial.configuration_id)
         .order_by(newer.concluded_at.desc(), newer.id.desc())
         .limit(1)
-        .correlate(TrialTable)
+        .correlate(tables.Trial)
         .scalar_subquery()
     )
-    standing = LateRefusalTable.trial_id.is_(None)
+    standing = tables.LateRefusal.trial_id.is_(None)
     query = (
-        query.join(StudyTable, StudyTable.id == TrialTable.study_id)
-        .join(ProblemTable, ProblemTable.id == StudyTable.problem_id)
-        .join(DeviceTable, DeviceTable.id == StudyTable.device_id)
-        .join(ConfigurationTable, ConfigurationTable.id == TrialTable.configuration_id)
-        .outerjoin(LateRefusalTable, LateRefusalTable.trial_id == TrialTable.id)
-        .outerjoin(MeasurementTable, and_(MeasurementTable.id == TrialTable.measurement_id, standing))
-        .outerjoin(ComparisonTable, and_(ComparisonTable.id == newest, standing))
-        .outerjoin(WINNER, and_(WINNER.comparison_id == ComparisonTable.id, WINNER.name == literal_column("'best'")))
+        query.join(tables.Study, tables.Study.id == tables.Trial.study_id)
+        .join(tables.Problem, tables.Problem.id == tables.Study.problem_id)
+        .join(tables.Device, tables.Device.id == tables.Study.device_id)
+        .join(tables.Configuration, tables.Configuration.id == tables.Trial.configuration_id)
+        .outerjoin(tables.LateRefusal, tables.LateRefusal.trial_id == tables.Trial.id)
+        .outerjoin(tables.Measurement, and_(tables.Measurement.id == tables.Trial.measurement_id, standing))
+        .outerjoin(tables.Comparison, and_(tables.Comparison.id == newest, standing))
+        .outerjoin(WINNER, and_(WINNER.comparison_id == tables.Comparison.id, WINNER.name == literal_column("'best'")))
     )
     for baseline, speed_up in SPEED_UPS.items():
-        over = and_(speed_up.comparison_id == ComparisonTable.id, speed_up.baseline == baseline.value)
+        over = and_(speed_up.comparison_id == tables.Comparison.id, speed_up.baseline == baseline.value)
         query = query.outerjoin(speed_up, over)
     return query
 
 
 RANKED_TOGETHER = (
-    *(StudyTable.kernel, StudyTable.source_digest, StudyTable.problem_id),
-    *(DeviceTable.name, DeviceTable.architecture, StudyTable.compiler),
+    *(tables.Study.kernel, tables.Study.source_digest, tables.Study.problem_id),
+    *(tables.Device.name, tables.Device.architecture, tables.Study.compiler),
 )
 """Studies that are equal in these are ranked against each other, in each cache regime: they share a board."""
 
@@ -128,8 +111,10 @@ RANKED_TOGETHER = (
 def _boards(conditions: Sequence[Condition], group: Sequence[SQLColumnExpression[Any]] = RANKED_TOGETHER) -> AnySelect:
     """The board of each study that meets the conditions."""
     return (
-        select(StudyTable.id.label("study_id"), func.min(StudyTable.id).over(partition_by=tuple(group)).label("board"))
-        .join(DeviceTable, DeviceTable.id == StudyTable.device_id)
+        select(
+            tables.Study.id.label("study_id"), func.min(tables.Study.id).over(partition_by=tuple(group)).label("board")
+        )
+        .join(tables.Device, tables.Device.id == tables.Study.device_id)
         .where(*conditions)
     )
 
@@ -150,10 +135,10 @@ def winners(
         group: what studies of one board have in common.
     """
     eligible = CORRECT
-    comparisons = select(ComparisonTable.study_id, ComparisonTable.configuration_id, ComparisonTable.concluded_at)
+    comparisons = select(tables.Comparison.study_id, tables.Comparison.configuration_id, tables.Comparison.concluded_at)
     if environments is not None:
-        eligible = and_(CORRECT, TrialTable.environment_id.in_(environments))
-        comparisons = comparisons.where(ComparisonTable.environment_id.in_(environments))
+        eligible = and_(CORRECT, tables.Trial.environment_id.in_(environments))
+        comparisons = comparisons.where(tables.Comparison.environment_id.in_(environments))
     won = comparisons.subquery("won")
     boards = _boards(conditions, group).cte("boards")
     age = func.rank().over(partition_by=boards.c.board, order_by=won.c.concluded_at.desc())
@@ -167,13 +152,13 @@ def winners(
         .where(aged.c.age == 1)
         .subquery("newest")
     )
-    confirmed = _first_of(newest, TrialTable.regime).cte("confirmed")
+    confirmed = _first_of(newest, tables.Trial.regime).cte("confirmed")
     regimes = union_all(*(select(literal(regime.value).label("regime")) for regime in CacheRegime)).cte("regimes")
     decided = select(literal(1)).where(confirmed.c.board == boards.c.board, confirmed.c.regime == regimes.c.regime)
     fastest = (
-        select(TrialTable.id)
-        .where(TrialTable.study_id == boards.c.study_id, TrialTable.regime == regimes.c.regime, eligible)
-        .order_by(TrialTable.median_ms, TrialTable.id)
+        select(tables.Trial.id)
+        .where(tables.Trial.study_id == boards.c.study_id, tables.Trial.regime == regimes.c.regime, eligible)
+        .order_by(tables.Trial.median_ms, tables.Trial.id)
         .limit(1)
         .correlate(boards, regimes)
         .scalar_subquery()
@@ -211,8 +196,8 @@ def _winner(
 ) -> Label[int]:
     """The trial of a comparison's configuration; a sub-select, or else SQLite begins with the trials."""
     return (
-        select(TrialTable.id)
-        .where(TrialTable.study_id == study_id, TrialTable.configuration_id == configuration_id, eligible)
+        select(tables.Trial.id)
+        .where(tables.Trial.study_id == study_id, tables.Trial.configuration_id == configuration_id, eligible)
         .scalar_subquery()
         .label("trial_id")
     )
@@ -227,14 +212,14 @@ def _first_of(offers: Subquery, regime: SQLColumnExpression[Any]) -> AnySelect:
     """
     moment = offers.c.confirmed_at
     place = func.row_number().over(
-        partition_by=(offers.c.board, TrialTable.regime),
-        order_by=(moment.is_(None), moment.desc(), TrialTable.median_ms, TrialTable.id),
+        partition_by=(offers.c.board, tables.Trial.regime),
+        order_by=(moment.is_(None), moment.desc(), tables.Trial.median_ms, tables.Trial.id),
     )
     placed = (
-        select(offers.c.board, TrialTable.regime, offers.c.trial_id, place.label("place"))
+        select(offers.c.board, tables.Trial.regime, offers.c.trial_id, place.label("place"))
         .select_from(offers)
-        .join(TrialTable, TrialTable.id == offers.c.trial_id)
-        .where(TrialTable.regime == regime)
+        .join(tables.Trial, tables.Trial.id == offers.c.trial_id)
+        .where(tables.Trial.regime == regime)
         .subquery()
     )
     return select(placed.c.board, placed.c.regime, placed.c.trial_id).where(placed.c.place == 1)
@@ -243,53 +228,53 @@ def _first_of(offers: Subquery, regime: SQLColumnExpression[Any]) -> AnySelect:
 def _trials_flat() -> AnySelect:
     """Everything about each trial, a column each, without functions that SQLite runs in trusted schemas only."""
     columns: list[Any] = [
-        TrialTable.id.label("trial"),
-        TrialTable.study_id.label("study"),
-        TrialTable.number,
-        StudyTable.kernel,
-        ProblemTable.key.label("problem"),
-        ProblemTable.dtype,
-        DeviceTable.name.label("device"),
-        DeviceTable.architecture,
-        StudyTable.compiler,
+        tables.Trial.id.label("trial"),
+        tables.Trial.study_id.label("study"),
+        tables.Trial.number,
+        tables.Study.kernel,
+        tables.Problem.key.label("problem"),
+        tables.Problem.dtype,
+        tables.Device.name.label("device"),
+        tables.Device.architecture,
+        tables.Study.compiler,
         STATUS.label("status"),
-        ConfigurationTable.key.label("configuration"),
-        MeasurementTable.median_ms,
-        MeasurementTable.low_ms,
-        MeasurementTable.high_ms,
-        MeasurementTable.regime,
-        MeasurementTable.sample_count,
-        MeasurementTable.clock,
+        tables.Configuration.key.label("configuration"),
+        tables.Measurement.median_ms,
+        tables.Measurement.low_ms,
+        tables.Measurement.high_ms,
+        tables.Measurement.regime,
+        tables.Measurement.sample_count,
+        tables.Measurement.clock,
         *(
             getattr(speed_up, column).label(f"over_{baseline.value}{ending}")
             for baseline, speed_up in SPEED_UPS.items()
             for column, ending in (("ratio", ""), ("low", "_low"), ("high", "_high"))
         ),
-        ComparisonTable.concluded_at.label("confirmed_at"),
+        tables.Comparison.concluded_at.label("confirmed_at"),
         WINNER.median_ms.label("confirmed_ms"),
-        _most(BuildFiguresTable.registers).label("registers"),
-        _most(BuildFiguresTable.spill_stores + BuildFiguresTable.spill_loads).label("spill_bytes"),
-        _most(BuildFiguresTable.shared).label("shared_bytes"),
-        BuildTable.seconds.label("compile_seconds"),
-        VerdictTable.max_relative.label("max_relative_error"),
-        VerdictTable.tolerance,
-        StudyTable.source_digest,
-        StudyTable.sampler,
-        StudyTable.seed,
-        *(column.label(name) for name, column in ENVIRONMENT_COLUMNS.items()),
-        DeviceTable.uuid.label("device_uuid"),
-        OriginTable.uid.label("origin"),
-        TrialTable.recorded_at,
+        _most(tables.BuildFigures.registers).label("registers"),
+        _most(tables.BuildFigures.spill_stores + tables.BuildFigures.spill_loads).label("spill_bytes"),
+        _most(tables.BuildFigures.shared).label("shared_bytes"),
+        tables.Build.seconds.label("compile_seconds"),
+        tables.Verdict.max_relative.label("max_relative_error"),
+        tables.Verdict.tolerance,
+        tables.Study.source_digest,
+        tables.Study.sampler,
+        tables.Study.seed,
+        *(column.label(name) for name, column in tables.ENVIRONMENT_COLUMNS.items()),
+        tables.Device.uuid.label("device_uuid"),
+        tables.Origin.uid.label("origin"),
+        tables.Trial.recorded_at,
         MESSAGE.label("message"),
     ]
     # SQLite promises the name of a view's column only where it is spelt out.
     named = [column if isinstance(column, Label) else column.label(column.key) for column in columns]
     return (
-        with_parts(select(*named).select_from(TrialTable))
-        .join(OriginTable, OriginTable.id == StudyTable.origin_id)
-        .join(EnvironmentTable, EnvironmentTable.id == TrialTable.environment_id)
-        .outerjoin(BuildTable, BuildTable.id == TrialTable.build_id)
-        .outerjoin(VerdictTable, VerdictTable.id == TrialTable.verdict_id)
+        with_parts(select(*named).select_from(tables.Trial))
+        .join(tables.Origin, tables.Origin.id == tables.Study.origin_id)
+        .join(tables.Environment, tables.Environment.id == tables.Trial.environment_id)
+        .outerjoin(tables.Build, tables.Build.id == tables.Trial.build_id)
+        .outerjoin(tables.Verdict, tables.Verdict.id == tables.Trial.verdict_id)
     )
 
 
@@ -297,8 +282,8 @@ def _most(figure: SQLColumnExpression[int | None]) -> SQLColumnExpression[Any]:
     """The largest figure of a trial's entry points."""
     return (
         select(func.max(figure))
-        .where(BuildFiguresTable.build_id == TrialTable.build_id)
-        .correlate(TrialTable)
+        .where(tables.BuildFigures.build_id == tables.Trial.build_id)
+        .correlate(tables.Trial)
         .scalar_subquery()
     )
 
@@ -319,19 +304,19 @@ def _leaderboard() -> AnySelect:
     boards = _boards(()).subquery("boards")
     attempts = (
         select(
-            TrialTable.id.label("trial_id"),
-            TrialTable.median_ms,
-            TrialTable.regime,
+            tables.Trial.id.label("trial_id"),
+            tables.Trial.median_ms,
+            tables.Trial.regime,
             boards.c.board,
             func.row_number()
             .over(
-                partition_by=(boards.c.board, TrialTable.regime, TrialTable.configuration_id),
-                order_by=(TrialTable.median_ms, TrialTable.id),
+                partition_by=(boards.c.board, tables.Trial.regime, tables.Trial.configuration_id),
+                order_by=(tables.Trial.median_ms, tables.Trial.id),
             )
             .label("attempt"),
         )
         .select_from(boards)
-        .join(TrialTable, TrialTable.study_id == boards.c.study_id)
+        .join(tables.Trial, tables.Trial.study_id == boards.c.study_id)
         .where(CORRECT)
         .subquery("attempts")
     )

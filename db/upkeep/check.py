@@ -18,22 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from tunebench.db.connection.database import Database, upgrade_database
 from tunebench.db.connection.engine import connect_file, file_of
 from tunebench.db.entries.decode import configuration_of, problem_of
-from tunebench.db.schema.tables import (
-    TABLE_PREFIX,
-    VERSION_TABLE,
-    Base,
-    ConfigurationTable,
-    DeviceTable,
-    EnvironmentTable,
-    LateRefusalTable,
-    MeasurementTable,
-    MissTable,
-    ProblemTable,
-    StudyTable,
-    TrialTable,
-    digest_of,
-    digested_columns,
-)
+from tunebench.db.schema import tables
 from tunebench.db.schema.views import STATUS
 from tunebench.tuner.errors import DatabaseError
 from tunebench.tuner.result import TrialStatus
@@ -44,12 +29,12 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was checked.
+    """The result of one check.
 
     Attributes:
         subject: what was looked at.
         problems: what is wrong, a line each; empty where all is well.
-        looked_at: how many things.
+        looked_at: how many rows, or other parts of a database, were looked at.
     """
 
     subject: str
@@ -94,13 +79,13 @@ def statistics(database: Database) -> Statistics:
     Raises:
         DatabaseError: the database cannot be read.
     """
-    grouping = (StudyTable.kernel, DeviceTable.name, STATUS)
+    grouping = (tables.Study.kernel, tables.Device.name, STATUS)
     counts = (
         select(*grouping, func.count())
-        .select_from(TrialTable)
-        .join(StudyTable, StudyTable.id == TrialTable.study_id)
-        .join(DeviceTable, DeviceTable.id == StudyTable.device_id)
-        .outerjoin(LateRefusalTable, LateRefusalTable.trial_id == TrialTable.id)
+        .select_from(tables.Trial)
+        .join(tables.Study, tables.Study.id == tables.Trial.study_id)
+        .join(tables.Device, tables.Device.id == tables.Study.device_id)
+        .outerjoin(tables.LateRefusal, tables.LateRefusal.trial_id == tables.Trial.id)
         .group_by(*grouping)
         .order_by(*grouping)
     )
@@ -110,7 +95,7 @@ def statistics(database: Database) -> Statistics:
             revision=str(revision),
             rows={
                 name: connection.scalar(select(func.count()).select_from(table)) or 0
-                for name, table in sorted(Base.metadata.tables.items())
+                for name, table in sorted(tables.Base.metadata.tables.items())
             },
             trials=tuple(TrialCount(*row) for row in connection.execute(counts)),
             bytes=_bytes(database, connection),
@@ -129,12 +114,12 @@ def _bytes(database: Database, connection: Connection) -> int:
 
 
 def inspect_database(database: Database) -> list[Finding]:
-    """Everything that can be wrong with a database, each thing looked at in every row; changes nothing."""
+    """Run every check of a database on all of its rows; nothing is changed."""
     checks: dict[str, Callable[[Connection], tuple[int, list[str]]]] = {
         "every problem decodes": _check_problems,
         "every configuration decodes": _check_configurations,
-        "every device has its digest": lambda connection: _check_digests(connection, DeviceTable),
-        "every environment has its digest": lambda connection: _check_digests(connection, EnvironmentTable),
+        "every device has its digest": lambda connection: _check_digests(connection, tables.Device),
+        "every environment has its digest": lambda connection: _check_digests(connection, tables.Environment),
         "every trial decodes": _check_trials,
         "every late refusal is of a correct trial": _check_late_refusals,
         "every sample is a time": _check_samples,
@@ -170,7 +155,7 @@ def _check_pages(connection: Connection) -> tuple[int, list[str]]:
 
 def _check_references(connection: Connection) -> tuple[int, list[str]]:
     broken = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
-    referring = [table for table in Base.metadata.tables.values() if table.foreign_keys]
+    referring = [table for table in tables.Base.metadata.tables.values() if table.foreign_keys]
     looked_at = sum(connection.scalar(select(func.count()).select_from(table)) or 0 for table in referring)
     return looked_at, [
         f"{table} row {row} refers to a row of {parent} that is not there" for table, row, parent, _ in broken
@@ -231,7 +216,7 @@ def _schema(file: Path) -> dict[str, object]:
     return {
         f"{kind} {name}": " ".join(str(sql).split())
         for kind, name, table, sql in rows
-        if str(table).startswith(TABLE_PREFIX) or kind in ("trigger", "view")
+        if str(table).startswith(tables.TABLE_PREFIX) or kind in ("trigger", "view")
     }
 
 
@@ -240,14 +225,14 @@ def _check_server_triggers(connection: Connection) -> tuple[int, list[str]]:
         "SELECT c.relname, max(CASE WHEN t.tgenabled = 'O' THEN 1 ELSE 0 END) FROM pg_class c LEFT JOIN pg_trigger t "
         "ON t.tgrelid = c.oid AND t.tgname = c.relname || '_append_only' WHERE c.relkind = 'r' "
         "AND c.relname LIKE 'tunebench\\_%' "
-        f"AND c.relname NOT IN ('{VERSION_TABLE}', '{MissTable.__tablename__}') GROUP BY c.relname"
+        f"AND c.relname NOT IN ('{tables.VERSION_TABLE}', '{tables.Miss.__tablename__}') GROUP BY c.relname"
     )
     rows = connection.execute(query).all()
     return len(rows), [f"{table} can be changed: its trigger is gone or disabled" for table, on in rows if not on]
 
 
 def _check_problems(connection: Connection) -> tuple[int, list[str]]:
-    table = ProblemTable
+    table = tables.Problem
     return _check_each(
         connection,
         (table.id, table.key, table.dtype, table.axes, table.options),
@@ -260,14 +245,14 @@ def _check_configurations(connection: Connection) -> tuple[int, list[str]]:
         if configuration_of.__wrapped__(row.key).key != row.key:
             raise DatabaseError(f"{row.key!r:.80} is not a configuration's canonical key")
 
-    return _check_each(connection, (ConfigurationTable.id, ConfigurationTable.key), check)
+    return _check_each(connection, (tables.Configuration.id, tables.Configuration.key), check)
 
 
-def _check_digests(connection: Connection, table: type[DeviceTable | EnvironmentTable]) -> tuple[int, list[str]]:
-    names = digested_columns(table)
+def _check_digests(connection: Connection, table: type[tables.Device | tables.Environment]) -> tuple[int, list[str]]:
+    names = tables.digested_columns(table)
 
     def check(row: Any) -> None:
-        if digest_of(table, row) != row.digest:
+        if tables.digest_of(table, row) != row.digest:
             raise DatabaseError(f"row {row.id} of {table.__tablename__} was changed: its digest is another's")
 
     return _check_each(connection, tuple(getattr(table, name) for name in ("id", "digest", *names)), check)
@@ -279,22 +264,22 @@ def _check_trials(connection: Connection) -> tuple[int, list[str]]:
         if not all(isinstance(seconds, int | float) for seconds in phases):
             raise DatabaseError(f"trial {row.id} has {row.seconds!r:.80} where seconds by phase belong")
 
-    return _check_each(connection, (TrialTable.id, TrialTable.seconds, TrialTable.recorded_at), check)
+    return _check_each(connection, (tables.Trial.id, tables.Trial.seconds, tables.Trial.recorded_at), check)
 
 
 def _check_late_refusals(connection: Connection) -> tuple[int, list[str]]:
-    table = LateRefusalTable
+    table = tables.LateRefusal
 
     def check(row: Any) -> None:
         if row.status != TrialStatus.CORRECT:
             raise DatabaseError(f"trial {row.trial_id} ended as {row.status!r:.80}: it cannot be refused late")
 
-    status = select(TrialTable.status).where(TrialTable.id == table.trial_id).scalar_subquery().label("status")
+    status = select(tables.Trial.status).where(tables.Trial.id == table.trial_id).scalar_subquery().label("status")
     return _check_each(connection, (*table.__table__.columns, status), check)
 
 
 def _check_samples(connection: Connection) -> tuple[int, list[str]]:
-    table = MeasurementTable
+    table = tables.Measurement
 
     def check(row: Any) -> None:
         samples = row.samples_ms

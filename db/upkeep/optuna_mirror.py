@@ -26,8 +26,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tunebench.db.connection.database import Database
 from tunebench.db.connection.engine import BUSY_SECONDS, as_database_error, file_of
-from tunebench.db.queries.trials import Order, TrialRow, trials
-from tunebench.db.schema.tables import TrialTable
+from tunebench.db.queries.rows import TrialRow
+from tunebench.db.queries.trials import Order, trials
+from tunebench.db.schema import tables
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.errors import DatabaseError
 from tunebench.tuner.result import TrialStatus
@@ -94,7 +95,7 @@ def publish_all(database: Database, storage: BaseStorage | None = None) -> int:
         with _storage_in(database) as own:
             return publish_all(database, own)
     with database.reading() as connection:
-        study_ids = connection.scalars(select(TrialTable.study_id).distinct().order_by(TrialTable.study_id)).all()
+        study_ids = connection.scalars(select(tables.Trial.study_id).distinct().order_by(tables.Trial.study_id)).all()
     choices = _published_choices(storage) if study_ids else {}
     for study_id in study_ids:
         publish(database, study_id, choices.get(study_id), storage)

@@ -13,8 +13,8 @@ from sqlalchemy import Column, Connection, MetaData, Table, func, select, text, 
 from tunebench.db.connection.database import Database
 from tunebench.db.connection.engine import file_of
 from tunebench.db.connection.files import back_up
+from tunebench.db.schema import tables
 from tunebench.db.schema.columns import KEY
-from tunebench.db.schema.tables import ComparisonTable, StudyTable, TrialTable
 from tunebench.db.schema.views import CORRECT, AnySelect, Condition, winners
 from tunebench.tuner.errors import UserError
 
@@ -78,7 +78,7 @@ class Pruned:
     Attributes:
         trials, studies: trials that go, and studies that have none left then.
         winners_kept: trials that meet the conditions and stay because they are the best, or have won a comparison.
-        backup: the copy of the file as it was; None where nothing was removed, none was wanted, or on a server.
+        backup: the copy of the file as it was; None where nothing was removed, none was asked for, or on a server.
     """
 
     trials: int
@@ -122,41 +122,41 @@ def prune(database: Database, pruning: Pruning, *, dry_run: bool = True, backup:
 def _conditions(pruning: Pruning) -> list[Condition]:
     of_studies: list[Condition] = []
     if pruning.kernel is not None:
-        of_studies.append(StudyTable.kernel == pruning.kernel)
+        of_studies.append(tables.Study.kernel == pruning.kernel)
     if pruning.source is not None:
-        of_studies.append(StudyTable.source_digest.startswith(pruning.source, autoescape=True))
+        of_studies.append(tables.Study.source_digest.startswith(pruning.source, autoescape=True))
     conditions: list[Condition] = []
     if of_studies:
-        conditions.append(TrialTable.study_id.in_(select(StudyTable.id).where(*of_studies)))
+        conditions.append(tables.Trial.study_id.in_(select(tables.Study.id).where(*of_studies)))
     if pruning.before is not None:
-        conditions.append(TrialTable.recorded_at < pruning.before)
+        conditions.append(tables.Trial.recorded_at < pruning.before)
     return conditions
 
 
 def _going(pruning: Pruning) -> AnySelect:
     """The trials that go, in the columns of `_GOING`."""
-    going = select(*(getattr(TrialTable, column.name) for column in _GOING.columns)).where(*_conditions(pruning))
+    going = select(*(getattr(tables.Trial, column.name) for column in _GOING.columns)).where(*_conditions(pruning))
     if pruning.winners:
         return going
     confirmed = (
-        select(TrialTable.id)
+        select(tables.Trial.id)
         .join(
-            ComparisonTable,
-            (ComparisonTable.study_id == TrialTable.study_id)
-            & (ComparisonTable.configuration_id == TrialTable.configuration_id),
+            tables.Comparison,
+            (tables.Comparison.study_id == tables.Trial.study_id)
+            & (tables.Comparison.configuration_id == tables.Trial.configuration_id),
         )
         .where(CORRECT)
     )
     kept = union(select(winners([]).c.trial_id), confirmed).subquery("kept")
-    return going.where(TrialTable.id.not_in(select(kept)))
+    return going.where(tables.Trial.id.not_in(select(kept)))
 
 
 def _count(connection: Connection, pruning: Pruning) -> Pruned:
-    meant = connection.scalar(select(func.count()).select_from(TrialTable).where(*_conditions(pruning))) or 0
+    meant = connection.scalar(select(func.count()).select_from(tables.Trial).where(*_conditions(pruning))) or 0
     trials = func.count().label("trials")
     going = _going(pruning).subquery("going")
     of_studies = connection.execute(select(going.c.study_id, trials).group_by(going.c.study_id)).all()
-    there = connection.execute(select(TrialTable.study_id, trials).group_by(TrialTable.study_id)).all()
+    there = connection.execute(select(tables.Trial.study_id, trials).group_by(tables.Trial.study_id)).all()
     in_all = {study_id: count for study_id, count in there}  # noqa: C416
     emptied = sum(count == in_all[study_id] for study_id, count in of_studies)
     gone = sum(count for _, count in of_studies)

@@ -116,7 +116,7 @@ class ForeignTrial:
 
 
 def _device(name: str, architecture: str) -> dict[str, Any]:
-    """Limits are 1 or 0, the least that a device may have: nobody has told what they are."""
+    """A device whose limits are not known: they are 1 or 0, the least that a device may have."""
     limits = dict.fromkeys(("multiprocessors", "memory_bytes", "warp_size"), 1)
     limits |= dict.fromkeys(("l2_bytes", "max_threads_per_block", "max_shared_bytes"), 0)
     limits |= {"max_threads_per_multiprocessor": 0}

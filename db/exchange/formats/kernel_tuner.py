@@ -12,26 +12,8 @@ from typing import IO, Any, BinaryIO
 
 from tunebench.db.entries.entry import Entry, StudyFacts, TrialFacts
 from tunebench.db.entries.strict_json import EntryError
-from tunebench.db.exchange.formats.base import (
-    Format,
-    FormatError,
-    FormatName,
-    ImportOptions,
-    parse_whole,
-    read_whole,
-)
-from tunebench.db.exchange.formats.foreign import (
-    FAILURE_MARK_MS,
-    UNKNOWN,
-    ForeignStudy,
-    ForeignTrial,
-    listed,
-    mapping,
-    moment_of,
-    samples_of,
-    scalars,
-    seconds_of,
-)
+from tunebench.db.exchange.formats import foreign
+from tunebench.db.exchange.formats.base import Format, FormatError, FormatName, ImportOptions, parse_whole, read_whole
 from tunebench.tuner.result import TrialStatus
 
 _FAILURES = {
@@ -91,9 +73,9 @@ class KernelTunerFormat(Format):
             raise EntryError("there is no 'cache' in it, as there is in Kernel Tuner's cache files")
         names = _tunables(content)
         study = _study(content, name, names).values(options)
-        for key, result in mapping(content["cache"], "cache").items():
+        for key, result in foreign.mapping(content["cache"], "cache").items():
             try:
-                yield _trial(mapping(result, "it"), names).entry(study, "Kernel Tuner")
+                yield _trial(foreign.mapping(result, "it"), names).entry(study, "Kernel Tuner")
             except EntryError as error:
                 raise EntryError(f"configuration {key!r:.80}: {error}") from None
 
@@ -154,7 +136,7 @@ def parse_cache(data: bytes) -> dict[str, Any]:
     whole = begun[: begun.rfind(b"}") + 1]
     for text, end in ((begun, b""), (whole, b"}"), (whole, b"}}")):
         try:
-            return mapping(parse_whole(text + end), "the file")
+            return foreign.mapping(parse_whole(text + end), "the file")
         except EntryError as error:
             first = first or error
     raise first or EntryError("empty")
@@ -162,8 +144,8 @@ def parse_cache(data: bytes) -> dict[str, Any]:
 
 def _tunables(content: Mapping[str, Any]) -> dict[str, Any]:
     """What is known of the tunables, by name in the file's order."""
-    declared = mapping(content.get("tune_params", {}), "tune_params")
-    names = listed(content.get("tune_params_keys", list(declared)), "tune_params_keys")
+    declared = foreign.mapping(content.get("tune_params", {}), "tune_params")
+    names = foreign.listed(content.get("tune_params_keys", list(declared)), "tune_params_keys")
     if not all(isinstance(name, str) for name in names):
         raise EntryError("tune_params_keys are not all names")
     if not names:
@@ -171,10 +153,10 @@ def _tunables(content: Mapping[str, Any]) -> dict[str, Any]:
     return {name: declared.get(name, "") for name in names}
 
 
-def _study(content: Mapping[str, Any], name: str, tunables: Mapping[str, Any]) -> ForeignStudy:
+def _study(content: Mapping[str, Any], name: str, tunables: Mapping[str, Any]) -> foreign.ForeignStudy:
     axes, options = _problem(content.get("problem_size"))
-    kernel, device = content.get("kernel_name") or name, content.get("device_name") or UNKNOWN
-    return ForeignStudy(FormatName.KERNEL_TUNER, kernel, device, axes, options, tunables)
+    kernel, device = content.get("kernel_name") or name, content.get("device_name") or foreign.UNKNOWN
+    return foreign.ForeignStudy(FormatName.KERNEL_TUNER, kernel, device, axes, options, tunables)
 
 
 def _problem(size: object) -> tuple[dict[str, object], dict[str, str]]:
@@ -185,23 +167,23 @@ def _problem(size: object) -> tuple[dict[str, object], dict[str, str]]:
     return {}, {} if size in (None, []) else {"problem_size": size if isinstance(size, str) else json.dumps(size)}
 
 
-def _trial(result: Mapping[str, Any], names: Mapping[str, Any]) -> ForeignTrial:
+def _trial(result: Mapping[str, Any], names: Mapping[str, Any]) -> foreign.ForeignTrial:
     for name in names:
         if name not in result:
             raise EntryError(f"tunable {name!r:.60} has no value")
     # Since 1.1, a failure's name stands under a key of its own.
     value, message = result.get(_ERROR, result.get("time")), result.get(_MESSAGE, "")
     status = _status(value, result.get(_STATUS))
-    samples_ms = (samples_of(result.get("times")) or samples_of(value)) if status.timed else []
+    samples_ms = (foreign.samples_of(result.get("times")) or foreign.samples_of(value)) if status.timed else []
     if status.timed and not samples_ms:
         raise EntryError(f"its time {value!r:.60} is neither a number nor a failure's name")
-    return ForeignTrial(
-        configuration=scalars({name: result[name] for name in names}),
+    return foreign.ForeignTrial(
+        configuration=foreign.scalars({name: result[name] for name in names}),
         status=status,
         message=message if isinstance(message, str) and message else "" if status.timed else str(value),
         samples_ms=samples_ms,
-        recorded_at=moment_of(result.get("timestamp")),
-        seconds=seconds_of(result, _PHASES),
+        recorded_at=foreign.moment_of(result.get("timestamp")),
+        seconds=foreign.seconds_of(result, _PHASES),
     )
 
 
@@ -217,6 +199,6 @@ def _status(value: object, own_word: object) -> TrialStatus:
             raise EntryError(f"its time {value!r:.60} is not one of the failures {', '.join(_FAILURES)}")
         finer = (TrialStatus.CORRECTNESS, TrialStatus.TIMEOUT) if value == "RuntimeFailedConfig" else ()
         return next((status for status in finer if status.value == own_word), _FAILURES[value])
-    if isinstance(value, int | float) and value >= FAILURE_MARK_MS:
+    if isinstance(value, int | float) and value >= foreign.FAILURE_MARK_MS:
         return TrialStatus.RUNTIME
     return TrialStatus.PRUNED if own_word == TrialStatus.PRUNED.value else TrialStatus.CORRECT

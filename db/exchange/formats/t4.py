@@ -14,20 +14,8 @@ from typing import Any, BinaryIO
 
 from tunebench.db.entries.entry import BuildFacts, Entry, StudyFacts, TrialFacts
 from tunebench.db.entries.strict_json import EntryError
+from tunebench.db.exchange.formats import foreign
 from tunebench.db.exchange.formats.base import Format, FormatName, ImportOptions, parse_whole, read_whole
-from tunebench.db.exchange.formats.foreign import (
-    FAILURE_MARK_MS,
-    UNKNOWN,
-    ForeignStudy,
-    ForeignTrial,
-    is_number,
-    listed,
-    mapping,
-    moment_of,
-    samples_of,
-    scalars,
-    seconds_of,
-)
 from tunebench.tuner.result import TrialStatus
 
 SCHEMA_VERSION = "1.0.0"
@@ -67,18 +55,18 @@ class T4Format(Format):
         Raises:
             EntryError: not T4 results; the message says which result is wrong, counted from 0.
         """
-        content = mapping(parse_whole(read_whole(stream)), "the file")
+        content = foreign.mapping(parse_whole(read_whole(stream)), "the file")
         if "results" not in content:
             raise EntryError("there are no 'results' in it, as there are in T4 results")
-        results = listed(content["results"], "results")
+        results = foreign.listed(content["results"], "results")
         unit = _unit(content)
         study: dict[str, Any] | None = None
         for number, result in enumerate(results):
             try:
-                trial = _trial(mapping(result, "the result"), unit)
+                trial = _trial(foreign.mapping(result, "the result"), unit)
                 if study is None:
                     names = dict.fromkeys(sorted(trial.configuration), "")
-                    study = ForeignStudy(self.name, name, UNKNOWN, {}, {}, names).values(options)
+                    study = foreign.ForeignStudy(self.name, name, foreign.UNKNOWN, {}, {}, names).values(options)
                 yield trial.entry(study, "T4")
             except EntryError as error:
                 raise EntryError(f"result {number}: {error}") from None
@@ -154,7 +142,7 @@ def _study_values(study: StudyFacts) -> dict[str, object]:
 
 def _unit(content: Mapping[str, Any]) -> float:
     """Milliseconds in the file's unit; the schema has no field for it, and Kernel Tuner says it in its own."""
-    name = mapping(content.get("metadata", {}), "metadata").get("timeunit", "")
+    name = foreign.mapping(content.get("metadata", {}), "metadata").get("timeunit", "")
     return _milliseconds_in(name)
 
 
@@ -164,30 +152,32 @@ def _milliseconds_in(name: object) -> float:
     return _MILLISECONDS[name.lower()]
 
 
-def _trial(result: Mapping[str, Any], unit: float) -> ForeignTrial:
-    times = mapping(result.get("times", {}), "times")
+def _trial(result: Mapping[str, Any], unit: float) -> foreign.ForeignTrial:
+    times = foreign.mapping(result.get("times", {}), "times")
     measured = _named(result)
     samples_ms, value = _samples(times, measured, unit)
     status = _status(result, measured)
-    if status.timed and any(sample >= FAILURE_MARK_MS for sample in samples_ms):
+    if status.timed and any(sample >= foreign.FAILURE_MARK_MS for sample in samples_ms):
         status = TrialStatus.RUNTIME
     if status.timed and not samples_ms:
         raise EntryError("it is called correct and has no time")
     message = measured.get("message", {}).get("value")
     if not isinstance(message, str):
         message = value if isinstance(value, str) and not status.timed else ""
-    return ForeignTrial(
-        configuration=scalars(mapping(result.get("configuration"), "configuration")),
+    return foreign.ForeignTrial(
+        configuration=foreign.scalars(foreign.mapping(result.get("configuration"), "configuration")),
         status=status,
         message=message,
         samples_ms=samples_ms,
-        recorded_at=moment_of(result.get("timestamp")),
-        seconds=seconds_of(times, _PHASES, unit * 1e-3),
+        recorded_at=foreign.moment_of(result.get("timestamp")),
+        seconds=foreign.seconds_of(times, _PHASES, unit * 1e-3),
     )
 
 
 def _named(result: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    entries = [mapping(one, "a measurement") for one in listed(result.get("measurements", []), "measurements")]
+    entries = [
+        foreign.mapping(one, "a measurement") for one in foreign.listed(result.get("measurements", []), "measurements")
+    ]
     return {str(one.get("name")): one for one in entries}
 
 
@@ -195,16 +185,16 @@ def _samples(times: Mapping[str, Any], measured: Mapping[str, Any], unit: float)
     """The raw run times, or else the measured time; with what stands for the latter."""
     entry = measured.get("time", {})
     value = entry.get("value")
-    raw = samples_of(listed(times.get("runtimes", []), "runtimes"), unit)
+    raw = foreign.samples_of(foreign.listed(times.get("runtimes", []), "runtimes"), unit)
     own_unit = entry.get("unit") or ""
-    return raw or samples_of(value, _milliseconds_in(own_unit) if own_unit else unit), value
+    return raw or foreign.samples_of(value, _milliseconds_in(own_unit) if own_unit else unit), value
 
 
 def _status(result: Mapping[str, Any], measured: Mapping[str, Any]) -> TrialStatus:
     word, correctness = result.get("invalidity"), result.get("correctness", 1)
     if not isinstance(word, str) or word not in set(_WORDS.values()):
         raise EntryError(f"invalidity {word!r:.60} is not one of {', '.join(sorted(set(_WORDS.values())))}")
-    if not is_number(correctness):
+    if not foreign.is_number(correctness):
         raise EntryError(f"correctness {correctness!r:.60} is not a number")
     status = TrialStatus(word)
     if status is TrialStatus.CORRECT and correctness <= 0:

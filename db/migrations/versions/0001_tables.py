@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,13 +17,7 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
-# Spelt out here, not taken from the models: a revision stays what it was when it was released.
-_WHOLE = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
-_NUMBER: sa.types.TypeEngine[float] = sa.DOUBLE_PRECISION().with_variant(sa.REAL(), "sqlite")
-_TRUTH = sa.Boolean().with_variant(sa.Integer(), "sqlite")
-_WORDS = sa.Text()
-_MOMENT = sa.DateTime(timezone=True).with_variant(sa.Text(), "sqlite")
-_JSON = sa.JSON().with_variant(sa.Text(), "sqlite")
+# What follows is not taken from the models: a revision stays what it was when it was released.
 
 _TABLES = (
     "origins",
@@ -43,397 +40,304 @@ _TABLES = (
 _MESSAGE = "results are only ever added, never changed or removed"
 
 
+def _columns(kind: Any, *names: str, nullable: bool = False) -> list[sa.Column[Any]]:
+    return [sa.Column(name, kind, nullable=nullable) for name in names]
+
+
+_whole = partial(_columns, sa.BigInteger().with_variant(sa.Integer(), "sqlite"))
+_number = partial(_columns, sa.DOUBLE_PRECISION().with_variant(sa.REAL(), "sqlite"))
+_truth = partial(_columns, sa.Boolean().with_variant(sa.Integer(), "sqlite"))
+_words = partial(_columns, sa.Text())
+_moment = partial(_columns, sa.DateTime(timezone=True).with_variant(sa.Text(), "sqlite"))
+_json = partial(_columns, sa.JSON().with_variant(sa.Text(), "sqlite"))
+
+
 def _conditions() -> list[sa.Column[Any]]:
     """The state of the device while a time was taken."""
     return [
-        sa.Column("control_ms", _NUMBER, nullable=True),
-        sa.Column("sm_clock_mhz", _WHOLE, nullable=True),
-        sa.Column("memory_clock_mhz", _WHOLE, nullable=True),
-        sa.Column("temperature_c", _WHOLE, nullable=True),
-        sa.Column("throttle_reasons", _WORDS, nullable=True),
-        sa.Column("foreign_processes", _WHOLE, nullable=True),
+        *_number("control_ms", nullable=True),
+        *_whole("sm_clock_mhz", "memory_clock_mhz", "temperature_c", nullable=True),
+        *_words("throttle_reasons", nullable=True),
+        *_whole("foreign_processes", nullable=True),
     ]
+
+
+def _create(
+    name: str,
+    *columns: list[sa.Column[Any]],
+    key: str = "id",
+    checks: Mapping[str, str] | None = None,
+    references: Mapping[str, str] | None = None,
+    identity: str = "",
+    unique: Sequence[str] = (),
+    **options: bool,
+) -> sa.Table:
+    """Create a table.
+
+    Args:
+        key, identity, unique: names of columns, with blanks between them; `identity` is what names a row's constraint.
+        checks: by the end of their names.
+        references: by the columns here, the other table and its columns.
+    """
+    table = f"tunebench_{name}"
+    constraints: list[sa.schema.SchemaItem] = [
+        sa.CheckConstraint(text, name=op.f(f"ck_{table}_{end}")) for end, text in (checks or {}).items()
+    ]
+    for ours, target in (references or {}).items():
+        other, *theirs = target.split()
+        there = [f"tunebench_{other}.{column}" for column in theirs]
+        constraints.append(sa.ForeignKeyConstraint(ours.split(), there, name=f"fk_{table}_{ours.replace(' ', '_')}"))
+    constraints.append(sa.PrimaryKeyConstraint(*key.split(), name=f"pk_{table}"))
+    for group in unique:
+        constraints.append(sa.UniqueConstraint(*group.split(), name=f"uq_{table}_{group.replace(' ', '_')}"))
+    if identity:
+        constraints.append(sa.UniqueConstraint(*identity.split(), name=f"uq_{table}_identity"))
+    return op.create_table(table, *chain.from_iterable(columns), *constraints, sqlite_strict=True, **options)
+
+
+def _index(table: str, *columns: str, name: str = "", of_correct: bool = False) -> None:
+    """Create an index, of correct trials alone where that is asked for."""
+    some = sa.text("status = 'correct'") if of_correct else None
+    full_name = f"ix_tunebench_{table}_{name or '_'.join(columns)}"
+    op.create_index(full_name, f"tunebench_{table}", columns, sqlite_where=some, postgresql_where=some)
 
 
 def upgrade() -> None:
     """Create the tables and their triggers, and the row of the database's own origin."""
-    op.create_table(
-        "tunebench_builds",
-        sa.Column("id", _WHOLE, nullable=False),
-        sa.Column("variant_digest", _WORDS, nullable=False),
-        sa.Column("compiler", _WORDS, nullable=False),
-        sa.Column("compiler_version", _WORDS, nullable=False),
-        sa.Column("code_sha256", _WORDS, nullable=False),
-        sa.Column("code_bytes", _WHOLE, nullable=False),
-        sa.Column("log", _WORDS, nullable=False),
-        sa.Column("seconds", _NUMBER, nullable=False),
-        sa.CheckConstraint("compiler IN ('nvrtc', 'cpu', 'inline')", name=op.f("ck_tunebench_builds_compiler")),
-        sa.CheckConstraint("code_bytes >= 0 AND seconds >= 0", name=op.f("ck_tunebench_builds_sizes")),
-        sa.PrimaryKeyConstraint("id", name="pk_tunebench_builds"),
-        sa.UniqueConstraint(
-            "variant_digest", "compiler", "compiler_version", "code_sha256", name="uq_tunebench_builds_identity"
+    _create(
+        "builds",
+        _whole("id"),
+        _words("variant_digest", "compiler", "compiler_version", "code_sha256"),
+        _whole("code_bytes"),
+        _words("log"),
+        _number("seconds"),
+        checks={"compiler": "compiler IN ('nvrtc', 'cpu', 'inline')", "sizes": "code_bytes >= 0 AND seconds >= 0"},
+        identity="variant_digest compiler compiler_version code_sha256",
+    )
+    _index("builds", "code_sha256")
+    _create(
+        "configurations",
+        _whole("id"),
+        _words("key"),
+        unique=["key"],
+    )
+    _create(
+        "devices",
+        _whole("id"),
+        _words("digest", "kind", "name", "architecture", "uuid"),
+        _whole(
+            "multiprocessors",
+            "memory_bytes",
+            "l2_bytes",
+            "max_threads_per_block",
+            "max_shared_bytes",
+            "max_threads_per_multiprocessor",
+            "warp_size",
         ),
-        sqlite_strict=True,
+        checks={
+            "kind": "kind IN ('cuda', 'cpu')",
+            "positive_limits": "multiprocessors > 0 AND memory_bytes > 0 AND warp_size > 0",
+        },
+        unique=["digest"],
     )
-    op.create_index("ix_tunebench_builds_code_sha256", "tunebench_builds", ["code_sha256"])
-    op.create_table(
-        "tunebench_configurations",
-        sa.Column("id", _WHOLE, nullable=False),
-        sa.Column("key", _WORDS, nullable=False),
-        sa.PrimaryKeyConstraint("id", name="pk_tunebench_configurations"),
-        sa.UniqueConstraint("key", name="uq_tunebench_configurations_key"),
-        sqlite_strict=True,
+    _index("devices", "name", "architecture")
+    _create(
+        "environments",
+        _whole("id"),
+        _words("digest", "tunebench", "python", "torch"),
+        _words("cuda", "driver", nullable=True),
+        _words("compiler", "platform", "host"),
+        _whole("sm_clock_mhz", "memory_clock_mhz", "power_limit_w", nullable=True),
+        _words("throttle", nullable=True),
+        unique=["digest"],
     )
-    op.create_table(
-        "tunebench_devices",
-        sa.Column("id", _WHOLE, nullable=False),
-        sa.Column("digest", _WORDS, nullable=False),
-        sa.Column("kind", _WORDS, nullable=False),
-        sa.Column("name", _WORDS, nullable=False),
-        sa.Column("architecture", _WORDS, nullable=False),
-        sa.Column("uuid", _WORDS, nullable=False),
-        sa.Column("multiprocessors", _WHOLE, nullable=False),
-        sa.Column("memory_bytes", _WHOLE, nullable=False),
-        sa.Column("l2_bytes", _WHOLE, nullable=False),
-        sa.Column("max_threads_per_block", _WHOLE, nullable=False),
-        sa.Column("max_shared_bytes", _WHOLE, nullable=False),
-        sa.Column("max_threads_per_multiprocessor", _WHOLE, nullable=False),
-        sa.Column("warp_size", _WHOLE, nullable=False),
-        sa.CheckConstraint("kind IN ('cuda', 'cpu')", name=op.f("ck_tunebench_devices_kind")),
-        sa.CheckConstraint(
-            "multiprocessors > 0 AND memory_bytes > 0 AND warp_size > 0",
-            name=op.f("ck_tunebench_devices_positive_limits"),
+    _create(
+        "measurements",
+        _whole("id"),
+        _number("median_ms", "low_ms", "high_ms"),
+        _words("regime", "clock"),
+        _whole("sample_count"),
+        _json("samples_ms"),
+        _conditions(),
+        checks={
+            "regime": "regime IN ('cold', 'warm')",
+            "interval": "low_ms > 0 AND low_ms <= median_ms AND median_ms <= high_ms",
+            "samples": "sample_count > 0 AND json_array_length(samples_ms) = sample_count",
+        },
+        unique=["id median_ms regime"],
+    )
+    origins = _create(
+        "origins",
+        _whole("id"),
+        _words("uid"),
+        _moment("created_at"),
+        unique=["uid"],
+    )
+    _create(
+        "problems",
+        _whole("id"),
+        _words("key", "dtype"),
+        _json("axes", "options"),
+        unique=["key"],
+    )
+    _create(
+        "verdicts",
+        _whole("id"),
+        _truth("passed"),
+        _words("reason"),
+        _number(
+            "tolerance",
+            "max_absolute",
+            "max_relative",
+            "relative_norm",
+            "reference_max_relative",
+            "reference_relative_norm",
+            nullable=True,
         ),
-        sa.PrimaryKeyConstraint("id", name="pk_tunebench_devices"),
-        sa.UniqueConstraint("digest", name="uq_tunebench_devices_digest"),
-        sqlite_strict=True,
+        _whole("first_wrong_index", "untouched", nullable=True),
+        checks={
+            "refusal_has_reason": "passed = (reason = '')",
+            "counts": "first_wrong_index >= 0 AND untouched >= 0",
+            "passed": "passed IN (true, false)",
+            "figures_together": "untouched IS NOT NULL OR "
+            "(max_absolute IS NULL AND max_relative IS NULL AND relative_norm IS NULL "
+            "AND reference_max_relative IS NULL AND reference_relative_norm IS NULL AND first_wrong_index IS NULL)",
+        },
+        unique=["id passed"],
     )
-    op.create_index("ix_tunebench_devices_name_architecture", "tunebench_devices", ["name", "architecture"])
-    op.create_table(
-        "tunebench_environments",
-        sa.Column("id", _WHOLE, nullable=False),
-        sa.Column("digest", _WORDS, nullable=False),
-        sa.Column("tunebench", _WORDS, nullable=False),
-        sa.Column("python", _WORDS, nullable=False),
-        sa.Column("torch", _WORDS, nullable=False),
-        sa.Column("cuda", _WORDS, nullable=True),
-        sa.Column("driver", _WORDS, nullable=True),
-        sa.Column("compiler", _WORDS, nullable=False),
-        sa.Column("platform", _WORDS, nullable=False),
-        sa.Column("host", _WORDS, nullable=False),
-        sa.Column("sm_clock_mhz", _WHOLE, nullable=True),
-        sa.Column("memory_clock_mhz", _WHOLE, nullable=True),
-        sa.Column("power_limit_w", _WHOLE, nullable=True),
-        sa.Column("throttle", _WORDS, nullable=True),
-        sa.PrimaryKeyConstraint("id", name="pk_tunebench_environments"),
-        sa.UniqueConstraint("digest", name="uq_tunebench_environments_digest"),
-        sqlite_strict=True,
-    )
-    op.create_table(
-        "tunebench_measurements",
-        sa.Column("id", _WHOLE, nullable=False),
-        sa.Column("median_ms", _NUMBER, nullable=False),
-        sa.Column("low_ms", _NUMBER, nullable=False),
-        sa.Column("high_ms", _NUMBER, nullable=False),
-        sa.Column("regime", _WORDS, nullable=False),
-        sa.Column("clock", _WORDS, nullable=False),
-        sa.Column("sample_count", _WHOLE, nullable=False),
-        sa.Column("samples_ms", _JSON, nullable=False),
-        *_conditions(),
-        sa.CheckConstraint("regime IN ('cold', 'warm')", name=op.f("ck_tunebench_measurements_regime")),
-        sa.CheckConstraint(
-            "low_ms > 0 AND low_ms <= median_ms AND median_ms <= high_ms",
-            name=op.f("ck_tunebench_measurements_interval"),
-        ),
-        sa.CheckConstraint(
-            "sample_count > 0 AND json_array_length(samples_ms) = sample_count",
-            name=op.f("ck_tunebench_measurements_samples"),
-        ),
-        sa.PrimaryKeyConstraint("id", name="pk_tunebench_measurements"),
-        sa.UniqueConstraint("id", "median_ms", "regime", name="uq_tunebench_measurements_id_median_ms_regime"),
-        sqlite_strict=True,
-    )
-    origins = op.create_table(
-        "tunebench_origins",
-        sa.Column("id", _WHOLE, nullable=False),
-        sa.Column("uid", _WORDS, nullable=False),
-        sa.Column("created_at", _MOMENT, nullable=False),
-        sa.PrimaryKeyConstraint("id", name="pk_tunebench_origins"),
-        sa.UniqueConstraint("uid", name="uq_tunebench_origins_uid"),
-        sqlite_strict=True,
-    )
-    op.create_table(
-        "tunebench_problems",
-        sa.Column("id", _WHOLE, nullable=False),
-        sa.Column("key", _WORDS, nullable=False),
-        sa.Column("dtype", _WORDS, nullable=False),
-        sa.Column("axes", _JSON, nullable=False),
-        sa.Column("options", _JSON, nullable=False),
-        sa.PrimaryKeyConstraint("id", name="pk_tunebench_problems"),
-        sa.UniqueConstraint("key", name="uq_tunebench_problems_key"),
-        sqlite_strict=True,
-    )
-    op.create_table(
-        "tunebench_verdicts",
-        sa.Column("id", _WHOLE, nullable=False),
-        sa.Column("passed", _TRUTH, nullable=False),
-        sa.Column("reason", _WORDS, nullable=False),
-        sa.Column("tolerance", _NUMBER, nullable=True),
-        sa.Column("max_absolute", _NUMBER, nullable=True),
-        sa.Column("max_relative", _NUMBER, nullable=True),
-        sa.Column("relative_norm", _NUMBER, nullable=True),
-        sa.Column("reference_max_relative", _NUMBER, nullable=True),
-        sa.Column("reference_relative_norm", _NUMBER, nullable=True),
-        sa.Column("first_wrong_index", _WHOLE, nullable=True),
-        sa.Column("untouched", _WHOLE, nullable=True),
-        sa.CheckConstraint("passed = (reason = '')", name=op.f("ck_tunebench_verdicts_refusal_has_reason")),
-        sa.CheckConstraint("first_wrong_index >= 0 AND untouched >= 0", name=op.f("ck_tunebench_verdicts_counts")),
-        sa.CheckConstraint("passed IN (true, false)", name=op.f("ck_tunebench_verdicts_passed")),
-        sa.CheckConstraint(
-            "untouched IS NOT NULL OR (max_absolute IS NULL AND max_relative IS NULL AND relative_norm IS NULL AND "
-            "reference_max_relative IS NULL AND reference_relative_norm IS NULL AND first_wrong_index IS NULL)",
-            name=op.f("ck_tunebench_verdicts_figures_together"),
-        ),
-        sa.PrimaryKeyConstraint("id", name="pk_tunebench_verdicts"),
-        sa.UniqueConstraint("id", "passed", name="uq_tunebench_verdicts_id_passed"),
-        sqlite_strict=True,
-    )
-    op.create_table(
-        "tunebench_build_figures",
-        sa.Column("build_id", _WHOLE, nullable=False),
-        sa.Column("entry_point", _WORDS, nullable=False),
-        sa.Column("registers", _WHOLE, nullable=True),
-        sa.Column("spill_stores", _WHOLE, nullable=True),
-        sa.Column("spill_loads", _WHOLE, nullable=True),
-        sa.Column("stack", _WHOLE, nullable=True),
-        sa.Column("shared", _WHOLE, nullable=True),
-        sa.CheckConstraint(
-            "registers >= 0 AND spill_stores >= 0 AND spill_loads >= 0 AND stack >= 0 AND shared >= 0",
-            name=op.f("ck_tunebench_build_figures_sizes"),
-        ),
-        sa.ForeignKeyConstraint(["build_id"], ["tunebench_builds.id"], name="fk_tunebench_build_figures_build_id"),
-        sa.PrimaryKeyConstraint("build_id", "entry_point", name="pk_tunebench_build_figures"),
-        sqlite_strict=True,
+    _create(
+        "build_figures",
+        _whole("build_id"),
+        _words("entry_point"),
+        _whole("registers", "spill_stores", "spill_loads", "stack", "shared", nullable=True),
+        key="build_id entry_point",
+        checks={"sizes": "registers >= 0 AND spill_stores >= 0 AND spill_loads >= 0 AND stack >= 0 AND shared >= 0"},
+        references={"build_id": "builds id"},
         sqlite_with_rowid=False,
     )
-    op.create_table(
-        "tunebench_studies",
-        sa.Column("id", _WHOLE, nullable=False),
-        sa.Column("origin_id", _WHOLE, nullable=False),
-        sa.Column("kernel", _WORDS, nullable=False),
-        sa.Column("source_digest", _WORDS, nullable=False),
-        sa.Column("space_digest", _WORDS, nullable=False),
-        sa.Column("problem_id", _WHOLE, nullable=False),
-        sa.Column("device_id", _WHOLE, nullable=False),
-        sa.Column("compiler", _WORDS, nullable=False),
-        sa.Column("sampler", _WORDS, nullable=False),
-        sa.Column("seed", _WHOLE, nullable=False),
-        sa.Column("begun_at", _MOMENT, nullable=False),
-        sa.Column("warm_starts", _JSON, nullable=True),
-        sa.CheckConstraint("compiler IN ('nvrtc', 'cpu', 'inline')", name=op.f("ck_tunebench_studies_compiler")),
-        sa.CheckConstraint("kernel <> ''", name=op.f("ck_tunebench_studies_kernel_named")),
-        sa.ForeignKeyConstraint(["device_id"], ["tunebench_devices.id"], name="fk_tunebench_studies_device_id"),
-        sa.ForeignKeyConstraint(["origin_id"], ["tunebench_origins.id"], name="fk_tunebench_studies_origin_id"),
-        sa.ForeignKeyConstraint(["problem_id"], ["tunebench_problems.id"], name="fk_tunebench_studies_problem_id"),
-        sa.PrimaryKeyConstraint("id", name="pk_tunebench_studies"),
-        sa.UniqueConstraint(
-            "kernel",
-            "source_digest",
-            "problem_id",
-            "device_id",
-            "compiler",
-            "space_digest",
-            "sampler",
-            "seed",
-            "origin_id",
-            name="uq_tunebench_studies_identity",
-        ),
+    _create(
+        "studies",
+        _whole("id", "origin_id"),
+        _words("kernel", "source_digest", "space_digest"),
+        _whole("problem_id", "device_id"),
+        _words("compiler", "sampler"),
+        _whole("seed"),
+        _moment("begun_at"),
+        _json("warm_starts", nullable=True),
+        checks={"compiler": "compiler IN ('nvrtc', 'cpu', 'inline')", "kernel_named": "kernel <> ''"},
+        references={"device_id": "devices id", "origin_id": "origins id", "problem_id": "problems id"},
+        identity="kernel source_digest problem_id device_id compiler space_digest sampler seed origin_id",
         sqlite_autoincrement=True,
-        sqlite_strict=True,
     )
-    op.create_index("ix_tunebench_studies_device_id", "tunebench_studies", ["device_id"])
-    op.create_index("ix_tunebench_studies_problem_id", "tunebench_studies", ["problem_id"])
-    op.create_table(
-        "tunebench_verdict_stages",
-        sa.Column("verdict_id", _WHOLE, nullable=False),
-        sa.Column("position", _WHOLE, nullable=False),
-        sa.Column("name", _WORDS, nullable=False),
-        sa.Column("passed", _TRUTH, nullable=False),
-        sa.Column("seconds", _NUMBER, nullable=False),
-        sa.Column("detail", _WORDS, nullable=False),
-        sa.CheckConstraint("passed IN (true, false)", name=op.f("ck_tunebench_verdict_stages_passed")),
-        sa.CheckConstraint("position >= 0", name=op.f("ck_tunebench_verdict_stages_position")),
-        sa.ForeignKeyConstraint(
-            ["verdict_id"], ["tunebench_verdicts.id"], name="fk_tunebench_verdict_stages_verdict_id"
-        ),
-        sa.PrimaryKeyConstraint("verdict_id", "position", name="pk_tunebench_verdict_stages"),
-        sqlite_strict=True,
+    _index("studies", "device_id")
+    _index("studies", "problem_id")
+    _create(
+        "verdict_stages",
+        _whole("verdict_id", "position"),
+        _words("name"),
+        _truth("passed"),
+        _number("seconds"),
+        _words("detail"),
+        key="verdict_id position",
+        checks={"passed": "passed IN (true, false)", "position": "position >= 0"},
+        references={"verdict_id": "verdicts id"},
         sqlite_with_rowid=False,
     )
-    op.create_table(
-        "tunebench_trials",
-        sa.Column("id", _WHOLE, nullable=False),
-        sa.Column("study_id", _WHOLE, nullable=False),
-        sa.Column("number", _WHOLE, nullable=False),
-        sa.Column("configuration_id", _WHOLE, nullable=False),
-        sa.Column("environment_id", _WHOLE, nullable=False),
-        sa.Column("status", _WORDS, nullable=False),
-        sa.Column("build_id", _WHOLE, nullable=True),
-        sa.Column("build_cached", _TRUTH, nullable=True),
-        sa.Column("verdict_id", _WHOLE, nullable=True),
-        sa.Column("verdict_passed", _TRUTH, nullable=True),
-        sa.Column("measurement_id", _WHOLE, nullable=True),
-        sa.Column("median_ms", _NUMBER, nullable=True),
-        sa.Column("regime", _WORDS, nullable=True),
-        sa.Column("recorded_at", _MOMENT, nullable=False),
-        sa.Column("seconds", _JSON, nullable=False),
-        sa.Column("message", _WORDS, nullable=False),
-        sa.CheckConstraint(
-            "(status = 'correctness') = (verdict_passed IS NOT NULL AND NOT verdict_passed)",
-            name=op.f("ck_tunebench_trials_refused_by_verdict"),
-        ),
-        sa.CheckConstraint(
-            "(status IN ('correct', 'pruned')) = (measurement_id IS NOT NULL)",
-            name=op.f("ck_tunebench_trials_timed_has_measurement"),
-        ),
-        sa.CheckConstraint(
-            "NOT (status IN ('correct', 'pruned')) OR (verdict_passed IS NOT NULL AND verdict_passed)",
-            name=op.f("ck_tunebench_trials_timed_has_passed"),
-        ),
-        sa.CheckConstraint(
-            "status IN ('correct', 'pruned') OR message <> ''", name=op.f("ck_tunebench_trials_failure_says_why")
-        ),
-        sa.CheckConstraint(
-            "status IN ('correct', 'pruned', 'constraints', 'compile', 'runtime', 'correctness', 'timeout')",
-            name=op.f("ck_tunebench_trials_status"),
-        ),
-        sa.CheckConstraint(
-            "(build_id IS NULL) = (build_cached IS NULL)", name=op.f("ck_tunebench_trials_build_cached")
-        ),
-        sa.CheckConstraint(
-            "(measurement_id IS NULL) = (median_ms IS NULL) AND (measurement_id IS NULL) = (regime IS NULL)",
-            name=op.f("ck_tunebench_trials_measurement_repeated"),
-        ),
-        sa.CheckConstraint(
-            "(verdict_id IS NULL) = (verdict_passed IS NULL)", name=op.f("ck_tunebench_trials_verdict_repeated")
-        ),
-        sa.CheckConstraint("number >= 0", name=op.f("ck_tunebench_trials_number")),
-        sa.ForeignKeyConstraint(["build_id"], ["tunebench_builds.id"], name="fk_tunebench_trials_build_id"),
-        sa.ForeignKeyConstraint(
-            ["configuration_id"], ["tunebench_configurations.id"], name="fk_tunebench_trials_configuration_id"
-        ),
-        sa.ForeignKeyConstraint(
-            ["environment_id"], ["tunebench_environments.id"], name="fk_tunebench_trials_environment_id"
-        ),
-        sa.ForeignKeyConstraint(
-            ["measurement_id", "median_ms", "regime"],
-            ["tunebench_measurements.id", "tunebench_measurements.median_ms", "tunebench_measurements.regime"],
-            name="fk_tunebench_trials_measurement_id_median_ms_regime",
-        ),
-        sa.ForeignKeyConstraint(["study_id"], ["tunebench_studies.id"], name="fk_tunebench_trials_study_id"),
-        sa.ForeignKeyConstraint(
-            ["verdict_id", "verdict_passed"],
-            ["tunebench_verdicts.id", "tunebench_verdicts.passed"],
-            name="fk_tunebench_trials_verdict_id_verdict_passed",
-        ),
-        sa.PrimaryKeyConstraint("id", name="pk_tunebench_trials"),
-        sa.UniqueConstraint("measurement_id", name="uq_tunebench_trials_measurement_id"),
-        sa.UniqueConstraint("configuration_id", "study_id", name="uq_tunebench_trials_configuration_id_study_id"),
-        sa.UniqueConstraint("study_id", "number", name="uq_tunebench_trials_study_id_number"),
-        sa.UniqueConstraint("verdict_id", name="uq_tunebench_trials_verdict_id"),
+    _create(
+        "trials",
+        _whole("id", "study_id", "number", "configuration_id", "environment_id"),
+        _words("status"),
+        _whole("build_id", nullable=True),
+        _truth("build_cached", nullable=True),
+        _whole("verdict_id", nullable=True),
+        _truth("verdict_passed", nullable=True),
+        _whole("measurement_id", nullable=True),
+        _number("median_ms", nullable=True),
+        _words("regime", nullable=True),
+        _moment("recorded_at"),
+        _json("seconds"),
+        _words("message"),
+        checks={
+            "refused_by_verdict": "(status = 'correctness') = (verdict_passed IS NOT NULL AND NOT verdict_passed)",
+            "timed_has_measurement": "(status IN ('correct', 'pruned')) = (measurement_id IS NOT NULL)",
+            "timed_has_passed": "NOT (status IN ('correct', 'pruned')) "
+            "OR (verdict_passed IS NOT NULL AND verdict_passed)",
+            "failure_says_why": "status IN ('correct', 'pruned') OR message <> ''",
+            "status": "status IN ('correct', 'pruned', 'constraints', 'compile', 'runtime', 'correctness', 'timeout')",
+            "build_cached": "(build_id IS NULL) = (build_cached IS NULL)",
+            "measurement_repeated": "(measurement_id IS NULL) = (median_ms IS NULL) "
+            "AND (measurement_id IS NULL) = (regime IS NULL)",
+            "verdict_repeated": "(verdict_id IS NULL) = (verdict_passed IS NULL)",
+            "number": "number >= 0",
+        },
+        references={
+            "build_id": "builds id",
+            "configuration_id": "configurations id",
+            "environment_id": "environments id",
+            "measurement_id median_ms regime": "measurements id median_ms regime",
+            "study_id": "studies id",
+            "verdict_id verdict_passed": "verdicts id passed",
+        },
+        unique=["measurement_id", "configuration_id study_id", "study_id number", "verdict_id"],
         sqlite_autoincrement=True,
-        sqlite_strict=True,
     )
-    op.create_index(
-        "ix_tunebench_trials_fastest",
-        "tunebench_trials",
-        ["study_id", "regime", "median_ms", "id"],
-        sqlite_where=sa.text("status = 'correct'"),
-        postgresql_where=sa.text("status = 'correct'"),
-    )
-    op.create_index(
-        "ix_tunebench_trials_by_time",
-        "tunebench_trials",
-        ["median_ms", "id", "study_id"],
-        sqlite_where=sa.text("status = 'correct'"),
-        postgresql_where=sa.text("status = 'correct'"),
-    )
-    op.create_index("ix_tunebench_trials_recorded_at", "tunebench_trials", ["recorded_at"])
-    op.create_index("ix_tunebench_trials_study_id_status_number", "tunebench_trials", ["study_id", "status", "number"])
-    op.create_table(
-        "tunebench_comparisons",
-        sa.Column("id", _WHOLE, nullable=False),
-        sa.Column("study_id", _WHOLE, nullable=False),
-        sa.Column("configuration_id", _WHOLE, nullable=False),
-        sa.Column("environment_id", _WHOLE, nullable=False),
-        sa.Column("concluded_at", _MOMENT, nullable=False),
-        sa.Column("missing_baselines", _JSON, nullable=True),
-        *_conditions(),
-        sa.ForeignKeyConstraint(
-            ["environment_id"], ["tunebench_environments.id"], name="fk_tunebench_comparisons_environment_id"
-        ),
-        sa.ForeignKeyConstraint(
-            ["study_id", "configuration_id"],
-            ["tunebench_trials.study_id", "tunebench_trials.configuration_id"],
-            name="fk_tunebench_comparisons_study_id_configuration_id",
-        ),
-        sa.PrimaryKeyConstraint("id", name="pk_tunebench_comparisons"),
+    _index("trials", "study_id", "regime", "median_ms", "id", name="fastest", of_correct=True)
+    _index("trials", "median_ms", "id", "study_id", name="by_time", of_correct=True)
+    _index("trials", "recorded_at")
+    _index("trials", "study_id", "status", "number")
+    _create(
+        "comparisons",
+        _whole("id", "study_id", "configuration_id", "environment_id"),
+        _moment("concluded_at"),
+        _json("missing_baselines", nullable=True),
+        _conditions(),
+        references={
+            "environment_id": "environments id",
+            "study_id configuration_id": "trials study_id configuration_id",
+        },
         sqlite_autoincrement=True,
-        sqlite_strict=True,
     )
-    op.create_index(
-        "ix_tunebench_comparisons_study_id_configuration_id", "tunebench_comparisons", ["study_id", "configuration_id"]
-    )
-    op.create_table(
-        "tunebench_contenders",
-        sa.Column("comparison_id", _WHOLE, nullable=False),
-        sa.Column("name", _WORDS, nullable=False),
-        sa.Column("median_ms", _NUMBER, nullable=False),
-        sa.Column("sample_count", _WHOLE, nullable=False),
-        sa.Column("samples_ms", _JSON, nullable=False),
-        sa.CheckConstraint("median_ms > 0", name=op.f("ck_tunebench_contenders_median")),
-        sa.CheckConstraint(
-            "sample_count > 0 AND json_array_length(samples_ms) = sample_count",
-            name=op.f("ck_tunebench_contenders_samples"),
-        ),
-        sa.ForeignKeyConstraint(
-            ["comparison_id"], ["tunebench_comparisons.id"], name="fk_tunebench_contenders_comparison_id"
-        ),
-        sa.PrimaryKeyConstraint("comparison_id", "name", name="pk_tunebench_contenders"),
-        sqlite_strict=True,
+    _index("comparisons", "study_id", "configuration_id")
+    _create(
+        "contenders",
+        _whole("comparison_id"),
+        _words("name"),
+        _number("median_ms"),
+        _whole("sample_count"),
+        _json("samples_ms"),
+        key="comparison_id name",
+        checks={
+            "median": "median_ms > 0",
+            "samples": "sample_count > 0 AND json_array_length(samples_ms) = sample_count",
+        },
+        references={"comparison_id": "comparisons id"},
         sqlite_with_rowid=False,
     )
-    op.create_table(
-        "tunebench_speed_ups",
-        sa.Column("comparison_id", _WHOLE, nullable=False),
-        sa.Column("baseline", _WORDS, nullable=False),
-        sa.Column("ratio", _NUMBER, nullable=False),
-        sa.Column("low", _NUMBER, nullable=False),
-        sa.Column("high", _NUMBER, nullable=False),
-        sa.Column("rounds", _WHOLE, nullable=False),
-        sa.Column("confidence", _NUMBER, nullable=False),
-        sa.CheckConstraint("low > 0 AND low <= ratio AND ratio <= high", name=op.f("ck_tunebench_speed_ups_interval")),
-        sa.CheckConstraint(
-            "rounds > 0 AND confidence > 0 AND confidence < 1", name=op.f("ck_tunebench_speed_ups_rounds")
-        ),
-        sa.ForeignKeyConstraint(
-            ["comparison_id"], ["tunebench_comparisons.id"], name="fk_tunebench_speed_ups_comparison_id"
-        ),
-        sa.PrimaryKeyConstraint("comparison_id", "baseline", name="pk_tunebench_speed_ups"),
-        sqlite_strict=True,
+    _create(
+        "speed_ups",
+        _whole("comparison_id"),
+        _words("baseline"),
+        _number("ratio", "low", "high"),
+        _whole("rounds"),
+        _number("confidence"),
+        key="comparison_id baseline",
+        checks={
+            "interval": "low > 0 AND low <= ratio AND ratio <= high",
+            "rounds": "rounds > 0 AND confidence > 0 AND confidence < 1",
+        },
+        references={"comparison_id": "comparisons id"},
         sqlite_with_rowid=False,
     )
-    op.create_table(
-        "tunebench_late_refusals",
-        sa.Column("trial_id", _WHOLE, nullable=False),
-        sa.Column("stage", _WORDS, nullable=False),
-        sa.Column("seconds", _NUMBER, nullable=False),
-        sa.Column("detail", _WORDS, nullable=False),
-        sa.Column("recorded_at", _MOMENT, nullable=False),
-        sa.CheckConstraint("stage <> '' AND detail <> ''", name=op.f("ck_tunebench_late_refusals_says_why")),
-        sa.ForeignKeyConstraint(["trial_id"], ["tunebench_trials.id"], name="fk_tunebench_late_refusals_trial_id"),
-        sa.PrimaryKeyConstraint("trial_id", name="pk_tunebench_late_refusals"),
-        sqlite_strict=True,
+    _create(
+        "late_refusals",
+        _whole("trial_id"),
+        _words("stage"),
+        _number("seconds"),
+        _words("detail"),
+        _moment("recorded_at"),
+        key="trial_id",
+        checks={"says_why": "stage <> '' AND detail <> ''"},
+        references={"trial_id": "trials id"},
     )
     _add_own_origin(origins)
     _refuse_changes()

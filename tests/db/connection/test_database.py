@@ -29,22 +29,7 @@ from sqlalchemy import func, select
 from tunebench.db.connection.database import Database, open_database
 from tunebench.db.entries.study_log import StudyLog, open_study
 from tunebench.db.queries.trials import trials
-from tunebench.db.schema.tables import (
-    BuildFiguresTable,
-    BuildTable,
-    ComparisonTable,
-    ConfigurationTable,
-    ContenderTable,
-    DeviceTable,
-    EnvironmentTable,
-    MeasurementTable,
-    ProblemTable,
-    SpeedUpTable,
-    StudyTable,
-    TrialTable,
-    VerdictStageTable,
-    VerdictTable,
-)
+from tunebench.db.schema import tables
 from tunebench.tuner.errors import DatabaseError
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import Baseline, TrialStatus
@@ -79,28 +64,30 @@ def test_every_status_comes_back_as_it_was_recorded(database: Database, log: Tri
     assert row.median_ms == (measured.median_ms if measured else None)
     assert (row.low_ms, row.high_ms) == ((measured.low_ms, measured.high_ms) if measured else (None, None))
     assert list(log.past()) == [PastTrial.of(0, recorded)]
-    assert one(database, select(TrialTable.seconds))["seconds"] == dict(recorded.seconds)
-    assert count(database, MeasurementTable) == (measured is not None)
-    assert count(database, VerdictTable) == (recorded.verdict is not None)
-    assert count(database, BuildTable) == (recorded.build is not None)
+    assert one(database, select(tables.Trial.seconds))["seconds"] == dict(recorded.seconds)
+    assert count(database, tables.Measurement) == (measured is not None)
+    assert count(database, tables.Verdict) == (recorded.verdict is not None)
+    assert count(database, tables.Build) == (recorded.build is not None)
 
 
 def test_samples_come_back_bit_for_bit(database: Database, log: TrialLog) -> None:
     samples = (math.pi, 1 / 3, 5e-324, 1.7976931348623157e308)
     timed = replace(correct(0), measurement=replace(correct(0).measurement or pytest.fail(), samples_ms=samples))
     log.record(timed)
-    row = one(database, select(MeasurementTable.samples_ms, MeasurementTable.sample_count, MeasurementTable.clock))
+    row = one(
+        database, select(tables.Measurement.samples_ms, tables.Measurement.sample_count, tables.Measurement.clock)
+    )
     assert (tuple(row["samples_ms"]), row["sample_count"], row["clock"]) == (samples, 4, "cuda-event")
 
 
 def test_a_verdict_keeps_its_figures_and_stages_in_order(database: Database, log: TrialLog) -> None:
     log.record(failed(0, TrialStatus.CORRECTNESS))
-    row = one(database, select(VerdictTable.__table__))
+    row = one(database, select(tables.Verdict.__table__))
     assert (row["passed"], row["reason"], row["tolerance"]) == (False, "element 3000000000 is wrong", 1e-4)
     assert (row["max_absolute"], row["max_relative"], row["relative_norm"]) == (math.inf, None, 0.5)
     assert (row["first_wrong_index"], row["untouched"]) == (3_000_000_000, 7)
     with database.reading() as connection:
-        stage = VerdictStageTable
+        stage = tables.VerdictStage
         query = select(stage.name, stage.passed, stage.seconds, stage.detail).order_by(stage.position)
         stages = [tuple(row) for row in connection.execute(query)]
     assert stages == [("shapes", True, 0.001, ""), ("values", False, 0.02, "case 1")]
@@ -108,28 +95,28 @@ def test_a_verdict_keeps_its_figures_and_stages_in_order(database: Database, log
 
 def test_a_verdict_without_figures_has_none(database: Database, log: TrialLog) -> None:
     log.record(replace(correct(0), verdict=replace(PASSED, errors=None)))
-    row = one(database, select(VerdictTable.max_absolute, VerdictTable.untouched))
+    row = one(database, select(tables.Verdict.max_absolute, tables.Verdict.untouched))
     assert set(row.values()) == {None}
 
 
 def test_a_build_keeps_its_figures_and_not_its_binary(database: Database, log: TrialLog) -> None:
     log.record(correct(1))
-    row = one(database, select(BuildTable.__table__))
+    row = one(database, select(tables.Build.__table__))
     assert (row["variant_digest"], row["log"], row["code_bytes"]) == ("variant-1", "log of 1", 7)
     assert len(str(row["code_sha256"])) == 64
     with database.reading() as connection:
-        query = select(BuildFiguresTable.__table__).order_by(BuildFiguresTable.entry_point)
+        query = select(tables.BuildFigures.__table__).order_by(tables.BuildFigures.entry_point)
         figures = [tuple(row)[1:] for row in connection.execute(query)]
     assert figures == [("scale", 32, 0, 0, 16, 4096), ("tail", None, None, None, None, None)]
-    assert one(database, select(TrialTable.build_cached)) == {"build_cached": True}
+    assert one(database, select(tables.Trial.build_cached)) == {"build_cached": True}
 
 
 def test_trials_that_share_a_build_share_its_row(database: Database, log: TrialLog) -> None:
     log.record(replace(correct(0), build=build(7)))
     log.record(replace(correct(1), build=build(7)))
     log.record(replace(correct(2), build=build(7, code=b"other")))
-    assert count(database, BuildTable) == 2
-    assert count(database, BuildFiguresTable) == 4
+    assert count(database, tables.Build) == 2
+    assert count(database, tables.BuildFigures) == 4
 
 
 def test_a_study_goes_on_where_it_ended(url: str) -> None:
@@ -142,8 +129,8 @@ def test_a_study_goes_on_where_it_ended(url: str) -> None:
         assert again.study_id == first.study_id
         assert [trial.number for trial in again.past()] == [0, 1]
         again.record(correct(2))
-        assert count(database, StudyTable) == 1
-        assert count(database, EnvironmentTable) == 2
+        assert count(database, tables.Study) == 1
+        assert count(database, tables.Environment) == 2
 
 
 @pytest.mark.parametrize(
@@ -169,7 +156,7 @@ def test_another_description_is_another_study(database: Database, change: dict[s
 def test_a_card_is_the_same_at_another_index(database: Database) -> None:
     first = open_study(database, STUDY, ENVIRONMENT)
     assert open_study(database, replace(STUDY, device=replace(H200, index=3)), ENVIRONMENT).study_id == first.study_id
-    assert count(database, DeviceTable) == 1
+    assert count(database, tables.Device) == 1
 
 
 @pytest.mark.parametrize("with_default", [True, False])
@@ -178,8 +165,8 @@ def test_a_comparison_keeps_samples_and_ratios(database: Database, log: StudyLog
     ended = comparison(0, with_default=with_default)
     log.conclude(ended)
     with database.reading() as connection:
-        contenders = connection.execute(select(ContenderTable)).all()
-        ratios = {row.baseline: row for row in connection.execute(select(SpeedUpTable))}
+        contenders = connection.execute(select(tables.Contender)).all()
+        ratios = {row.baseline: row for row in connection.execute(select(tables.SpeedUp))}
     assert {row.name: tuple(row.samples_ms) for row in contenders} == dict(ended.samples_ms)
     assert {row.name: row.median_ms for row in contenders} == dict(ended.medians_ms)
     assert set(ratios) == {baseline.value for baseline in ended.speedups}
@@ -192,7 +179,7 @@ def test_a_comparison_is_won_by_a_trial_of_the_study(database: Database, log: St
     log.record(correct(0))
     with pytest.raises(DatabaseError):
         log.conclude(comparison(1))
-    assert count(database, ComparisonTable) == count(database, ContenderTable) == 0
+    assert count(database, tables.Comparison) == count(database, tables.Contender) == 0
 
 
 def test_a_configuration_is_recorded_once_and_numbers_are_the_databases(database: Database, log: StudyLog) -> None:
@@ -200,7 +187,7 @@ def test_a_configuration_is_recorded_once_and_numbers_are_the_databases(database
     assert (log.record(correct(0)), same.record(correct(1)), log.record(correct(2))) == (0, 1, 2)
     assert same.record(correct(2, 5.0)) is None
     # The trial that came too late left nothing of itself behind.
-    assert count(database, TrialTable) == count(database, MeasurementTable) == count(database, VerdictTable) == 3
+    assert count(database, tables.Trial) == count(database, tables.Measurement) == count(database, tables.Verdict) == 3
     assert [trial.number for trial in log.past(after=0)] == [1, 2]
     assert open_study(database, replace(STUDY, seed=9), ENVIRONMENT).record(correct(2)) == 0
 
@@ -278,10 +265,10 @@ def test_processes_that_write_at_once_lose_nothing(url: str) -> None:
     errors = [process.communicate()[1] for process in processes]
     assert [process.returncode for process in processes] == [0] * writers, errors
     with open_database(url) as database:
-        assert count(database, StudyTable) == count(database, ComparisonTable) == writers
-        assert count(database, TrialTable) == count(database, MeasurementTable) == writers * each
-        assert count(database, ConfigurationTable) == count(database, BuildTable) == each
-        assert count(database, ProblemTable) == count(database, DeviceTable) == 1
+        assert count(database, tables.Study) == count(database, tables.Comparison) == writers
+        assert count(database, tables.Trial) == count(database, tables.Measurement) == writers * each
+        assert count(database, tables.Configuration) == count(database, tables.Build) == each
+        assert count(database, tables.Problem) == count(database, tables.Device) == 1
         for seed in range(writers):
             log = open_study(database, replace(STUDY, seed=seed), ENVIRONMENT)
             assert [trial.number for trial in log.past()] == list(range(each))

@@ -53,8 +53,7 @@ READERS: tuple[Callable[[Database], object], ...] = (
     statistics,
     inspect_database,
     lambda database: select_best(database, parse_selector("torch=2.9")),
-    lambda database: ask(database, "SELECT * FROM best"),
-    lambda database: ask(database, "SELECT * FROM leaderboard"),
+    lambda database: ask(database, "SELECT * FROM leaderboard LEFT JOIN best USING (trial)"),
 )
 
 

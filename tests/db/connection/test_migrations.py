@@ -21,7 +21,7 @@ from tunebench.db.connection.upgrade import HEAD, MIGRATIONS, REVISIONS, migrate
 from tunebench.db.entries.study_log import open_study
 from tunebench.db.queries.one_trial import trial_details
 from tunebench.db.queries.trials import best, trials
-from tunebench.db.schema.tables import TABLE_PREFIX, VERSION_TABLE, Base, OriginTable
+from tunebench.db.schema import tables
 from tunebench.db.upkeep.check import inspect_database
 from tunebench.tuner.errors import DatabaseError
 from tunebench.tuner.result import TrialStatus
@@ -36,11 +36,11 @@ def test_the_revisions_known_are_those_of_the_folder() -> None:
 def test_migrations_and_models_agree(database: Database) -> None:
     with database.engine.connect() as connection:
         options = {
-            "include_name": lambda name, kind, _: kind != "table" or (name or "").startswith(TABLE_PREFIX),
-            "version_table": VERSION_TABLE,
+            "include_name": lambda name, kind, _: kind != "table" or (name or "").startswith(tables.TABLE_PREFIX),
+            "version_table": tables.VERSION_TABLE,
         }
         context = MigrationContext.configure(connection, opts=options)
-        assert compare_metadata(context, Base.metadata) == []
+        assert compare_metadata(context, tables.Base.metadata) == []
 
 
 def test_migrations_and_models_agree_in_what_alembic_does_not_compare(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_migrations_and_models_agree_in_what_alembic_does_not_compare(tmp_path: 
     with open_database(tmp_path / "migrated.db"):
         pass
     created = create_engine(f"sqlite:///{tmp_path / 'created.db'}")
-    Base.metadata.create_all(created)
+    tables.Base.metadata.create_all(created)
     created.dispose()
 
     def definitions(name: str) -> dict[str, object]:
@@ -56,7 +56,7 @@ def test_migrations_and_models_agree_in_what_alembic_does_not_compare(tmp_path: 
             query = "SELECT name, sql FROM sqlite_master WHERE type IN ('table', 'index') AND sql IS NOT NULL"
             rows = connection.execute(query).fetchall()
         # A later ALTER TABLE puts a column or constraint elsewhere; the order in which they stand means nothing.
-        return {name: sorted(re.split(r",\s+|\n", sql)) for name, sql in rows if name != VERSION_TABLE}
+        return {name: sorted(re.split(r",\s+|\n", sql)) for name, sql in rows if name != tables.VERSION_TABLE}
 
     assert definitions("migrated.db") == definitions("created.db")
 
@@ -72,7 +72,7 @@ def database_of_revision(file: Path, revision: str) -> None:
     engine.dispose()
     with closing(sqlite3.connect(file, isolation_level=None)) as connection:
         connection.execute("ATTACH ? AS newest", (str(newest),))
-        for table in set(Base.metadata.tables) - {OriginTable.__tablename__}:
+        for table in set(tables.Base.metadata.tables) - {tables.Origin.__tablename__}:
             names = ", ".join(name for _, name, *_ in connection.execute(f"PRAGMA main.table_info({table})"))
             if not names:
                 continue  # a table that there was not yet
@@ -100,7 +100,7 @@ def test_an_older_database_is_upgraded_and_a_copy_kept(tmp_path: Path, revision:
 
     copy = tmp_path / f"results.db.revision-{revision}.backup"
     with closing(sqlite3.connect(copy)) as connection:
-        assert connection.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchall() == [(revision,)]
+        assert connection.execute(f"SELECT version_num FROM {tables.VERSION_TABLE}").fetchall() == [(revision,)]
         assert connection.execute("SELECT count(*) FROM tunebench_trials").fetchone() == (10,)
     assert not list(tmp_path.glob("*.partial"))
 

@@ -20,7 +20,7 @@ from tunebench.db.entries.strict_json import EntryError
 from tunebench.db.entries.study_log import open_study
 from tunebench.db.entries.writer import Writer
 from tunebench.db.queries.trials import trials
-from tunebench.db.schema.tables import Base, OriginTable, StudyTable, TrialTable
+from tunebench.db.schema import tables
 from tunebench.tuner.errors import UserError
 
 
@@ -35,7 +35,7 @@ def counts(database: Database) -> dict[str, int]:
     with database.reading() as connection:
         return {
             name: connection.scalar(select(func.count()).select_from(table)) or 0
-            for name, table in Base.metadata.tables.items()
+            for name, table in tables.Base.metadata.tables.items()
         }
 
 
@@ -160,7 +160,7 @@ def test_digests_are_made_from_the_facts(database: Database, source: Database) -
     add_entries(database, scan(source))
     with database.reading() as connection:
         for table in ("tunebench_devices", "tunebench_environments"):
-            query = select(Base.metadata.tables[table].c.digest)
+            query = select(tables.Base.metadata.tables[table].c.digest)
             with source.reading() as other:
                 assert set(connection.scalars(query)) >= set(other.scalars(query)), table
 
@@ -182,7 +182,7 @@ def test_a_page_boundary_loses_nothing(database: Database, source: Database) -> 
     assert content(database) == contents_of(many)
     for study in matching_studies(database, StudyFilter(kernel="scalar_mul")):
         with database.reading() as connection:
-            seed = connection.scalar(select(StudyTable.seed).where(StudyTable.id == study))
+            seed = connection.scalar(select(tables.Study.seed).where(tables.Study.id == study))
         assert contents_of(scan(database, [study])) == contents_of(e for e in many if e.study.seed == seed)
 
 
@@ -194,6 +194,6 @@ def test_a_study_that_is_not_there_is_one_clear_line(source: Database) -> None:
 def test_the_origin_of_a_database_is_its_own_row(database: Database, source: Database) -> None:
     add_entries(database, scan(source))
     with database.reading() as connection, source.reading() as other:
-        own = other.scalar(select(OriginTable.uid).where(OriginTable.id == 1))
-        assert connection.scalar(select(OriginTable.id).where(OriginTable.uid == own)) == 2
-        assert connection.scalar(select(func.count()).select_from(TrialTable)) == 10
+        own = other.scalar(select(tables.Origin.uid).where(tables.Origin.id == 1))
+        assert connection.scalar(select(tables.Origin.id).where(tables.Origin.uid == own)) == 2
+        assert connection.scalar(select(func.count()).select_from(tables.Trial)) == 10

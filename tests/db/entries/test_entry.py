@@ -29,26 +29,26 @@ OWN_OF_TRIALS = {"verdict_passed", "median_ms", "regime"}
 @pytest.mark.parametrize(
     ("part", "table"),
     [
-        (record.Origin, models.OriginTable),
-        (record.DeviceFacts, models.DeviceTable),
-        (Environment, models.EnvironmentTable),
-        (record.ProblemFacts, models.ProblemTable),
-        (record.StudyFacts, models.StudyTable),
-        (record.BuildFacts, models.BuildTable),
-        (KernelFigures, models.BuildFiguresTable),
-        (record.VerdictFacts, models.VerdictTable),
-        (Stage, models.VerdictStageTable),
-        (record.MeasurementFacts, models.MeasurementTable),
-        (record.TrialFacts, models.TrialTable),
-        (record.LateRefusalFacts, models.LateRefusalTable),
-        (record.ComparisonFacts, models.ComparisonTable),
-        (record.ContenderFacts, models.ContenderTable),
-        (record.SpeedUpFacts, models.SpeedUpTable),
+        (record.Origin, models.Origin),
+        (record.DeviceFacts, models.Device),
+        (Environment, models.Environment),
+        (record.ProblemFacts, models.Problem),
+        (record.StudyFacts, models.Study),
+        (record.BuildFacts, models.Build),
+        (KernelFigures, models.BuildFigures),
+        (record.VerdictFacts, models.Verdict),
+        (Stage, models.VerdictStage),
+        (record.MeasurementFacts, models.Measurement),
+        (record.TrialFacts, models.Trial),
+        (record.LateRefusalFacts, models.LateRefusal),
+        (record.ComparisonFacts, models.Comparison),
+        (record.ContenderFacts, models.Contender),
+        (record.SpeedUpFacts, models.SpeedUp),
     ],
 )
 def test_a_part_has_every_column_of_its_table(part: Any, table: type[models.Base]) -> None:
-    own = OWN | (OWN_OF_TRIALS if table is models.TrialTable else set())
-    own |= {"name"} if table is models.ContenderTable else set()
+    own = OWN | (OWN_OF_TRIALS if table is models.Trial else set())
+    own |= {"name"} if table is models.Contender else set()
     columns = {column.name for column in table.__table__.columns if not column.foreign_keys} - own
     references = {
         column.name.removesuffix("_id")
@@ -62,7 +62,7 @@ def test_a_part_has_every_column_of_its_table(part: Any, table: type[models.Base
 
 
 def test_every_table_is_covered() -> None:
-    tables = models.Base.metadata.tables.keys() - {models.MissTable.__tablename__}  # counts, which are no entries
+    tables = models.Base.metadata.tables.keys() - {models.Miss.__tablename__}  # counts, which are no entries
     assert len(tables) == 16, "a new table needs its part in db/entries"
 
 

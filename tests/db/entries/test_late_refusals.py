@@ -88,7 +88,7 @@ def test_a_comparison_that_it_won_before_counts_no_more(database: Database, log:
     log.refuse(0, FOUND)
     assert [(row.number, row.confirmed) for row in best(database)] == [(2, True)]
     newest = newest_comparison(database, log.study_id)
-    assert newest is not None and newest.configuration == configuration(2)
+    assert newest is not None and newest.best == configuration(2)
     log.refuse(2, FOUND)
     assert [(row.number, row.confirmed) for row in best(database)] == [(1, False)]
     assert newest_comparison(database, log.study_id) is None

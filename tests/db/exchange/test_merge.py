@@ -20,7 +20,7 @@ from tunebench.db.entries.reader import scan
 from tunebench.db.entries.study_log import open_study
 from tunebench.db.exchange.merge import merge_databases
 from tunebench.db.queries.trials import trials
-from tunebench.db.schema.tables import Base, StudyTable
+from tunebench.db.schema import tables
 from tunebench.tuner.errors import DatabaseError, DatabaseMissingError, UserError
 
 
@@ -43,7 +43,7 @@ def counts(file: Path) -> dict[str, int]:
     with open_database(file, read_only=True) as database, database.reading() as connection:
         return {
             name: connection.scalar(select(func.count()).select_from(table)) or 0
-            for name, table in Base.metadata.tables.items()
+            for name, table in tables.Base.metadata.tables.items()
         }
 
 
@@ -215,4 +215,4 @@ def test_a_database_is_not_merged_into_itself(tmp_path: Path, machines: list[Pat
         with pytest.raises(UserError, match="into itself"):
             merge_databases(machines[0], [same])
     with open_database(machines[0]) as database, database.reading() as connection:
-        assert connection.scalar(select(func.count()).select_from(StudyTable)) == 3
+        assert connection.scalar(select(func.count()).select_from(tables.Study)) == 3

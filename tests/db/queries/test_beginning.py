@@ -12,8 +12,8 @@ from tunebench.db.connection.database import Database
 from tunebench.db.entries.study_log import open_study
 from tunebench.db.queries.one_trial import trial_details
 from tunebench.db.queries.warm_start import BegunStudy, begun_study, earlier_studies
+from tunebench.db.schema import tables
 from tunebench.db.schema.columns import Json
-from tunebench.db.schema.tables import StudyTable
 from tunebench.tuner.build import CompilerName
 from tunebench.tuner.device import DeviceKind
 from tunebench.tuner.errors import DatabaseError
@@ -103,7 +103,7 @@ def test_what_is_no_list_of_configurations_is_refused(database: Database, value:
     with database.writing() as connection:
         # Another row, since rows are not changed.
         columns = [
-            column for column in StudyTable.__table__.columns if column.name not in ("id", "sampler", "warm_starts")
+            column for column in tables.Study.__table__.columns if column.name not in ("id", "sampler", "warm_starts")
         ]
         names = ", ".join(column.name for column in columns)
         connection.execute(

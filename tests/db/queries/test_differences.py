@@ -11,8 +11,8 @@ from sample_results import A100, ENVIRONMENT, H200, STUDY, comparison, configura
 from tunebench.db.connection.database import Database
 from tunebench.db.entries.study_log import open_study
 from tunebench.db.queries.differences import compared_apart, differences
+from tunebench.db.queries.rows import BestRow
 from tunebench.db.queries.selectors import parse_selector, select_best
-from tunebench.db.queries.trials import BestRow
 from tunebench.tuner.errors import UserError
 
 NEWER = replace(ENVIRONMENT, torch="2.11.0+cu130", driver="590.44")

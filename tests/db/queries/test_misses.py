@@ -22,8 +22,9 @@ MISS = Missed(STUDY.kernel, STUDY.source_digest, "/here/scalar_mul", PROBLEM, H2
 def test_counts_add_up_and_the_most_used_comes_first(database: Database) -> None:
     large, elsewhere = replace(MISS, problem=LARGE), replace(MISS, device_name=H100.name)
     add_misses(database, [MISS, replace(large, calls=5), replace(elsewhere, calls=1)])
-    add_misses(database, [replace(MISS, calls=4, path="/moved/scalar_mul")])
+    add_misses(database, [replace(MISS, calls=4, path="/moved/scalar_mul", served="default: 1.31×")])
     found = misses(database)
+    assert {one.served for one in found} == {None, "default: 1.31×"}
     assert [(one.problem, one.device_name, one.calls) for one in found] == [
         (PROBLEM, H200.name, 7),
         (LARGE, H200.name, 5),

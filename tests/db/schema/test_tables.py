@@ -11,10 +11,10 @@ from sqlalchemy.exc import DBAPIError
 
 from tunebench.db.connection.database import Database, open_database
 from tunebench.db.entries.study_log import open_study
-from tunebench.db.schema.tables import TABLE_PREFIX, Base, MissTable
+from tunebench.db.schema import tables
 from tunebench.tuner.result import Stage, TrialStatus
 
-TABLES = sorted(Base.metadata.tables)
+TABLES = sorted(tables.Base.metadata.tables)
 
 
 @pytest.fixture
@@ -180,9 +180,9 @@ def test_a_part_that_contradicts_itself_is_refused(filled: Database, table: str,
         add(filled, table, row)
 
 
-@pytest.mark.parametrize("table", [name for name in TABLES if name != MissTable.__tablename__])
+@pytest.mark.parametrize("table", [name for name in TABLES if name != tables.Miss.__tablename__])
 def test_rows_are_neither_changed_nor_removed(filled: Database, table: str) -> None:
-    column = next(iter(Base.metadata.tables[table].columns)).name
+    column = next(iter(tables.Base.metadata.tables[table].columns)).name
     for statement in (f"UPDATE {table} SET {column} = {column}", f"DELETE FROM {table}"):
         with filled.engine.connect() as connection:
             before = connection.execute(text(f"SELECT count(*) FROM {table}")).scalar_one()
@@ -201,4 +201,4 @@ def test_rows_are_not_replaced(tmp_path: object) -> None:
 
 
 def test_every_table_carries_the_prefix() -> None:
-    assert all(name.startswith(TABLE_PREFIX) for name in TABLES)
+    assert all(name.startswith(tables.TABLE_PREFIX) for name in TABLES)

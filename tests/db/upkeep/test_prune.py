@@ -14,7 +14,7 @@ from sqlalchemy import delete, event, func, select, text
 from tunebench.db.connection.database import Database, open_database
 from tunebench.db.entries.study_log import open_study
 from tunebench.db.queries.trials import best, trials
-from tunebench.db.schema.tables import BuildTable, TrialTable
+from tunebench.db.schema import tables
 from tunebench.db.upkeep.check import inspect_database, statistics
 from tunebench.db.upkeep.prune import Pruned, Pruning, prune
 from tunebench.tuner.errors import DatabaseError, UserError
@@ -76,7 +76,7 @@ def test_winners_stay_with_the_comparisons_they_won(filled: Database) -> None:
 def test_what_is_shared_stays_until_nothing_refers_to_it(filled: Database) -> None:
     prune(filled, Pruning(source="older", winners=True), dry_run=False)
     with filled.reading() as connection:
-        digests = set(connection.scalars(select(BuildTable.variant_digest)))
+        digests = set(connection.scalars(select(tables.Build.variant_digest)))
     assert digests == {build(number).variant_digest for number in (0, 1, 2, 7)}
     prune(filled, Pruning(kernel="scalar_mul", winners=True), dry_run=False)
     rows = statistics(filled).rows
@@ -93,7 +93,7 @@ def test_only_what_is_older_goes(filled: Database) -> None:
 def test_rows_cannot_be_removed_otherwise_before_or_after(filled: Database) -> None:
     prune(filled, Pruning(kernel="gemm", winners=True), dry_run=False)
     with pytest.raises(DatabaseError, match="only ever added"), filled.writing() as connection:
-        connection.execute(delete(TrialTable))
+        connection.execute(delete(tables.Trial))
 
 
 def test_a_pruning_that_fails_changes_nothing(filled: Database) -> None:
@@ -108,7 +108,7 @@ def test_a_pruning_that_fails_changes_nothing(filled: Database) -> None:
     event.remove(filled.engine, "before_cursor_execute", fail)
     assert statistics(filled).rows == before
     with pytest.raises(DatabaseError, match="only ever added"), filled.writing() as connection:
-        connection.execute(delete(TrialTable))
+        connection.execute(delete(tables.Trial))
 
 
 def test_a_pruned_study_goes_on(filled: Database) -> None:
@@ -117,7 +117,7 @@ def test_a_pruned_study_goes_on(filled: Database) -> None:
     assert [trial.number for trial in log.past()] == [0, 1]
     log.record(correct(3))
     with filled.reading() as connection:
-        newest = connection.scalar(select(func.max(TrialTable.id)))
+        newest = connection.scalar(select(func.max(tables.Trial.id)))
     assert newest == 7, "a number is never used again"
 
 
