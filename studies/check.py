@@ -5,14 +5,18 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import cast
 
+import torch
 from torch import nn
 
 from tunebench.kernels.runtime.policy import set_policy
 from tunebench.kernels.runtime.registry import is_kernel_file, load_model
+from tunebench.kernels.runtime.tuned_module import TunedModule
+from tunebench.studies.targets import find_target
 from tunebench.tuner.build import CompilerName
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.compile.compilers import compiler_for
@@ -21,18 +25,21 @@ from tunebench.tuner.configuration import Value
 from tunebench.tuner.device import Device, DeviceKind, any_gpu, find_device
 from tunebench.tuner.errors import CompileError, CompilerMissingError, KernelFolderError, UnknownNameError, UserError
 from tunebench.tuner.files import path_named
-from tunebench.tuner.gate.battery import Depth, run_battery
-from tunebench.tuner.gate.contender import Contender, KernelContender, ModuleContender
+from tunebench.tuner.gate.battery import Claim, Depth, claim_of, run_battery
+from tunebench.tuner.gate.boundary.room import Files, RemoteContender, RemoteSource, Room, RoomError
+from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Answers
-from tunebench.tuner.gate.oracle import consult_reference
+from tunebench.tuner.gate.oracle import Oracle, consult_reference
+from tunebench.tuner.gate.party import LocalParty
 from tunebench.tuner.gate.quick import QuickGate
+from tunebench.tuner.gate.sources import LocalSource
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.isolation import IsolationError, report, run_isolated, start_forkserver
-from tunebench.tuner.kernel import Kernel, Mode, ModelFactory, TunableModel, prepare_model
-from tunebench.tuner.reference import Reference, load_candidate, load_reference
+from tunebench.tuner.kernel import Mode, ModelFactory, TunableModel, prepare_model
+from tunebench.tuner.reference import read_text, require_dtype
 from tunebench.tuner.result import Stage, Verdict
-from tunebench.tuner.users_code import described
+from tunebench.tuner.users_code import ToldError, described, placed
 
 SEEDS = (1, 2)
 SECONDS = 600.0
@@ -44,7 +51,8 @@ class CheckRequest:
     """What to check.
 
     Attributes:
-        target: a shipped kernel's name, a kernel folder, or a `.py` file that defines `ModelNew`.
+        target: a shipped kernel's name, a kernel folder, a study file, a trial's number, or a `.py` file that defines
+            `ModelNew`. What a study file or a trial says stands where nothing is said here.
         reference: the file with `Model`, `get_inputs` and `get_init_inputs`, where the target does not define them.
         configuration: values of a kernel's tunables in place of the default's.
         sizes: numeric constants of the reference's file to change.
@@ -53,6 +61,8 @@ class CheckRequest:
         architecture: of a GPU that a kernel has to build for, such as `sm_90`, beside running where it is checked; None
             for that of the CPU's kernels only, where NVRTC is installed.
         seconds: a check that takes longer is ended, and refused.
+        require: what has to hold for the check to be passed; None for `problem` of a file and `drop-in` of a kernel.
+        database: where trials are; None for the default.
     """
 
     target: str
@@ -65,6 +75,8 @@ class CheckRequest:
     compiler: CompilerName | None = None
     architecture: str | None = None
     seconds: float = SECONDS
+    require: Claim | None = None
+    database: str | Path | None = None
 
 
 @dataclass(frozen=True)
@@ -73,25 +85,32 @@ class CheckReport:
 
     Attributes:
         configuration: of a kernel; None for a file.
+        require: what has to hold for `passed`.
+        verdict: on everything that was asked.
     """
 
     target: str
     mode: Mode
     device: Device
     configuration: Mapping[str, Value] | None
+    require: Claim
     verdict: Verdict
 
+    @property
+    def passed(self) -> bool:
+        """Whether what is required holds."""
+        return self.holds(self.require)
 
-@dataclass(frozen=True)
-class _Subject:
-    """A request whose every name has been found."""
+    def holds(self, claim: Claim) -> bool:
+        """Whether it is right for the problem; or that, and whatever else a drop-in has to be."""
+        if claim is Claim.DROP_IN:
+            return self.verdict.passed
+        return not any(claim_of(stage.name) is Claim.PROBLEM for stage in self.refusals)
 
-    reference: Reference
-    device: Device
-    modes: Sequence[Mode]
-    factory: Callable[..., nn.Module]
-    kernel: Kernel | None
-    compiler: Compiler | None
+    @property
+    def refusals(self) -> list[Stage]:
+        """The stages that were refused."""
+        return [stage for stage in self.verdict.stages if not stage.passed]
 
 
 Show = Callable[[Mode, Stage], None]
@@ -104,9 +123,29 @@ def check(request: CheckRequest, show: Show = lambda _mode, _stage: None) -> lis
     Raises:
         UserError: the request names what is not there, or the reference cannot be run.
     """
+    request = _completed(request)
     modes, device = _look(request)
+    submission = _read(request, device) if _is_submission(request.target) else None
     start_forkserver([__name__])
-    return [_check_mode(request, mode, device, show) for mode in modes]
+    return [_check_mode(request, submission, mode, device, show) for mode in modes]
+
+
+def _completed(request: CheckRequest) -> CheckRequest:
+    """The request with what a study file or a trial says."""
+    if _is_submission(request.target):
+        return request
+    found = find_target(request.target, request.database)
+    said = found.request
+    return replace(
+        request,
+        target=said.kernel,
+        configuration={**found.configuration, **request.configuration},
+        sizes={**said.sizes, **request.sizes},
+        dtype=said.dtype if request.dtype is None else request.dtype,
+        modes=request.modes or said.modes,
+        device=said.device if request.device is None else request.device,
+        compiler=request.compiler or said.compiler,
+    )
 
 
 def _look(request: CheckRequest) -> tuple[Sequence[Mode], Device]:
@@ -118,6 +157,8 @@ def _look(request: CheckRequest) -> tuple[Sequence[Mode], Device]:
         if name is not None and not ((path := path_named(name)) and path.is_file()):
             raise UserError(f"{name}: cannot read: there is no such file; name a Python file with a model")
     legal = _FILE_MODES if is_file else load_model(request.target).kernel.modes
+    if is_file and request.configuration:
+        raise UserError(f"{request.target} has no configuration: --config is for kernels")
     if request.architecture is not None:
         any_gpu(request.architecture)
     for mode in request.modes or ():
@@ -127,7 +168,16 @@ def _look(request: CheckRequest) -> tuple[Sequence[Mode], Device]:
     return modes or ((Mode.TRAIN,) if is_file else legal), find_device(request.device)
 
 
-def _check_mode(request: CheckRequest, mode: Mode, device: Device, show: Show) -> CheckReport:
+def _read(request: CheckRequest, device: Device) -> Files:
+    """The files of a submission, read once: what is in them later is nobody's."""
+    target = Path(request.target)
+    own = (target, read_text(target))
+    reference = own if request.reference is None else (path := Path(request.reference), read_text(path))
+    candidate = None if request.reference is None else own
+    return Files(reference, candidate, dict(request.sizes), require_dtype(request.dtype), device.torch_device)
+
+
+def _check_mode(request: CheckRequest, submission: Files | None, mode: Mode, device: Device, show: Show) -> CheckReport:
     stages: list[Stage] = []
     configuration: Mapping[str, Value] | None = None
     started = time.perf_counter()
@@ -141,13 +191,18 @@ def _check_mode(request: CheckRequest, mode: Mode, device: Device, show: Show) -
             configuration = message
 
     try:
-        verdict = run_isolated(request.seconds, _verdict, request, mode, listen=listen)
+        if submission is None:
+            verdict = run_isolated(request.seconds, _verdict_on_kernel, request, mode, listen=listen)
+        else:
+            judge = partial(run_isolated, request.seconds, _verdict_on_file, submission, mode)
+            verdict = judge(listen=listen, has_children=True)
     except IsolationError as error:
         after = f"after stage '{stages[-1].name}'" if stages else "before the first stage ended"
         listen(Stage("process", False, time.perf_counter() - started, f"{error}, {after}"))
         reason = next(stage.detail for stage in stages if not stage.passed)
         verdict = Verdict(False, tuple(stages), 0.0, None, reason)
-    return CheckReport(request.target, mode, device, configuration, verdict)
+    require = request.require or (Claim.DROP_IN if submission is None else Claim.PROBLEM)
+    return CheckReport(request.target, mode, device, configuration, require, verdict)
 
 
 def _is_submission(target: str) -> bool:
@@ -155,56 +210,94 @@ def _is_submission(target: str) -> bool:
     return Path(target).suffix == ".py" and not is_kernel_file(target)
 
 
-# What follows runs in the process.
+# What follows runs in the process: of a kernel, everything; of a file, the judge alone.
 
 
-def _resolve(request: CheckRequest) -> _Subject:
-    device = find_device(request.device)
-    path = Path(request.target)
-    if _is_submission(request.target):
-        if request.configuration:
-            raise UserError(f"{path} has no configuration: --config is for kernels")
-        own = request.reference is None
-        reference = load_reference(Path(request.reference or path), request.sizes, request.dtype)
-        factory = reference.candidate if own else load_candidate(path)
-        if factory is None:
-            raise KernelFolderError(f"{path}: no ModelNew; define it there, or name its reference with --reference")
-        return _Subject(reference, device, _FILE_MODES, factory, None, None)
-    model = load_model(request.target)
-    model.kernel.space.fix(request.configuration)  # refuses what is no value of it before anything that takes time
-    reference = model.kernel.reference(request.sizes, request.dtype)
-    compiler = compiler_for(device, request.compiler)
-    return _Subject(reference, device, model.kernel.modes, model, model.kernel, compiler)
-
-
-def _verdict(request: CheckRequest, mode: Mode) -> Verdict:
-    set_policy(wait=True)  # what is checked is the kernel, whenever it was built
-    subject = _resolve(request)
-    where = subject.device.torch_device
+def _verdict_on_file(files: Files, mode: Mode) -> Verdict:
+    """The verdict on a file whose code runs in other processes: the reference's in one, `ModelNew`'s in another."""
     log = StageLog(report)
-    try:
-        original = prepare_model(subject.reference, mode, where)
-        oracle = consult_reference(subject.reference, original, where, SEEDS)
-    except FAILURES as error:
-        raise KernelFolderError(f"{subject.reference.path}: the reference does not run: {described(error)}") from error
+    with Room(files, is_candidate=False) as reference, Room(files, is_candidate=True) as candidate:
+        try:
+            source = RemoteSource(reference, reference.open())
+            original = source.party(mode)
+            oracle = consult_reference(source, original, SEEDS)
+        except (*FAILURES, RoomError) as error:
+            path = files.reference[0]
+            raise KernelFolderError(f"{path}: the reference does not run: {described(error)}") from error
+        try:
+            candidate.open()
+        except ToldError as error:
+            raise KernelFolderError(str(error)) from error
+        contender = RemoteContender(candidate)
+        try:
+            _judge(log, oracle, contender, source, original.state(), mode, files.device)
+        except RoomError as error:
+            with contextlib.suppress(StageRefused), log.stage("process"):
+                stages = log.verdict(0.0).stages
+                raise StageRefused(f"{error}, after stage '{stages[-1].name}'") from error
+    return log.verdict(oracle.tolerance)
+
+
+def _judge(
+    log: StageLog,
+    oracle: Oracle,
+    contender: RemoteContender,
+    source: RemoteSource,
+    state: Mapping[str, torch.Tensor],
+    mode: Mode,
+    device: torch.device,
+) -> None:
     try:
         with log.stage("model"):
-            model = _made(subject, original, mode)
-            contender = _contender(subject, request, model, oracle.cases[0].inputs)
-        prepare = _preparation(contender, model)
-        with log.stage("build"):
-            prepare(oracle.cases[0].inputs)
-        if isinstance(contender, KernelContender):
-            _build_for_gpu(contender, request, subject.device, model, oracle.cases[0].inputs, log)
-        verdict = QuickGate(model, oracle, contender.exemptions).check(prepare, log)
+            try:
+                party = contender.party(source, mode, state)
+            except FAILURES as error:
+                raise StageRefused(f"it cannot be made like the reference: {described(error)}") from error
+        verdict = QuickGate(party, oracle, contender.exemptions).check(lambda _: None, log)
         if verdict.passed:
-            answers = Answers(subject.reference, oracle, where, mode)
-            run_battery(answers, contender, log, Depth.EVERYTHING, keep_going=True)
+            run_battery(Answers(source, oracle, device, mode), contender, log, Depth.EVERYTHING, keep_going=True)
     except StageRefused:
         pass  # the log has it
     except FAILURES as error:
         with contextlib.suppress(StageRefused), log.stage("run"):
             raise StageRefused(described(error)) from error
+
+
+def _verdict_on_kernel(request: CheckRequest, mode: Mode) -> Verdict:
+    set_policy(wait=True)  # what is checked is the kernel, whenever it was built
+    device, factory = find_device(request.device), load_model(request.target)
+    kernel, where = factory.kernel, device.torch_device
+    kernel.space.fix(request.configuration)  # refuses what is no value of it before anything that takes time
+    source = LocalSource(kernel.reference(request.sizes, request.dtype), where)
+    compiler = compiler_for(device, request.compiler, kernel.languages)
+    log = StageLog(report)
+    try:
+        original = source.party(mode)
+        oracle = consult_reference(source, original, SEEDS)
+    except FAILURES as error:
+        raise KernelFolderError(f"{source.reference.path}: the reference does not run: {described(error)}") from error
+    inputs = oracle.cases[0].inputs
+    try:
+        with log.stage("model"):
+            try:
+                model = prepare_model(
+                    source.reference, mode, where, cast(Callable[..., nn.Module], factory), original.state()
+                )
+            except FAILURES as error:
+                raise StageRefused(f"it cannot be made like the reference: {placed(error, kernel.folder)}") from error
+            contender = _contender(factory, compiler, device, request, model, inputs)
+        prepare = _preparation(contender, model)
+        with log.stage("build"):
+            prepare(inputs)
+        _build_for_gpu(contender, request, device, model, inputs, log)
+        verdict = QuickGate(LocalParty(model), oracle, contender.exemptions).check(prepare, log)
+        if verdict.passed:
+            run_battery(Answers(source, oracle, where, mode), contender, log, Depth.EVERYTHING, keep_going=True)
+    except StageRefused:
+        pass  # the log has it
+    except FAILURES as error:
+        with contextlib.suppress(StageRefused), log.stage("run"):
+            raise StageRefused(placed(error, kernel.folder)) from error
     return log.verdict(oracle.tolerance)
 
 
@@ -230,32 +323,28 @@ def _build_for_gpu(
             return
         if refusal is not None:
             raise StageRefused(f"for {architecture}: {refusal}")
-        details.append(f"NVRTC builds it for {architecture}")
+        details.append(f"it builds for {architecture}")
 
 
-def _made(subject: _Subject, original: nn.Module, mode: Mode) -> nn.Module:
-    where = subject.device.torch_device
-    try:
-        return prepare_model(subject.reference, mode, where, subject.factory, original.state_dict())
-    except FAILURES as error:
-        raise StageRefused(f"it cannot be made like the reference: {described(error)}") from error
-
-
-def _contender(subject: _Subject, request: CheckRequest, model: nn.Module, inputs: Sequence[object]) -> Contender:
-    if subject.kernel is None or subject.compiler is None:
-        return ModuleContender(subject.factory)
-    kernel = subject.kernel
-    tuned = cast(TunableModel, model)
+def _contender(
+    factory: type[TunedModule],
+    compiler: Compiler,
+    device: Device,
+    request: CheckRequest,
+    model: nn.Module,
+    inputs: Sequence[object],
+) -> KernelContender:
+    tuned, kernel = cast(TunableModel, model), factory.kernel
     problem = tuned.problem(*inputs)
     if problem is None:
         raise UserError(f"kernel '{kernel.name}' cannot serve its reference's inputs: {tuned.reason}")
-    valid = kernel.space.fix(request.configuration).enumerate(problem, subject.device)
+    valid = kernel.space.fix(request.configuration).enumerate(problem, device)
     configuration = valid[valid.default]
     report(dict(configuration))
-    return KernelContender(kernel, cast(ModelFactory, subject.factory), configuration, subject.compiler)
+    return KernelContender(kernel, cast(ModelFactory, factory), configuration, compiler)
 
 
-def _preparation(contender: Contender, model: nn.Module) -> Callable[[Sequence[object]], None]:
+def _preparation(contender: KernelContender, model: nn.Module) -> Callable[[Sequence[object]], None]:
     def prepare(inputs: Sequence[object]) -> None:
         try:
             reason = contender.ready(model, inputs)

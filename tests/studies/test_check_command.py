@@ -79,7 +79,7 @@ def test_a_broken_kernel_is_refused_with_the_stage(run: CommandLine, write_kerne
     lines = done.out.splitlines()
     assert any("passed" in line and "structure" in line for line in lines)
     assert any("REFUSED" in line and "written" in line and "1 of 2112 elements" in line for line in lines)
-    assert lines[-1].endswith("eval: refused: 1 of 2112 elements were never written")
+    assert lines[-1].endswith("eval: NOT right for the problem: 1 of 2112 elements were never written")
 
 
 def test_a_file_with_both_models_passes_and_takes_other_sizes(run: CommandLine, tmp_path: Path) -> None:
@@ -95,11 +95,27 @@ def test_every_fault_of_a_file_shows_in_one_run(run: CommandLine, tmp_path: Path
         "torch.relu(", "torch.nan_to_num(torch.relu("
     )
     frozen = frozen.replace("self.linear.bias))", "self.linear.bias)))")
-    done = run("check", written(tmp_path, frozen), "--reference", reference, "--device", "cpu", "--json")
+    asked = ("check", written(tmp_path, frozen), "--reference", reference, "--device", "cpu")
+    done = run(*asked, "--require", "drop-in", "--json")
     assert done.code == 1
     (report,) = done.json
     assert {stage["name"] for stage in report["stages"] if not stage["passed"]} == {"not finite", "sizes"}
     assert report["mode"] == "train"
+    assert report["right_for_problem"] and not (report["drop_in"] or report["passed"])
+
+
+def test_a_file_that_is_right_for_its_problem_passes_and_is_told_what_else_it_lacks(
+    run: CommandLine, tmp_path: Path
+) -> None:
+    detached = NEW.replace(") + self.offset", ").detach() + self.offset")
+    done = run("check", written(tmp_path, FILE + detached), "--device", "cpu")
+    assert done.code == 0, done.out
+    right, lacks = done.out.splitlines()[-2:]
+    assert "train: right for the problem (error" in right
+    assert lacks.endswith("NOT a drop-in for the reference: the model cannot be trained, or trains wrongly (gradients)")
+    assert run("check", tmp_path / "submission.py", "--device", "cpu", "--require", "all").error.endswith(
+        "unknown requirement 'all' (known: drop-in, problem)"
+    )
 
 
 def test_a_crash_is_a_refusal_that_says_when(run: CommandLine, tmp_path: Path) -> None:
@@ -124,7 +140,7 @@ def test_a_model_that_raises_is_refused(tmp_path: Path) -> None:
     )
     (report,) = check(CheckRequest(str(path), device="cpu"))
     assert not report.verdict.passed
-    assert report.verdict.reason == "AssertionError: not today"
+    assert report.verdict.reason == f"AssertionError: not today ({path}:34)"
 
 
 def test_another_state_is_refused(tmp_path: Path) -> None:

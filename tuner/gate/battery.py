@@ -33,43 +33,69 @@ class Depth(enum.StrEnum):
     """Also what takes seconds and is the same for every configuration of a kernel."""
 
 
+class Claim(enum.StrEnum):
+    """What a model may claim to be. Each stage of the gate is about one of these."""
+
+    PROBLEM = "problem"
+    """Right for the problem: its values at its own sizes, whatever the inputs hold; memory, races, honesty."""
+    DROP_IN = "drop-in"
+    """Whatever else a caller does with the reference: other layouts, types, sizes and modes, gradients, autocast."""
+
+
 @dataclass(frozen=True)
 class Step:
     """One stage of the full battery.
 
     Attributes:
         run: does it with the harness; raises `StageRefused`.
+        loss: what a user of the model would see where it is refused.
+        claim: what it is about.
         depth: from which depth on it is run.
     """
 
     name: str
     run: Callable[[Harness], None]
+    loss: str
+    claim: Claim = Claim.DROP_IN
     depth: Depth = Depth.FINALIST
 
 
 STEPS: Sequence[Step] = (
-    Step("construction", construction),
-    Step("distributions", distributions),
-    Step("not finite", non_finite),
-    Step("layouts", layouts),
-    Step("sizes", sizes),
-    Step("same memory", same_memory),
-    Step("later calls", later_calls),
-    Step("held results", held_results),
-    Step("weights", weights),
-    Step("statistics", statistics),
-    Step("mode", mode),
-    Step("dtypes", dtypes),
-    Step("gradients", gradients),
-    Step("autocast", autocast),
-    Step("streams", streams),
-    Step("graphs", graphs),
-    Step("devices", devices),
-    Step("large", large, Depth.EVERYTHING),
-    Step("torch.compile", compiled, Depth.EVERYTHING),
-    Step(sanitizer.NAME, sanitizer.sanitized, Depth.EVERYTHING),
+    Step("construction", construction, "a model made from the same seed has other weights", Claim.PROBLEM),
+    Step("distributions", distributions, "wrong values for other inputs of the same shapes", Claim.PROBLEM),
+    Step("not finite", non_finite, "NaN, infinities or tiny numbers come out as something else"),
+    Step("layouts", layouts, "wrong values, or an error, for tensors that lie otherwise in memory"),
+    Step("sizes", sizes, "wrong values, or an error, at other sizes"),
+    Step("same memory", same_memory, "yesterday's answer for today's inputs", Claim.PROBLEM),
+    Step("later calls", later_calls, "wrong values after some calls", Claim.PROBLEM),
+    Step("held results", held_results, "a result that is kept changes later", Claim.PROBLEM),
+    Step("weights", weights, "training or loading weights does not change the output", Claim.PROBLEM),
+    Step("statistics", statistics, "changed statistics or settings of a normalisation are not seen"),
+    Step("mode", mode, "train() and eval() do not do what they say"),
+    Step("dtypes", dtypes, "wrong values, or an error, after .half() or .double()"),
+    Step("gradients", gradients, "the model cannot be trained, or trains wrongly"),
+    Step("autocast", autocast, "another type or other values under autocast"),
+    Step("streams", streams, "results are read before they are there", Claim.PROBLEM),
+    Step("graphs", graphs, "the model cannot be captured in a CUDA graph"),
+    Step("devices", devices, "an error, or wrong values, on a second GPU"),
+    Step("large", large, "wrong values beyond 2^31 elements", depth=Depth.EVERYTHING),
+    Step("torch.compile", compiled, "torch.compile fails, or changes the values", depth=Depth.EVERYTHING),
+    Step(sanitizer.NAME, sanitizer.sanitized, "memory that is not its own, or a race", Claim.PROBLEM, Depth.EVERYTHING),
 )
 """In the order they are run, cheap ones first."""
+
+
+_STEPS = {step.name: step for step in STEPS}
+
+
+def claim_of(stage: str) -> Claim:
+    """What a stage is about; those of the quick battery are all about the problem."""
+    return _STEPS[stage].claim if stage in _STEPS else Claim.PROBLEM
+
+
+def loss_of(stage: str) -> str:
+    """What a user of the model would see where a stage is refused; nothing where its own detail says so."""
+    return _STEPS[stage].loss if stage in _STEPS else ""
 
 
 def proven(verdict: Verdict) -> bool:

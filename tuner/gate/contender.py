@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, cast
 
@@ -12,13 +12,15 @@ from torch import nn
 from tunebench.tuner.build import Build, LoadedModule
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.compile.cache import BuildCache
-from tunebench.tuner.compile.for_gpu import refusal_by_nvrtc
+from tunebench.tuner.compile.for_gpu import refusal_for_gpu
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, device_of
 from tunebench.tuner.errors import CompileError, EmptySpaceError, LaunchError
 from tunebench.tuner.gate.launches import Launch, LaunchRecorder
+from tunebench.tuner.gate.party import LocalParty, Party
 from tunebench.tuner.gate.quick import Exemptions
-from tunebench.tuner.kernel import Kernel, ModelFactory, Plan, TunableModel
+from tunebench.tuner.gate.sources import LocalSource, Source
+from tunebench.tuner.kernel import Kernel, Mode, ModelFactory, Plan, TunableModel, prepare_model
 from tunebench.tuner.problem import Problem
 
 ModuleFactory = Callable[..., nn.Module]
@@ -28,33 +30,16 @@ class Contender(Protocol):
     """Whatever is compared with the reference in the full battery.
 
     Attributes:
-        factory: makes the module from the reference's constructor arguments.
+        exemptions: what it has declared.
     """
 
-    factory: ModuleFactory
     exemptions: Exemptions
 
-    def ready(self, module: nn.Module, inputs: Sequence[Any]) -> str | None:
-        """Make one of the factory's modules ready for a call; why it cannot serve these inputs, None where it can."""
+    def party(self, source: Source, mode: Mode, state: Mapping[str, torch.Tensor] | None) -> Party:
+        """Its module, made like the reference's from one seed, with these weights, in this mode."""
 
-    def launches(self, module: nn.Module, inputs: Sequence[Any]) -> Sequence[Launch]:
+    def launches(self, party: Party, inputs: Sequence[Any]) -> Sequence[Launch]:
         """Every launch of a kernel of ours that a call makes."""
-
-
-class ModuleContender:
-    """A module that needs no preparation: a `ModelNew` from any file."""
-
-    def __init__(self, factory: ModuleFactory) -> None:
-        self.factory = factory
-        self.exemptions = Exemptions()
-
-    def ready(self, module: nn.Module, inputs: Sequence[Any]) -> str | None:  # noqa: ARG002
-        """Always ready."""
-        return None
-
-    def launches(self, module: nn.Module, inputs: Sequence[Any]) -> Sequence[Launch]:  # noqa: ARG002
-        """None: what it launches is not known here."""
-        return ()
 
 
 class KernelContender:
@@ -75,7 +60,7 @@ class KernelContender:
         *,
         builds_more: bool = True,
     ) -> None:
-        self.factory = cast(ModuleFactory, factory)
+        self._factory = cast(ModuleFactory, factory)
         self.exemptions = Exemptions.of(kernel)
         self._kernel = kernel
         self._configuration = configuration
@@ -85,6 +70,12 @@ class KernelContender:
         self._builds_more = builds_more
         self._modules: dict[tuple[str, Device], LoadedModule] = {}
         self._plans: dict[tuple[Problem, Device], Plan | str] = {}
+
+    def party(self, source: Source, mode: Mode, state: Mapping[str, torch.Tensor] | None) -> LocalParty:
+        """See `Contender.party`."""
+        assert isinstance(source, LocalSource), "a kernel runs beside its reference"
+        module = prepare_model(source.reference, mode, source.device, self._factory, state)
+        return LocalParty(module, self.ready)
 
     def ready(self, module: nn.Module, inputs: Sequence[Any]) -> str | None:
         """Pin the configuration's plan for these inputs, where a kernel serves them at all.
@@ -108,19 +99,20 @@ class KernelContender:
         return None
 
     def refused_for(self, module: nn.Module, inputs: Sequence[Any], architecture: str) -> CompileError | None:
-        """Why NVRTC refuses the configuration for such a call on a GPU of that architecture; None where it builds it.
+        """Why it does not build for such a call on a GPU of that architecture; None where it does.
 
         Raises:
-            CompilerMissingError: NVRTC is not on this machine.
+            CompilerMissingError: what builds it for a GPU is not on this machine.
         """
         problem = cast(TunableModel, module).problem(*inputs)
         assert problem is not None, "it is ready"
-        return refusal_by_nvrtc(self._kernel, self._configuration, problem, architecture)
+        return refusal_for_gpu(self._kernel, self._configuration, problem, architecture)
 
-    def launches(self, module: nn.Module, inputs: Sequence[Any]) -> Sequence[Launch]:
+    def launches(self, party: Party, inputs: Sequence[Any]) -> Sequence[Launch]:
         """The launches of one call, with what their arguments held."""
-        model = cast(TunableModel, module)
-        if self.ready(module, inputs) is not None or (problem := model.problem(*inputs)) is None:
+        assert isinstance(party, LocalParty)
+        model = cast(TunableModel, party.module)
+        if self.ready(party.module, inputs) is not None or (problem := model.problem(*inputs)) is None:
             return ()
         plan = next(plan for (known, _), plan in self._plans.items() if known == problem)
         assert isinstance(plan, Plan)

@@ -14,21 +14,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import nn
 
 from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.gate.contender import Contender
 from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal
 from tunebench.tuner.gate.judge import judge_buffers, judge_structure, judge_values
-from tunebench.tuner.gate.memory import SENTINELS, Bands, PoisonedMemory, all_equal, checksums
-from tunebench.tuner.gate.oracle import Case, Context, Oracle, consult
+from tunebench.tuner.gate.memory import Bands, all_equal
+from tunebench.tuner.gate.oracle import Case, Oracle, ask
+from tunebench.tuner.gate.party import ORDINARY, Answer, Manner, Party
+from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.gate.stage_log import StageRefused
 from tunebench.tuner.gate.tolerance import FEW_SAMPLES_MULTIPLE, allowed_error, tolerance_of
-from tunebench.tuner.kernel import Mode, prepare_model
-from tunebench.tuner.reference import Reference
+from tunebench.tuner.kernel import Mode
 from tunebench.tuner.users_code import described
-
-Call = Callable[..., Any]
 
 _MOST_ELEMENTS = 1 << 16  # of all inputs of the reduced problem, and of its parameters
 _MOST_KEPT_ELEMENTS = 1 << 20  # an answer with more is computed anew for every variant
@@ -38,31 +36,33 @@ _CAPS = (128, 64, 32, 16, 8)
 
 
 @dataclass
-class ModelPair:
-    """A reference and a contender's module with the same weights, which go through the same changes.
+class Pair:
+    """A reference and a contender with the same weights, which go through the same changes.
 
     Attributes:
-        source: the reference file at this pair's sizes.
+        source: the reference's file at this pair's sizes.
         key: what tells this pair from those of other sizes and modes.
         asked: every question so far, for the state that an answer depends on.
     """
 
-    source: Reference
-    reference: nn.Module
-    candidate: nn.Module
-    bands: Bands
-    device: torch.device
+    source: Source
+    reference: Party
+    candidate: Party
     key: str
     asked: list[str] = field(default_factory=list)
 
-    def change(self, action: Callable[[nn.Module], object]) -> None:
+    def both(self, action: Callable[[Party], object]) -> None:
         """Do the same to both."""
         action(self.reference)
         action(self.candidate)
 
+    def change(self, name: str) -> None:
+        """Make one of `CHANGES` of both."""
+        self.both(lambda party: party.change(name))
+
     def inputs(self, seed: int) -> tuple[Any, ...]:
         """The reference's own inputs, drawn from this seed."""
-        return self.source.make_inputs(seed, self.device)
+        return self.source.inputs(seed)
 
 
 class Answers:
@@ -75,7 +75,7 @@ class Answers:
         mode: that the models are in.
     """
 
-    def __init__(self, source: Reference, oracle: Oracle, device: torch.device, mode: Mode) -> None:
+    def __init__(self, source: Source, oracle: Oracle, device: torch.device, mode: Mode) -> None:
         self.source = source
         self._dtype = oracle.dtype
         self._allowance = max(case.bound for case in oracle.cases)
@@ -84,31 +84,28 @@ class Answers:
         self.device = device
         self.mode = mode
         self._cases: dict[tuple[str, str], Case | None] = {}
-        self._sources: dict[str, Reference | None] = {}
-        self._reduced: Reference | None = None
-        self._serving: list[Reference] = []
+        self._sources: dict[str, Source | None] = {}
+        self._reduced: Source | None = None
+        self._serving: list[Source] = []
 
-    def at(self, sizes: Mapping[str, int | float]) -> Reference | None:
+    def at(self, sizes: Mapping[str, int | float]) -> Source | None:
         """The reference at other sizes; None where its file makes no model or no inputs of them."""
         key = str(dict(sizes))
         if key not in self._sources:
             try:
-                source = self.source.resized(sizes)
-                source.make_model(0, self.device)
-                source.make_inputs(0, self.device)
-                self._sources[key] = source
+                self._sources[key] = self.source.resized(sizes)
             except (*FAILURES, KernelFolderError):
                 self._sources[key] = None
         return self._sources[key]
 
     @property
-    def reduced(self) -> Reference:
+    def reduced(self) -> Source:
         """The reference at sizes of which nothing is large; its own sizes where it takes no smaller ones."""
         if self._reduced is None:
             self._reduced = self._reduce()
         return self._reduced
 
-    def reductions(self) -> Iterator[Reference]:
+    def reductions(self) -> Iterator[Source]:
         """The reference at smaller sizes, in the order in which they are tried.
 
         First come the sizes that served earlier contenders, then `reduced`. Then come variations of `reduced` that keep
@@ -123,41 +120,46 @@ class Answers:
                 if source := self.at({**reduced.sizes, **{name: self.source.sizes[name] for name in names}}):
                     yield source
 
-    def is_alike(self, source: Reference) -> bool:
+    def is_alike(self, source: Source) -> bool:
         """Whether the reference is about as imprecise at these sizes as at its own, where that shows at all: a library
         that may use less than full precision does so for some sizes only."""
         if allowed_error(self._dtype, self._own_error) == tolerance_of(self._dtype):
             return True
         key = str(dict(source.sizes))
         if key not in self._alike:
-            model = prepare_model(source, self.mode, self.device)
-            case = consult(model, "precision", source.make_inputs(0, self.device))
+            case = ask(source.party(self.mode), "precision", source.inputs(0))
             self._alike[key] = case.reference_errors.max_relative >= self._own_error / _ALIKE
         return self._alike[key]
 
-    def note_serving(self, source: Reference) -> None:
+    def note_serving(self, source: Source) -> None:
         """Try these sizes first for the next contender, unless nothing is smaller in them."""
         if source is self.source:
             return
         self._serving = [source, *(other for other in self._serving if other is not source)]
 
-    def _reduce(self) -> Reference:
+    def _reduce(self) -> Source:
         for cap in _CAPS:
             whole = {name: size for name, size in self.source.sizes.items() if isinstance(size, int)}
             sizes = {**self.source.sizes, **{name: min(size, cap) for name, size in whole.items()}}
             if (source := self.at(sizes)) is None:
                 break
-            model, inputs = source.make_model(0, self.device), source.make_inputs(0, self.device)
+            party, inputs = source.party(Mode.TRAIN), source.inputs(0)
             try:
-                model(*inputs)
+                party.call(inputs, Manner(byte=None, guarded=False))
             except FAILURES:
                 break
             tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
-            if max(sum(t.numel() for t in tensors), sum(p.numel() for p in model.parameters())) <= _MOST_ELEMENTS:
+            if max(sum(t.numel() for t in tensors), party.parameter_elements()) <= _MOST_ELEMENTS:
                 return source
         return self.source
 
-    def case(self, pair: ModelPair, label: str, inputs: Callable[[], tuple[Any, ...]], context: Context) -> Case | None:
+    def case(
+        self,
+        pair: Pair,
+        label: str,
+        inputs: Callable[[], tuple[Any, ...]],
+        autocast: torch.dtype | None = None,
+    ) -> Case | None:
         """What the pair's reference makes of these inputs, None where it refuses them."""
         pair.asked.append(label)
         key = (pair.key, str(pair.asked))
@@ -165,7 +167,7 @@ class Answers:
             self._catch_up(pair.reference, self._cases[key])
             return self._cases[key]
         try:
-            case = consult(pair.reference, label, inputs(), context)
+            case = ask(pair.reference, label, inputs(), autocast)
             allowance = FEW_SAMPLES_MULTIPLE * case.reference_errors.max_relative
             if case.output_like.dtype == self._dtype:
                 allowance = max(allowance, self._allowance)
@@ -177,11 +179,10 @@ class Answers:
         return case
 
     @staticmethod
-    def _catch_up(reference: nn.Module, case: Case | None) -> None:
+    def _catch_up(reference: Party, case: Case | None) -> None:
         """The call that is spared would have moved the buffers."""
-        if case is not None:
-            for name, buffer in reference.named_buffers():
-                buffer.copy_(case.expected_buffers[name])
+        if case is not None and case.expected_buffers:
+            reference.set_buffers(case.expected_buffers)
 
 
 class Harness:
@@ -199,7 +200,7 @@ class Harness:
         self._asked = 0
         self._passed_over: Counter[str] = Counter()
         self._notes: list[str] = []
-        self._base: Reference | None = None
+        self._base: Source | None = None
 
     def begin(self, stage: str) -> None:
         """Count anew what was asked."""
@@ -229,20 +230,20 @@ class Harness:
         self._passed_over[reason] += 1
 
     @property
-    def base(self) -> Reference:
+    def base(self) -> Source:
         """The reference at the sizes that questions are asked at: reduced ones where the contender takes them."""
         if self._base is None:
             self._base = next(filter(self._serves, self.answers.reductions()), self.answers.source)
             self.answers.note_serving(self._base)
         return self._base
 
-    def _serves(self, source: Reference) -> bool:
+    def _serves(self, source: Source) -> bool:
         if not self.answers.is_alike(source):
             return False
         pair = self.pair(source)
-        return self.contender.ready(pair.candidate, pair.inputs(0)) is None
+        return pair.candidate.ready(pair.inputs(0)) is None
 
-    def pair(self, source: Reference | None = None) -> ModelPair:
+    def pair(self, source: Source | None = None) -> Pair:
         """A new pair with the same weights, at the base's sizes or at another's.
 
         Raises:
@@ -250,61 +251,58 @@ class Harness:
         """
         source = source or self.base
         mode = self.answers.mode
-        reference = prepare_model(source, mode, self.device)
+        reference = source.party(mode)
         try:
-            candidate = prepare_model(source, mode, self.device, self.contender.factory, reference.state_dict())
+            candidate = self.contender.party(source, mode, reference.state())
         except FAILURES as error:
             raise StageRefused(f"the model cannot be made like the reference: {described(error)}") from error
-        bands = Bands()
-        bands.take_in([*candidate.parameters(), *candidate.buffers()])
-        return ModelPair(source, reference, candidate, bands, self.device, f"{dict(source.sizes)} {mode}")
+        candidate.guard()
+        return Pair(source, reference, candidate, f"{dict(source.sizes)} {mode}")
 
     def agree(
         self,
-        pair: ModelPair,
+        pair: Pair,
         inputs: Sequence[Any],
         label: str,
-        *,
-        context: Context = contextlib.nullcontext,
-        call: Call | None = None,
-        guarded: bool = True,
-        poisoned: bool = True,
+        manner: Manner = ORDINARY,
     ) -> torch.Tensor | None:
         """Ask both the same thing; what the contender returns, None where there was nothing to ask.
 
         Args:
             label: which question of its stage this is.
-            context: what the call runs under.
-            call: what is called in the candidate's place.
-            guarded: call with copies between guard bands, not with these very tensors.
-            poisoned: fill and guard what the call allocates.
+            manner: how the contender is called.
 
         Raises:
             StageRefused: the contender differs from the reference.
         """
-        bands = Bands()
-        mine = _copies(bands, inputs) if guarded else tuple(inputs)
         with self.refusing(label):
-            if (reason := self.contender.ready(pair.candidate, mine)) is not None:
+            if (reason := pair.candidate.ready(inputs)) is not None:
                 self.pass_over(reason)
                 return None
-        case = self.answers.case(pair, f"{self._stage}: {label}", lambda: _copies(Bands(), inputs), context)
+        case = self.answers.case(pair, f"{self._stage}: {label}", lambda: _copies(inputs, manner), manner.autocast)
         if case is None:
             self.pass_over("the reference refuses such inputs")
             return None
         self.count()
-        memory = PoisonedMemory(SENTINELS[0]) if poisoned else contextlib.nullcontext()
         with self.refusing(label):
-            with context(), memory:
-                got = (pair.candidate if call is None else call)(*mine)
+            answer = pair.candidate.call(inputs, replace(manner, sums=bool(case.input_sums)))
             synchronise(self.device)
-        output = judge_structure(case, got)
-        judge_values(case, output, kinds_may_differ=self.contender.exemptions.rewrites_algebra)
-        judge_buffers(case, dict(pair.candidate.named_buffers()))
-        if not (bands.intact and pair.bands.intact and (not isinstance(memory, PoisonedMemory) or memory.bands.intact)):
+        output = self.judge(case, answer)
+        judge_buffers(case, answer.buffers)
+        if not answer.intact:
             raise StageRefused(f"{label}: memory outside of a buffer was written")
-        if case.input_sums and not all(all_equal(case.input_sums, checksums(mine))):
+        if case.input_sums and not all(all_equal(case.input_sums, answer.input_sums)):
             raise StageRefused(f"{label}: an input was changed")
+        return output
+
+    def judge(self, case: Case, answer: Answer) -> torch.Tensor:
+        """The output, once its structure and values are right.
+
+        Raises:
+            StageRefused: they are not.
+        """
+        output = judge_structure(case, answer.output, aliases=answer.aliases)
+        judge_values(case, output, kinds_may_differ=self.contender.exemptions.rewrites_algebra)
         return output
 
     @contextlib.contextmanager
@@ -323,5 +321,9 @@ def synchronise(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _copies(bands: Bands, inputs: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(bands.around(value) for value in inputs)
+def _copies(inputs: Sequence[Any], manner: Manner) -> tuple[Any, ...]:
+    """Copies with the strides and the alignment of the inputs, on the device where they are asked about."""
+    copies = (Bands().around(value) for value in inputs)
+    if manner.device is None:
+        return tuple(copies)
+    return tuple(value.to(manner.device) if isinstance(value, torch.Tensor) else value for value in copies)

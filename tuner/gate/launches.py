@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tunebench.tuner.build import Argument, Build, Dim3, Extent, LoadedModule, Within
+from tunebench.tuner.build import Argument, Build, Dim3, DriverLaunch, Extent, LoadedModule, Threads, Within
 from tunebench.tuner.compile.arguments import Arguments, dim3
 
 
@@ -45,15 +45,16 @@ class LaunchRecorder(LoadedModule):
         self._device = device
 
     def launch(
-        self, entry_point: str, blocks: Extent, threads: Extent, arguments: Sequence[Argument], shared: int = 0
+        self, entry_point: str, blocks: Extent, threads: Threads, arguments: Sequence[Argument], shared: int = 0
     ) -> None:
         """Keep a launch with what its arguments hold, then do it."""
-        packer = Arguments(self._build.signatures[entry_point], self._device)
-        memory = packer.pack(arguments)
+        asked = self._module.as_launched(DriverLaunch(self._build, entry_point, threads, arguments, shared))
+        packer = Arguments(asked.build.signatures[asked.entry_point], self._device)
+        memory = packer.pack(asked.arguments)
         places: dict[int, int] = {}
         buffers: list[bytes] = []
         values: list[tuple[int, int] | bytes] = []
-        for argument, offset, size in zip(arguments, packer.offsets, packer.sizes, strict=True):
+        for argument, offset, size in zip(asked.arguments, packer.offsets, packer.sizes, strict=True):
             tensor, behind = argument if isinstance(argument, Within) else (argument, 0)
             if not isinstance(tensor, torch.Tensor):
                 values.append(memory[offset : offset + size])
@@ -65,8 +66,9 @@ class LaunchRecorder(LoadedModule):
                 whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
                 buffers.append(whole.cpu().numpy().tobytes())
             values.append((places[start], tensor.data_ptr() - start + behind))
-        code, grid, block = self._build.code, dim3(blocks), dim3(threads)
-        self.launches.append(Launch(code, entry_point, grid, block, shared, tuple(buffers), tuple(values)))
+        code, grid, block = asked.build.code, dim3(blocks), dim3(asked.threads)
+        launch = Launch(code, asked.entry_point, grid, block, asked.shared, tuple(buffers), tuple(values))
+        self.launches.append(launch)
         self._module.launch(entry_point, blocks, threads, arguments, shared)
 
     def resident_blocks(self, entry_point: str, threads: int, shared: int = 0) -> int:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,9 +13,10 @@ from torch import nn
 from tunebench.tuner.gate.comparison import compare, norm_of, relative_norm, scale_of
 from tunebench.tuner.gate.distributions import mixed_signs
 from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal
-from tunebench.tuner.gate.memory import Bands, checksums, shares_memory
+from tunebench.tuner.gate.memory import SENTINELS, Bands, checksums
+from tunebench.tuner.gate.party import LocalParty, Manner, Party
+from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.gate.tolerance import allowed_error, tolerance_of
-from tunebench.tuner.reference import Reference
 from tunebench.tuner.result import ErrorFigures
 from tunebench.tuner.users_code import described
 
@@ -92,79 +90,79 @@ class Oracle:
         return tolerance_of(self.dtype)
 
 
-Context = Callable[[], AbstractContextManager[object]]
-
-
-def consult_reference(reference: Reference, model: nn.Module, device: torch.device, seeds: Sequence[int]) -> Oracle:
+def consult_reference(source: Source, party: Party, seeds: Sequence[int]) -> Oracle:
     """Run the reference, at its own precision and in float64, on inputs of several seeds.
 
     The last case negates half of the first one's values, so that signs and cancellation are met even where
     `get_inputs` draws from [0, 1).
+
+    Args:
+        party: the reference's model, which is left as it was.
     """
-    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    state = {name: tensor.clone() for name, tensor in party.state().items()}
     bands = Bands()
-    drawn = [(f"seed {seed}", reference.make_inputs(seed, device)) for seed in seeds]
+    drawn = [(f"seed {seed}", source.inputs(seed)) for seed in seeds]
     drawn.append(("mixed signs", tuple(mixed_signs(value) for value in drawn[0][1])))
+    party.remember()
     cases = []
     with torch.no_grad():
         for name, inputs in drawn:
-            model.load_state_dict(state)
-            cases.append(consult(model, name, tuple(bands.around(value) for value in inputs)))
+            party.reset(SENTINELS[0])
+            cases.append(ask(party, name, tuple(bands.around(value) for value in inputs)))
         first = cases[0]
-        model.load_state_dict(state)
-        model(*first.inputs)
-        steady = first.errors_of(model(*first.inputs)).max_relative <= first.bound
-        model.load_state_dict(state)
+        party.reset(SENTINELS[0])
+        plain = Manner(byte=None, guarded=False)
+        party.call(first.inputs, plain)
+        again = party.call(first.inputs, plain).output
+        steady = isinstance(again, torch.Tensor) and first.errors_of(again).max_relative <= first.bound
+        party.reset(SENTINELS[0])
         return Oracle(tuple(cases), state, bands, degenerate_answers(cases), steady)
 
 
-def consult(model: nn.Module, name: str, inputs: tuple[Any, ...], context: Context = contextlib.nullcontext) -> Case:
+def consult(model: nn.Module, name: str, inputs: tuple[Any, ...]) -> Case:
+    """One case of a model of this process; see `ask`."""
+    return ask(LocalParty(model), name, inputs)
+
+
+def ask(party: Party, name: str, inputs: tuple[Any, ...], autocast: torch.dtype | None = None) -> Case:
     """One case; the model's buffers move as in any call.
 
     Args:
-        context: what the call at the reference's own precision runs under, such as autocast.
+        autocast: the type that the call at the reference's own precision runs under autocast to.
 
     Raises:
         ReferenceRefusal: the model raises on these inputs, or returns something else than one tensor.
     """
-    exact = copy.deepcopy(model).double()
-    wide = [widened(value) for value in inputs]
     before = checksums(inputs)
     try:
-        with context():
-            eager = model(*inputs)
-        expected = exact(*wide)
+        truth = party.consult(inputs, autocast)
     except FAILURES as error:
         raise ReferenceRefusal(f"the reference does not run: {described(error)}") from error
-    if not isinstance(eager, torch.Tensor):
-        raise ReferenceRefusal(f"the reference returns {type(eager).__name__}, not one tensor")
-    after = checksums(inputs)
-    unchanged = all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
-    expected = expected.double()
-    own = eager.detach()
+    own, expected = truth.own, truth.exact
+    if not isinstance(own, torch.Tensor) or expected is None:
+        raise ReferenceRefusal(f"the reference returns {own}, not one tensor")
     kind = torch.isfinite(own) & torch.isfinite(expected)
     if not bool(kind.all()):
         # Overflow belongs to a precision: float64 says what the value is, the reference what kind of value it is.
         expected = torch.where(kind, expected, own.double())
-    buffers = {key: value.double() for key, value in _buffers(exact).items()}
     scale, norm = scale_of(expected), norm_of(expected)
     errors = compare(own, expected, scale, math.inf, norm)
-    own_buffers = _buffers(model)
-    buffer_error = max((relative_norm(own_buffers[key], buffers[key]) for key in buffers), default=0.0)
+    exact = truth.exact_buffers
+    buffer_error = max((relative_norm(truth.own_buffers[key], exact[key]) for key in exact), default=0.0)
     return Case(
         name=name,
         inputs=inputs,
         expected=expected,
-        expected_buffers=buffers,
+        expected_buffers=exact,
         scale=scale,
         norm=norm,
         output_like=torch.empty_like(own, device="meta"),
-        aliases_input=shares_memory(own, inputs),
+        aliases_input=truth.aliases,
         reference_errors=replace(
             errors, reference_max_relative=errors.max_relative, reference_relative_norm=errors.relative_norm
         ),
         reference_buffer_error=buffer_error,
-        input_sums=before if unchanged else [],
+        input_sums=before if truth.unchanged else [],
     )
 
 
@@ -181,25 +179,18 @@ def degenerate_answers(cases: Sequence[Case]) -> tuple[str, ...]:
 
     answers: dict[str, Callable[[Case], torch.Tensor | None]] = {
         "zeros": lambda case: torch.zeros_like(case.expected),
-        "one constant": lambda case: torch.full_like(case.expected, float(case.expected.nanmean())),
+        "one constant": _constant,
         "a copy of the input": _input_of_that_shape,
         "the answer to other inputs": lambda case: (first if case is not first else cases[-1]).expected,
     }
     return tuple(name for name, answer in answers.items() if passes(answer))
 
 
+def _constant(case: Case) -> torch.Tensor | None:
+    """The mean everywhere; of a single number that is the answer itself, which tells nothing."""
+    return None if case.expected.numel() == 1 else torch.full_like(case.expected, float(case.expected.nanmean()))
+
+
 def _input_of_that_shape(case: Case) -> torch.Tensor | None:
     same = (v for v in case.inputs if isinstance(v, torch.Tensor) and v.shape == case.expected.shape)
     return next(same, None)
-
-
-def widened(value: Any) -> Any:
-    """A floating-point tensor in float64, a copy; anything else as it is."""
-    if isinstance(value, torch.Tensor) and value.is_floating_point():
-        return value.detach().to(torch.float64, copy=True)
-    return value.clone() if isinstance(value, torch.Tensor) else value
-
-
-def _buffers(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Every buffer; counts such as `num_batches_tracked` too, since they must move the same way."""
-    return {name: buffer.detach().clone() for name, buffer in model.named_buffers()}

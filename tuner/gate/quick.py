@@ -12,19 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import nn
 
 from tunebench.tuner.gate.judge import judge_buffers, judge_structure, judge_values
-from tunebench.tuner.gate.memory import (
-    SENTINELS,
-    Bands,
-    PoisonedMemory,
-    all_equal,
-    checksums,
-    count_untouched,
-    same_bits,
-)
+from tunebench.tuner.gate.memory import SENTINELS, all_equal, count_untouched, same_bits
 from tunebench.tuner.gate.oracle import Case, Oracle
+from tunebench.tuner.gate.party import ORDINARY, Answer, Manner, Party
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.kernel import Kernel, Plan, TunableModel
 from tunebench.tuner.result import ErrorFigures, Verdict
@@ -74,17 +66,15 @@ class QuickGate:
     float64), `after timing`.
 
     Args:
-        model: carries the reference's weights; its parameters and buffers are put between guard bands.
+        party: carries the reference's weights; its parameters and buffers are put between guard bands.
     """
 
-    def __init__(self, model: nn.Module, oracle: Oracle, exemptions: Exemptions) -> None:
-        self._model = model
+    def __init__(self, party: Party, oracle: Oracle, exemptions: Exemptions) -> None:
+        self._party = party
         self._oracle = oracle
         self._exemptions = exemptions
-        self._bands = Bands()
-        self._parameters = dict(model.named_parameters())
-        self._bands.take_in([*self._parameters.values(), *(buffer for _, buffer in model.named_buffers())])
-        self._parameter_sums = checksums(self._parameters.values())
+        party.remember()
+        party.guard()
 
     def check(self, prepare: Prepare, log: StageLog) -> Verdict:
         """The verdict on whatever `prepare` makes ready: cheap stages first; the first refusal ends it.
@@ -94,15 +84,15 @@ class QuickGate:
         """
         with self._running():
             self._judge_oracle(log)
-            output, buffers = self._first_run(prepare, log)
-            self._second_run(prepare, log, output)
+            answer = self._first_run(prepare, log)
+            self._second_run(prepare, log, answer)
             first, *others = self._oracle.cases
-            self._judge(log, first, lambda: (output, buffers))
+            self._judge(log, first, lambda: answer)
             for case in others:
-                self._judge(log, case, lambda case=case: self._run(prepare, case, SENTINELS[0])[:2])  # type: ignore[misc]
+                self._judge(log, case, lambda case=case: self._run(prepare, case, SENTINELS[0]))  # type: ignore[misc]
         return log.verdict(self._oracle.tolerance)
 
-    def check_again(self, prepare: Prepare, verdict: Verdict, timed: object) -> Verdict:
+    def check_again(self, prepare: Prepare, verdict: Verdict, timed: torch.Tensor | str) -> Verdict:
         """The same verdict with one more stage: an output of the timed loop, and a call that comes after it.
 
         Args:
@@ -112,8 +102,9 @@ class QuickGate:
         first, last = self._oracle.cases[0], self._oracle.cases[-1]
         with self._running(), log.stage("after timing"):
             if self._oracle.steady:
-                self._values(replace(first, name="an output of the timed loop"), timed)
-            self._values(replace(last, name="a call after timing"), self._run(prepare, last, SENTINELS[0])[0])
+                self._values(replace(first, name="an output of the timed loop"), timed, aliases=False)
+            answer = self._run(prepare, last, SENTINELS[0])
+            self._values(replace(last, name="a call after timing"), answer.output, aliases=answer.aliases)
         return log.verdict(verdict.tolerance)
 
     @contextlib.contextmanager
@@ -122,18 +113,17 @@ class QuickGate:
             with torch.no_grad(), contextlib.suppress(StageRefused):  # the log has it
                 yield
         finally:
-            self._model.load_state_dict(self._oracle.state)
+            self._party.reset(SENTINELS[0])
+            self._party.forget()
 
-    def _run(self, prepare: Prepare, case: Case, byte: int) -> tuple[object, dict[str, torch.Tensor], bool]:
-        """The output, the buffers after the call, and whether every guard band is intact."""
-        self._model.load_state_dict(self._oracle.state)
+    def _run(self, prepare: Prepare, case: Case, byte: int, manner: Manner = ORDINARY) -> Answer:
+        """What the party answers, from the state of the beginning; `intact` is of every guard band."""
+        self._party.reset(byte)
         prepare(case.inputs)
-        for bands in (self._bands, self._oracle.bands):
-            bands.fill(byte)
-        with PoisonedMemory(byte) as memory:
-            output = self._model(*case.inputs)
-        intact = all(bands.intact for bands in (self._bands, self._oracle.bands, memory.bands))
-        return output, dict(self._model.named_buffers()), intact
+        self._oracle.bands.fill(byte)
+        # The case's inputs stand between bands already.
+        answer = self._party.call(case.inputs, replace(manner, byte=byte, guarded=False))
+        return replace(answer, intact=answer.intact and self._oracle.bands.intact)
 
     def _judge_oracle(self, log: StageLog) -> None:
         with log.stage("degenerate"):
@@ -143,58 +133,55 @@ class QuickGate:
                     "nothing can be proven with them: change get_inputs"
                 )
 
-    def _first_run(self, prepare: Prepare, log: StageLog) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    def _first_run(self, prepare: Prepare, log: StageLog) -> Answer:
         case = self._oracle.cases[0]
         with log.stage("structure"):
-            got, buffers, intact = self._run(prepare, case, SENTINELS[0])
-            output = judge_structure(case, got)
+            answer = self._run(prepare, case, SENTINELS[0], Manner(sums=bool(case.input_sums), keep=True))
+            judge_structure(case, answer.output, aliases=answer.aliases)
         with log.stage("bounds"):
-            if not intact:
+            if not answer.intact:
                 raise StageRefused(f"{case.name}: memory outside of a buffer was written")
         with log.stage("inputs"):
-            self._require_unchanged(case)
-        return output, {name: buffer.clone() for name, buffer in buffers.items()}
+            self._require_unchanged(case, answer)
+        return replace(answer, buffers={name: buffer.clone() for name, buffer in answer.buffers.items()})
 
-    def _require_unchanged(self, case: Case) -> None:
-        names = [f"parameter '{name}'" for name in self._parameters]
-        before, after = list(self._parameter_sums), checksums(self._parameters.values())
-        if case.input_sums:
-            before += case.input_sums
-            after += checksums(case.inputs)
-            names += [f"input {number + 1}" for number in range(len(case.input_sums))]
-        for name, same in zip(names, all_equal(before, after), strict=True):
+    def _require_unchanged(self, case: Case, answer: Answer) -> None:
+        for name in self._party.changed_parameters():
+            raise StageRefused(f"{case.name}: parameter '{name}' was changed")
+        for number, same in enumerate(all_equal(case.input_sums, answer.input_sums)):
             if not same:
-                raise StageRefused(f"{case.name}: {name} was changed")
+                raise StageRefused(f"{case.name}: input {number + 1} was changed")
 
-    def _second_run(self, prepare: Prepare, log: StageLog, output: torch.Tensor) -> None:
+    def _second_run(self, prepare: Prepare, log: StageLog, first: Answer) -> None:
         case = self._oracle.cases[0]
+        output = judge_structure(case, first.output)
         with log.stage("written"):
-            got, _, intact = self._run(prepare, case, SENTINELS[1])
-            again = judge_structure(case, got)
+            answer = self._run(prepare, case, SENTINELS[1])
+            again = judge_structure(case, answer.output, aliases=answer.aliases)
             same = same_bits(output, again)
-            if not intact:
+            if not answer.intact:
                 raise StageRefused(f"{case.name}: memory outside of a buffer was written")
             # Memory held something else before each run, so that equal outputs are written ones.
             if not same and (untouched := count_untouched([output, again], SENTINELS)):
                 raise StageRefused(f"{untouched} of {output.numel()} elements were never written", _never(untouched))
         with log.stage("repeatable"):
-            if output.numel() and output.data_ptr() == again.data_ptr():
+            if answer.repeats:
                 raise StageRefused("a later call overwrites the output of an earlier one")
             if not same and not self._exemptions.atomics:
                 raise StageRefused(
                     "two runs on the same inputs differ: a race, or a read of memory that was never written"
                 )
 
-    def _judge(self, log: StageLog, case: Case, run: Callable[[], tuple[object, dict[str, torch.Tensor]]]) -> None:
+    def _judge(self, log: StageLog, case: Case, run: Callable[[], Answer]) -> None:
         with log.stage(f"values, {case.name}"):
-            output, buffers = run()
-            log.keep_worst(self._values(case, output))
+            answer = run()
+            log.keep_worst(self._values(case, answer.output, aliases=answer.aliases))
         with log.stage(f"buffers, {case.name}"):
-            judge_buffers(case, buffers)
+            judge_buffers(case, answer.buffers)
 
-    def _values(self, case: Case, output: object) -> ErrorFigures:
+    def _values(self, case: Case, output: torch.Tensor | str, *, aliases: bool) -> ErrorFigures:
         kinds_may_differ = self._exemptions.rewrites_algebra
-        return judge_values(case, judge_structure(case, output), kinds_may_differ=kinds_may_differ)
+        return judge_values(case, judge_structure(case, output, aliases=aliases), kinds_may_differ=kinds_may_differ)
 
 
 def _never(untouched: int) -> ErrorFigures:

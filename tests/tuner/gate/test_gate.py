@@ -19,11 +19,13 @@ from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.errors import LaunchError
 from tunebench.tuner.gate.battery import STEPS, Depth, run_battery
+from tunebench.tuner.gate.changes import WEIGHT_CHANGES
 from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.oracle import Oracle, consult_reference
+from tunebench.tuner.gate.party import LocalParty
 from tunebench.tuner.gate.quick import Exemptions, QuickGate, pinned
+from tunebench.tuner.gate.sources import LocalSource
 from tunebench.tuner.gate.stage_log import StageLog
-from tunebench.tuner.gate.stages.state import WEIGHT_CHANGES
 from tunebench.tuner.kernel import Mode, Plan
 from tunebench.tuner.result import Stage, TrialStatus, Verdict
 from tunebench.tuner.search.strategies import make_sampler
@@ -79,7 +81,7 @@ def verdict_of(
     plan = Plan(subject.kernel, configuration, subject.problem, device, compiler.load(build, device.index))
     log = StageLog()
     try:
-        gate = QuickGate(subject.model, subject.oracle, Exemptions.of(kernel))  # type: ignore[arg-type]
+        gate = QuickGate(LocalParty(subject.model), subject.oracle, Exemptions.of(kernel))  # type: ignore[arg-type]
         verdict = gate.check(pinned(subject.model, plan), log)
     except LaunchError as error:
         return Verdict(False, (Stage("run", False, 0.0, str(error)),), 0.0, None, str(error))
@@ -118,7 +120,7 @@ def test_a_kernel_that_breaks_while_it_is_timed_is_refused(make: Make, name: str
     compiler = compiler_for(CPU)
     configuration = space[space.default]
     build = BuildCache().build(compiler, kernel.variant(configuration, subject.problem, CPU.architecture))
-    result = LocalEvaluator(subject, compiler).evaluate(configuration, build, None, None)
+    result = LocalEvaluator(subject, compiler).evaluate(configuration, build)
     assert result.status is TrialStatus.CORRECTNESS
     assert result.measurement is None
     assert result.verdict is not None
@@ -151,7 +153,7 @@ def test_the_documented_table_is_this_one() -> None:
 def oracle_of(write_kernel: WriteKernel, **changes: dict[str, str]) -> Oracle:
     reference = write_kernel(**changes).kernel.reference()
     cpu = torch.device("cpu")
-    return consult_reference(reference, reference.make_model(0, cpu), cpu, seeds=(1, 2))
+    return consult_reference(LocalSource(reference, cpu), LocalParty(reference.make_model(0, cpu)), seeds=(1, 2))
 
 
 def test_the_oracle_draws_different_inputs_and_both_signs(write_kernel: WriteKernel) -> None:
@@ -166,7 +168,7 @@ def test_consulting_leaves_the_reference_as_it_was(write_kernel: WriteKernel) ->
     reference = write_kernel().kernel.reference()
     cpu = torch.device("cpu")
     model = reference.make_model(0, cpu)
-    consult_reference(reference, model, cpu, seeds=(1,))
+    consult_reference(LocalSource(reference, cpu), LocalParty(model), seeds=(1,))
     assert float(model.get_buffer("calls")) == 0.0
 
 
@@ -216,7 +218,7 @@ def test_the_launches_of_a_call_are_recorded_with_what_their_arguments_hold(make
     space = kernel.space.enumerate(None, CPU)
     contender = KernelContender(kernel, factory, space[space.default], compiler_for(CPU))  # type: ignore[arg-type]
     with torch.no_grad():
-        (launch,) = contender.launches(model, inputs)
+        (launch,) = contender.launches(LocalParty(model), inputs)
     assert (launch.entry_point, launch.grid, launch.block) == ("weigh", (2, 1, 1), (64, 1, 1))
     assert launch.buffers[:2] == (x.numpy().tobytes(), model.get_parameter("weight").detach().numpy().tobytes())
     assert len(launch.buffers[2]) == 4 * x.numel()

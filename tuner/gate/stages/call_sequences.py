@@ -7,8 +7,9 @@ from typing import Any
 import torch
 
 from tunebench.tuner.gate.distributions import DISTRIBUTIONS, changed
-from tunebench.tuner.gate.harness import Harness, ModelPair, synchronise
-from tunebench.tuner.gate.memory import all_equal, checksum, shares_memory
+from tunebench.tuner.gate.harness import Harness, Pair, synchronise
+from tunebench.tuner.gate.memory import same_bits
+from tunebench.tuner.gate.party import Manner
 from tunebench.tuner.gate.stage_log import StageRefused
 
 _CALLS = 64
@@ -17,25 +18,26 @@ _HELD = 3
 
 def same_memory(harness: Harness) -> None:
     """The same tensors with new content, and other tensors on the same memory: an answer kept for either is stale."""
-    pair = harness.pair()
+    pair, held = harness.pair(), Manner(held=True)
     inputs = pair.inputs(1)
-    harness.agree(pair, inputs, "the first call", guarded=False)
-    _rewrite(inputs, 2, counted=True)
-    harness.agree(pair, inputs, "new content in the same tensors", guarded=False)
-    _rewrite(inputs, 3, counted=False)
-    harness.agree(pair, inputs, "new content through .data", guarded=False)
-    others = tuple(value.detach() if isinstance(value, torch.Tensor) else value for value in inputs)
-    harness.agree(pair, others, "other tensors on the same memory", guarded=False)
-    _rewrite(others, 4, counted=False)
-    harness.agree(pair, others, "other tensors on the same memory, new content", guarded=False)
+    pair.candidate.hold(inputs)
+    harness.agree(pair, inputs, "the first call", held)
+    harness.agree(pair, _rewritten(pair, inputs, 2, counted=True), "new content in the same tensors", held)
+    inputs = _rewritten(pair, inputs, 3, counted=False)
+    harness.agree(pair, inputs, "new content through .data", held)
+    pair.candidate.exchange()
+    harness.agree(pair, inputs, "other tensors on the same memory", held)
+    inputs = _rewritten(pair, inputs, 4, counted=False)
+    harness.agree(pair, inputs, "other tensors on the same memory, new content", held)
 
 
-def _rewrite(inputs: tuple[Any, ...], seed: int, *, counted: bool) -> None:
-    """Other values in the same tensors, whether torch's version counter sees it or not."""
-    for position, value in enumerate(inputs):
-        if isinstance(value, torch.Tensor):
-            target = value if counted else value.data
-            target.copy_(changed(value, DISTRIBUTIONS["normal"], 100 * seed + position))
+def _rewritten(pair: Pair, inputs: tuple[Any, ...], seed: int, *, counted: bool) -> tuple[Any, ...]:
+    """Other values, which are in the candidate's tensors now, whether torch's version counter has seen it or not."""
+    others = tuple(
+        changed(value, DISTRIBUTIONS["normal"], 100 * seed + position) for position, value in enumerate(inputs)
+    )
+    pair.candidate.rewrite(others, counted=counted)
+    return others
 
 
 def later_calls(harness: Harness) -> None:
@@ -44,12 +46,10 @@ def later_calls(harness: Harness) -> None:
     turns = [pair.inputs(21), pair.inputs(22)]
     if harness.agree(pair, turns[0], "the first call") is None:
         return
-    has_buffers = any(True for _ in pair.reference.buffers())
-    for number in range(_CALLS):
-        if has_buffers:  # they move as the candidate's do
-            pair.reference(*turns[number % 2])
-        harness.contender.ready(pair.candidate, turns[number % 2])
-        pair.candidate(*turns[number % 2])
+    if pair.reference.has("buffers"):  # they move as the candidate's do
+        pair.reference.call_many(turns, _CALLS)
+    with harness.refusing(f"{_CALLS} calls"):
+        pair.candidate.call_many(turns, _CALLS)
     last = tuple(changed(value, DISTRIBUTIONS["normal"], 23) for value in turns[0])
     harness.agree(pair, last, f"the call after {_CALLS} others")
 
@@ -57,31 +57,21 @@ def later_calls(harness: Harness) -> None:
 def held_results(harness: Harness) -> None:
     """Results that a caller holds are the caller's: later calls leave them alone, and no module keeps their memory."""
     pair = harness.pair()
-    held: list[torch.Tensor] = []
-    sums: list[torch.Tensor] = []
+    copies: list[torch.Tensor] = []
     for seed in range(_HELD):
-        output = harness.agree(pair, pair.inputs(seed), f"result {seed + 1}", poisoned=False)
+        manner = Manner(byte=None, keep=True)
+        output = harness.agree(pair, pair.inputs(seed), f"result {seed + 1}", manner)
         if output is None:
             return
-        held.append(output)
-        sums.append(checksum(output))
+        copies.append(output.clone())
     synchronise(harness.device)
-    if not all(all_equal(sums, [checksum(output) for output in held])):
+    if not all(same_bits(copy, now) for copy, now in zip(copies, pair.candidate.kept(), strict=True)):
         raise StageRefused("a result that a caller holds was overwritten by a later call")
-    if not _returns_own_memory(pair) and any(shares_memory(output, _kept_by(pair.candidate)) for output in held):
+    if pair.candidate.keeps_outputs() and not _returns_own_memory(pair):
         raise StageRefused("the output is memory that the module keeps")
 
 
-def _kept_by(module: torch.nn.Module) -> list[Any]:
-    """Tensors that a module holds on to, in plain attributes as well."""
-    tensors: list[Any] = []
-    for part in module.modules():
-        values = [*part.__dict__.values(), *part._parameters.values(), *part._buffers.values()]
-        for value in values:
-            tensors += value.values() if isinstance(value, dict) else [value]
-    return tensors
-
-
-def _returns_own_memory(pair: ModelPair) -> bool:
+def _returns_own_memory(pair: Pair) -> bool:
     """Whether the reference itself returns one of its parameters or buffers."""
-    return shares_memory(pair.reference(*pair.inputs(0)), _kept_by(pair.reference))
+    pair.reference.call(pair.inputs(0), Manner(byte=None, guarded=False, keep=True))
+    return pair.reference.keeps_outputs()

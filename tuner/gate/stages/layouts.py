@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import nn
 
+from tunebench.tuner.gate.changes import MISALIGN
 from tunebench.tuner.gate.harness import Harness
 
 Layout = Callable[[torch.Tensor], torch.Tensor | None]
@@ -78,8 +78,8 @@ def layouts(harness: Harness) -> None:
             continue
         harness.agree(pair, relaid, name)
     pair = harness.pair()
-    _misalign(pair.candidate)
-    harness.agree(pair, pair.inputs(1), "parameters off alignment")
+    pair.candidate.change(MISALIGN)
+    harness.agree(pair, pair.inputs(1), MISALIGN)
 
 
 def _relaid(value: Any, layout: Layout) -> Any:
@@ -87,10 +87,3 @@ def _relaid(value: Any, layout: Layout) -> Any:
         return value
     other = layout(value)
     return value if other is None else other
-
-
-def _misalign(module: nn.Module) -> None:
-    for tensor in (*module.parameters(), *module.buffers()):
-        moved = _off_alignment(1)(tensor.data)
-        assert moved is not None
-        tensor.data = moved

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from tunebench.tuner.errors import CaptureError
 from tunebench.tuner.gate.distributions import DISTRIBUTIONS, changed
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Harness
-from tunebench.tuner.gate.judge import judge_structure, judge_values
+from tunebench.tuner.gate.party import Manner
 from tunebench.tuner.gate.stage_log import StageRefused
-from tunebench.tuner.timing.capture import capture
 from tunebench.tuner.users_code import described
 
-_WAIT_CYCLES = 6_000_000  # some 3 ms, many times what the host needs to queue a call
 _CUDA_ONLY = "asked on CUDA devices only"
 
 
@@ -33,38 +29,19 @@ def streams(harness: Harness) -> None:
     first, second = pair.inputs(1), pair.inputs(2)
     if harness.agree(pair, first, "before") is None:
         return
-    for name, stream in (
-        ("the default stream", torch.cuda.default_stream(harness.device)),
-        ("a stream", _stream(harness)),
-    ):
-        case = harness.answers.case(pair, f"streams: {name}", lambda: second, torch.no_grad)
+    for name, own in (("the default stream", False), ("a stream", True)):
+        case = harness.answers.case(pair, f"streams: {name}", lambda: second)
         if case is None:
             continue
-        read, done = _stream(harness), torch.cuda.Event()  # type: ignore[no-untyped-call]
-        torch.cuda.synchronize(harness.device)
-        with harness.refusing(name), torch.cuda.stream(stream):
-            inputs = tuple(value.clone() if isinstance(value, torch.Tensor) else value for value in first)
-            torch.cuda._sleep(_WAIT_CYCLES)  # type: ignore[no-untyped-call]
-            for value, new in zip(inputs, second, strict=True):
-                if isinstance(value, torch.Tensor):
-                    value.copy_(new)
-            output = pair.candidate(*inputs)
-            done.record()
-        with torch.cuda.stream(read):
-            read.wait_event(done)
-            seen = judge_structure(case, output).clone()
-        torch.cuda.synchronize(harness.device)
+        with harness.refusing(name):
+            answer = pair.candidate.after_wait(first, second, own_stream=own)
         harness.count()
         try:
-            judge_values(case, seen, kinds_may_differ=harness.contender.exemptions.rewrites_algebra)
+            harness.judge(case, answer)
         except StageRefused as refusal:
             raise StageRefused(
                 f"{name}: work is on another stream, or not done when its stream is: {refusal}"
             ) from refusal
-
-
-def _stream(harness: Harness) -> torch.cuda.Stream:
-    return torch.cuda.Stream(harness.device)  # type: ignore[no-untyped-call]
 
 
 def graphs(harness: Harness) -> None:
@@ -73,41 +50,27 @@ def graphs(harness: Harness) -> None:
         harness.pass_over(_CUDA_ONLY)
         return
     pair = harness.pair()
-    inputs = tuple(value.clone() if isinstance(value, torch.Tensor) else value for value in pair.inputs(1))
+    inputs = pair.inputs(1)
     if harness.agree(pair, inputs, "before") is None:
         return
-    try:
-        _capture(pair.reference, inputs)
-    except FAILURES:
+    if not pair.reference.capturable(inputs):
         harness.pass_over("the reference cannot be captured")
         return
+    new = tuple(changed(value, DISTRIBUTIONS["normal"], 5) for value in inputs)
     try:
-        graph, output = _capture(pair.candidate, inputs)
+        answer = pair.candidate.replayed(inputs, new)
     except CaptureError as error:
         raise StageRefused(str(error).splitlines()[0]) from error
     except FAILURES as error:
         raise StageRefused(f"while it is captured in a CUDA graph: {described(error)}") from error
-    new = tuple(changed(value, DISTRIBUTIONS["normal"], 5) for value in inputs)
-    fresh = harness.pair()
-    case = harness.answers.case(fresh, "graphs: replay", lambda: new, torch.no_grad)
+    case = harness.answers.case(harness.pair(), "graphs: replay", lambda: new)
     if case is None:
         return
-    for value, other in zip(inputs, new, strict=True):
-        if isinstance(value, torch.Tensor):
-            value.copy_(other)
-    graph.replay()
-    torch.cuda.synchronize(harness.device)
     harness.count()
     try:
-        judge_values(
-            case, judge_structure(case, output), kinds_may_differ=harness.contender.exemptions.rewrites_algebra
-        )
+        harness.judge(case, answer)
     except StageRefused as refusal:
         raise StageRefused(f"replayed on new content: {refusal}") from refusal
-
-
-def _capture(module: torch.nn.Module, inputs: tuple[Any, ...]) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
-    return capture(lambda: module(*inputs), warming=lambda: module(*inputs))
 
 
 def devices(harness: Harness) -> None:
@@ -115,8 +78,7 @@ def devices(harness: Harness) -> None:
     if harness.device.type != "cuda" or torch.cuda.device_count() < 2:
         harness.pass_over("asked where there are two CUDA devices")
         return
-    other = torch.device("cuda", (harness.device.index or 0) + 1 if (harness.device.index or 0) == 0 else 0)
+    other = f"cuda:{0 if harness.device.index else 1}"
     pair = harness.pair()
-    pair.change(lambda module: module.to(other))
-    inputs = tuple(value.to(other) if isinstance(value, torch.Tensor) else value for value in pair.inputs(1))
-    harness.agree(pair, inputs, f"on {other}")
+    pair.both(lambda party: party.to(other))
+    harness.agree(pair, pair.inputs(1), f"on {other}", Manner(device=other))

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import torch
-from torch import nn
 
 from tunebench.tuner.gate.comparison import compare, scale_of
 from tunebench.tuner.gate.harness import Harness
-from tunebench.tuner.gate.oracle import widened
+from tunebench.tuner.gate.party import Manner
 from tunebench.tuner.gate.stage_log import StageRefused
 from tunebench.tuner.gate.tolerance import allowed_error
 
@@ -23,7 +20,7 @@ def dtypes(harness: Harness) -> None:
     """Module and inputs in float16, bfloat16 and float64."""
     for dtype in _DTYPES:
         pair = harness.pair()
-        pair.change(lambda module, dtype=dtype: module.to(dtype))  # type: ignore[misc]
+        pair.both(lambda party, dtype=dtype: party.to(dtype))  # type: ignore[misc]
         inputs = tuple(
             value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
             for value in pair.inputs(1)
@@ -37,50 +34,26 @@ def autocast(harness: Harness) -> None:
     for dtype in (torch.bfloat16,) if device == "cpu" else (torch.float16, torch.bfloat16):
         pair = harness.pair()
         name = f"autocast to {str(dtype).removeprefix('torch.')}"
-        harness.agree(pair, pair.inputs(1), name, context=lambda dtype=dtype: torch.autocast(device, dtype))  # type: ignore[misc]
+        harness.agree(pair, pair.inputs(1), name, Manner(autocast=dtype))
 
 
 def gradients(harness: Harness) -> None:
     """Gradients of inputs and parameters equal the reference's; a result is never silently detached."""
     pair = harness.pair()
     drawn = pair.inputs(1)
-    for label, inputs_too in (("of inputs and parameters", True), ("of parameters", False)):
-        expected = _gradients(pair.reference, drawn, inputs_too)
+    for label, of_inputs in (("of inputs and parameters", True), ("of parameters", False)):
+        expected = pair.reference.gradients(drawn, of_inputs=of_inputs)
         if not expected:
             harness.pass_over("the reference has no such gradients")
             continue
         with harness.refusing(f"gradients {label}"), torch.no_grad():
-            if (reason := harness.contender.ready(pair.candidate, drawn)) is not None:
+            if (reason := pair.candidate.ready(drawn)) is not None:
                 harness.pass_over(reason)
                 continue
         with harness.refusing(f"gradients {label}"):
-            got = _gradients(pair.candidate, drawn, inputs_too)
-        exact = _gradients(copy.deepcopy(pair.reference).double(), [widened(value) for value in drawn], inputs_too)
+            got = pair.candidate.gradients(drawn, of_inputs=of_inputs)
         harness.count()
-        _judge_gradients(expected, got, exact)
-
-
-def _gradients(module: nn.Module, drawn: Sequence[Any], inputs_too: bool) -> dict[str, torch.Tensor]:
-    """Gradients by name of a weighted sum of the output; none where the module's output needs none."""
-    module.zero_grad()
-    inputs = [value.detach().clone() if isinstance(value, torch.Tensor) else value for value in drawn]
-    leaves: dict[str, torch.Tensor] = {}
-    if inputs_too:
-        for number, value in enumerate(inputs):
-            if isinstance(value, torch.Tensor) and value.is_floating_point():
-                leaves[f"input {number + 1}"] = value.requires_grad_()
-    leaves |= dict(module.named_parameters())
-    with torch.enable_grad():
-        try:
-            output = module(*inputs)
-            if not output.requires_grad:
-                return {}
-            steps = torch.arange(output.numel(), device=output.device, dtype=output.dtype).remainder(7) - 2.5
-            (output * steps.reshape(output.shape)).sum().backward()
-        finally:
-            found = {name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
-            module.zero_grad()
-    return found
+        _judge_gradients(expected, got, pair.reference.gradients(drawn, of_inputs=of_inputs, exact=True))
 
 
 def _judge_gradients(
@@ -102,13 +75,7 @@ def _judge_gradients(
 
 def compiled(harness: Harness) -> None:
     """Traced by torch.compile; the graph runs eagerly, since it is the tracing that a model can break."""
-    import torch._dynamo  # seconds, so that only whoever asks pays for it
-
     pair = harness.pair()
-    torch._dynamo.reset()
-    try:
-        call = torch.compile(pair.candidate, backend="eager")
-        for seed in (1, 2):
-            harness.agree(pair, pair.inputs(seed), f"call {seed} under torch.compile", call=call, poisoned=False)
-    finally:
-        torch._dynamo.reset()
+    for seed in (1, 2):
+        manner = Manner(byte=None, compiled=True)
+        harness.agree(pair, pair.inputs(seed), f"call {seed} under torch.compile", manner)

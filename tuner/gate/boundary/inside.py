@@ -1,0 +1,222 @@
+"""What runs on the other side of the boundary: a file's models, asked by whoever judges them.
+
+A supervisor stands between: it runs nothing of the file's, outlives whatever the file starts, and ends all of it when
+the file's process ends or the judge is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import select
+import signal
+import types
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+
+from tunebench.tuner.errors import KernelFolderError
+from tunebench.tuner.gate.boundary.wire import WireError, receive, send
+from tunebench.tuner.gate.party import LocalParty, Manner
+from tunebench.tuner.gate.sources import LocalSource
+from tunebench.tuner.isolation import limit_output
+from tunebench.tuner.kernel import Mode, prepare_model
+from tunebench.tuner.reference import Reference, load_candidate, load_reference
+from tunebench.tuner.scratch import share_scratch
+from tunebench.tuner.users_code import described, place_of
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_FIRST = 3  # descriptor after the standard streams
+_MOST_BYTES = 1 << 40
+"""What the judge sends is believed."""
+
+
+def supervise(connection: Connection, scratch: Path) -> NoReturn:
+    """Run `serve` in a child, and end with it or with the judge, whoever goes first, and everything below with both."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # what the file starts and leaves behind comes here
+    judge = multiprocessing.parent_process()
+    assert judge is not None
+    own = os.getpid()
+    child = os.fork()
+    if child == 0:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != own:
+            os._exit(1)
+        os.setsid()
+        _close_all_but(connection.fileno())
+        serve(connection, scratch)
+    ends = select.poll()
+    ends.register(os.pidfd_open(child), select.POLLIN)
+    ends.register(judge.sentinel, select.POLLIN)
+    ends.register(connection.fileno(), 0)  # the judge hangs up
+    ends.poll()
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    _end_everything()
+    _end_as(os.waitstatus_to_exitcode(status))
+
+
+def _close_all_but(kept: int) -> None:
+    """Close what belongs to the processes that this one was forked from; not the standard streams."""
+    os.closerange(_FIRST, kept)
+    os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
+
+
+def _end_as(code: int) -> NoReturn:
+    """End as the child did, so that the judge can tell."""
+    if code < 0:
+        with contextlib.suppress(OSError):
+            signal.signal(-code, signal.SIG_DFL)  # not of SIGKILL
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [-code])
+        os.kill(os.getpid(), -code)
+    os._exit(code & 0xFF)
+
+
+def _end_everything() -> None:
+    """Kill whatever came here from below until nothing is left."""
+    while True:
+        tasks = Path("/proc/self/task").glob("*/children")
+        children = [int(number) for file in tasks for number in file.read_text(encoding="ascii").split()]
+        for number in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
+def serve(connection: Connection, scratch: Path) -> NoReturn:
+    """Answer the judge's questions until it has no more."""
+    share_scratch(scratch)
+    limit_output()
+    warnings.simplefilter("ignore")
+    room = _Room()
+    with contextlib.suppress(EOFError, OSError, WireError):
+        while True:
+            method, arguments = receive(connection, _MOST_BYTES)
+            _reply(connection, room, method, arguments)
+    os._exit(1)
+
+
+def _reply(connection: Connection, room: _Room, method: str, arguments: Mapping[str, Any]) -> None:
+    try:
+        with torch.no_grad():
+            reply = {"value": getattr(room, method)(**arguments)}
+        send(connection, reply)
+    except BaseException as error:  # noqa: BLE001 - a process boundary: whatever it is, it is for whoever asked
+        place = place_of(error, room.path) if room.path else None
+        text = str(error) if isinstance(error, WireError | KernelFolderError) else described(error)
+        # An error that stands by itself is told with its place; the file's own errors have it in their text.
+        told = text if place is None or text.startswith(place) else f"{text} ({place})"
+        send(connection, {"error": told[:2000], "type": type(error).__name__})
+
+
+class _Room:
+    """The files of one process, and the parties made of them, by number.
+
+    Attributes:
+        path: the file whose places are named in errors.
+    """
+
+    def __init__(self) -> None:
+        self.path: Path | None = None
+        self._reference: Reference | None = None
+        self._factory: Any = None
+        self._device = torch.device("cpu")
+        self._parties: dict[int, LocalParty] = {}
+        self._sources: dict[str, LocalSource] = {}
+
+    def open(
+        self,
+        path: str,
+        text: str,
+        sizes: Mapping[str, int | float],
+        dtype: str | None,
+        device: str,
+        candidate: tuple[str, str] | None,
+        *,
+        is_candidate: bool,
+    ) -> Mapping[str, int | float]:
+        """Run the files; the reference's sizes.
+
+        Args:
+            path, text: of the reference.
+            candidate: path and text of a file of its own.
+            is_candidate: parties are made from `ModelNew`, and not from `Model`.
+        """
+        self.path = Path(path if candidate is None else candidate[0])
+        self._device = torch.device(device)
+        self._reference = load_reference(Path(path), sizes, dtype, text)
+        if is_candidate:
+            self._factory = (
+                self._reference.candidate if candidate is None else load_candidate(Path(candidate[0]), candidate[1])
+            )
+            if self._factory is None:
+                raise KernelFolderError(f"{path}: no ModelNew; define it there, or name its reference with --reference")
+        return dict(self._reference.sizes)
+
+    def _source(self, sizes: Mapping[str, int | float]) -> LocalSource:
+        assert self._reference is not None
+        key = str(sorted(sizes.items()))
+        if key not in self._sources:
+            reference = self._reference if sizes == self._reference.sizes else self._reference.resized(sizes)
+            self._sources[key] = LocalSource(reference, self._device)
+        return self._sources[key]
+
+    def resize(self, sizes: Mapping[str, int | float]) -> Mapping[str, int | float]:
+        """The sizes, once models and inputs can be made at them."""
+        return dict(self._source(sizes).resized(sizes).sizes)
+
+    def inputs(self, sizes: Mapping[str, int | float], seed: int) -> tuple[Any, ...]:
+        """Of the reference."""
+        return self._source(sizes).inputs(seed)
+
+    def elements(self, sizes: Mapping[str, int | float], changes: Mapping[str, int | float]) -> tuple[int, int]:
+        """Of the output and of the parameters."""
+        return self._source(sizes).elements(changes)
+
+    def make(
+        self, number: int, sizes: Mapping[str, int | float], mode: str, state: Mapping[str, torch.Tensor] | None
+    ) -> None:
+        """A party of that number."""
+        source = self._source(sizes)
+        module = prepare_model(source.reference, Mode(mode), self._device, self._factory, state)
+        self._parties[number] = LocalParty(module)
+
+    def drop(self, numbers: Sequence[int]) -> None:
+        """Let go of parties."""
+        for number in numbers:
+            self._parties.pop(number, None)
+
+    def threads(self, count: int) -> int:
+        """Compute on so many threads from now on; how many they were."""
+        before = torch.get_num_threads()
+        torch.set_num_threads(count)
+        return before
+
+    def party(self, number: int, question: str, arguments: Mapping[str, Any]) -> Any:
+        """What a party answers to one of the questions of `Party`."""
+        given = dict(arguments)
+        if "manner" in given:
+            given["manner"] = Manner(**given["manner"])
+        if question == "put":
+            given["mode"] = Mode(given["mode"])
+        return plain(getattr(self._parties[number], question)(**given))
+
+
+def plain(value: Any) -> Any:
+    """An answer's fields by their names; any other value as it is."""
+    if isinstance(value, types.NoneType | bool | int | float | str | torch.Tensor | tuple | list | Mapping):
+        return dict(value) if isinstance(value, Mapping) else value
+    return {one.name: plain(getattr(value, one.name)) for one in fields(value)}

@@ -1,0 +1,304 @@
+"""The judge's side of the boundary: a file's process, and its models as parties that the gate can ask."""
+
+from __future__ import annotations
+
+import os
+import signal
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+
+from tunebench.tuner.errors import TunebenchError
+from tunebench.tuner.gate.boundary.inside import supervise
+from tunebench.tuner.gate.boundary.wire import WireError, receive, send
+from tunebench.tuner.gate.launches import Launch
+from tunebench.tuner.gate.party import ORDINARY, Answer, Manner, Party, Truth
+from tunebench.tuner.gate.quick import Exemptions
+from tunebench.tuner.gate.sources import Sizes, Source
+from tunebench.tuner.isolation import context, without_main
+from tunebench.tuner.kernel import Mode
+from tunebench.tuner.scratch import scratch_folder
+from tunebench.tuner.users_code import ToldError
+
+_REAP_SECONDS = 5.0
+_SHARE_OF_MEMORY = 4
+
+
+class RoomError(TunebenchError):
+    """The file's process is gone, or says what is no answer."""
+
+
+@dataclass(frozen=True)
+class Files:
+    """What is run in a room, by content: a file is read once.
+
+    Attributes:
+        reference: path and text of the file with `Model`, `get_inputs` and `get_init_inputs`.
+        candidate: path and text of the file with `ModelNew`; None where it is the same.
+        sizes: numeric constants of the reference's file to change.
+        dtype: what models and inputs are converted to; None leaves them as the file makes them.
+        device: such as `cpu` or `cuda:0`.
+    """
+
+    reference: tuple[Path, str]
+    candidate: tuple[Path, str] | None
+    sizes: Sizes
+    dtype: str | None
+    device: torch.device
+
+
+class Room:
+    """A process that runs a file and answers questions about its models; nothing that it says is a verdict.
+
+    Args:
+        is_candidate: its models are `ModelNew`, and not `Model`.
+    """
+
+    def __init__(self, files: Files, *, is_candidate: bool) -> None:
+        self._files = files
+        self._is_candidate = is_candidate
+        self._dropped: list[int] = []
+        self._made = 0
+        self._most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _SHARE_OF_MEMORY
+        ours, theirs = context().Pipe()
+        self._connection = ours
+        self._process: ForkServerProcess = context().Process(target=supervise, args=(theirs, scratch_folder()))
+        with closing(theirs), without_main():
+            self._process.start()
+
+    def open(self) -> Sizes:
+        """Run the files; the reference's sizes.
+
+        Raises:
+            ToldError: a file raises.
+        """
+        files, candidate = self._files, self._files.candidate
+        sizes: Sizes = self.ask(
+            "open",
+            path=str(files.reference[0]),
+            text=files.reference[1],
+            sizes=dict(files.sizes),
+            dtype=files.dtype,
+            device=str(files.device),
+            candidate=None if candidate is None else (str(candidate[0]), candidate[1]),
+            is_candidate=self._is_candidate,
+        )
+        return sizes
+
+    def ask(self, method: str, **arguments: Any) -> Any:
+        """What the process answers.
+
+        Raises:
+            ToldError: the file's code raised.
+            RoomError: there is no answer.
+        """
+        if self._dropped and method != "drop":
+            dropped, self._dropped = self._dropped, []
+            self.ask("drop", numbers=dropped)
+        try:
+            send(self._connection, (method, arguments))
+            reply = receive(self._connection, self._most)
+        except (EOFError, OSError):
+            raise RoomError(self._death()) from None
+        except WireError as error:
+            raise RoomError(str(error)) from error
+        if not isinstance(reply, dict) or set(reply) not in ({"value"}, {"error", "type"}):
+            raise RoomError("an answer that is none")
+        if "error" in reply:
+            raise ToldError(str(reply["error"]))
+        return reply["value"]
+
+    def party(self, sizes: Sizes, mode: Mode, state: Mapping[str, torch.Tensor] | None) -> RemoteParty:
+        """A model, made from one seed, with these weights, in this mode."""
+        self._made += 1
+        self.ask("make", number=self._made, sizes=dict(sizes), mode=str(mode), state=state)
+        party = RemoteParty(self, self._made)
+        weakref.finalize(party, self._dropped.append, self._made).atexit = False
+        return party
+
+    def _death(self) -> str:
+        self._process.join(_REAP_SECONDS)
+        code = self._process.exitcode
+        if code is None:
+            return "the process answers no more"
+        return (
+            f"the process was killed by {signal.Signals(-code).name}"
+            if code < 0
+            else f"the process ended with exit code {code}"
+        )
+
+    def close(self) -> None:
+        """End the process and everything that it has started: its supervisor sees that nobody listens."""
+        self._connection.close()
+        self._process.join(_REAP_SECONDS)
+        self._process.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class RemoteParty:
+    """A party in a room; see `Party` for what the methods do. What the file's code raises comes as a `ToldError`."""
+
+    def __init__(self, room: Room, number: int) -> None:
+        self._room = room
+        self._number = number
+
+    def _ask(self, question: str, **arguments: Any) -> Any:
+        return self._room.ask("party", number=self._number, question=question, arguments=arguments)
+
+    def ready(self, inputs: Sequence[Any]) -> str | None:  # noqa: ARG002 - it needs no preparation
+        return None
+
+    def call(self, inputs: Sequence[Any], manner: Manner = ORDINARY) -> Answer:
+        return self._answer("call", inputs=() if manner.held else tuple(inputs), manner=asdict(manner))
+
+    def _answer(self, question: str, **arguments: Any) -> Answer:
+        told = self._ask(question, **arguments)
+        try:
+            answer = Answer(**told)
+        except TypeError as error:
+            raise RoomError("an answer that is none") from error
+        if not (
+            isinstance(answer.output, torch.Tensor | str)
+            and _are_tensors(answer.buffers.values() if isinstance(answer.buffers, dict) else [None])
+            and _are_tensors(answer.input_sums)
+        ):
+            raise RoomError("an answer that is none")
+        return answer
+
+    def consult(self, inputs: Sequence[Any], autocast: torch.dtype | None = None) -> Truth:
+        return Truth(**self._ask("consult", inputs=tuple(inputs), autocast=autocast))
+
+    def call_many(self, turns: Sequence[Sequence[Any]], count: int) -> None:
+        self._ask("call_many", turns=[tuple(turn) for turn in turns], count=count)
+
+    def hold(self, inputs: Sequence[Any]) -> None:
+        self._ask("hold", inputs=tuple(inputs))
+
+    def rewrite(self, inputs: Sequence[Any], *, counted: bool) -> None:
+        self._ask("rewrite", inputs=tuple(inputs), counted=counted)
+
+    def exchange(self) -> None:
+        self._ask("exchange")
+
+    def kept(self) -> Sequence[torch.Tensor]:
+        kept = self._ask("kept")
+        if not (isinstance(kept, list) and _are_tensors(kept)):
+            raise RoomError("an answer that is none")
+        return kept
+
+    def forget(self) -> None:
+        self._ask("forget")
+
+    def keeps_outputs(self) -> bool:
+        return self._ask("keeps_outputs") is True
+
+    def state(self) -> Mapping[str, torch.Tensor]:
+        return self._tensors("state")
+
+    def _tensors(self, question: str, **arguments: Any) -> Mapping[str, torch.Tensor]:
+        named = self._ask(question, **arguments)
+        if not (isinstance(named, dict) and _are_tensors(named.values())):
+            raise RoomError("an answer that is none")
+        return named
+
+    def set_buffers(self, buffers: Mapping[str, torch.Tensor]) -> None:
+        self._ask("set_buffers", buffers=dict(buffers))
+
+    def remember(self) -> None:
+        self._ask("remember")
+
+    def guard(self) -> None:
+        self._ask("guard")
+
+    def reset(self, byte: int) -> None:
+        self._ask("reset", byte=byte)
+
+    def changed_parameters(self) -> Sequence[str]:
+        changed = self._ask("changed_parameters")
+        return [str(name) for name in changed] if isinstance(changed, list) else ["of an answer that is none"]
+
+    def change(self, name: str) -> None:
+        self._ask("change", name=name)
+
+    def put(self, mode: Mode) -> None:
+        self._ask("put", mode=str(mode))
+
+    def to(self, place: torch.dtype | str) -> None:
+        self._ask("to", place=place)
+
+    def has(self, what: str) -> bool:
+        return self._ask("has", what=what) is True
+
+    def parameter_elements(self) -> int:
+        return int(self._ask("parameter_elements"))
+
+    def gradients(self, inputs: Sequence[Any], *, of_inputs: bool, exact: bool = False) -> Mapping[str, torch.Tensor]:
+        return self._tensors("gradients", inputs=tuple(inputs), of_inputs=of_inputs, exact=exact)
+
+    def after_wait(self, first: Sequence[Any], second: Sequence[Any], *, own_stream: bool) -> Answer:
+        return self._answer("after_wait", first=tuple(first), second=tuple(second), own_stream=own_stream)
+
+    def replayed(self, inputs: Sequence[Any], others: Sequence[Any]) -> Answer:
+        return self._answer("replayed", inputs=tuple(inputs), others=tuple(others))
+
+    def capturable(self, inputs: Sequence[Any]) -> bool:
+        return self._ask("capturable", inputs=tuple(inputs)) is True
+
+
+def _are_tensors(values: Any) -> bool:
+    return all(isinstance(value, torch.Tensor) for value in values)
+
+
+class RemoteSource:
+    """A reference's file in a room, at some sizes; see `Source`."""
+
+    def __init__(self, room: Room, sizes: Sizes) -> None:
+        self._room = room
+        self._sizes = sizes
+
+    @property
+    def sizes(self) -> Sizes:
+        return self._sizes
+
+    def resized(self, sizes: Sizes) -> RemoteSource:
+        return RemoteSource(self._room, self._room.ask("resize", sizes={**self._sizes, **sizes}))
+
+    def inputs(self, seed: int) -> tuple[Any, ...]:
+        inputs: tuple[Any, ...] = self._room.ask("inputs", sizes=dict(self._sizes), seed=seed)
+        return inputs
+
+    def party(self, mode: Mode, state: Mapping[str, torch.Tensor] | None = None) -> Party:
+        return self._room.party(self._sizes, mode, state)
+
+    def elements(self, changes: Sizes) -> tuple[int, int]:
+        elements: tuple[int, int] = self._room.ask("elements", sizes=dict(self._sizes), changes=dict(changes))
+        return elements
+
+
+class RemoteContender:
+    """A file's `ModelNew`, in a room of its own; see `Contender`."""
+
+    def __init__(self, room: Room) -> None:
+        self.exemptions = Exemptions()
+        self._room = room
+
+    def party(self, source: Source, mode: Mode, state: Mapping[str, torch.Tensor] | None) -> Party:
+        return self._room.party(source.sizes, mode, state)
+
+    def launches(self, party: Party, inputs: Sequence[Any]) -> Sequence[Launch]:  # noqa: ARG002
+        """None: what it launches is not known here."""
+        return ()

@@ -1,0 +1,148 @@
+"""What crosses the boundary: one JSON text and the bytes of the tensors in it. Nothing is unpickled.
+
+A value is None, a bool, a number, a text, a tensor, a dtype, or a tuple, list or dictionary by text of such values. A
+message is read by whoever expects a hostile writer: every tensor must lie within the bytes that came with it, and there
+is a limit to how many bytes come.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from tunebench.tuner.errors import TunebenchError
+
+_MOST_TEXT = 1 << 22
+_MOST_DIMENSIONS = 64
+_MOST_OFFSET = 1 << 12  # a multiple of every alignment that kernels rely on
+_DTYPES = {str(value).removeprefix("torch."): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+_PLAIN = (bool, int, float, str)
+
+
+class WireError(TunebenchError):
+    """A value that cannot cross, or a message that is none."""
+
+
+def send(connection: Connection, value: object) -> None:
+    """Send one value.
+
+    Raises:
+        WireError: it has a part that cannot cross; nothing was sent.
+        OSError: the other side is gone.
+    """
+    blobs: list[memoryview] = []
+    text = json.dumps([_packed(value, blobs), [blob.nbytes for blob in blobs]]).encode()
+    if len(text) > _MOST_TEXT:
+        raise WireError(f"a message of {len(text)} bytes beside its tensors is too long")
+    connection.send_bytes(text)
+    for blob in blobs:
+        connection.send_bytes(blob)
+
+
+def receive(connection: Connection, most_bytes: int) -> Any:
+    """The next value; its tensors are on the devices that they were on.
+
+    Args:
+        most_bytes: of all its tensors.
+
+    Raises:
+        WireError: it is no value, or too large.
+        EOFError, OSError: the other side is gone.
+    """
+    try:
+        content, sizes = json.loads(connection.recv_bytes(_MOST_TEXT))
+        if not all(type(size) is int and size >= 0 for size in sizes) or sum(sizes) > most_bytes:
+            raise WireError(f"an answer is larger than {most_bytes} bytes")
+        blobs = []
+        for size in sizes:
+            blob = connection.recv_bytes(size)
+            if len(blob) != size:
+                raise WireError("an answer is not what it says")
+            blobs.append(blob)
+        return _unpacked(content, blobs, most_bytes)
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError, RuntimeError, OverflowError) as error:
+        raise WireError(f"an answer that cannot be read: {type(error).__name__}") from error
+
+
+def _packed(value: object, blobs: list[memoryview]) -> Any:
+    if value is None or type(value) in _PLAIN:
+        return value
+    if isinstance(value, torch.Tensor):
+        return _packed_tensor(value.detach(), value.requires_grad, blobs)
+    if isinstance(value, torch.dtype):
+        return {"dtype": str(value).removeprefix("torch.")}
+    if isinstance(value, tuple | list):
+        items = [_packed(item, blobs) for item in value]
+        return {"tuple": items} if isinstance(value, tuple) else items
+    if isinstance(value, Mapping) and all(type(key) is str for key in value):
+        return {"map": [[key, _packed(item, blobs)] for key, item in value.items()]}
+    raise WireError(f"a value of type {type(value).__name__} cannot be passed on: pass tensors, numbers and texts")
+
+
+def _packed_tensor(tensor: torch.Tensor, requires_grad: bool, blobs: list[memoryview]) -> Any:
+    """The memory that the elements span, and where in it they lie; the offset keeps the alignment."""
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        raise WireError(f"a tensor of layout {tensor.layout} cannot be passed on")
+    span = _span(tensor.shape, tensor.stride())
+    flat = tensor.as_strided((span,), (1,)) if span else tensor.new_empty(0)
+    array = flat.cpu().contiguous().view(torch.uint8).numpy() if span else flat.cpu().to(torch.uint8).numpy()
+    blobs.append(array.data)
+    return {
+        "tensor": len(blobs) - 1,
+        "dtype": str(tensor.dtype).removeprefix("torch."),
+        "shape": list(tensor.shape),
+        "stride": list(tensor.stride()),
+        "offset": tensor.storage_offset() % _MOST_OFFSET,
+        "device": str(tensor.device),
+        "grad": requires_grad,
+    }
+
+
+def _span(shape: Sequence[int], stride: Sequence[int]) -> int:
+    """The elements from the first to the last one."""
+    if any(size == 0 for size in shape):
+        return 0
+    return 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+
+
+def _unpacked(content: Any, blobs: Sequence[bytes], most_bytes: int) -> Any:
+    if content is None or type(content) in _PLAIN:
+        return content
+    if isinstance(content, list):
+        return [_unpacked(item, blobs, most_bytes) for item in content]
+    if "tensor" in content:
+        return _unpacked_tensor(content, blobs, most_bytes)
+    if "dtype" in content:
+        return _DTYPES[content["dtype"]]
+    if "tuple" in content:
+        return tuple(_unpacked(item, blobs, most_bytes) for item in content["tuple"])
+    return {str(key): _unpacked(item, blobs, most_bytes) for key, item in content["map"]}
+
+
+def _unpacked_tensor(content: Mapping[str, Any], blobs: Sequence[bytes], most_bytes: int) -> torch.Tensor:
+    dtype, shape, stride, offset = (_DTYPES[content["dtype"]], content["shape"], content["stride"], content["offset"])
+    blob, device = blobs[content["tensor"]], torch.device(content["device"])
+    numbers = [*shape, *stride, offset]
+    if (
+        len(shape) != len(stride)
+        or len(shape) > _MOST_DIMENSIONS
+        or not all(type(n) is int and n >= 0 for n in numbers)
+    ):
+        raise WireError("a tensor whose shape is none")
+    span, size = _span(shape, stride), dtype.itemsize
+    if span * size != len(blob) or offset >= _MOST_OFFSET:
+        raise WireError("a tensor that does not lie in its bytes")
+    if math.prod(shape) * size > most_bytes:  # one element may stand for any number of them
+        raise WireError(f"an answer is larger than {most_bytes} bytes")
+    memory = torch.empty(offset * size + len(blob), dtype=torch.uint8)
+    if blob:
+        memory[offset * size :].copy_(torch.frombuffer(bytearray(blob), dtype=torch.uint8))
+    memory = memory.to(device)
+    whole = torch.empty(0, dtype=dtype, device=device)
+    tensor = whole.set_(memory.untyped_storage(), offset, tuple(shape), tuple(stride))
+    return tensor.requires_grad_(bool(content["grad"])) if tensor.is_floating_point() else tensor

@@ -1,0 +1,435 @@
+"""A party: one module that the gate asks, the reference or what is on trial, and everything that it may be asked.
+
+`LocalParty` asks a module of this process. A module that nobody vouches for stands in a process of its own, in which
+`tunebench.tuner.gate.boundary` asks a `LocalParty` on the judge's behalf: both answer in the same plain values.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from tunebench.tuner.gate.changes import CHANGES
+from tunebench.tuner.gate.faults import FAILURES
+from tunebench.tuner.gate.memory import SENTINELS, Bands, PoisonedMemory, all_equal, checksums, shares_memory
+from tunebench.tuner.kernel import Mode
+from tunebench.tuner.timing.capture import capture
+
+_WAIT_CYCLES = 6_000_000  # some 3 ms, many times what the host needs to queue a call
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How a party is called.
+
+    Attributes:
+        byte: what memory is filled with that the call allocates; None leaves that memory alone.
+        guarded: inputs are copied between guard bands first.
+        held: the inputs are the tensors that the party holds (see `Party.hold`), whatever is given.
+        autocast: the type that the call runs under autocast to.
+        compiled: the call goes through torch.compile's tracing; the traced graph runs eagerly.
+        sums: the answer has the inputs' checksums after the call.
+        keep: the party goes on holding the output (see `Party.kept`).
+        device: where inputs are moved to first, such as `cuda:1`; None leaves them where they are.
+    """
+
+    byte: int | None = SENTINELS[0]
+    guarded: bool = True
+    held: bool = False
+    autocast: torch.dtype | None = None
+    compiled: bool = False
+    sums: bool = False
+    keep: bool = False
+    device: str | None = None
+
+
+ORDINARY = Manner()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a call returned, and what only the process sees in which it ran.
+
+    Attributes:
+        output: the tensor, or the name of the type of whatever else was returned.
+        buffers: the module's buffers after the call.
+        intact: no guard band was written.
+        aliases: the output is memory of an input.
+        repeats: the output is memory of an output that the party keeps.
+        input_sums: the inputs' checksums after the call, where they were asked for.
+    """
+
+    output: torch.Tensor | str
+    buffers: Mapping[str, torch.Tensor]
+    intact: bool
+    aliases: bool
+    repeats: bool
+    input_sums: Sequence[torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What a reference makes of inputs, at its own precision and in float64.
+
+    Attributes:
+        own, exact: the outputs; of `own` the name of its type where it is no tensor.
+        own_buffers, exact_buffers: the buffers after the call.
+        unchanged: the inputs hold what they held.
+        aliases: the output is memory of an input.
+    """
+
+    own: torch.Tensor | str
+    exact: torch.Tensor | None
+    own_buffers: Mapping[str, torch.Tensor]
+    exact_buffers: Mapping[str, torch.Tensor]
+    unchanged: bool
+    aliases: bool
+
+
+class Party(Protocol):
+    """Everything that the gate asks of a module; whatever the module raises comes out."""
+
+    def ready(self, inputs: Sequence[Any]) -> str | None:
+        """Make the module ready for a call; why it cannot serve these inputs, None where it can."""
+
+    def call(self, inputs: Sequence[Any], manner: Manner = ORDINARY) -> Answer:
+        """Call it."""
+
+    def consult(self, inputs: Sequence[Any], autocast: torch.dtype | None = None) -> Truth:
+        """Call it at its own precision and in float64."""
+
+    def call_many(self, turns: Sequence[Sequence[Any]], count: int) -> None:
+        """Call it so many times on inputs that take turns."""
+
+    def hold(self, inputs: Sequence[Any]) -> None:
+        """Hold these inputs, for calls with `Manner.held`."""
+
+    def rewrite(self, inputs: Sequence[Any], *, counted: bool) -> None:
+        """Write other values into the tensors that are held, whether torch's version counter sees it or not."""
+
+    def exchange(self) -> None:
+        """Hold other tensors on the memory of those that are held."""
+
+    def kept(self) -> Sequence[torch.Tensor]:
+        """The outputs that are kept, as they are now."""
+
+    def forget(self) -> None:
+        """Let go of the outputs that are kept."""
+
+    def keeps_outputs(self) -> bool:
+        """Whether the module itself holds the memory of an output that is kept."""
+
+    def state(self) -> Mapping[str, torch.Tensor]:
+        """The module's state dict."""
+
+    def set_buffers(self, buffers: Mapping[str, torch.Tensor]) -> None:
+        """Copy these values into buffers."""
+
+    def remember(self) -> None:
+        """Note the module's state, for `reset`."""
+
+    def guard(self) -> None:
+        """Move parameters and buffers between guard bands, and note what parameters hold."""
+
+    def reset(self, byte: int) -> None:
+        """Load the state that was remembered, and fill the guard bands with a byte."""
+
+    def changed_parameters(self) -> Sequence[str]:
+        """The parameters that do not hold what they held when they were guarded."""
+
+    def change(self, name: str) -> None:
+        """Do one of `CHANGES` to the module."""
+
+    def put(self, mode: Mode) -> None:
+        """Put the module into a mode."""
+
+    def to(self, place: torch.dtype | str) -> None:
+        """Move the module to a type or a device."""
+
+    def has(self, what: str) -> bool:
+        """Whether the module has `parameters`, `buffers` or `normalisations`."""
+
+    def parameter_elements(self) -> int:
+        """The elements of all parameters."""
+
+    def gradients(self, inputs: Sequence[Any], *, of_inputs: bool, exact: bool = False) -> Mapping[str, torch.Tensor]:
+        """Gradients by name of a weighted sum of the output; none where the output needs none.
+
+        Args:
+            exact: of the module in float64.
+        """
+
+    def after_wait(self, first: Sequence[Any], second: Sequence[Any], *, own_stream: bool) -> Answer:
+        """Call it on a CUDA stream on which `second` is written over `first` after a wait, and read the output as soon
+        as an event behind the call has come."""
+
+    def replayed(self, inputs: Sequence[Any], others: Sequence[Any]) -> Answer:
+        """Capture a call in a CUDA graph, write other inputs over the first ones, and replay it."""
+
+    def capturable(self, inputs: Sequence[Any]) -> bool:
+        """Whether a call can be captured in a CUDA graph."""
+
+
+Ready = Callable[[nn.Module, Sequence[Any]], str | None]
+
+
+def always_ready(_module: nn.Module, _inputs: Sequence[Any]) -> str | None:
+    """Of a module that needs no preparation."""
+    return None
+
+
+class LocalParty:
+    """A party whose module is in this process; see `Party` for what the methods do.
+
+    Args:
+        ready: makes the module ready for a call.
+    """
+
+    def __init__(self, module: nn.Module, ready: Ready = always_ready) -> None:
+        self.module = module
+        self._ready = ready
+        self._bands = Bands()
+        self._held: tuple[Any, ...] = ()
+        self._kept: list[torch.Tensor] = []
+        self._remembered: Mapping[str, torch.Tensor] = {}
+        self._parameters: Mapping[str, torch.Tensor] = {}
+        self._parameter_sums: Sequence[torch.Tensor] = ()
+        self._traced: Callable[..., Any] | None = None
+
+    def ready(self, inputs: Sequence[Any]) -> str | None:
+        return self._ready(self.module, inputs)
+
+    def call(self, inputs: Sequence[Any], manner: Manner = ORDINARY) -> Answer:
+        bands = Bands()
+        mine = self._held if manner.held else tuple(inputs)
+        if manner.device is not None:
+            mine = tuple(value.to(manner.device) if isinstance(value, torch.Tensor) else value for value in mine)
+        if manner.guarded and not manner.held:
+            mine = tuple(bands.around(value) for value in mine)
+        memory = contextlib.nullcontext() if manner.byte is None else PoisonedMemory(manner.byte)
+        target = self._compiled() if manner.compiled else self.module
+        with under_autocast(manner.autocast, mine), memory:
+            output = target(*mine)
+        intact = bands.intact and self._bands.intact
+        intact = intact and (not isinstance(memory, PoisonedMemory) or memory.bands.intact)
+        return self._answer(output, mine, intact, manner)
+
+    def _answer(self, output: object, mine: Sequence[Any], intact: bool, manner: Manner) -> Answer:
+        """An answer of an output that is exactly a tensor, and of the type's name in place of anything else."""
+        sums = checksums(mine) if manner.sums else ()
+        buffers = dict(self.module.named_buffers())
+        output = output_of(output)
+        if isinstance(output, str):
+            return Answer(output, buffers, intact, aliases=False, repeats=False, input_sums=sums)
+        repeats = any(shares_memory(output, [earlier]) for earlier in self._kept)
+        if manner.keep:
+            self._kept.append(output)
+        return Answer(output, buffers, intact, shares_memory(output, mine), repeats, sums)
+
+    def _compiled(self) -> Callable[..., Any]:
+        import torch._dynamo  # seconds, so that only whoever asks pays for it
+
+        if self._traced is None:
+            torch._dynamo.reset()
+            self._traced = torch.compile(self.module, backend="eager")
+        return self._traced
+
+    def consult(self, inputs: Sequence[Any], autocast: torch.dtype | None = None) -> Truth:
+        exact = copy.deepcopy(self.module).double()
+        wide = [widened(value) for value in inputs]
+        before = checksums(inputs)
+        with under_autocast(autocast, inputs):
+            own = self.module(*inputs)
+        expected = exact(*wide)
+        after = checksums(inputs)
+        if not isinstance(own, torch.Tensor):
+            return Truth(type(own).__name__, None, {}, {}, unchanged=True, aliases=False)
+        unchanged = all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+        exact_buffers = {name: value.double() for name, value in _buffers(exact).items()}
+        aliases = shares_memory(own, inputs)
+        return Truth(own.detach(), expected.double(), _buffers(self.module), exact_buffers, unchanged, aliases)
+
+    def call_many(self, turns: Sequence[Sequence[Any]], count: int) -> None:
+        for number in range(count):
+            inputs = turns[number % len(turns)]
+            self.ready(inputs)
+            self.module(*inputs)
+
+    def hold(self, inputs: Sequence[Any]) -> None:
+        self._held = tuple(inputs)
+
+    def rewrite(self, inputs: Sequence[Any], *, counted: bool) -> None:
+        for value, other in zip(self._held, inputs, strict=True):
+            if isinstance(value, torch.Tensor):
+                (value if counted else value.data).copy_(other)
+
+    def exchange(self) -> None:
+        self._held = tuple(value.detach() if isinstance(value, torch.Tensor) else value for value in self._held)
+
+    def kept(self) -> Sequence[torch.Tensor]:
+        return self._kept
+
+    def forget(self) -> None:
+        self._kept.clear()
+
+    def keeps_outputs(self) -> bool:
+        return any(shares_memory(output, _kept_by(self.module)) for output in self._kept)
+
+    def state(self) -> Mapping[str, torch.Tensor]:
+        return self.module.state_dict()
+
+    def set_buffers(self, buffers: Mapping[str, torch.Tensor]) -> None:
+        for name, buffer in self.module.named_buffers():
+            buffer.copy_(buffers[name])
+
+    def remember(self) -> None:
+        self._remembered = {name: tensor.clone() for name, tensor in self.module.state_dict().items()}
+
+    def guard(self) -> None:
+        self._parameters = dict(self.module.named_parameters())
+        self._bands.take_in([*self._parameters.values(), *(buffer for _, buffer in self.module.named_buffers())])
+        self._parameter_sums = checksums(self._parameters.values())
+
+    def reset(self, byte: int) -> None:
+        self.module.load_state_dict(self._remembered)
+        self._bands.fill(byte)
+
+    def changed_parameters(self) -> Sequence[str]:
+        same = all_equal(self._parameter_sums, checksums(self._parameters.values()))
+        return [name for name, equal in zip(self._parameters, same, strict=True) if not equal]
+
+    def change(self, name: str) -> None:
+        CHANGES[name](self.module)
+
+    def put(self, mode: Mode) -> None:
+        mode.put(self.module)
+
+    def to(self, place: torch.dtype | str) -> None:
+        self.module.to(place)
+
+    def has(self, what: str) -> bool:
+        if what == "normalisations":
+            return any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in self.module.modules())
+        return any(True for _ in (self.module.parameters() if what == "parameters" else self.module.buffers()))
+
+    def parameter_elements(self) -> int:
+        return sum(parameter.numel() for parameter in self.module.parameters())
+
+    def gradients(self, inputs: Sequence[Any], *, of_inputs: bool, exact: bool = False) -> Mapping[str, torch.Tensor]:
+        module = copy.deepcopy(self.module).double() if exact else self.module
+        drawn = [widened(value) for value in inputs] if exact else inputs
+        return _gradients(module, drawn, of_inputs)
+
+    def after_wait(self, first: Sequence[Any], second: Sequence[Any], *, own_stream: bool) -> Answer:
+        device = next(value.device for value in first if isinstance(value, torch.Tensor))
+        stream = _stream(device) if own_stream else torch.cuda.default_stream(device)
+        read, done = _stream(device), torch.cuda.Event()  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize(device)
+        with torch.cuda.stream(stream):
+            inputs = _cloned(first)
+            torch.cuda._sleep(_WAIT_CYCLES)  # type: ignore[no-untyped-call]
+            _write(inputs, second)
+            output = self.module(*inputs)
+            done.record()
+        with torch.cuda.stream(read):
+            read.wait_event(done)
+            seen = output.clone() if isinstance(output, torch.Tensor) else output
+        torch.cuda.synchronize(device)
+        return self._answer(seen, (), True, Manner())
+
+    def replayed(self, inputs: Sequence[Any], others: Sequence[Any]) -> Answer:
+        mine = _cloned(inputs)
+        graph, output = capture(lambda: self.module(*mine), warming=lambda: self.module(*mine))
+        _write(mine, others)
+        graph.replay()
+        torch.cuda.synchronize()
+        return self._answer(output, (), True, Manner())
+
+    def capturable(self, inputs: Sequence[Any]) -> bool:
+        mine = _cloned(inputs)
+        try:
+            capture(lambda: self.module(*mine), warming=lambda: self.module(*mine))
+        except FAILURES:
+            return False
+        return True
+
+
+def output_of(value: object) -> torch.Tensor | str:
+    """What a model returned, where that is exactly a tensor; the name of its type where it is anything else.
+
+    A subclass may be a tensor that is made only when somebody looks at it.
+    """
+    return value if type(value) in (torch.Tensor, nn.Parameter) else type(value).__name__  # type: ignore[return-value]
+
+
+def under_autocast(dtype: torch.dtype | None, inputs: Sequence[Any]) -> AbstractContextManager[object]:
+    """Autocast to a type on the inputs' device; nothing where there is no type."""
+    if dtype is None:
+        return contextlib.nullcontext()
+    device = next((value.device.type for value in inputs if isinstance(value, torch.Tensor)), "cpu")
+    return torch.autocast(device, dtype)
+
+
+def widened(value: Any) -> Any:
+    """A floating-point tensor in float64, a copy; anything else as it is."""
+    if isinstance(value, torch.Tensor) and value.is_floating_point():
+        return value.detach().to(torch.float64, copy=True)
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def _buffers(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Every buffer; counts such as `num_batches_tracked` too, since they must move the same way."""
+    return {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+
+
+def _kept_by(module: nn.Module) -> list[Any]:
+    """Tensors that a module holds on to, in plain attributes as well."""
+    tensors: list[Any] = []
+    for part in module.modules():
+        values = [*part.__dict__.values(), *part._parameters.values(), *part._buffers.values()]
+        for value in values:
+            tensors += value.values() if isinstance(value, dict) else [value]
+    return tensors
+
+
+def _gradients(module: nn.Module, drawn: Sequence[Any], of_inputs: bool) -> dict[str, torch.Tensor]:
+    module.zero_grad()
+    inputs = [value.detach().clone() if isinstance(value, torch.Tensor) else value for value in drawn]
+    leaves: dict[str, torch.Tensor] = {}
+    if of_inputs:
+        for number, value in enumerate(inputs):
+            if isinstance(value, torch.Tensor) and value.is_floating_point():
+                leaves[f"input {number + 1}"] = value.requires_grad_()
+    leaves |= dict(module.named_parameters())
+    with torch.enable_grad():
+        try:
+            output = module(*inputs)
+            if not output.requires_grad:
+                return {}
+            steps = torch.arange(output.numel(), device=output.device, dtype=output.dtype).remainder(7) - 2.5
+            (output * steps.reshape(output.shape)).sum().backward()
+        finally:
+            found = {name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
+            module.zero_grad()
+    return found
+
+
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def _cloned(inputs: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(value.clone() if isinstance(value, torch.Tensor) else value for value in inputs)
+
+
+def _write(inputs: Sequence[Any], others: Sequence[Any]) -> None:
+    for value, other in zip(inputs, others, strict=True):
+        if isinstance(value, torch.Tensor):
+            value.copy_(other)

@@ -1,0 +1,75 @@
+"""Where the reference's models and inputs come from: a file run in this process, or in one of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from tunebench.tuner.gate.party import LocalParty, Party
+from tunebench.tuner.kernel import Mode, prepare_model
+from tunebench.tuner.reference import Reference
+
+Sizes = Mapping[str, int | float]
+"""The numeric constants of a reference's file."""
+
+
+class Source(Protocol):
+    """A reference's file at some sizes, on one device."""
+
+    @property
+    def sizes(self) -> Sizes:
+        """The file's numeric constants after any change."""
+
+    def resized(self, sizes: Sizes) -> Source:
+        """The same at other sizes.
+
+        Raises:
+            Exception: whatever the file raises at these sizes, also when it makes a model or inputs.
+        """
+
+    def inputs(self, seed: int) -> tuple[Any, ...]:
+        """One call's inputs, drawn from this seed."""
+
+    def party(self, mode: Mode, state: Mapping[str, torch.Tensor] | None = None) -> Party:
+        """The reference's model, made from one seed, with these weights, in this mode."""
+
+    def elements(self, changes: Sizes) -> tuple[int, int]:
+        """The elements of the output and of all parameters at other sizes, told without memory for them."""
+
+
+class LocalSource:
+    """A reference of this process; see `Source`."""
+
+    def __init__(self, reference: Reference, device: torch.device) -> None:
+        self.reference = reference
+        self.device = device
+
+    @property
+    def sizes(self) -> Sizes:
+        return self.reference.sizes
+
+    def resized(self, sizes: Sizes) -> LocalSource:
+        source = LocalSource(self.reference.resized(sizes), self.device)
+        source.reference.make_model(0, self.device)
+        source.inputs(0)
+        return source
+
+    def inputs(self, seed: int) -> tuple[Any, ...]:
+        return self.reference.make_inputs(seed, self.device)
+
+    def module(self, mode: Mode, state: Mapping[str, torch.Tensor] | None = None) -> nn.Module:
+        """The model itself."""
+        return prepare_model(self.reference, mode, self.device, None, state)
+
+    def party(self, mode: Mode, state: Mapping[str, torch.Tensor] | None = None) -> LocalParty:
+        return LocalParty(self.module(mode, state))
+
+    def elements(self, changes: Sizes) -> tuple[int, int]:
+        meta = torch.device("meta")
+        source = self.reference.resized(changes)
+        model = source.make_model(0, meta)
+        output = model(*source.make_inputs(0, meta))
+        return output.numel(), sum(parameter.numel() for parameter in model.parameters())
