@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 Dim3: TypeAlias = tuple[int, int, int]
 Extent: TypeAlias = int | Sequence[int]
 """How many blocks or threads: in x, or in up to three dimensions."""
+Threads: TypeAlias = Extent | None
+"""Those of a block; None where the source is Triton, whose programs have `num_warps`."""
 
 
 class Within(NamedTuple):
@@ -40,6 +42,7 @@ class CompilerName(enum.StrEnum):
     NVRTC = "nvrtc"
     CPU = "cpu"
     INLINE = "inline"
+    TRITON = "triton"
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class Build:
         variant_digest: digest of the variant it was made from.
         compiler: which compiler made it.
         compiler_version: that compiler's own version text.
-        code: the binary: a cubin, or a shared library.
+        code: the binary: a cubin, a shared library, or what `tuner/compile/triton` keeps of a Triton source.
         log: the compiler's full output.
         figures: by entry point.
         seconds: what compiling took; a build from the cache keeps the figure of when it was made.
@@ -86,24 +89,42 @@ class Build:
     signatures: Mapping[str, Signature] = field(default_factory=dict, repr=False)
 
 
+class DriverLaunch(NamedTuple):
+    """A launch as the driver is asked for it.
+
+    Attributes:
+        build: its code is the binary, and its signatures are the binary's own.
+    """
+
+    build: Build
+    entry_point: str
+    threads: Threads
+    arguments: Sequence[Argument]
+    shared: int
+
+
 class LoadedModule(abc.ABC):
     """A build loaded on a device, its entry points ready to launch."""
 
     @abc.abstractmethod
     def launch(
-        self, entry_point: str, blocks: Extent, threads: Extent, arguments: Sequence[Argument], shared: int = 0
+        self, entry_point: str, blocks: Extent, threads: Threads, arguments: Sequence[Argument], shared: int = 0
     ) -> None:
         """Launch on torch's current stream of the module's device (a CPU launch has finished on return).
 
         Args:
             blocks: of the grid.
-            threads: of a block.
+            threads: of a block; None where the source is Triton.
             arguments: in the order of the kernel's parameters.
             shared: dynamic shared memory, bytes a block.
 
         Raises:
             LaunchError: the launch was refused, or the arguments are not what the entry point takes.
         """
+
+    def as_launched(self, launch: DriverLaunch) -> DriverLaunch:
+        """What the driver is asked for in the place of a launch of this module's."""
+        return launch
 
     @abc.abstractmethod
     def resident_blocks(self, entry_point: str, threads: int, shared: int = 0) -> int:

@@ -7,12 +7,11 @@ import math
 from collections.abc import Callable, Collection
 
 from tunebench.tuner.configuration import Value
-from tunebench.tuner.device import Device
+from tunebench.tuner.device import MOST_BLOCKS, Device
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.space import Constraint, Predicate, parameters_of
 
 _VECTOR_BYTES = 16
-_MOST_BLOCKS = 2**31 - 1
 
 
 def vector_fits(vector_width: str = "vector_width", most_bytes: int = _VECTOR_BYTES) -> Constraint:
@@ -50,7 +49,7 @@ def grid_fits(axis: str, *per_block: str) -> Constraint:
     def holds(*values: int | Problem) -> bool:
         *sizes, problem = values
         assert isinstance(problem, Problem)
-        return problem.axes[axis] <= _MOST_BLOCKS * math.prod(size for size in sizes if isinstance(size, int))
+        return problem.axes[axis] <= MOST_BLOCKS * math.prod(size for size in sizes if isinstance(size, int))
 
     return Constraint("grid_within_limit", _looking_at((*per_block, "problem"), holds))
 

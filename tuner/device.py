@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     import torch
 
 
+MOST_BLOCKS = 2**31 - 1
+"""Of a grid in its first extent, by CUDA."""
+MOST_BLOCKS_ACROSS = 65535
+"""In its second and its third."""
+
 _LIMITS = {
     "sm_75": (64, 1024),
     "sm_80": (163, 2048),

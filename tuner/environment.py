@@ -23,7 +23,7 @@ _GIT_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Environment:
-    """Versions and device state in force while a study ran; None where a thing is not there, or the driver is silent.
+    """Versions and device state in force while a study ran; None where there is none, or where the driver does not say.
 
     Attributes:
         driver: NVIDIA driver version.
@@ -35,6 +35,7 @@ class Environment:
         kernel_commit: the git commit that the kernel's folder is at, with `+dirty` behind it where files of the folder
             differ from it or are not in it; None where git does not keep the folder.
         cudnn: version of the cuDNN that torch brings, such as `91300`.
+        kernel_path: where the kernel's folder or file is; None of one that ships.
     """
 
     tunebench: str
@@ -51,13 +52,17 @@ class Environment:
     throttle: str | None = None
     kernel_commit: str | None = None
     cudnn: str | None = None
+    kernel_path: str | None = None
 
 
-def current_environment(device: Device, compiler_version: str, kernel_folder: Path | None = None) -> Environment:
+def current_environment(
+    device: Device, compiler_version: str, kernel_folder: Path | None = None, kernel_path: str | None = None
+) -> Environment:
     """The environment of this process, and the state of the device.
 
     Args:
         kernel_folder: of the kernel that the results are of; None where they are of several.
+        kernel_path: what names it again, where it does not ship.
     """
     versions = versions_here(device)
     environment = Environment(
@@ -71,6 +76,7 @@ def current_environment(device: Device, compiler_version: str, kernel_folder: Pa
         platform=platform.platform(),
         host=socket.gethostname(),
         kernel_commit=None if kernel_folder is None else commit_of(kernel_folder),
+        kernel_path=kernel_path,
     )
     return _with_card(environment, device.uuid) if device.kind is DeviceKind.CUDA else environment
 

@@ -1,4 +1,4 @@
-"""The one way to run a thing in a process of its own, which it may crash or hang.
+"""The one way to run a function in a process of its own, which the function may crash or hang.
 
 Processes are forked from a server that has imported what they need and never touched a device, so that a new one costs
 no import. A process is asked one thing at a time, and waited for with a deadline.
@@ -105,14 +105,14 @@ def start_forkserver(preload: Sequence[str] = ()) -> None:
     # and its forks, from their first instruction on.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
-        with _without_main():
+        with without_main():
             forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
-def _without_main() -> Iterator[None]:
+def without_main() -> Iterator[None]:
     """Keep multiprocessing from running the user's script again in every process: all that runs there is a module's."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
@@ -128,9 +128,14 @@ def context() -> ForkServerContext:
 
 
 class IsolatedProcess:
-    """One process that is asked one thing at a time, and remembers what its modules do; it begins with `start`."""
+    """A process that is asked one question at a time and keeps what its modules hold; it begins with `start`.
 
-    def __init__(self) -> None:
+    Args:
+        has_children: it starts processes of its own.
+    """
+
+    def __init__(self, *, has_children: bool = False) -> None:
+        self._has_children = has_children
         self._process: ForkServerProcess | None = None
         self._connection: Connection | None = None
 
@@ -149,10 +154,11 @@ class IsolatedProcess:
         self.close()
         start_forkserver()
         ours, theirs = context().Pipe()
-        process = context().Process(target=_serve, args=(theirs, _settings(), scratch_folder()), daemon=True)
+        process = context().Process(target=_serve, args=(theirs, _settings(), scratch_folder()))
+        process.daemon = not self._has_children
         with closing(theirs):
             try:
-                with _without_main():
+                with without_main():
                     process.start()
             except (OSError, EOFError) as error:
                 ours.close()
@@ -180,7 +186,7 @@ class IsolatedProcess:
             if isinstance(message, _LastWords):
                 raise DiedError(message.reason)
         except BaseException:
-            self.close()  # what it does now is nobody's
+            self.close()  # nobody waits for its answer any more
             raise
         if isinstance(message, _Raised):
             raise message.error
@@ -197,10 +203,14 @@ class IsolatedProcess:
 
 
 def run_isolated(
-    seconds: float, function: Callable[..., Answer], *arguments: object, listen: Listen = lambda _: None
+    seconds: float,
+    function: Callable[..., Answer],
+    *arguments: object,
+    listen: Listen = lambda _: None,
+    has_children: bool = False,
 ) -> Answer:
     """Run a function once, in a process that ends with it; see `IsolatedProcess.ask`."""
-    with closing(IsolatedProcess()) as process:
+    with closing(IsolatedProcess(has_children=has_children)) as process:
         process.start()
         return process.ask(seconds, function, *arguments, listen=listen)
 
@@ -262,7 +272,7 @@ _parent: Connection | None = None
 
 
 def report(content: object) -> None:
-    """Send a message to whoever asked, before the answer."""
+    """Send a message to the process that asked, before the answer."""
     assert _parent is not None
     _parent.send(_Message(content))
 
@@ -282,7 +292,7 @@ def _serve(connection: Connection, settings: Mapping[str, str], scratch: Path) -
         del os.environ[name]
     os.environ.update(settings)
     share_scratch(scratch)
-    _limit_output()
+    limit_output()
     try:
         while True:
             _answer(connection)
@@ -290,7 +300,7 @@ def _serve(connection: Connection, settings: Mapping[str, str], scratch: Path) -
         os._exit(1)  # the parent is gone, or wants no more answers
 
 
-def _limit_output() -> None:
+def limit_output() -> None:
     """Let the first lines through that are printed here, to standard error: a kernel's printf comes with every call."""
     libc = ctypes.CDLL(None)
     libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, _BY_LINE, 0)

@@ -12,15 +12,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
-from tunebench.tuner.build import Argument, Extent, LoadedModule
+from tunebench.tuner.build import Argument, Extent, LoadedModule, Threads
 from tunebench.tuner.configuration import Configuration, Value
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import KernelFolderError, UnknownNameError, UserError
 from tunebench.tuner.problem import Axes, Problem, Work
 from tunebench.tuner.running_text import running_text
+from tunebench.tuner.sources import SOURCE_TUNABLE, Language, language_of, read_sources, require_fitting
 from tunebench.tuner.space import SearchSpace
+from tunebench.tuner.triton_source import TritonSource
 from tunebench.tuner.users_code import MODEL_FILE
-from tunebench.tuner.variant import KernelSource, Variant, prologue
+from tunebench.tuner.variant import Source, Variant, prologue
 
 if TYPE_CHECKING:
     import torch
@@ -32,9 +34,6 @@ Module = TypeVar("Module", bound="nn.Module")
 Made = TypeVar("Made")
 
 _MOST_MADE = 4096
-
-_HEADERS = Path(__file__).parents[1] / "kernels" / "shared" / "include"
-"""Device code that any source may include."""
 
 
 def ceil_div(dividend: int, divisor: int) -> int:
@@ -101,11 +100,13 @@ class Kernel:
         path: the file that declares it: `model.py` in a folder of its own, or one file with the reference and the
             source's text in it.
         texts: its Python files as they were when it was declared, by name: all that are beside `model.py`, or the one.
+        sources: in CUDA C++, in Triton, or one of each, which the tunable `source` chooses between.
         space: its tunables, constraints and default.
         work: the least any implementation of a problem must do.
         axes: what the dimensions of its tensors are called.
         modes: those worth tuning, each a problem of its own; one where the mode changes nothing.
         compiled_axes: axes of the problem that are constants of the binary.
+        usual_axes: further axes that are constants of the binary, which a problem has where they are not these numbers.
         compiled_options: options of the problem that are constants of the binary, with the values they may have.
         dtypes: of inputs and parameters that the source serves, by torch's names.
         atomics: sums in an order that changes from run to run, so that runs may differ in their last bits.
@@ -117,7 +118,7 @@ class Kernel:
     name: str
     path: Path
     texts: Mapping[str, str] = field(repr=False)
-    source: KernelSource
+    sources: tuple[Source, ...]
     space: SearchSpace
     work: Callable[[Problem], Work]
     axes: Axes | None = None
@@ -128,6 +129,7 @@ class Kernel:
     atomics: bool = False
     rewrites_algebra: bool = False
     bulk_copies: tuple[str, ...] = ()
+    usual_axes: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def declare(
@@ -136,6 +138,8 @@ class Kernel:
         space: SearchSpace,
         *,
         source: str | None = None,
+        name: str | None = None,
+        texts: Mapping[str, str] | None = None,
         axes: Axes | None = None,
         work: Callable[[Problem], Work] | None = None,
         modes: tuple[str, ...] = ("eval",),
@@ -145,13 +149,18 @@ class Kernel:
         atomics: bool = False,
         rewrites_algebra: bool = False,
         bulk_copies: tuple[str, ...] = (),
+        usual_axes: Mapping[str, int] | None = None,
     ) -> Kernel:
         """Declare the kernel of a model's file.
 
         Args:
             model_file: the file's `__file__`.
-            source: the text of the CUDA C++ source, of a kernel that is one file; None for the `.cu` beside `model.py`
-                that has the folder's name. Either may include headers beside it, and those of tunebench.
+            source: the text of the CUDA C++ source, of a kernel that is one file or made from a block; None for the
+                `.cu` beside `model.py` that has the folder's name. Either may include headers beside it, and those of
+                tunebench. Functions in Triton are those of the `.py` that has the folder's name, or else of the model's
+                file itself.
+            name: the kernel's; None for the folder's name or, of one file, the file's.
+            texts: the Python that its results depend on, by name; None for the file, or all that are beside `model.py`.
             axes: names of the dimensions of inputs, parameters and the output, such as `{"x": ("rows", "columns")}`;
                 None for `x_0`, `x_1` and so on, for each input `x` that is a tensor.
             work: the least that any implementation must do; None where all that `axes` names crosses memory once.
@@ -159,36 +168,54 @@ class Kernel:
             modes: those worth tuning: `eval`, `train`, `frozen`.
 
         Raises:
-            KernelFolderError: the folder has no `.cu` of the folder's name, it has no entry point, or a mode is none.
+            KernelFolderError: there is no source, it has no entry point, its constants are not the space's, or a mode
+                is none.
         """
         if not isinstance(space, SearchSpace):
             raise KernelFolderError(f"the space is a {type(space).__name__}: give a SearchSpace")
+        given = {"modes": modes, "compiled_axes": compiled_axes, "dtypes": dtypes, "bulk_copies": bulk_copies}
+        _require_forms(given, axes, work)
         path = Path(model_file)
-        name = path.parent.name if source is None else path.stem
-        file = path.parent / f"{name}.cu"
-        if source is None and not file.exists():
-            raise KernelFolderError(f"{path.parent}: no {file.name}; a kernel's source has its folder's name")
-        read = KernelSource.read(file, _HEADERS, source)
-        if not read.entry_points:
-            what = 'write one as extern "C" __global__ void name(parameters)'
-            raise KernelFolderError(f"{file if source is None else path}: no entry point; {what}")
-        python = sorted(path.parent.glob("*.py")) if path.name == MODEL_FILE else [path]
+        compiled_options = compiled_options or {}
+        name = name or (path.parent.name if path.name == MODEL_FILE else path.stem)
+        sources = read_sources(path, name, source)
+        require_fitting(sources, space, compiled_axes, compiled_options)
+        if texts is None:
+            python = sorted(path.parent.glob("*.py")) if path.name == MODEL_FILE else [path]
+            texts = {file.name: file.read_text(encoding="utf-8") for file in python}
         return cls(
             name,
             path,
-            {file.name: file.read_text(encoding="utf-8") for file in python},
-            read,
+            texts,
+            sources,
             space,
             work or functools.partial(_work_of_axes, axes),
             axes,
             _modes(modes),
             compiled_axes,
-            compiled_options or {},
+            compiled_options,
             dtypes,
             atomics,
             rewrites_algebra,
             bulk_copies,
+            usual_axes or {},
         )
+
+    @property
+    def source(self) -> Source:
+        """Its source; of two, the one in CUDA C++."""
+        return self.sources[0]
+
+    @property
+    def languages(self) -> tuple[Language, ...]:
+        """What its sources are written in."""
+        return tuple(map(language_of, self.sources))
+
+    def languages_in(self, space: SearchSpace) -> tuple[Language, ...]:
+        """Those that a restricted space of its own leaves to choose from."""
+        if len(self.sources) == 1:
+            return self.languages
+        return tuple(one for one in self.languages if one in space.tunable(SOURCE_TUNABLE).values)
 
     @property
     def is_one_file(self) -> bool:
@@ -209,7 +236,8 @@ class Kernel:
     def digest(self) -> str:
         """SHA-256 of what runs in every file of the kernel: results of an edited kernel are never served."""
         texts = {name: running_text(text) for name, text in self.texts.items()}
-        return hashlib.sha256(json.dumps([self.source.digest, texts]).encode()).hexdigest()
+        sources = [source.digest for source in self.sources]
+        return hashlib.sha256(json.dumps([*sources, texts]).encode()).hexdigest()
 
     def reference(self, sizes: Mapping[str, int | float] | None = None, dtype: str | None = None) -> Reference:
         """The kernel's reference, with some of its sizes changed, its models and inputs in a dtype of the kernel's.
@@ -227,8 +255,11 @@ class Kernel:
         """Refuse a problem that lacks what is compiled into a binary.
 
         Raises:
-            KernelFolderError: an axis of `compiled_axes` is none of the problem's.
+            KernelFolderError: an axis of `compiled_axes`, or an option of `compiled_options`, is none of the problem's.
         """
+        if lacking := [name for name in self.compiled_options if name not in problem.options]:
+            legal = ", ".join(problem.options) or "no options"
+            raise KernelFolderError(f"{self.path}: compiled_options: no option '{lacking[0]}'; the problem has {legal}")
         if missing := [name for name in self.compiled_axes if name not in problem.axes]:
             legal = ", ".join(problem.axes)
             raise KernelFolderError(f"{self.path}: compiled_axes: no axis '{missing[0]}'; the problem has {legal}")
@@ -236,9 +267,34 @@ class Kernel:
     def variant(self, configuration: Configuration, problem: Problem, architecture: str) -> Variant:
         """The variant that a configuration needs for a problem on an architecture."""
         axes = {name: problem.axes[name] for name in self.compiled_axes}
-        options = {name: (problem.options[name], values) for name, values in self.compiled_options.items()}
-        text = prologue(self.space, configuration, problem.dtype, axes, options)
-        return Variant(self.source, text, architecture)
+        axes |= {name: problem.axes.get(name, size) for name, size in self.usual_axes.items()}
+        source = self._source_in(configuration)
+        if isinstance(source, TritonSource):
+            chosen = {name: problem.options[name] for name in self.compiled_options}
+            text = source.constants(self.space, configuration, problem, axes, chosen)
+        else:
+            options = {name: (problem.options[name], values) for name, values in self.compiled_options.items()}
+            text = prologue(self.space, configuration, problem.dtype, axes, options)
+        return Variant(source, text, architecture)
+
+    def _source_in(self, configuration: Configuration) -> Source:
+        if len(self.sources) == 1:
+            return self.source
+        return self.sources[self.languages.index(Language(str(self.space.value_in(configuration, SOURCE_TUNABLE))))]
+
+
+def _require_forms(names: Mapping[str, object], axes: object, work: object) -> None:
+    """Refuse arguments of other types: a text would be taken for its characters, and the rest be missed much later."""
+    for what, value in names.items():
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            shown = f'("{value}",)' if isinstance(value, str) else '("name", …)'
+            raise KernelFolderError(f"{what}={value!r}: give a tuple of names, such as {shown}")
+    if axes is not None and not isinstance(axes, Mapping):
+        raise KernelFolderError(
+            f'axes={axes!r}: give a mapping of tensors\' names, such as {{"x": ("rows", "columns")}}'
+        )
+    if work is not None and not callable(work):
+        raise KernelFolderError(f"work={work!r}: give a function of the problem that returns a Work")
 
 
 def _work_of_axes(axes: Axes | None, problem: Problem) -> Work:
@@ -308,22 +364,25 @@ class Plan:
             raise UserError(f"tunable '{tunable}' of kernel '{self.kernel.name}' is {value!r}, not an integer")
         return value
 
-    def launch(self, entry_point: str, *arguments: Argument, blocks: Extent, threads: Extent, shared: int = 0) -> None:
+    def launch(
+        self, entry_point: str, *arguments: Argument, blocks: Extent, threads: Threads = None, shared: int = 0
+    ) -> None:
         """Launch an entry point on torch's current stream of the device.
 
         Args:
             arguments: in the order of its parameters: tensors, or None, for pointers; ints, bools and floats for
                 numbers, which are passed in the type that the source declares.
-            blocks, threads: of the grid, and of a block: an int, or up to three (x, y, z).
-            shared: dynamic shared memory, bytes a block.
+            blocks, threads: of the grid, and of a block: an int, or up to three (x, y, z). A Triton function is given
+                no threads: its programs, which `blocks` counts, have `num_warps`.
+            shared: dynamic shared memory, bytes a block; Triton knows what it needs.
 
         Raises:
             LaunchError: the arguments are not what the source declares, or the device refused the launch.
         """
         self.module.launch(entry_point, blocks, threads, arguments, shared)
 
-    def resident_blocks(self, entry_point: str, threads: int, shared: int = 0) -> int:
-        """Blocks of that entry point that the whole device holds at once."""
+    def resident_blocks(self, entry_point: str, threads: int = 0, shared: int = 0) -> int:
+        """Blocks of that entry point that the whole device holds at once; of a Triton function, its programs."""
         return self.device.multiprocessors * self.module.resident_blocks(entry_point, threads, shared)
 
 

@@ -6,7 +6,7 @@ import ast
 import math
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +32,14 @@ class Reference:
     """A loaded reference.
 
     Attributes:
-        path: the file.
+        path, text: the file, and what was in it when it was read, once.
         sizes: the file's numeric constants after any change; they are what a study may change.
         candidate: the file's `ModelNew`, where it has one.
         dtype: what models and inputs are converted to, of `DTYPES`; None leaves them as the file makes them.
     """
 
     path: Path
+    text: str = field(repr=False)
     model: Callable[..., nn.Module]
     get_inputs: Callable[[], Sequence[Any]]
     get_init_inputs: Callable[[], Sequence[Any]]
@@ -52,7 +53,7 @@ class Reference:
         Raises:
             Exception: whatever the file raises at these sizes.
         """
-        return _load(self.path, {**self.sizes, **sizes}, self.dtype)
+        return _load(self.path, self.text, {**self.sizes, **sizes}, self.dtype)
 
     def make_model(self, seed: int, device: torch.device, factory: Callable[..., nn.Module] | None = None) -> nn.Module:
         """A model on a device, with the parameters that this seed draws; `factory` takes the place of `Model`."""
@@ -83,11 +84,17 @@ def _seed(seed: int, device: torch.device) -> None:
         torch.manual_seed(seed)
 
 
-def load_reference(path: Path, sizes: Mapping[str, int | float] | None = None, dtype: str | None = None) -> Reference:
+def load_reference(
+    path: Path,
+    sizes: Mapping[str, int | float] | None = None,
+    dtype: str | None = None,
+    text: str | None = None,
+) -> Reference:
     """Run a reference file with some of its top-level numeric constants set to other values.
 
     Args:
         dtype: of `DTYPES`: what models and inputs are converted to; None leaves them as the file makes them.
+        text: of the file, where it has been read already.
 
     A constant is changed where it is assigned, so that constants computed from it follow.
 
@@ -101,7 +108,7 @@ def load_reference(path: Path, sizes: Mapping[str, int | float] | None = None, d
             raise UserError(f"size '{name}' is {size!r}: give a positive number")
         if not math.isfinite(size):
             raise UserError(f"size '{name}' is {size!r}: give a finite number")
-    return _load(path, sizes or {}, require_dtype(dtype))
+    return _load(path, read_text(path) if text is None else text, sizes or {}, require_dtype(dtype))
 
 
 def require_dtype(name: str | None) -> str | None:
@@ -121,36 +128,48 @@ def run_file(path: Path) -> types.ModuleType:
     Raises:
         KernelFolderError: the file cannot be read or run.
     """
-    return _execute(path, {})[0]
+    return _execute(path, read_text(path), {})[0]
 
 
-def load_candidate(path: Path) -> Callable[..., nn.Module]:
+def read_text(path: Path) -> str:
+    """What is in a Python file.
+
+    Raises:
+        KernelFolderError: it cannot be read.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise KernelFolderError(f"{path}: cannot read it: {error}") from error
+
+
+def load_candidate(path: Path, text: str) -> Callable[..., nn.Module]:
     """The `ModelNew` of a file that need not be a reference.
 
     Raises:
         KernelFolderError: the file cannot be read or run, or has none.
     """
-    module = run_file(path)
+    module = _execute(path, text, {})[0]
     if not hasattr(module, "ModelNew"):
         raise KernelFolderError(f"{path}: no ModelNew; the model to check has that name")
     candidate: Callable[..., nn.Module] = module.ModelNew
     return candidate
 
 
-def _load(path: Path, sizes: Mapping[str, int | float], dtype: str | None) -> Reference:
-    module, names = _execute(path, sizes)
+def _load(path: Path, text: str, sizes: Mapping[str, int | float], dtype: str | None) -> Reference:
+    module, names = _execute(path, text, sizes)
     if missing := [name for name in REQUIRED if not hasattr(module, name)]:
         raise KernelFolderError(f"{path}: no {', '.join(missing)}; KernelBench's form defines {', '.join(REQUIRED)}")
     constants = {name: getattr(module, name) for name in names}
     candidate = getattr(module, "ModelNew", None)
-    return Reference(path, module.Model, module.get_inputs, module.get_init_inputs, constants, candidate, dtype)
+    return Reference(path, text, module.Model, module.get_inputs, module.get_init_inputs, constants, candidate, dtype)
 
 
-def _execute(path: Path, sizes: Mapping[str, int | float]) -> tuple[types.ModuleType, Sequence[str]]:
+def _execute(path: Path, text: str, sizes: Mapping[str, int | float]) -> tuple[types.ModuleType, Sequence[str]]:
     """A file's module with some constants changed, and the names of its constants."""
     try:
-        tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
-    except (OSError, UnicodeDecodeError, SyntaxError) as error:
+        tree = ast.parse(text, filename=str(path))
+    except (SyntaxError, ValueError) as error:
         raise KernelFolderError(f"{path}: cannot read it: {error}") from error
     assignments = {
         statement.targets[0].id: statement

@@ -263,7 +263,7 @@ class Comparison:
         medians_ms, samples_ms: by contender, which are `best`, the baselines and `control`; the n-th samples of all of
             them belong to the same round.
         speedups: of the best over each baseline.
-        missing: baselines that were wanted and could not be timed, and why.
+        missing: baselines that were asked for and could not be timed, and why.
         control: of the second copy of a baseline over the first; None where no such copy took part.
         conditions: the state of the device after the last round.
     """

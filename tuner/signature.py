@@ -53,6 +53,11 @@ class Kind(enum.StrEnum):
         """Whether it is a floating-point number."""
         return self in (Kind.HALF, Kind.FLOAT, Kind.DOUBLE, Kind.BFLOAT16)
 
+    @property
+    def is_integer(self) -> bool:
+        """Whether it is an integer, which a bool is not."""
+        return not self.is_floating and self not in (Kind.POINTER, Kind.BOOL)
+
 
 @dataclass(frozen=True)
 class Parameter:

@@ -219,7 +219,7 @@ class SearchSpace:
         raise UserError(f"not valid for {problem}: {wrong} cannot be so; the nearest that is: {nearest}")
 
     def _why_empty(self, walk: _Walk) -> str:
-        """Names the constraints that empty the space each by itself, else some that do it together and only so."""
+        """Names the constraints each of which alone empties the space, or else some that do so only together."""
         total = len(walk.rows(()))
         guilty = tuple(constraint for constraint in self.constraints if not walk.rows((constraint,)))
         manner = "each"
@@ -373,6 +373,23 @@ class ValidSpace(Sequence[Configuration]):
         differing, steps = self._away_from(values)
         away = differing * (int(steps.max()) + 1) + steps
         return int(np.argmin(away if among is None else np.where(among, away, np.iinfo(np.int64).max)))
+
+    def completing(self, values: Mapping[str, Value]) -> int | None:
+        """The number of the configuration that has all of these values and is otherwise nearest to the default.
+
+        None where there is none. What this space has no tunable for is not looked at.
+        """
+        rows = np.arange(len(self))
+        for position, tunable in enumerate(self.space.tunables):
+            if tunable.name in values:
+                index = self._value_index[position].get(values[tunable.name])
+                if index is None:
+                    return None
+                rows = rows[self.indices[rows, position] == index]
+        if not len(rows):
+            return None
+        default = [self._value_index[i][self.space.default[t.name]] for i, t in enumerate(self.space.tunables)]
+        return int(rows[np.argmin((self.indices[rows] != np.array(default)).sum(axis=1))])
 
     def simplest_first(self, configurations: Iterable[Configuration]) -> list[Configuration]:
         """Configurations of this space, those closer to the default first.

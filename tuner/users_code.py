@@ -12,12 +12,19 @@ from tunebench.tuner.errors import CompileError, KernelFolderError, LaunchError,
 MODEL_FILE = "model.py"
 """The file of a kernel's folder that declares the kernel."""
 
+_EXTRAS = {"triton": "triton"}
+"""tunebench's extras that bring a package which a kernel may import."""
+
 _OWN_MESSAGES = (UserError, LaunchError, CompileError)
 """tunebench's errors that the code of a user causes: their text stands as it is, behind the place."""
 
 
 class UsersCodeError(KernelFolderError):
     """Code of a user's own that raised; the message has the place."""
+
+
+class ToldError(RuntimeError):
+    """What a user's code raised in another process, in the words of one line."""
 
 
 @contextlib.contextmanager
@@ -48,8 +55,14 @@ def told(error: BaseException, what: str, folder: Path) -> str:
     place = place_of(error, folder)
     if isinstance(error, _OWN_MESSAGES):
         text = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        return text if place is None or text.startswith(str(folder)) else f"{place}: {text}"
+        return text if text.startswith(str(folder)) else f"{place or folder}: {text}"
     return f"{place or folder}: {what}: {text}"
+
+
+def placed(error: BaseException, folder: Path) -> str:
+    """An exception in one line, behind the last line of the user's own that it came through."""
+    place = place_of(error, folder)
+    return described(error) if place is None else f"{place}: {described(error)}"
 
 
 def place_of(error: BaseException, folder: Path) -> str | None:
@@ -65,6 +78,10 @@ def place_of(error: BaseException, folder: Path) -> str | None:
 
 
 def described(error: BaseException) -> str:
-    """An exception in one line, without its place."""
+    """An exception in one line, without its place; of another process's, with it."""
+    if isinstance(error, ToldError):
+        return str(error)
     text = str(error.msg if isinstance(error, SyntaxError) else error).strip()
+    if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS:
+        text += f": pip install 'tunebench[{_EXTRAS[error.name]}]'"
     return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__

@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TypeAlias
 
 from tunebench.tuner.configuration import Configuration, Value
 from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.signature import Declaration, Signature, aliases, declarations, signature_of
 from tunebench.tuner.space import SearchSpace
+from tunebench.tuner.triton_source import TritonSource
 
 HEADER_SUFFIXES = (".cuh", ".h", ".hpp")
 
@@ -61,6 +63,11 @@ class KernelSource:
         text = _read(path) if text is None else text
         return cls(path.stem, text, _included(text, available))
 
+    @property
+    def file(self) -> str:
+        """What messages call it."""
+        return f"{self.name}.cu"
+
     @cached_property
     def entry_points(self) -> Mapping[str, Declaration]:
         """The `extern "C" __global__` functions that it or its headers declare, by name."""
@@ -78,28 +85,39 @@ class KernelSource:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
+Source: TypeAlias = KernelSource | TritonSource
+
+
 @dataclass(frozen=True)
 class Variant:
     """A kernel source with its compile-time constants fixed, for one architecture.
 
     Attributes:
-        source: the kernel.
-        prologue: generated C++ that fixes the constants; it stands before the source.
+        source: the kernel's, in CUDA C++ or in Triton.
+        prologue: what fixes the constants: generated C++ that stands before the source, or JSON beside a Triton source.
         architecture: what the binary runs on, such as `sm_90` or `x86_64`.
     """
 
-    source: KernelSource
+    source: Source
     prologue: str
     architecture: str
 
     @property
+    def cuda(self) -> KernelSource:
+        """Its source, for a compiler of CUDA C++, which is given no other."""
+        assert isinstance(self.source, KernelSource), f"{self.source.file} is Triton"
+        return self.source
+
+    @property
     def text(self) -> str:
-        """The complete translation unit."""
-        return f'{self.prologue}#line 1 "{self.source.name}.cu"\n{self.source.text}'
+        """The complete translation unit of CUDA C++."""
+        return f'{self.prologue}#line 1 "{self.cuda.file}"\n{self.cuda.text}'
 
     @cached_property
     def signatures(self) -> dict[str, Signature]:
         """What its entry points take, by name."""
+        if isinstance(self.source, TritonSource):
+            return self.source.signatures(json.loads(self.prologue)["dtype"])
         known = {**self.source.aliases, **aliases([self.prologue])}
         return {name: signature_of(found, known) for name, found in self.source.entry_points.items()}
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True)
 class Versions:
-    """Versions that a result was obtained with; None where they were not recorded, or the thing is not there.
+    """Versions that a result was obtained with; None where they were not recorded, or where there is none.
 
     Attributes:
         cuda: that torch was built for.

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, NoReturn
 
 import torch
 
-from tunebench.tuner.build import Dim3, Extent, Within
+from tunebench.tuner.build import Dim3, Threads, Within
+from tunebench.tuner.device import MOST_BLOCKS, MOST_BLOCKS_ACROSS
 from tunebench.tuner.errors import ArgumentError
 from tunebench.tuner.signature import LEGAL_TYPES, Kind, Parameter, Signature
 
@@ -26,7 +27,7 @@ _WHOLE_NUMBERS = (Kind.INT16, Kind.UINT16, Kind.INT32, Kind.UINT32, Kind.INT64, 
 """Integers that a pointer is for, where one to bytes is for anything."""
 
 # CUDA's limits from sm_90 on; shared memory in bytes.
-_MOST_BLOCKS = (2**31 - 1, 65535, 65535)
+_MOST_BLOCKS = (MOST_BLOCKS, MOST_BLOCKS_ACROSS, MOST_BLOCKS_ACROSS)
 _MOST_THREADS = (1024, 1024, 64)
 MOST_THREADS_PER_BLOCK = 1024
 _MOST_SHARED = 227 * 1024
@@ -189,7 +190,7 @@ class Arguments:
         raise ArgumentError(f"launch of '{self.entry_point}': parameter {parameter} {why}")
 
 
-def dim3(extent: Extent) -> Dim3:
+def dim3(extent: Threads) -> Dim3:
     """Extents in x, y and z, from one number or up to three.
 
     Raises:

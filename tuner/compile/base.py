@@ -1,4 +1,4 @@
-"""What every compiler does: a variant in, a build out, the same `.cu` source for all of them."""
+"""What every compiler does: a variant in, a build out, the same source for all of its language."""
 
 from __future__ import annotations
 
@@ -44,6 +44,10 @@ class Compiler(abc.ABC):
             CompilerMissingError: the compiler is not on this machine.
             DiskFullError: there is no room to compile.
         """
+
+    def of(self, variant: Variant) -> Compiler:  # noqa: ARG002
+        """The one that compiles a variant, where this stands for several."""
+        return self
 
     def apart(self) -> Compiler:
         """This compiler for builds that are under way while the program goes on, and may end: as a process to kill."""

@@ -52,6 +52,7 @@ def known_build(compiler: Compiler, variant: Variant) -> Future[Build] | None:
     Raises:
         CompilerMissingError: it is in no bundle, and the compiler is not on this machine.
     """
+    compiler = compiler.of(variant)
     if (under_way := _shared.get((compiler.name, variant.digest))) is not None:
         return under_way
     found = find_bundled(compiler.name, variant) or BuildCache().find(compiler, variant)
@@ -63,12 +64,13 @@ def known_build(compiler: Compiler, variant: Variant) -> Future[Build] | None:
 
 
 def shared_build(compiler: Compiler, variant: Variant, *, wait: bool) -> Future[Build]:
-    """The one build of a variant in this process, whoever asks and however often; a refusal stays one.
+    """The build of a variant, made once in this process however often it is asked for; a refusal is kept, too.
 
     Args:
         wait: build now, in this thread, if nobody else does; else it is built in the background by a thread that
             neither holds up nor outlives the process.
     """
+    compiler = compiler.of(variant)
     key = (compiler.name, variant.digest)
     with _sharing:
         if key in _shared:
@@ -125,7 +127,7 @@ class Building:
     """
 
     def __init__(self, compiler: Compiler, cache: BuildCache, variant: Variant, turns: threading.Semaphore) -> None:
-        self._compiler = compiler
+        self._compiler = compiler.of(variant)
         self._cache = cache
         self._variant = variant
         self._turns = turns
@@ -175,7 +177,7 @@ class Building:
         # The compiler's own deadline comes first where it has one; this one is for compilers inside this process.
         seconds = self._compiler.deadline_seconds
         if self._began is not None and time.monotonic() - self._began > seconds + _CLOSE_SECONDS:
-            error = CompileTimeoutError(f"{self._variant.source.name}.cu was still compiling after {seconds:.0f} s", "")
+            error = CompileTimeoutError(f"{self._variant.source.file} was still compiling after {seconds:.0f} s", "")
             self._end(partial(self._future.set_exception, error))
 
 

@@ -26,7 +26,7 @@ VARIABLE = "TUNEBENCH_BUNDLE"
 
 INDEX = "index.json"
 _FORMAT = 1
-_SUFFIX = {CompilerName.CPU: ".so", CompilerName.NVRTC: ".cubin"}
+_SUFFIX = {CompilerName.CPU: ".so", CompilerName.NVRTC: ".cubin", CompilerName.TRITON: ".triton"}
 
 _named: str | None = None
 

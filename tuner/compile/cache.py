@@ -36,6 +36,7 @@ class BuildCache:
         Raises:
             CompilerMissingError: the compiler is not on this machine.
         """
+        compiler = compiler.of(variant)
         key = _key(compiler, variant)
         return None if self._why_not_kept(key) else _read(self._folder / key[:2], key, compiler, variant)
 
@@ -46,6 +47,7 @@ class BuildCache:
             CompileError: the compiler refused the source; refusals are not cached.
             CompilerMissingError: the compiler is not on this machine.
         """
+        compiler = compiler.of(variant)
         if (found := self.find(compiler, variant)) is not None:
             return found
         try:

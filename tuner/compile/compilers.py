@@ -1,40 +1,97 @@
-"""The compilers by name, and which one serves a device."""
+"""The compilers by name, and which ones serve a device."""
 
 from __future__ import annotations
 
-from tunebench.tuner.build import CompilerName
+from collections.abc import Sequence
+
+from tunebench.tuner.build import Build, CompilerName, LoadedModule
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.compile.cpu.compiler import CpuCompiler
 from tunebench.tuner.compile.inline import InlineCompiler
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
+from tunebench.tuner.compile.triton.compiler import TritonCompiler
 from tunebench.tuner.device import Device, DeviceKind
-from tunebench.tuner.errors import UserError
+from tunebench.tuner.errors import CompilerMissingError, UserError
+from tunebench.tuner.sources import Language, language_of
+from tunebench.tuner.variant import Variant
 
 COMPILERS: dict[CompilerName, type[Compiler]] = {
     CompilerName.NVRTC: NvrtcCompiler,
     CompilerName.CPU: CpuCompiler,
     CompilerName.INLINE: InlineCompiler,
+    CompilerName.TRITON: TritonCompiler,
 }
 
 
-def default_compiler(device: Device) -> Compiler:
-    """The compiler that a device's binaries come from unless another is named; whether it is here is not asked."""
-    return COMPILERS[CompilerName.CPU if device.kind is DeviceKind.CPU else CompilerName.NVRTC]()
+class BothCompilers(Compiler):
+    """For kernels with a source in CUDA C++ and one in Triton: each variant goes to the compiler of its language."""
+
+    def __init__(self, cuda: Compiler, triton: Compiler) -> None:
+        self.name = cuda.name
+        self._of = {Language.CUDA: cuda, Language.TRITON: triton}
+
+    def of(self, variant: Variant) -> Compiler:
+        """The compiler of the variant's language."""
+        return self._of[language_of(variant.source)]
+
+    def version(self) -> str:
+        """Both versions."""
+        return ", ".join(one.version() for one in self._of.values())
+
+    def flags(self, variant: Variant) -> tuple[str, ...]:
+        """Those of the compiler of its language."""
+        return self.of(variant).flags(variant)
+
+    def compile(self, variant: Variant) -> Build:
+        """As the compiler of its language does."""
+        return self.of(variant).compile(variant)
+
+    def apart(self) -> Compiler:
+        """Both apart."""
+        return BothCompilers(*(one.apart() for one in self._of.values()))
+
+    def load(self, build: Build, device_index: int | None = None) -> LoadedModule:
+        """As the compiler does that made the build."""
+        language = Language.TRITON if build.compiler is CompilerName.TRITON else Language.CUDA
+        return self._of[language].load(build, device_index)
 
 
-def compiler_for(device: Device, name: CompilerName | None = None) -> Compiler:
+def default_compiler(device: Device, languages: Sequence[Language] = (Language.CUDA,)) -> Compiler:
+    """What a device's binaries come from unless a compiler is named; whether it is here is not asked."""
+    cuda = COMPILERS[CompilerName.CPU if device.kind is DeviceKind.CPU else CompilerName.NVRTC]()
+    return _with_triton(cuda, languages)
+
+
+def compiler_for(
+    device: Device, name: CompilerName | None = None, languages: Sequence[Language] = (Language.CUDA,)
+) -> Compiler:
     """The compiler of that name, or the default one of the device: `nvrtc` on CUDA, `cpu` on the CPU.
 
+    What is Triton is compiled by Triton, beside it or alone.
+
     Raises:
-        UserError: that compiler's binaries do not run on that device.
-        CompilerMissingError: it is not on this machine.
+        UserError: that compiler's binaries do not run on that device, or it does not compile these languages.
+        CompilerMissingError: one is not on this machine.
     """
+    if Language.CUDA not in languages and name not in (None, CompilerName.TRITON):
+        raise UserError(f"compiler '{name}' does not compile Triton, which this kernel is: leave it out")
+    if Language.CUDA in languages and name is CompilerName.TRITON:
+        raise UserError("compiler 'triton' does not compile CUDA C++: leave it out, and Triton sources are its own")
     on_cpu = device.kind is DeviceKind.CPU
-    if name is None:
-        name = default_compiler(device).name
-    if on_cpu != (name is CompilerName.CPU):
+    if name is not None and name is not CompilerName.TRITON and on_cpu != (name is CompilerName.CPU):
         legal = "cpu" if on_cpu else "nvrtc, inline"
         raise UserError(f"compiler '{name}' does not make binaries for {device.kind}: use {legal}")
-    compiler = COMPILERS[name]()
-    compiler.version()
+    compiler = default_compiler(device, languages) if name is None else _with_triton(COMPILERS[name](), languages)
+    try:
+        compiler.version()
+    except CompilerMissingError as error:
+        if isinstance(compiler, BothCompilers):
+            raise CompilerMissingError(f"{error}; or tune the other source alone: --tunable source=cuda") from error
+        raise
     return compiler
+
+
+def _with_triton(cuda: Compiler, languages: Sequence[Language]) -> Compiler:
+    if Language.TRITON not in languages:
+        return cuda
+    return BothCompilers(cuda, TritonCompiler()) if Language.CUDA in languages else TritonCompiler()

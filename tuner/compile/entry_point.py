@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from tunebench.tuner.build import Argument, Extent
+from tunebench.tuner.build import Argument, Extent, Threads
 from tunebench.tuner.compile.arguments import Arguments, dim3, geometry_refusal
 from tunebench.tuner.errors import LaunchError
 
@@ -42,7 +42,7 @@ class EntryPoint:
         self._call = call
         self._packers: dict[tuple[type, ...], _Packer] = {}
 
-    def launch(self, blocks: Extent, threads: Extent, arguments: Sequence[Argument], shared: int, stream: int) -> int:
+    def launch(self, blocks: Extent, threads: Threads, arguments: Sequence[Argument], shared: int, stream: int) -> int:
         """Launch, and give the driver's status.
 
         Args:
@@ -129,6 +129,6 @@ def _picker(positions: tuple[int, ...]) -> Callable[[Sequence[Any]], Sequence[An
     return lambda values: [values[at] for at in positions]
 
 
-def _three(extent: Extent) -> Sequence[Any]:
+def _three(extent: Threads) -> Sequence[Any]:
     """Extents in x, y and z; what is no extent `struct` refuses."""
     return (*extent, 1) if type(extent) is tuple and len(extent) == 2 else dim3(extent)

@@ -1,30 +1,33 @@
-"""Whether what g++ builds builds for a GPU too: NVRTC has no headers of the C library, and rules of its own."""
+"""Whether what runs on a CPU builds for a GPU too: NVRTC has no headers of the C library, and rules of its own."""
 
 from __future__ import annotations
 
 from tunebench.tuner.compile.cache import BuildCache
+from tunebench.tuner.compile.compilers import BothCompilers
 from tunebench.tuner.compile.nvrtc import NvrtcApart
+from tunebench.tuner.compile.triton.compiler import TritonCompiler
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.errors import CompileError
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Problem
 
 ARCHITECTURE = "sm_90"
-"""What is built for where nobody says for which GPU."""
+"""The GPU architecture that is built for where none is named."""
 
 
-def refusal_by_nvrtc(
+def refusal_for_gpu(
     kernel: Kernel, configuration: Configuration, problem: Problem, architecture: str = ARCHITECTURE
 ) -> CompileError | None:
-    """Why NVRTC refuses a configuration, with its log; None where it builds it.
+    """Why NVRTC, or Triton, refuses a configuration, with its log; None where it is built.
 
     Raises:
-        CompilerMissingError: NVRTC is not on this machine.
+        CompilerMissingError: what would build it is not on this machine.
     """
-    compiler = NvrtcApart()
+    variant = kernel.variant(configuration, problem, architecture)
+    compiler = BothCompilers(NvrtcApart(), TritonCompiler()).of(variant)
     compiler.version()
     try:
-        BuildCache().build(compiler, kernel.variant(configuration, problem, architecture))
+        BuildCache().build(compiler, variant)
     except CompileError as error:
         return error
     return None

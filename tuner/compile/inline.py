@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import torch
 
-from tunebench.tuner.build import Argument, Build, CompilerName, Extent, KernelFigures, LoadedModule
+from tunebench.tuner.build import Argument, Build, CompilerName, Extent, KernelFigures, LoadedModule, Threads
 from tunebench.tuner.compile.arguments import Arguments, dim3, no_entry_point
 from tunebench.tuner.compile.base import KILLED, Compiler
 from tunebench.tuner.errors import CompileError, CompilerKilledError, CompilerMissingError, LaunchError
@@ -56,7 +56,7 @@ class InlineCompiler(Compiler):
         return f"torch {torch.__version__} CUDA {torch.version.cuda}"
 
     def flags(self, variant: Variant) -> tuple[str, ...]:
-        """What nvcc is told beyond torch's own flags."""
+        """Flags for nvcc beside torch's own."""
         number = variant.architecture.removeprefix("sm_")
         suffix = "a" if int(number) >= 90 else ""
         return ("-O3", "-std=c++17", f"-gencode=arch=compute_{number}{suffix},code=sm_{number}{suffix}")
@@ -76,7 +76,7 @@ class InlineCompiler(Compiler):
         name = f"tunebench_{variant.source.name}_{variant.digest[:16]}"
         launchers = "".join(_LAUNCHERS.format(name=entry_point) for entry_point in variant.source.entry_points)
         with scratch() as folder:
-            for header, text in variant.source.headers.items():
+            for header, text in variant.cuda.headers.items():
                 (folder / header).write_text(text, encoding="utf-8")
             try:
                 load_inline(
@@ -91,9 +91,9 @@ class InlineCompiler(Compiler):
                 )
             except RuntimeError as error:
                 if KILLED.search(str(error)):
-                    told = f"nvcc was killed while it compiled {variant.source.name}.cu: is there enough memory?"
+                    told = f"nvcc was killed while it compiled {variant.cuda.file}: is there enough memory?"
                     raise CompilerKilledError(told, str(error)) from error
-                raise CompileError(f"nvcc refused {variant.source.name}.cu", str(error)) from error
+                raise CompileError(f"nvcc refused {variant.cuda.file}", str(error)) from error
             code = (folder / f"{name}.so").read_bytes()
         return Build(
             variant_digest=variant.digest,
@@ -127,7 +127,7 @@ class _InlineModule(LoadedModule):
                 raise LaunchError(f"the library does not load: {error}") from error
 
     def launch(
-        self, entry_point: str, blocks: Extent, threads: Extent, arguments: Sequence[Argument], shared: int = 0
+        self, entry_point: str, blocks: Extent, threads: Threads, arguments: Sequence[Argument], shared: int = 0
     ) -> None:
         """Launch on torch's current stream of the device.
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from tunebench.tuner.build import Argument, Build, CompilerName, Extent, KernelFigures, LoadedModule
+from tunebench.tuner.build import Argument, Build, CompilerName, Extent, KernelFigures, LoadedModule, Threads
 from tunebench.tuner.compile.arguments import Arguments, dim3, no_entry_point
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.compile.entry_point import DriverCall, EntryPoint
@@ -82,10 +82,10 @@ class NvrtcCompiler(Compiler):
         return self._timed(variant, compile_program)
 
     def _timed(self, variant: Variant, compile_: CompileProgram) -> Build:
-        version, name = self.version(), f"{variant.source.name}.cu"
+        version, name = self.version(), f"{variant.cuda.file}"
         started = time.perf_counter()
         try:
-            code, log = compile_(variant.text, name, variant.source.headers, self.flags(variant))
+            code, log = compile_(variant.text, name, variant.cuda.headers, self.flags(variant))
         except RefusedError as refusal:
             raise CompileError(f"NVRTC refused {name}: {_first_error(str(refusal))}", str(refusal)) from refusal
         return Build(
@@ -181,7 +181,7 @@ class CudaModule(LoadedModule):
             raise LaunchError(f"the driver refused entry point '{entry_point}': {error}") from error
 
     def launch(
-        self, entry_point: str, blocks: Extent, threads: Extent, arguments: Sequence[Argument], shared: int = 0
+        self, entry_point: str, blocks: Extent, threads: Threads, arguments: Sequence[Argument], shared: int = 0
     ) -> None:
         """Launch on torch's current stream of the device.
 

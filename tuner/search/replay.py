@@ -18,22 +18,11 @@ import numpy.typing as npt
 import optuna
 from optuna.trial import TrialState
 
-from tunebench.tuner.search.recorded import RecordedSpace, RecordedSpaceError
+from tunebench.tuner.search.recorded import RecordedSpace
 from tunebench.tuner.search.sampler import PoolSampler
 from tunebench.tuner.search.strategies import make_sampler
 from tunebench.tuner.search.warm_start import EarlierStudy, EarlierTrial, choose_warm_starts
 from tunebench.tuner.space import ValidSpace
-
-__all__ = [
-    "RecordedSpace",
-    "RecordedSpaceError",
-    "ReplayReport",
-    "ReplayRun",
-    "Strategy",
-    "describe",
-    "expected_random_best",
-    "replay",
-]
 
 Floats = npt.NDArray[np.float64]
 Strategy = str | Callable[[ValidSpace, int], PoolSampler]

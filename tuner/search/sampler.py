@@ -52,7 +52,7 @@ class SpaceExhausted(TunebenchError):
 
 @dataclass(frozen=True)
 class Observation:
-    """What a finished trial said about a configuration.
+    """What a finished trial says of a configuration.
 
     Attributes:
         trial: the trial's number in its study.
@@ -263,7 +263,7 @@ class PoolSampler(BaseSampler):
 
 
 def _time_of(trial: FrozenTrial) -> float | None:
-    """The time in milliseconds that a finished trial was told, None where it is a failure."""
+    """The time in milliseconds that a trial was finished with; None where it is a failure."""
     value = trial.value
     if value is None or not math.isfinite(value) or any(x > 0 for x in trial.constraints.values()):
         return None

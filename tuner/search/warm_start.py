@@ -101,7 +101,7 @@ def choose_warm_starts(
     not valid here stands for the nearest valid one, and is dropped where that differs from it in more than two.
     """
     chosen: dict[int, WarmStart] = {}
-    open_to = {number: _good(study) for number, study in enumerate(studies)}
+    open_to = {number: _good(space, study) for number, study in enumerate(studies)}
     places = dict.fromkeys(open_to, 0)
     while len(chosen) < most and open_to:
         turn = max(open_to, key=lambda i: (1 / (1 + studies[i].distance) / (1 + places[i]), -i))
@@ -110,22 +110,25 @@ def choose_warm_starts(
             del open_to[turn]
             continue
         number, trial = found
-        open_to[turn].remove(trial)
+        open_to[turn].remove(found)
         places[turn] += 1
         chosen[number] = WarmStart(space[number], f"{trial.name}, {studies[turn].description}")
     return list(chosen.values())
 
 
-def _good(study: EarlierStudy) -> list[EarlierTrial]:
-    return [trial for trial in study.trials[:WORTH_KNOWING] if trial.time_ms <= _GOOD * study.trials[0].time_ms]
+def _good(space: ValidSpace, study: EarlierStudy) -> list[tuple[int, EarlierTrial]]:
+    """A study's trials that are worth beginning with, each with the configuration that it stands for here."""
+    good = [trial for trial in study.trials[:WORTH_KNOWING] if trial.time_ms <= _GOOD * study.trials[0].time_ms]
+    return [(number, trial) for trial in good if (number := number_of(space, trial.configuration)) is not None]
 
 
-def _next(space: ValidSpace, trials: list[EarlierTrial], chosen: Sequence[int]) -> tuple[int, EarlierTrial] | None:
+def _next(
+    space: ValidSpace, trials: Sequence[tuple[int, EarlierTrial]], chosen: Sequence[int]
+) -> tuple[int, EarlierTrial] | None:
     """The fastest of a study's trials that is new and unlike those chosen."""
-    numbered = [(number, trial) for trial in trials if (number := number_of(space, trial.configuration)) is not None]
     rows = space.indices
     for apart in range(_APART, 0, -1):
-        for number, trial in numbered:
+        for number, trial in trials:
             if all((rows[number] != rows[other]).sum() >= apart for other in chosen):
                 return number, trial
     return None
@@ -134,11 +137,15 @@ def _next(space: ValidSpace, trials: list[EarlierTrial], chosen: Sequence[int]) 
 def number_of(space: ValidSpace, values: Mapping[str, Value], most: int = 2) -> int | None:
     """A configuration's number here, or that of the valid one nearest to it; None where that is not near.
 
+    What a newer source has a tunable more for is as in the default.
+
     Args:
         most: tunables in which the two may differ.
     """
     number = space.find(values)
     # What shares no tunable is another kernel's.
+    if number is None and values.keys() & set(space.space.names):
+        number = space.completing(values)
     if number is not None or len(space) > _MAPPED or not values.keys() & set(space.space.names):
         return number
     nearest = space.nearest({**space.space.default, **values})

@@ -26,8 +26,10 @@ from tunebench.tuner.gate.battery import Depth, run_battery
 from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.harness import Answers, Harness, synchronise
 from tunebench.tuner.gate.oracle import Oracle, consult_reference
+from tunebench.tuner.gate.party import LocalParty, output_of
 from tunebench.tuner.gate.quick import Exemptions, QuickGate, pinned
 from tunebench.tuner.gate.sanitizer import sanitize
+from tunebench.tuner.gate.sources import LocalSource
 from tunebench.tuner.gate.stage_log import StageLog
 from tunebench.tuner.kernel import Kernel, Mode, ModelFactory, Plan, TunableModel, prepare_model
 from tunebench.tuner.problem import Problem, Work
@@ -77,13 +79,14 @@ class Subject:
             UserError: the model cannot serve the reference's own inputs with a kernel, or takes them for another mode.
         """
         where, files = device.torch_device, kernel.folder
+        source = LocalSource(reference, where)
         with users_code("the reference's Model cannot be made", files):
             original = prepare_model(reference, mode, where)
         state, make = original.state_dict(), cast(Callable[..., torch.nn.Module], factory)
         with users_code("ModelNew cannot be made like Model", files):
             model = cast(TunableModel, prepare_model(reference, mode, where, make, state))
         with users_code("the reference does not run", files):
-            oracle = consult_reference(reference, original, where, SEEDS)
+            oracle = consult_reference(source, LocalParty(original), SEEDS)
         with users_code("problem()", files):
             problem = model.problem(*oracle.cases[0].inputs)
         if problem is None:
@@ -96,7 +99,7 @@ class Subject:
                 f"kernel '{kernel.name}' in mode '{mode}' takes its inputs for the problem {problem}: "
                 f"its `problem` must give the option mode={mode}"
             )
-        answers = Answers(reference, oracle, where, mode)
+        answers = Answers(source, oracle, where, mode)
         return cls(kernel, problem, device, original, factory, model, oracle, answers)
 
     @property
@@ -109,25 +112,30 @@ class Subject:
         return work
 
 
+@dataclass(frozen=True)
+class Leaders:
+    """What a study has found so far, as far as it matters to how the next configuration is evaluated.
+
+    Attributes:
+        incumbent: the best correct trial; others are timed by the clock that it was timed by.
+        finalist_ms: whatever is faster would be a finalist and goes through the full battery; None for everything.
+    """
+
+    incumbent: PastTrial | None = None
+    finalist_ms: float | None = None
+
+
+NOBODY = Leaders()
+
+
 class Evaluator(Protocol):
     """Turns configurations into results for one problem on one device, wherever that happens."""
 
     problem: Problem
     device: Device
 
-    def evaluate(
-        self,
-        configuration: Configuration,
-        build: Build,
-        incumbent: PastTrial | None = None,
-        finalist_ms: float | None = None,
-    ) -> TrialResult:
-        """One configuration's result; a variant that fails is a result as well.
-
-        Args:
-            incumbent: the best correct trial so far; others are timed by the clock that it was timed by.
-            finalist_ms: whatever is faster would be a finalist and goes through the full battery; None for everything.
-        """
+    def evaluate(self, configuration: Configuration, build: Build, leaders: Leaders = NOBODY) -> TrialResult:
+        """One configuration's result; a variant that fails is a result as well."""
 
     def sanitize(self, finalists: Sequence[Finalist]) -> list[Stage]:
         """Each finalist's launches under compute-sanitizer, where it is installed."""
@@ -161,7 +169,9 @@ class LocalEvaluator:
         self._control = Control(subject.device, self._clocks[-1])
         self._inputs = subject.oracle.cases[0].inputs
         self._floor_ms: float | None = None
-        self._quick = QuickGate(cast(torch.nn.Module, subject.model), subject.oracle, Exemptions.of(subject.kernel))
+        self._quick = QuickGate(
+            LocalParty(cast(torch.nn.Module, subject.model)), subject.oracle, Exemptions.of(subject.kernel)
+        )
 
     def reference_seconds(self) -> float:
         """What one call of the reference takes, roughly: for deadlines."""
@@ -174,13 +184,7 @@ class LocalEvaluator:
     def close(self) -> None:
         """Nothing to let go of: the tensors go with this object."""
 
-    def evaluate(
-        self,
-        configuration: Configuration,
-        build: Build,
-        incumbent: PastTrial | None = None,
-        finalist_ms: float | None = None,
-    ) -> TrialResult:
+    def evaluate(self, configuration: Configuration, build: Build, leaders: Leaders = NOBODY) -> TrialResult:
         """See `Evaluator.evaluate`.
 
         Raises:
@@ -202,15 +206,16 @@ class LocalEvaluator:
             started = time.perf_counter()
             call = self._call(plan)
             with self._own_code():
-                measurement, hopeless = self._measure(call, incumbent)
-                timed = call()  # one more turn of the timed loop
+                measurement, hopeless = self._measure(call, leaders.incumbent)
+                timed = output_of(call())  # one more turn of the timed loop
             verdict = self._above_floor(verdict, measurement)
             seconds["measure"] = time.perf_counter() - started
             if not verdict.passed:
                 return _refused(configuration, build, verdict, seconds)
             started = time.perf_counter()
             verdict = self._quick.check_again(prepare, verdict, timed)
-            if verdict.passed and not hopeless and (finalist_ms is None or measurement.median_ms < finalist_ms):
+            leads = leaders.finalist_ms is None or measurement.median_ms < leaders.finalist_ms
+            if verdict.passed and not hopeless and leads:
                 verdict = self._prove(configuration, build, verdict)
             synchronise(self._subject.device.torch_device)
             seconds["check"] += time.perf_counter() - started
@@ -317,7 +322,7 @@ class LocalEvaluator:
         return verdict.refused_by(stage)
 
     def _compiled_call(self) -> tuple[dict[Baseline, Call], dict[Baseline, str]]:
-        """The reference under torch.compile where that is wanted, or why it is missing."""
+        """The reference under torch.compile where it is asked for, or why it is missing."""
         if not self._compiled:
             return {}, {}
         try:

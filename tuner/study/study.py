@@ -30,7 +30,7 @@ from tunebench.tuner.result import Comparison, Stage, TrialResult, TrialStatus
 from tunebench.tuner.search.sampler import PoolSampler, SpaceExhausted
 from tunebench.tuner.search.warm_start import WarmStart
 from tunebench.tuner.space import ValidSpace
-from tunebench.tuner.study.evaluate import Evaluator, Finalist
+from tunebench.tuner.study.evaluate import NOBODY, Evaluator, Finalist, Leaders
 from tunebench.tuner.study.history import PastTrial, TrialLog
 from tunebench.tuner.users_code import UsersCodeError
 
@@ -74,6 +74,11 @@ class Phase(enum.StrEnum):
     COMPARING = "timing the finalists again, in interleaved rounds with the reference and the default"
 
 
+def told(result: TrialResult) -> str:
+    """How a trial failed, in one line."""
+    return f"{result.status}: {result.message.splitlines()[0]}"
+
+
 @dataclass(frozen=True)
 class Progress:
     """Where a running study stands.
@@ -95,6 +100,11 @@ class Progress:
     default_ms: float | None
     last: TrialResult | None
     phase: Phase | None = None
+
+    @property
+    def failure(self) -> str:
+        """Why the last trial was not timed; empty where it was."""
+        return "" if self.last is None or self.last.status.timed else told(self.last)
 
     @property
     def per_second(self) -> float:
@@ -298,12 +308,12 @@ class StudyRun:
         self._past.append(PastTrial.of(number, result))
         self._tried.add(result.configuration)
         if not result.status.timed:
-            self._refusals[f"{result.status}: {result.message.splitlines()[0]}"] += 1
+            self._refusals[told(result)] += 1
         median_ms = result.measurement.median_ms if result.measurement else None
         if result.status is TrialStatus.CORRECT:
             self._study.tell(flight.trial, median_ms)
         else:
-            # Optuna's samplers do not see FAIL trials; a failure is told as PRUNED, a hopeless time as its value.
+            # Optuna's samplers pass over FAIL trials: a failure is reported as PRUNED, a hopeless time as its value.
             if median_ms is not None:
                 flight.trial.report(median_ms, step=0)
             self._study.tell(flight.trial, state=TrialState.PRUNED)
@@ -317,25 +327,17 @@ class StudyRun:
             status = TrialStatus.TIMEOUT if isinstance(error, CompileTimeoutError) else TrialStatus.COMPILE
             return TrialResult(flight.configuration, status, message=f"{error}\n{error.log}")
         waited = time.perf_counter() - started
-        ranked = self._ranked()
-        incumbent = ranked[0] if ranked else None
-        result = self._evaluated(flight.configuration, build, incumbent, _finalist_ms(ranked))
+        result = self._evaluated(flight.configuration, build, _leaders(self._ranked()))
         return replace(result, seconds={"wait": waited, **result.seconds})
 
-    def _evaluated(
-        self,
-        configuration: Configuration,
-        build: Build,
-        incumbent: PastTrial | None = None,
-        finalist_ms: float | None = None,
-    ) -> TrialResult:
+    def _evaluated(self, configuration: Configuration, build: Build, leaders: Leaders = NOBODY) -> TrialResult:
         """One configuration's result; what the kernel's own code raises is one, too.
 
         Raises:
             UsersCodeError: it raises in the default configuration: every other one would be likely to say the same.
         """
         try:
-            return self._evaluator.evaluate(configuration, build, incumbent, finalist_ms)
+            return self._evaluator.evaluate(configuration, build, leaders)
         except UsersCodeError as error:
             if configuration == self._space[self._space.default]:
                 raise UsersCodeError(f"{error} (in the default configuration: {configuration})") from error
@@ -365,8 +367,8 @@ class StudyRun:
         ranked = {trial.configuration: trial for trial in self._ranked()}
         default = self._space[self._space.default]
         finalists = self._space.simplest_first(list(ranked)[:FINALISTS])
-        wanted = [one for one in finalists if one != default] + [default] * (default in ranked)
-        return [ranked[one] for one in wanted]
+        ordered = [one for one in finalists if one != default] + [default] * (default in ranked)
+        return [ranked[one] for one in ordered]
 
     def _proves(self, trial: PastTrial) -> bool:
         """Whether a trial is proven; one that was no finalist when it was recorded is put through the battery now."""
@@ -443,10 +445,11 @@ class StudyRun:
             )
 
 
-def _finalist_ms(ranked: Sequence[PastTrial]) -> float | None:
-    """Whatever is timed below this may be a finalist, now or at the end; None where everything may.
+def _leaders(ranked: Sequence[PastTrial]) -> Leaders:
+    """Whatever is timed below the last finalist may be one, now or at the end; where there is room, everything may.
 
     Such a trial is proven before it is recorded, so that nothing unproven ever leads. Later trials only push others
     back, so that what is no finalist when it is recorded never becomes one.
     """
-    return ranked[FINALISTS - 1].median_ms if len(ranked) >= FINALISTS else None
+    finalist_ms = ranked[FINALISTS - 1].median_ms if len(ranked) >= FINALISTS else None
+    return Leaders(ranked[0] if ranked else None, finalist_ms)

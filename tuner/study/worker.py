@@ -19,8 +19,7 @@ from tunebench.tuner.errors import DeviceLostError, WorkerError
 from tunebench.tuner.isolation import DeathError, DiedError, HungError, IsolatedProcess, asked_again_if_killed, leave
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import Comparison, Stage, TrialResult, TrialStatus
-from tunebench.tuner.study.evaluate import Finalist, LocalEvaluator
-from tunebench.tuner.study.history import PastTrial
+from tunebench.tuner.study.evaluate import NOBODY, Finalist, Leaders, LocalEvaluator
 
 Factory = Callable[[], LocalEvaluator]
 """Makes the evaluator inside the worker; it is pickled, so a `functools.partial` of a module's function."""
@@ -62,30 +61,22 @@ class WorkerEvaluator:
             self.close()
             raise
 
-    def evaluate(
-        self,
-        configuration: Configuration,
-        build: Build,
-        incumbent: PastTrial | None = None,
-        finalist_ms: float | None = None,
-    ) -> TrialResult:
+    def evaluate(self, configuration: Configuration, build: Build, leaders: Leaders = NOBODY) -> TrialResult:
         """One variant's result, whatever it does to its worker.
 
         Raises:
             WorkerError: three variants in a row have killed their worker, or a new worker does not come up.
         """
         self._restart_seconds = 0.0
-        result = self._charged(configuration, build, incumbent, finalist_ms)
+        result = self._charged(configuration, build, leaders)
         if self._restart_seconds:
             result = replace(result, seconds={"restart": self._restart_seconds, **result.seconds})
         return result
 
-    def _charged(
-        self, configuration: Configuration, build: Build, incumbent: PastTrial | None, finalist_ms: float | None
-    ) -> TrialResult:
+    def _charged(self, configuration: Configuration, build: Build, leaders: Leaders) -> TrialResult:
         """The result; a death of the worker is the variant's."""
         try:
-            result = self._ask(None, _evaluate, configuration, build, incumbent, finalist_ms)
+            result = self._ask(None, _evaluate, configuration, build, leaders)
         except HungError as hung:
             return self._charge(configuration, build, TrialStatus.TIMEOUT, str(hung))
         except DiedError as death:
@@ -175,12 +166,10 @@ def _prepare(factory: Factory) -> tuple[Problem, Device, float]:
     return _evaluator.problem, _evaluator.device, _evaluator.reference_seconds()
 
 
-def _evaluate(
-    configuration: Configuration, build: Build, incumbent: PastTrial | None, finalist_ms: float | None
-) -> TrialResult:
+def _evaluate(configuration: Configuration, build: Build, leaders: Leaders) -> TrialResult:
     assert _evaluator is not None
     try:
-        return _evaluator.evaluate(configuration, build, incumbent, finalist_ms)
+        return _evaluator.evaluate(configuration, build, leaders)
     except DeviceLostError as error:
         leave(str(error))  # the device is lost to this process only: it makes room for the next one
 

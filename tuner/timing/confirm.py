@@ -14,13 +14,7 @@ from collections.abc import Mapping, Sequence
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.result import CONTROL, Decision
 from tunebench.tuner.timing.measure import Call, Clock, Control
-from tunebench.tuner.timing.statistics import (
-    CONFIDENCE,
-    Samples,
-    control_ratio,
-    samples_needed,
-    speedup,
-)
+from tunebench.tuner.timing.statistics import CONFIDENCE, Samples, control_ratio, samples_needed, speedup
 
 WITHIN = 0.005
 """Rounds end when the interval of every contender's ratio to the fastest is within ± this share of it."""

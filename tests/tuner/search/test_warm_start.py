@@ -94,6 +94,8 @@ def test_what_is_not_valid_here_stands_for_its_neighbour_or_is_dropped(space: Va
         {"a": 4, "b": 4, "c": 4, "d": 2}
     )
     assert number_of(space, {"a": 5, "b": 5, "c": 5, "d": 1}) is None
+    assert space.completing({"a": 4, "b": 4, "c": 4}) == space.require({"a": 4, "b": 4, "c": 4, "d": 1})
+    assert space.completing({"a": 5}) is None
     assert number_of(space, {"other": 1}) is None
 
 

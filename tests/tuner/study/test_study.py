@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 from memory_log import MemoryLog
@@ -17,8 +18,7 @@ from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import CONTROL, Baseline, Comparison, TrialResult, TrialStatus
 from tunebench.tuner.search.strategies import make_sampler
 from tunebench.tuner.search.warm_start import WarmStart
-from tunebench.tuner.study.evaluate import Finalist, LocalEvaluator, Subject
-from tunebench.tuner.study.history import PastTrial
+from tunebench.tuner.study.evaluate import NOBODY, Finalist, Leaders, LocalEvaluator, Subject
 from tunebench.tuner.study.study import Budget, Ending, Outcome, Phase, Progress, StudyRun
 
 CPU = find_device("cpu")
@@ -255,14 +255,9 @@ def test_what_moves_up_after_a_refusal_is_proven_first(
     compared: list[Configuration] = []
 
     class Screening(LocalEvaluator):
-        def evaluate(
-            self,
-            configuration: Configuration,
-            build: Build,
-            incumbent: PastTrial | None = None,
-            finalist_ms: float | None = None,
-        ) -> TrialResult:
-            return super().evaluate(configuration, build, incumbent, finalist_ms if incumbent is None else 0.0)
+        def evaluate(self, configuration: Configuration, build: Build, leaders: Leaders = NOBODY) -> TrialResult:
+            finalist_ms = leaders.finalist_ms if leaders.incumbent is None else 0.0
+            return super().evaluate(configuration, build, replace(leaders, finalist_ms=finalist_ms))
 
         def compare(self, finalists: Sequence[Finalist], default: Finalist | None) -> Comparison:
             compared.extend(configuration for configuration, _ in finalists)

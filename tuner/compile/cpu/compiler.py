@@ -26,7 +26,7 @@ from pathlib import Path
 
 import torch
 
-from tunebench.tuner.build import Argument, Build, CompilerName, Extent, KernelFigures, LoadedModule
+from tunebench.tuner.build import Argument, Build, CompilerName, Extent, KernelFigures, LoadedModule, Threads
 from tunebench.tuner.compile.arguments import MOST_THREADS_PER_BLOCK, Arguments, dim3, geometry_refusal, no_entry_point
 from tunebench.tuner.compile.base import KILLED, Compiler
 from tunebench.tuner.compile.processes import FROM_OUTSIDE, run_compiler
@@ -80,6 +80,10 @@ _COOPERATION = re.compile(r"\b(?:__sync(?:threads|warp)|__shfl|__ballot|__any_sy
 _COOPERATION_FLAGS = ("-DTUNEBENCH_COOPERATES", "-Werror=frame-larger-than=49152")
 
 
+# g++ 12 loses stores of packed bfloat16 where it vectorises straight code inside a loop that it vectorises too.
+_BFLOAT_FLAGS = ("-fno-tree-slp-vectorize",)
+
+
 class CpuCompiler(Compiler):
     """g++ for the processor it runs on. Compilation is a process of its own, so threads compile side by side."""
 
@@ -96,7 +100,8 @@ class CpuCompiler(Compiler):
     def flags(self, variant: Variant) -> tuple[str, ...]:
         """g++'s flags; which instructions `native` means is part of the version."""
         cooperation = _COOPERATION_FLAGS if _cooperates(variant) else ()
-        return (*_FLAGS, _native_flag(), *cooperation, *_LIBRARIES)
+        bfloat = _BFLOAT_FLAGS if "bfloat_t" in variant.prologue else ()
+        return (*_FLAGS, _native_flag(), *bfloat, *cooperation, *_LIBRARIES)
 
     def compile(self, variant: Variant) -> Build:
         """Compile to a shared library.
@@ -111,7 +116,7 @@ class CpuCompiler(Compiler):
         flags = self.flags(variant)
         started = time.perf_counter()
         with scratch() as folder:
-            for header, text in variant.source.headers.items():
+            for header, text in variant.cuda.headers.items():
                 (folder / header).write_text(host_source(text), encoding="utf-8")
             (folder / "variant.cu").write_text(translation_unit(variant), encoding="utf-8")
             options = flags[: -len(_LIBRARIES)]
@@ -123,9 +128,9 @@ class CpuCompiler(Compiler):
                 require_room(folder)
                 if -status in FROM_OUTSIDE or KILLED.search(log):
                     raise CompilerKilledError(
-                        f"g++ was killed while it compiled {variant.source.name}.cu: is there enough memory?", log
+                        f"g++ was killed while it compiled {variant.cuda.file}: is there enough memory?", log
                     )
-                raise CompileError(f"g++ refused {variant.source.name}.cu: {_first_error(log)}", log)
+                raise CompileError(f"g++ refused {variant.cuda.file}: {_first_error(log)}", log)
             code = (folder / "variant.so").read_bytes()
         return Build(
             variant_digest=variant.digest,
@@ -176,7 +181,7 @@ class CpuModule(LoadedModule):
             self._functions[entry_point] = function
 
     def launch(
-        self, entry_point: str, blocks: Extent, threads: Extent, arguments: Sequence[Argument], shared: int = 0
+        self, entry_point: str, blocks: Extent, threads: Threads, arguments: Sequence[Argument], shared: int = 0
     ) -> None:
         """Run a kernel to its end, on as many threads as torch uses; other Python threads run meanwhile.
 
@@ -276,7 +281,7 @@ _LAUNCH_BOUNDS = re.compile(rf"\b__launch_bounds__\s*(?P<bounds>{_PARENTHESES})\
 
 def translation_unit(variant: Variant) -> str:
     """The source that g++ compiles: the variant's text and the lines that export its entry points."""
-    text = "\n".join([variant.text, *variant.source.headers.values()])
+    text = "\n".join([variant.text, *variant.cuda.headers.values()])
     bounds: dict[str, set[str]] = {}
     for match in _LAUNCH_BOUNDS.finditer(without_comments(text)):
         bounds.setdefault(match["name"], set()).add(match["bounds"][1:-1].strip())
@@ -324,7 +329,7 @@ def _cooperates(variant: Variant) -> bool:
 
     A source taken for one that does not, though it does, would not compile: it lacks the functions' declarations.
     """
-    return any(_COOPERATION.search(text) for text in (variant.text, *variant.source.headers.values()))
+    return any(_COOPERATION.search(text) for text in (variant.text, *variant.cuda.headers.values()))
 
 
 def _in_function(blanked: str, position: int) -> bool:

@@ -1,0 +1,149 @@
+"""The `triton` compiler: Triton functions to cubins, for any architecture, with or without a GPU."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from importlib import metadata
+from typing import Any
+
+from tunebench.tuner.build import Build, CompilerName, KernelFigures, LoadedModule
+from tunebench.tuner.compile.base import Compiler
+from tunebench.tuner.compile.nvrtc import parse_ptxas_log
+from tunebench.tuner.compile.processes import FROM_OUTSIDE, run_compiler
+from tunebench.tuner.compile.triton.binaries import Binary, binaries_in, interpreted_content, is_for_gpu
+from tunebench.tuner.compile.triton.program import BINARIES, COMMAND, REQUEST
+from tunebench.tuner.disk import require_room
+from tunebench.tuner.errors import CompileError, CompilerKilledError, CompilerMissingError, CompileTimeoutError
+from tunebench.tuner.scratch import scratch
+from tunebench.tuner.triton_source import TritonSource
+from tunebench.tuner.variant import Variant
+
+_GPU = "sm_"
+_FORM = "1"
+"""Of what a build holds; another one is another binary."""
+
+
+class TritonCompiler(Compiler):
+    """Triton in processes of its own, with the ptxas that it brings; they import neither torch nor a user's model.
+
+    For a GPU a build has each entry point twice: for arguments whose addresses and integers are divisible by 16, which
+    Triton loads as vectors, and for any others. For a CPU it is the source itself, which Triton's interpreter runs.
+    """
+
+    name = CompilerName.TRITON
+    deadline_seconds = 300.0  # products with deep pipelines take ptxas long
+
+    def version(self) -> str:
+        """Triton's version, such as `Triton 3.9.0`.
+
+        Raises:
+            CompilerMissingError: it is not installed.
+        """
+        return f"Triton {_version()}"
+
+    def flags(self, variant: Variant) -> tuple[str, ...]:  # noqa: ARG002
+        """None: what Triton is told is part of the variant."""
+        return (_FORM,)
+
+    def compile(self, variant: Variant) -> Build:
+        """Compile to cubins; for a CPU there is nothing to compile.
+
+        Raises:
+            CompileError: the source was refused (carries the log), or Triton hangs or crashes.
+            CompilerKilledError: the process was killed from outside.
+            CompilerMissingError: Triton is not installed, or no process can be started.
+            DiskFullError: there is no room for its files.
+        """
+        source, version = variant.source, self.version()
+        assert isinstance(source, TritonSource)
+        started = time.perf_counter()
+        fixed = json.loads(variant.prologue)
+        code, log = interpreted_content(source.text, fixed), ""
+        figures = {name: KernelFigures() for name in source.entry_points}
+        if variant.architecture.startswith(_GPU):
+            code, log = self._compiled(source, fixed, variant.architecture)
+            figures = _figures(log, binaries_in(code))
+        return Build(
+            variant_digest=variant.digest,
+            compiler=self.name,
+            compiler_version=version,
+            code=code,
+            log=log,
+            figures=figures,
+            seconds=time.perf_counter() - started,
+            signatures=variant.signatures,
+        )
+
+    def _compiled(self, source: TritonSource, fixed: Mapping[str, Any], architecture: str) -> tuple[bytes, str]:
+        request = {
+            "path": sys.path,
+            "text": source.text,
+            "file": source.file,
+            "fixed": fixed,
+            "architecture": int(architecture.removeprefix(_GPU)),
+        }
+        with scratch() as folder:
+            (folder / REQUEST).write_text(json.dumps(request), encoding="utf-8")
+            try:
+                status, log = run_compiler([sys.executable, "-c", COMMAND], folder, self.deadline_seconds)
+            except OSError as error:
+                raise CompilerMissingError(f"no process to compile in can be started: {error}") from error
+            if status is None:
+                told = f"Triton was still compiling {source.file} after {self.deadline_seconds:.0f} s: killed"
+                raise CompileTimeoutError(told, log)
+            if -status in FROM_OUTSIDE:
+                raise CompilerKilledError(
+                    f"Triton was killed while it compiled {source.file}: is there enough memory?", log
+                )
+            if status < 0:
+                raise CompileError(f"Triton crashed on {source.file}: {signal.Signals(-status).name}", log)
+            if status:
+                require_room(folder)
+                raise CompileError(f"Triton refused {_first_line(log, source.file)}", log)
+            return (folder / BINARIES).read_bytes(), log
+
+    def load(self, build: Build, device_index: int | None = None) -> LoadedModule:
+        """Load cubins on a CUDA device, or a source into Triton's interpreter.
+
+        Raises:
+            LaunchError: the driver refused a binary, or the interpreter the source.
+        """
+        if is_for_gpu(build.code):
+            from tunebench.tuner.compile.triton.on_gpu import TritonModule
+
+            return TritonModule(build, device_index)
+        from tunebench.tuner.compile.triton.interpreter import InterpretedModule
+
+        return InterpretedModule(build)
+
+
+@cache
+def _version() -> str:
+    try:
+        return metadata.version("triton")
+    except metadata.PackageNotFoundError:
+        pass
+    try:
+        import triton  # as torch's own distributions call it otherwise
+    except ImportError as error:
+        raise CompilerMissingError("compiler 'triton' is not here: pip install 'tunebench[triton]'") from error
+    return str(triton.__version__)
+
+
+def _first_line(log: str, file: str) -> str:
+    """The line of a refusal that says why, which begins with the file's name."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    return next((line for line in lines if line.startswith(file)), f"{file}: {lines[-1] if lines else 'see its log'}")
+
+
+def _figures(log: str, binaries: list[Binary]) -> dict[str, KernelFigures]:
+    """What ptxas says of each entry point; shared memory is what Triton asks for in a launch."""
+    said = parse_ptxas_log(log)
+    shared = {one.entry_point: one.shared for one in binaries}
+    return {name: replace(said.get(name, KernelFigures()), shared=bytes_) for name, bytes_ in shared.items()}
