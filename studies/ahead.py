@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
+from tunebench.kernels.runtime.choices_file import read_choices
 from tunebench.kernels.runtime.registry import kernel_names, load_model
 from tunebench.kernels.runtime.selection import what_is_known
 from tunebench.kernels.runtime.shipped import is_stale, readable_files
@@ -67,7 +68,7 @@ def warm(
         UserError: the question was wrong, nothing is known to build, or the compiler is not here.
     """
     devices = [find_device(device)] if architecture is None else [_device_for(architecture)]
-    return _build(_wanted(targets, devices, problems), told)
+    return _build(_variants(targets, devices, problems), told)
 
 
 def bundle(
@@ -89,7 +90,7 @@ def bundle(
             written.
     """
     devices = [_device_for(one) for one in architectures] or [find_device(None)]
-    built = _build(_wanted(targets, devices, problems), told)
+    built = _build(_variants(targets, devices, problems), told)
     if refused := [one for one in built if one.refusal is not None]:
         raise UserError(f"{refused[0].kernel.name} for {refused[0].variant.architecture}: {refused[0].refusal}")
     return write_bundle(folder, [(one.kernel.digest, one.variant, one.build) for one in built if one.build is not None])
@@ -107,10 +108,12 @@ def read_problems(path: Path) -> dict[str, list[tuple[Problem, Configuration | N
     found: dict[str, list[tuple[Problem, Configuration | None]]] = {}
     try:
         content = json.loads(path.read_bytes())
-        for entry in content["choices"] if isinstance(content, dict) else content:
+        for choice in read_choices(path) if isinstance(content, dict) else ():
+            saved = None if choice.configuration is None else Configuration(choice.configuration)
+            found.setdefault(choice.kernel, []).append((choice.problem, saved))
+        for entry in () if isinstance(content, dict) else content:
             problem = Problem(dict(entry["axes"]), entry.get("dtype", "float32"), dict(entry.get("options", {})))
-            saved = entry.get("configuration")
-            found.setdefault(entry["kernel"], []).append((problem, None if saved is None else Configuration(saved)))
+            found.setdefault(entry["kernel"], []).append((problem, None))
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -123,7 +126,7 @@ def _device_for(architecture: str) -> Device:
     return find_device("cpu") if architecture in ("cpu", platform.machine()) else any_gpu(architecture)
 
 
-def _wanted(
+def _variants(
     targets: Sequence[str], devices: Sequence[Device], file: Path | None
 ) -> dict[str, tuple[Kernel, Compiler, Variant, list[Problem]]]:
     """Variants, by digest, with what they are for."""
@@ -137,7 +140,9 @@ def _wanted(
             for problem, saved in known.get(kernel.name, ()):
                 for configuration in _configurations(kernel, problem, device, saved):
                     variant = kernel.variant(configuration, problem, device.architecture)
-                    entry = found.setdefault(variant.digest, (kernel, default_compiler(device), variant, []))
+                    entry = found.setdefault(
+                        variant.digest, (kernel, default_compiler(device, kernel.languages).of(variant), variant, [])
+                    )
                     entry[3].append(problem)
     if not found:
         where = " or ".join(device.name for device in devices)
@@ -178,9 +183,9 @@ def _known_problems(kernel: Kernel, device: Device) -> list[Problem]:
     return list(found.values())
 
 
-def _build(wanted: dict[str, tuple[Kernel, Compiler, Variant, list[Problem]]], told: Told) -> list[BuiltAhead]:
+def _build(variants: dict[str, tuple[Kernel, Compiler, Variant, list[Problem]]], told: Told) -> list[BuiltAhead]:
     cache = BuildCache()
-    for _, compiler, _, _ in wanted.values():
+    for _, compiler, _, _ in variants.values():
         compiler.version()
 
     def one(needed: tuple[Kernel, Compiler, Variant, list[Problem]]) -> BuiltAhead:
@@ -191,7 +196,7 @@ def _build(wanted: dict[str, tuple[Kernel, Compiler, Variant, list[Problem]]], t
             return BuiltAhead(kernel, variant, tuple(problems), None, str(error))
 
     with ThreadPoolExecutor(os.cpu_count()) as threads:
-        builds = [threads.submit(one, needed) for needed in wanted.values()]
+        builds = [threads.submit(one, needed) for needed in variants.values()]
         try:
             for build in as_completed(builds):
                 told(build.result())

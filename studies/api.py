@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tunebench.studies.ahead import BuiltAhead
     from tunebench.studies.check import CheckReport
     from tunebench.studies.compare import CompareReport, Side
+    from tunebench.studies.new.write import NewKernel
     from tunebench.studies.tune import StudyReport
     from tunebench.tuner.compile.bundle import BundledBuild
     from tunebench.tuner.configuration import Value
@@ -217,6 +218,26 @@ def load(kernel: str | Path) -> type[TunedModule]:
     return load_model(str(kernel))
 
 
+def new(folder: str | Path, *, problem: str | Path | None = None, block: str | None = None) -> NewKernel:
+    """Write the folder of a new kernel, which `tune` takes at once.
+
+    Args:
+        folder: must not be there yet; its name is the kernel's.
+        problem: a file in KernelBench's form; None for a sample of the block.
+        block: `pointwise`, `rows`, `linear` or `conv`; None for what the problem's layers and operations propose.
+
+    Returns:
+        The block, and what of the problem's operations stays torch's own.
+
+    Raises:
+        UserError: the folder is there, its name cannot be a kernel's, there is no such block, or the problem cannot be
+            run.
+    """
+    from tunebench.studies.new.write import write_new
+
+    return write_new(Path(folder), None if problem is None else Path(problem), block)
+
+
 def export(
     kernel: str | Path,
     output: str | Path | None = None,
@@ -288,7 +309,7 @@ def tune(
         modes: `eval`, `train`, `frozen`; every mode of the kernel unless given.
         device: `cuda`, `cuda:INDEX` or `cpu`; a GPU where there is one, unless given.
         sampler: `gp` unless given; docs/search.md has the others.
-        compiler: `nvrtc`, `inline` or `cpu`; by device unless given.
+        compiler: `nvrtc`, `inline` or `cpu`; by device unless given. Triton sources are Triton's own.
         compile: compare the winner with the reference under torch.compile too.
         fresh: begin without anything from earlier studies of the kernel.
         stop_early: end when another trial is not expected to gain what the timing can tell.
@@ -340,11 +361,14 @@ def check(
     compiler: str | None = None,
     architecture: str | None = None,
     seconds: float = 600.0,
+    require: str | None = None,
+    db: str | Path | None = None,
 ) -> list[CheckReport]:
     """Run the whole correctness gate in a process of its own, one report for each mode; a crash is a refusal.
 
     Args:
-        target: a shipped kernel's name, the path of a kernel's folder, or a `.py` file that defines `ModelNew`.
+        target: a shipped kernel's name, the path of a kernel's folder, of a study file, or of a `.py` file that
+            defines `ModelNew`, or a trial's number.
         reference: the file with `Model`, `get_inputs` and `get_init_inputs`, where the target does not define them.
         configuration: values of a kernel's tunables in place of the default's.
         sizes: numeric constants of the reference's file to change.
@@ -353,6 +377,9 @@ def check(
         device, compiler: as in `tune`.
         architecture: of a GPU that a kernel has to build for as well, such as `sm_90`.
         seconds: a check of one mode that takes longer is refused.
+        require: what `passed` of a report needs: `problem` (right at the problem's own sizes; a file's default) or
+            `drop-in` (whatever else a caller does with the reference as well; a kernel's).
+        db: where the trials are.
 
     Raises:
         UserError: something is unknown or not on this machine, or the reference cannot be run.
@@ -361,6 +388,7 @@ def check(
     from tunebench.studies.check import check as run_check
     from tunebench.tuner.build import CompilerName
     from tunebench.tuner.errors import member_of
+    from tunebench.tuner.gate.battery import Claim
 
     return run_check(
         CheckRequest(
@@ -374,6 +402,8 @@ def check(
             compiler=None if compiler is None else member_of(CompilerName, "compiler", compiler),
             architecture=architecture,
             seconds=seconds,
+            require=None if require is None else member_of(Claim, "requirement", require),
+            database=db,
         )
     )
 
@@ -452,9 +482,9 @@ def compare(
     Args:
         first, second: a trial's number, tunables (a mapping; the rest as in the default), `default`, `reference`, or
             the path of a `.py` file.
-        kernel: a name or a folder; a trial of a shipped kernel brings its own.
+        kernel: a name, a folder or a study file; a trial brings its own.
         mode: the kernel's first mode unless given.
-        sizes, dtype, device, compiler: as in `tune`; a trial brings its dtype.
+        sizes, dtype, device, compiler: as in `tune`; a trial brings its sizes and its dtype.
         db: where the trials are.
 
     Raises:

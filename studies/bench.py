@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -15,7 +16,7 @@ import torch
 from tunebench.kernels.runtime.policy import set_policy
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
-from tunebench.studies.tune import request_of
+from tunebench.studies.targets import find_target
 from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.configuration import Configuration, Value
@@ -178,10 +179,13 @@ class BenchRequest:
     configuration: Mapping[str, Value] | None = None
     compiled: bool = True
     seconds: float = 5.0
+    database: str | Path | None = None
 
 
 def cases_of(targets: Sequence[str], asked: BenchRequest) -> list[BenchCase]:
-    """The cases of kernels' names, study files and kernel folders, in order.
+    """The cases of kernels' names, study files, kernel folders and trials' numbers, in order.
+
+    A trial is its own configuration at its own problem, where nothing else is asked for.
 
     A size goes to every kernel whose reference has a constant of that name; so does a batch, whose constant is
     `batch_size`, or the first where there is none of that name.
@@ -192,20 +196,22 @@ def cases_of(targets: Sequence[str], asked: BenchRequest) -> list[BenchCase]:
     cases: list[BenchCase] = []
     known: set[str] = set()
     for target in targets:
-        request = request_of(target, {"modes": list(asked.modes)} if asked.modes else {})
+        found = find_target(target, asked.database)
+        request = found.request
         kernel = load_model(request.kernel).kernel
         legal = kernel.reference(request.sizes).sizes
         known |= set(legal)
         own = {name: size for name, size in asked.sizes.items() if name in legal}
         batch = "batch_size" if "batch_size" in legal else next(iter(legal))
-        for mode in _modes(kernel, request.modes, len(targets) > 1):
+        configuration = asked.configuration or dict(found.configuration) or None
+        for mode in _modes(kernel, asked.modes or request.modes, len(targets) > 1):
             for sizes in [{batch: size} for size in asked.batches] or [{}]:
                 merged = {**request.sizes, **own, **sizes}
                 dtype = request.dtype if asked.dtype is None else asked.dtype
                 kernel.reference(merged, dtype)  # refuses what it has not before anything runs
                 chosen = request.device if asked.device is None else asked.device
                 case = BenchCase(
-                    request.kernel, mode, merged, dtype, chosen, asked.configuration, asked.compiled, asked.seconds
+                    request.kernel, mode, merged, dtype, chosen, configuration, asked.compiled, asked.seconds
                 )
                 cases.append(case)
     if unknown := [name for name in asked.sizes if name not in known]:
@@ -219,11 +225,11 @@ def cases_of(targets: Sequence[str], asked: BenchRequest) -> list[BenchCase]:
     return cases
 
 
-def _modes(kernel: Kernel, wanted: Sequence[Mode] | None, lenient: bool) -> Sequence[Mode]:
-    unknown = [mode for mode in wanted or () if mode not in kernel.modes]
+def _modes(kernel: Kernel, asked: Sequence[str] | None, lenient: bool) -> Sequence[Mode]:
+    unknown = [mode for mode in asked or () if mode not in kernel.modes]
     if unknown and not lenient:
         raise UnknownNameError(f"mode of kernel '{kernel.name}'", unknown[0], kernel.modes)
-    return [mode for mode in wanted if mode in kernel.modes] if wanted else kernel.modes
+    return [Mode(mode) for mode in asked if mode in kernel.modes] if asked else kernel.modes
 
 
 def bench(cases: Sequence[BenchCase], begin: Callable[[str], None] = lambda _: None) -> Bench:
@@ -256,13 +262,13 @@ def bench(cases: Sequence[BenchCase], begin: Callable[[str], None] = lambda _: N
 # What follows runs in a case's own process.
 
 
-def measure_ceilings(wanted: str | None) -> Ceilings:
+def measure_ceilings(name: str | None) -> Ceilings:
     """Copy, read and matrix-product rates of a device: medians of a few calls.
 
     Raises:
         UserError: the device is not here.
     """
-    device = find_device(wanted)
+    device = find_device(name)
     where = device.torch_device
     size = min(_STREAM_BYTES[device.kind], device.memory_bytes // 16)
     # Nothing here needs caches flushed: it is far larger, or meant to be in them.
@@ -371,7 +377,8 @@ def _default_model(subject: Subject, factory: type[TunedModule], reference: Refe
 
 
 def _plan(subject: Subject, configuration: Configuration) -> Plan:
-    return build_plan(subject.kernel, configuration, subject.problem, subject.device, compiler_for(subject.device))
+    kernel, device = subject.kernel, subject.device
+    return build_plan(kernel, configuration, subject.problem, device, compiler_for(device, None, kernel.languages))
 
 
 def _choice_of(

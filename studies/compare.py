@@ -15,10 +15,11 @@ import torch
 from torch import nn
 
 from tunebench.db.connection.database import open_database
-from tunebench.db.queries.one_trial import trial_details
+from tunebench.db.queries.one_trial import TrialDetails, trial_details
 from tunebench.kernels.runtime.policy import set_policy
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.studies.study_file import StudyRequest, make_request
+from tunebench.studies.targets import find_target, kernel_of, sizes_of
 from tunebench.studies.tune import make_evaluator, resolve
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.configuration import Value
@@ -41,6 +42,9 @@ DEFAULT = "default"
 
 SECONDS = 600.0
 """The longest that a comparison may take."""
+
+_COMPARED = {"sizes", "dtype", "device", "compiler"}
+"""What of a study file matters for a comparison, beside its kernel and modes."""
 
 _UNKNOWN_OPERATIONS = 1 << 60
 
@@ -138,8 +142,8 @@ def question_of(
     """The question whether the first is faster than the second.
 
     Args:
-        kernel: its name or folder; None where a trial brings it.
-        options: keys of `StudyRequest`: the device, the compiler, sizes, the dtype, which is else a trial's.
+        kernel: its name or folder, or a study file; None where a trial brings it.
+        options: keys of `StudyRequest`: the device, the compiler, sizes and the dtype, which are else a trial's.
         database: where trials are; None for the default.
 
     Raises:
@@ -148,6 +152,10 @@ def question_of(
     options = options or {}
     if any(str(side).endswith(".py") for side in (first, second) if isinstance(side, str | Path)):
         return _about_files(first, second, mode, options)
+    if kernel is not None and Path(kernel).suffix == ".toml":
+        request = find_target(kernel).request
+        kernel, mode = request.kernel, mode or next(iter(request.modes or ()), None)
+        options = {**request.model_dump(include=_COMPARED, exclude_unset=True), **options}
     sides = [_named_side(side, database) for side in (first, second)]
     return _about_kernel(sides, kernel, mode, options)
 
@@ -171,14 +179,18 @@ def _about_files(first: Side, second: Side, mode: str | None, options: Mapping[s
 
 
 def _about_kernel(
-    named: Sequence[tuple[str | None, KernelSide]], kernel: str | None, mode: str | None, options: Mapping[str, object]
+    named: Sequence[tuple[TrialDetails | None, KernelSide]],
+    kernel: str | None,
+    mode: str | None,
+    options: Mapping[str, object],
 ) -> KernelQuestion:
     first, second = sides = [side for _, side in named]
-    recorded = sorted({name for name, _ in named if name is not None})
+    details = [one for one, _ in named if one is not None]
+    recorded = sorted({one.row.kernel for one in details})
     if kernel is None and len(recorded) != 1:
         why = f"they are of {' and '.join(recorded)}" if recorded else "name the kernel behind them"
         raise UserError(f"'{first.label}' and '{second.label}' cannot be compared: {why}")
-    target = kernel or recorded[0]
+    target = kernel or kernel_of(details[0])
     declared = load_model(target).kernel
     if any(name != declared.name for name in recorded):
         raise UserError(f"a trial of {recorded[0]} cannot be compared as one of {declared.name}")
@@ -187,16 +199,19 @@ def _about_kernel(
     if chosen not in declared.modes:
         raise UnknownNameError(f"mode of kernel '{declared.name}'", chosen, declared.modes)
     dtypes = [side.problem.dtype for side in sides if side.problem and side.problem.dtype in declared.dtypes]
-    asked = {"kernel": target, "dtype": next(iter(dtypes), None), **options}
+    asked: dict[str, object] = {"kernel": target, "dtype": next(iter(dtypes), None), **options}
+    if details and "sizes" not in asked:
+        asked["sizes"] = sizes_of(target, details[0].row.problem)
     return KernelQuestion(make_request(asked, target), Mode(chosen), first, second)
 
 
-def _named_side(side: Side, database: str | Path | None) -> tuple[str | None, KernelSide]:
-    """What is compared, and the kernel that it brings."""
+def _named_side(side: Side, database: str | Path | None) -> tuple[TrialDetails | None, KernelSide]:
+    """What is compared, and the trial that it is."""
     if isinstance(side, int):
         with open_database(database, read_only=True) as opened:
-            row = trial_details(opened, side).row
-        return row.kernel, KernelSide(f"trial {side}: {row.configuration}", dict(row.configuration), row.problem)
+            details = trial_details(opened, side)
+        row = details.row
+        return details, KernelSide(f"trial {side}: {row.configuration}", dict(row.configuration), row.problem)
     if isinstance(side, Mapping):
         return None, KernelSide(",".join(f"{name}={value}" for name, value in side.items()), side)
     if side not in (DEFAULT, REFERENCE):
@@ -312,7 +327,7 @@ def _source(path: Path, module: types.ModuleType) -> Reference:
     """The functions that make parameters and inputs for both models: those of the first file."""
     if missing := [name for name in ("get_inputs", "get_init_inputs") if not hasattr(module, name)]:
         raise UserError(f"the first file has no {' and no '.join(missing)}: both get their inputs from there")
-    return Reference(path, getattr(module, _name(module)), module.get_inputs, module.get_init_inputs, {})
+    return Reference(path, "", getattr(module, _name(module)), module.get_inputs, module.get_init_inputs, {})
 
 
 def _share_weights(models: Sequence[nn.Module]) -> None:

@@ -34,7 +34,7 @@ class Diagnosis:
     """One line of the doctor's report.
 
     Attributes:
-        works: whether the thing is here and usable.
+        works: whether it is here and usable.
         remedy: what to do where it is not; empty where it is.
     """
 
@@ -70,7 +70,9 @@ def examine_kernel(target: str) -> Iterator[Diagnosis]:
         UnknownNameError: neither a shipped kernel nor a folder or file.
     """
     place = place_of(target)
-    folder_has = ("reference.py", "model.py", f"{place.resolve().name}.cu")
+    # A kernel made of a block has no source of its own; where another one lacks its own, the model's part says so.
+    sources = [f"{place.resolve().name}{suffix}" for suffix in (".cu", ".py")]
+    folder_has = ("reference.py", "model.py", *(name for name in sources if (place / name).is_file()))
     names = (place.name,) if place.is_file() else folder_has
     missing = [] if place.is_file() else [name for name in names if not (place / name).is_file()]
     yield Diagnosis("files", not missing, ", ".join(missing or names), "write what is missing" if missing else "")
@@ -161,7 +163,7 @@ class _KernelFolder:
         from tunebench.tuner.compile.building import build_plan
         from tunebench.tuner.compile.compilers import compiler_for
 
-        compiler = compiler_for(self._device)
+        compiler = compiler_for(self._device, None, self._kernel.languages)
         build_plan(self._kernel, self._default, self._problem, self._device, compiler)
         return f"the default, by {compiler.name} for {self._device}"
 
@@ -237,7 +239,7 @@ def _cudnn_graph() -> Diagnosis:
 
     works = cudnn_graph.is_installed()
     remedy = "" if works else "pip install 'tunebench[cudnn]'"
-    return Diagnosis("cuDNN's graph API", works, "a choice of conv_min_add_mul on NVIDIA GPUs", remedy)
+    return Diagnosis("cuDNN's graph API", works, "a choice of convolutions on NVIDIA GPUs", remedy)
 
 
 def _shipped(name: str, target: str) -> Diagnosis:

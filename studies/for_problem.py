@@ -11,7 +11,7 @@ import torch
 from tunebench.db.connection.database import Database, open_database
 from tunebench.db.queries.misses import misses
 from tunebench.db.queries.rows import MissRow
-from tunebench.kernels.runtime.registry import kernel_names, load_model, of_current_kernels, place_of
+from tunebench.kernels.runtime.registry import kernel_names, load_model, of_current_kernels, target_of
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.study_file import make_request
 from tunebench.studies.tune import Resolved, resolve, tune
@@ -40,10 +40,7 @@ def tune_problem(kernel: Kernel, problem: Problem, device: Device, seconds: floa
         TunebenchError: it cannot be tuned.
     """
     name = f"cuda:{device.index}" if device.kind is DeviceKind.CUDA else "cpu"
-    target = kernel.name
-    if target not in kernel_names() or place_of(target).resolve() != kernel.folder.resolve():
-        target = str(kernel.path if kernel.is_one_file else kernel.folder)
-    resolved = resolve_problem(target, problem, {"seconds": seconds, "trials": _MANY, "device": name})
+    resolved = resolve_problem(target_of(kernel), problem, {"seconds": seconds, "trials": _MANY, "device": name})
     with open_database() as database:
         tune(resolved, database)
 
@@ -138,6 +135,6 @@ def _axes_at(model: type[TunedModule], reference: Reference, sizes: Sizes, mode:
         module = mode.put(resized.make_model(0, nowhere, model))
         assert isinstance(module, TunedModule)
         problem = module.problem(*resized.make_inputs(0, nowhere))
-    except (RuntimeError, ValueError, TypeError, ArithmeticError, NotImplementedError, TunebenchError):
+    except (RuntimeError, ValueError, TypeError, ArithmeticError, LookupError, AttributeError, TunebenchError):
         return {}  # such as a filter larger than its image
     return {} if problem is None else problem.axes

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -11,11 +13,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
 from rich.progress import Progress as RichProgress
 
+from tunebench.studies.terminal import printable
+
 if TYPE_CHECKING:  # The first line is on the screen before torch is imported.
     from tunebench.studies.tune import Announcement
     from tunebench.tuner.study.study import Progress
 
 _SECONDS_BETWEEN_LINES = 5.0
+_MOST_KINDS = 8
+"""So many kinds of failures are shown while a study runs."""
+_NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]\d+)?")
 
 
 class StudyDisplay:
@@ -72,13 +79,39 @@ class StudyDisplay:
                 soft_wrap=True,
                 markup=False,
             )
+        failures = _Failures(self._console)
         if self._console.is_terminal:
             task = self._bar.add_task(announcement.kernel, total=None, status="")
-            return lambda progress: self._update(task, progress)
-        return _PlainLines(self._console).show
+            show: Callable[[Progress], None] = partial(self._update, task)
+        else:
+            show = _PlainLines(self._console).show
+
+        def show_both(progress: Progress) -> None:
+            failures.show(progress)
+            show(progress)
+
+        return show_both
 
     def _update(self, task: TaskID, progress: Progress) -> None:
         self._bar.update(task, completed=progress.done, total=progress.planned, status=describe(progress))
+
+
+class _Failures:
+    """The first failure of each kind, when it happens; failures that differ in numbers alone are of one kind."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._kinds: set[str] = set()
+
+    def show(self, progress: Progress) -> None:
+        kind = _NUMBER.sub("", progress.failure)
+        if not kind or kind in self._kinds or len(self._kinds) > _MOST_KINDS:
+            return
+        self._kinds.add(kind)
+        text = f"{progress.done}/{progress.planned} {progress.failure}"
+        if len(self._kinds) > _MOST_KINDS:
+            text = "further kinds of failures are told at the end"
+        self._console.print(f"  {printable(text)}", highlight=False, soft_wrap=True, markup=False)
 
 
 class _PlainLines:

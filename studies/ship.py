@@ -12,6 +12,7 @@ from tunebench.db.queries.one_trial import trial_details
 from tunebench.db.queries.rows import BestRow, TrialRow
 from tunebench.db.queries.trials import best
 from tunebench.kernels.runtime.shipped import ShippedResult, write_file
+from tunebench.tuner.device import find_device
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.result import Baseline, CacheRegime, Decision, Ratio
 
@@ -41,12 +42,14 @@ def ship(database: Database, kernels: Sequence[Kernel], device: str | None = Non
     Only winners of a study's final rounds are shipped, and only those of the kernel's present source.
 
     Args:
-        device: a device's name; None for every GPU that there are results of.
+        device: a device's name, or `cpu` for that of this machine's; None for every GPU that there are results of.
 
     Raises:
         UserError: a kernel's folder cannot be written.
         DatabaseError: the database cannot be read.
     """
+    if device == "cpu":
+        device = find_device("cpu").name
     shipments = []
     for kernel in kernels:
         rows = best(database, kernel=kernel.name, source_digest=kernel.digest, device=device)

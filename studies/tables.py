@@ -118,36 +118,33 @@ def _print_studies(rows: Sequence[StudyWithBest]) -> None:
     print_table(columns, cells)
 
 
+_TRIAL_VALUES = (
+    *("trial", "study", "number", "kernel", "source_digest", "problem", "device", "device_uuid", "architecture"),
+    *("compiler", "sampler", "seed", "status", "configuration", "median_ms", "low_ms", "high_ms", "regime"),
+    *("recorded_at", "message", "confirmed", "confirmed_ms"),
+    *("over_reference", "over_default", "over_compiled", "over_copy"),
+)
+
+
 def row_values(row: TrialRow) -> dict[str, object]:
     """A trial as plain values for `--json`."""
-    return {
-        "trial": row.trial_id,
-        "study": row.study_id,
-        "number": row.number,
-        "kernel": row.kernel,
-        "source_digest": row.source_digest,
-        "problem": problem_values(row.problem),
-        "device": row.device_name,
-        "device_uuid": row.device_uuid,
-        "architecture": row.architecture,
-        "compiler": row.compiler,
-        "sampler": row.sampler,
-        "seed": row.seed,
-        "status": row.status.value,
-        "configuration": dict(row.configuration),
-        "median_ms": row.median_ms,
-        "low_ms": row.low_ms,
-        "high_ms": row.high_ms,
-        "regime": row.regime.value if row.regime else None,
-        "recorded_at": row.recorded_at.isoformat(),
-        "message": row.message,
-        "confirmed": row.confirmed,
-        "confirmed_ms": row.confirmed_ms,
-        "over_reference": ratio_values(row.over_reference),
-        "over_default": ratio_values(row.over_default),
-        "over_compiled": ratio_values(row.over_compiled),
-        "over_copy": ratio_values(row.over_copy),
-    }
+    ratios = {name: ratio_values(getattr(row, name)) for name in _TRIAL_VALUES if name.startswith("over_")}
+    known = (
+        vars(row)
+        | ratios
+        | {
+            "trial": row.trial_id,
+            "study": row.study_id,
+            "problem": problem_values(row.problem),
+            "device": row.device_name,
+            "status": row.status.value,
+            "configuration": dict(row.configuration),
+            "regime": row.regime.value if row.regime else None,
+            "recorded_at": row.recorded_at.isoformat(),
+            "confirmed": row.confirmed,
+        }
+    )
+    return {name: known[name] for name in _TRIAL_VALUES}
 
 
 def ratio_values(ratio: Ratio | None) -> dict[str, object] | None:
@@ -205,7 +202,7 @@ def _trial_cells(row: TrialRow) -> list[str]:
 
 _MISS_COLUMNS = (
     *("kernel", "problem", "dtype", "device", "architecture", "calls", "first_at", "last_at", "tuned"),
-    *("source_digest", "path"),
+    *("source_digest", "path", "served"),
 )
 
 
@@ -218,10 +215,11 @@ def _print_misses(rows: Sequence[MissRow]) -> None:
             row.device_name,
             row.last_at.isoformat(sep=" ", timespec="minutes").removesuffix("+00:00") + " UTC",
             "yes" if row.tuned else "",
+            row.served or "",
         )
         for row in rows
     ]
-    print_table(("calls", "kernel", "problem", "device", "last", "tuned since"), cells)
+    print_table(("calls", "kernel", "problem", "device", "last", "tuned since", "served by"), cells)
 
 
 def _miss_values(row: MissRow) -> dict[str, object]:
@@ -236,13 +234,14 @@ def _miss_values(row: MissRow) -> dict[str, object]:
         "tuned": row.tuned,
         "source_digest": row.source_digest,
         "path": row.path,
+        "served": row.served,
     }
 
 
 def _miss_cells(row: MissRow) -> list[str]:
     values = (
         *(row.kernel, row.problem.key, row.problem.dtype, row.device_name, row.architecture, row.calls, row.first_at),
-        *(row.last_at, str(row.tuned).lower(), row.source_digest, row.path),
+        *(row.last_at, str(row.tuned).lower(), row.source_digest, row.path, row.served or ""),
     )
     return [csv_text(value) for value in values]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
 
 from tunebench.db.entries.entry import BuildFacts
@@ -40,7 +39,7 @@ def current_source(details: TrialDetails) -> CurrentSource:
 
 
 def detail_values(details: TrialDetails, *, source: CurrentSource | None = None) -> dict[str, object]:
-    """A trial as plain values for `--json`; a figure that is not a finite number is null.
+    """A trial as plain values for `--json`.
 
     Args:
         source: None to leave it out.
@@ -62,7 +61,7 @@ def detail_values(details: TrialDetails, *, source: CurrentSource | None = None)
     }
     if source is not None:
         values["source"] = {"text": source.text, "reason": source.reason}
-    return {name: _finite(value) for name, value in values.items()}
+    return values
 
 
 def _comparison_values(won: WonComparison) -> dict[str, object]:
@@ -80,17 +79,6 @@ def _comparison_values(won: WonComparison) -> dict[str, object]:
         "conditions": asdict(comparison.conditions),
         "missing": {baseline.value: reason for baseline, reason in comparison.missing.items()},
     }
-
-
-def _finite(value: object) -> object:
-    """The same value with null in place of infinities and NaN, which JSON does not have."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {name: _finite(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
-    return value
 
 
 def print_details(details: TrialDetails, *, log: bool = False, source: CurrentSource | None = None) -> None:

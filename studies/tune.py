@@ -15,13 +15,13 @@ from tunebench.db.entries.study_log import open_study
 from tunebench.db.queries.warm_start import begun_study, earlier_studies
 from tunebench.db.upkeep.optuna_mirror import publish
 from tunebench.kernels.runtime.decision import forget_plans
-from tunebench.kernels.runtime.registry import load_model
+from tunebench.kernels.runtime.registry import load_model, target_of
 from tunebench.kernels.runtime.shipped import shipped_studies
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.study_file import StudyRequest, make_request, read_study_file
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.compile.compilers import compiler_for
-from tunebench.tuner.compile.for_gpu import refusal_by_nvrtc
+from tunebench.tuner.compile.for_gpu import refusal_for_gpu
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, DeviceKind, find_device
 from tunebench.tuner.environment import current_environment
@@ -61,7 +61,7 @@ class StudyReport:
 
 @dataclass(frozen=True)
 class Announcement:
-    """A study that is about to run, for whoever shows progress.
+    """A study that is about to run, for a display of progress.
 
     Attributes:
         warm_starts: what it began with from earlier studies.
@@ -130,12 +130,13 @@ def resolve(request: StudyRequest) -> Resolved:
     kernel = model.kernel
     find_sampler(request.sampler)
     device = find_device(request.device)
+    space = kernel.space.restrict(request.tunables)
     return Resolved(
         request=request,
         model=model,
-        space=kernel.space.restrict(request.tunables),
+        space=space,
         device=device,
-        compiler=compiler_for(device, request.compiler),
+        compiler=compiler_for(device, request.compiler, kernel.languages_in(space)),
         reference=kernel.reference(request.sizes, request.dtype),
         modes=_modes(kernel, request),
     )
@@ -193,7 +194,9 @@ def _tune_mode(resolved: Resolved, mode: Mode, database: Database, announce: Rep
         )
         sampler = find_sampler(request.sampler)(space, request.seed)
         warm_starts = _warm_starts(resolved, description, sampler, database)
-        environment = current_environment(device, compiler.version(), kernel.folder)
+        target = target_of(kernel)
+        path = None if target == kernel.name else target
+        environment = current_environment(device, compiler.version(), kernel.folder, path)
         log = open_study(database, description, environment, warm_starts)
         if (begun := begun_study(database, description)) is not None:
             warm_starts = begun.warm_starts  # another process may have begun it in the meantime
@@ -212,11 +215,11 @@ def _tune_mode(resolved: Resolved, mode: Mode, database: Database, announce: Rep
 
 
 def _gpu_refusal(kernel: Kernel, configuration: Configuration, problem: Problem, device: Device) -> str:
-    """Why what is studied on a CPU would not build for a GPU; empty where it would, or nobody here can tell."""
+    """Why what is studied on a CPU would not build for a GPU; empty where it would, or no compiler here can tell."""
     if device.kind is not DeviceKind.CPU:
         return ""
     try:
-        refusal = refusal_by_nvrtc(kernel, configuration, problem)
+        refusal = refusal_for_gpu(kernel, configuration, problem)
     except (CompilerMissingError, DiskFullError):
         return ""
     return "" if refusal is None else str(refusal)

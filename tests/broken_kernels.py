@@ -94,8 +94,23 @@ _KEEP += "            return kept[key].clone()\n        kept[key] = y\n        r
 _IMAGES = {
     "reference": {"torch.rand(rows, columns)": "torch.rand(rows, 3, columns, 2)"},
 }
-_STATISTICS = "return self._constants(plan, mean, variance)\n\n        if"
 
+_BLOCK = '    batch_norm_at = "bn"\n'
+
+
+def beside_block(text: str) -> Changes:
+    """A method of gemm_scale_bn's own, which has none as it is."""
+    return model(_BLOCK, f"{_BLOCK}\n{text}")
+
+
+_RUN = "    def tuned_forward(self, plan, x):\n        bn = self.bn\n"
+_WITHOUT_AXES = (
+    "    @classmethod\n    def design(cls):\n"
+    "        import dataclasses\n"
+    "        found = super().design()\n"
+    "        axes = {{name: one for name, one in found.axes.items() if name not in {names}}}\n"
+    "        return dataclasses.replace(found, axes=axes)\n\n"
+)
 _ROUND = "x = reinterpret_cast<const scalar_t*>(reinterpret_cast<unsigned long long>(x) / 16 * 16);"
 _TURN = (
     '__device__ int turn;\nconstexpr scalar_t last_bit = sizeof(scalar_t) == 8 ? 4e-16 : 2e-7f;\nextern "C" __global__'
@@ -375,12 +390,16 @@ BROKEN: Mapping[str, Broken] = {
         STATE,
         "statistics",
         "after an edit of buffers through .data",
-        model(
-            _STATISTICS,
-            "key = (bn.running_mean.data_ptr(), bn.running_mean._version)\n"
-            "            if self.__dict__.get('key') != key:\n"
-            "                self.__dict__.update(key=key, m=[b.clone() for b in list(bn.buffers())[:2]])\n"
-            "            return self._constants(plan, *self.m)\n\n        if",
+        beside_block(
+            _RUN + "        key = (bn.running_mean.data_ptr(), bn.running_mean._version)\n"
+            "        if self.__dict__.get('key') != key:\n"
+            "            self.__dict__.update(key=key, kept=[b.clone() for b in list(bn.buffers())[:2]])\n"
+            "        now = bn.running_mean, bn.running_var\n"
+            "        bn.running_mean, bn.running_var = self.kept\n"
+            "        try:\n"
+            "            return super().tuned_forward(plan, x)\n"
+            "        finally:\n"
+            "            bn.running_mean, bn.running_var = now\n"
         ),
         kernel="gemm_scale_bn",
     ),
@@ -388,33 +407,47 @@ BROKEN: Mapping[str, Broken] = {
         STATE,
         "statistics",
         "another eps",
-        {"model": {" self.bn.eps, ": " 1e-5, ", " bn.eps, ": " 1e-5, "}},
+        beside_block(
+            _RUN + "        eps, bn.eps = bn.eps, 1e-5\n"
+            "        try:\n"
+            "            return super().tuned_forward(plan, x)\n"
+            "        finally:\n"
+            "            bn.eps = eps\n"
+        ),
         kernel="gemm_scale_bn",
     ),
     "needs weights in BatchNorm": Broken(
         STATE,
         "statistics",
         "affine=False",
-        {
-            "model": {
-                '"bn.weight", "bn.bias", ': "",
-                "mean, variance, weight, bias)": "mean, variance, weight.contiguous(), bias)",
-            }
-        },
+        beside_block(
+            _WITHOUT_AXES.format(names=("bn.weight", "bn.bias"))
+            + _RUN
+            + "        bn.weight.contiguous()\n        return super().tuned_forward(plan, x)\n"
+        ),
         kernel="gemm_scale_bn",
     ),
     "needs running statistics": Broken(
         STATE,
         "statistics",
         "track_running_stats=False",
-        model(', "bn.running_mean", "bn.running_var"', ""),
+        beside_block(
+            _WITHOUT_AXES.format(names=("bn.running_mean", "bn.running_var"))
+            + _RUN
+            + "        bn.running_mean.contiguous()\n        return super().tuned_forward(plan, x)\n"
+        ),
         kernel="gemm_scale_bn",
     ),
     "keeps the biased variance": Broken(
         STATE,
         "buffers",
         "running_var",
-        model("share * rows / (rows - 1)", "share"),
+        beside_block(
+            _RUN + "        stays, rows = bn.running_var * (1 - bn.momentum), x.shape[0]\n"
+            "        y = super().tuned_forward(plan, x)\n"
+            "        bn.running_var.copy_(stays + (bn.running_var - stays) * (rows - 1) / rows)\n"
+            "        return y\n"
+        ),
         kernel="gemm_scale_bn",
         mode=Mode.TRAIN,
     ),
@@ -422,7 +455,7 @@ BROKEN: Mapping[str, Broken] = {
         STATE,
         "mode",
         "in train mode",
-        model("Mode.TRAIN if self.bn.training else ", ""),
+        beside_block("    def mode(self):\n        return 'frozen' if self.is_frozen else 'eval'\n"),
         kernel="gemm_scale_bn",
     ),
     # Callers.
@@ -444,12 +477,12 @@ BROKEN: Mapping[str, Broken] = {
         CALLERS,
         "autocast",
         "autocast",
-        model(
-            "    def problem(self",
+        beside_block(
             "    def forward(self, x):\n"
+            "        import torch\n"
             "        if self.problem(x) is None or self._pinned is None or torch.is_grad_enabled():\n"
             "            return self.reference_forward(x)\n"
-            "        return self.tuned_forward(self._pinned, x)\n\n    def problem(self",
+            "        return self.tuned_forward(self._pinned, x)\n"
         ),
         kernel="gemm_scale_bn",
     ),

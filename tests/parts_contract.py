@@ -21,13 +21,24 @@ from tunebench.tuner.configuration import Value
 from tunebench.tuner.device import device_of
 from tunebench.tuner.gate.memory import PoisonedMemory
 
-FP16: Mapping[str, Value] = {"product": "parts", "part_type": "fp16", "split_threads": 256, "block_size": 256}
+FP16: Mapping[str, Value] = {
+    "product": "parts",
+    "part_type": "fp16",
+    "corrections": "half",
+    "split_threads": 256,
+    "block_size": 256,
+}
 BF16: Mapping[str, Value] = {**FP16, "part_type": "bf16"}
+E4M3: Mapping[str, Value] = {**FP16, "corrections": "e4m3"}
 VARIANTS: Mapping[str, Mapping[str, Value]] = {
     "fp16 in one": {**FP16, "pieces": 1, "vector_width": 4},
     "fp16 in 4 pieces": {**FP16, "pieces": 4, "vector_width": 2},
     "bf16 in one": {**BF16, "pieces": 1, "vector_width": 1, "in_place": True},
     "bf16 in 16 pieces": {**BF16, "pieces": 16, "vector_width": 4, "in_place": True},
+    "e4m3 in one": {**E4M3, "pieces": 1, "correction_sums": "fp32", "vector_width": 4, "in_place": True},
+    "e4m3 in 2 pieces": {**E4M3, "pieces": 2, "correction_sums": "bf16", "vector_width": 2, "in_place": True},
+    "int8 in one": {**FP16, "corrections": "int8", "pieces": 1, "vector_width": 4, "in_place": True},
+    "int8 in 4 pieces": {**FP16, "corrections": "int8", "pieces": 4, "vector_width": 1},
 }
 PRECISE = VARIANTS["fp16 in 4 pieces"]
 SIZES = [(1, 1, 1), (3, 130, 33), (40, 57, 100), (65, 31, 1001), (2, 200, 8)]
@@ -37,8 +48,13 @@ each_variant = pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS
 
 
 def bound_of(values: Mapping[str, Value]) -> float:
-    """Two parts hold 22 bits in fp16, 16 in bf16; tensor cores truncate their sums."""
-    return 3e-5 if values["part_type"] == "bf16" else 3e-6
+    """Two parts hold 22 bits in fp16, 16 in bf16; tensor cores truncate their sums.
+
+    Of the 12th bit and what follows, corrections hold four bits of each factor in e4m3 and seven in whole numbers.
+    """
+    if values["part_type"] == "bf16":
+        return 3e-5
+    return {"half": 3e-6, "e4m3": 6e-5, "int8": 3e-5}[str(values["corrections"])]
 
 
 def pin(model: TunedModule, x: torch.Tensor, values: Mapping[str, Value]) -> None:

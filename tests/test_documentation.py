@@ -6,6 +6,8 @@ A block that is a file, for other blocks to use, has a comment that says where: 
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
 import re
 import shlex
@@ -13,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +23,7 @@ from pathlib import Path
 import pytest
 import typer
 from folder_listing import listing
+from line_account import account
 from sample_kernel import MODEL, REFERENCE, SOURCE
 
 from tunebench.db.connection.database import open_database
@@ -32,6 +36,9 @@ from tunebench.studies.tune import request_of, resolve, tune
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+TRIALS_OF_A_STATUS = 20
+"""Of each study in the database that the blocks run on: reports and exports of all take most of a minute."""
 
 _BLOCK = re.compile(
     r"(?:(?P<not_run><!-- not run by the tests: [^\n]+ -->\n)|<!-- file: (?P<file>[^\n ]+) -->\n)?"
@@ -77,7 +84,25 @@ def commands() -> Iterator[tuple[str, str]]:
                     yield page.name, part.strip()
 
 
-RUN = [block for block in blocks() if block.run and not block.file and block.language in ("sh", "python")]
+COMMANDS = typer.main.get_command(app)
+RUN = [
+    block
+    for block in blocks()
+    if block.run and not block.file and block.language in ("sh", "python") and block.page != "tutorial.md"
+]
+"""Those of the tutorial are for one folder, one after another: test_tutorial.py."""
+
+
+def thin(export: Path, thinned: Path) -> None:
+    """A part of an export: of each study what won its comparison, and the first few trials of each status."""
+    kept: Counter[str] = Counter()
+    with gzip.open(export, "rt", encoding="utf-8") as whole, gzip.open(thinned, "wt", encoding="utf-8") as part:
+        for line in whole:
+            entry = json.loads(line)
+            place = json.dumps([entry["study"], entry["trial"]["status"]])
+            kept[place] += 1
+            if kept[place] <= TRIALS_OF_A_STATUS or entry["trial"]["comparisons"]:
+                part.write(line)
 
 
 @pytest.fixture(scope="module")
@@ -93,9 +118,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
             file = folder / block.file
             file.parent.mkdir(exist_ok=True)
             file.write_text(block.text, encoding="utf-8")
-    (folder / "docs").symlink_to(ROOT / "docs")
+    spaces = folder / "docs" / "results" / "spaces"
+    spaces.mkdir(parents=True)
+    thin(ROOT / "docs" / "results" / "spaces" / "h200.jsonl.gz", spaces / "h200.jsonl.gz")
     with open_database(folder / "tunebench.db") as database:
-        import_file(database, ROOT / "docs" / "results" / "spaces" / "h200.jsonl.gz", format_named("jsonl"))
+        import_file(database, spaces / "h200.jsonl.gz", format_named("jsonl"))
         options = {"device": "cpu", "trials": 4, "sizes": {"M": 64, "N": 33}}
         tune(resolve(request_of("scalar_mul", options)), database)
         tune(resolve(request_of(str(kernel), {"device": "cpu", "trials": 4})), database)
@@ -150,7 +177,7 @@ def test_every_query_has_an_answer(world: Path) -> None:
 @pytest.mark.parametrize(("page", "command"), sorted(set(commands())), ids=lambda value: value)
 def test_a_command_is_one_of_ours(page: str, command: str) -> None:
     words = shlex.split(command.replace("\\\n", " "), comments=True)[1:]
-    group, name = typer.main.get_command(app), words.pop(0)
+    group, name = COMMANDS, words.pop(0)
     while hasattr(group, "commands"):
         assert name in group.commands, f"{page}: {command}"
         group = group.commands[name]
@@ -187,6 +214,10 @@ def test_the_reference_of_the_command_line_is_up_to_date() -> None:
 def test_the_listing_of_folders_is_up_to_date() -> None:
     text = (ROOT / "docs" / "folders.md").read_text(encoding="utf-8")
     assert text == listing(), "run: python -m tests.folder_listing > docs/folders.md"
+
+
+def test_every_function_in_the_account_of_lines_has_some() -> None:
+    assert [function for function, lines in account().items() if not lines] == []
 
 
 def test_figures_of_the_readme_are_those_recorded() -> None:

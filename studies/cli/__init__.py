@@ -18,6 +18,7 @@ from tunebench.studies.cli.diff import diff
 from tunebench.studies.cli.doctor import doctor
 from tunebench.studies.cli.export import export
 from tunebench.studies.cli.misses import misses
+from tunebench.studies.cli.new import new
 from tunebench.studies.cli.options import help_without_command
 from tunebench.studies.cli.prune import prune
 from tunebench.studies.cli.query import query
@@ -39,8 +40,8 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(asked: bool) -> None:
+    if asked:
         print(f"tunebench {__version__}")
         raise typer.Exit
 
@@ -57,7 +58,7 @@ def _root(
 
 
 for command in (
-    *(tune, check, bench, compare, replay, ship, warm, bundle, export),
+    *(new, tune, check, bench, compare, replay, ship, warm, bundle, export),
     *(best, studies, trials, misses, show, query, diff, report, dashboard, prune, doctor),
 ):
     app.command()(command)

@@ -6,18 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tunebench.studies.cli.options import (
-    LARGEST,
-    LONGEST,
-    CsvOption,
-    DatabaseOption,
-    JsonOption,
-    RunDeviceOption,
-    RunDtypeOption,
-    parse_sizes,
-    parse_values,
-    require_database,
-)
+from tunebench.studies.cli import options
 from tunebench.studies.cli.output import print_csv, print_json, require_one_form
 
 if TYPE_CHECKING:
@@ -28,19 +17,19 @@ if TYPE_CHECKING:
 def bench(
     targets: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TARGET]...", help="Kernels' names, study files or kernel folders. Default: shipped."),
+        typer.Argument(
+            metavar="[TARGET]...", help="Kernels' names or folders, study files, or trials' numbers. Default: shipped."
+        ),
     ] = None,
-    device: RunDeviceOption = None,
+    device: options.RunDeviceOption = None,
     mode: Annotated[list[str] | None, typer.Option(help="eval, train or frozen. Default: every mode.")] = None,
-    size: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=NUMBER", help="Change a constant of reference.py; repeatable.")
-    ] = None,
-    dtype: RunDtypeOption = None,
+    sizes: options.SizesOption = None,
+    dtype: options.RunDtypeOption = None,
     batch: Annotated[
         list[int] | None,
         typer.Option(
             min=1,
-            max=LARGEST,
+            max=options.LARGEST,
             help="A batch size, or first size where there is no batch; repeatable. Default: as it is.",
         ),
     ] = None,
@@ -51,10 +40,10 @@ def bench(
     compiled: Annotated[
         bool, typer.Option("--compile/--no-compile", help="Time torch.compile's max-autotune too, or not.")
     ] = True,
-    seconds: Annotated[float, typer.Option(min=0.1, max=LONGEST, help="Seconds of timing of each case.")] = 5.0,
-    db: DatabaseOption = None,
-    as_json: JsonOption = False,
-    as_csv: CsvOption = False,
+    seconds: Annotated[float, typer.Option(min=0.1, max=options.LONGEST, help="Seconds of timing of each case.")] = 5.0,
+    db: options.DatabaseOption = None,
+    as_json: options.JsonOption = False,
+    as_csv: options.CsvOption = False,
 ) -> None:
     """Time tuned models against eager, torch.compile and the hand-picked default, all in the same rounds.
 
@@ -70,18 +59,19 @@ def bench(
     from tunebench.studies.bench import bench as run
 
     require_one_form(as_json=as_json, as_csv=as_csv)
-    require_database(db)
+    options.require_database(db)
     if db is not None:
         os.environ["TUNEBENCH_DB"] = db  # where the models themselves look
     request = BenchRequest(
         modes=mode or (),
-        sizes=parse_sizes(size or []),
+        sizes=options.parse_sizes(sizes or []),
         dtype=dtype,
         batches=batch or (),
         device=device,
-        configuration=parse_values(config) if config else None,
+        configuration=options.parse_values(config) if config else None,
         compiled=compiled,
         seconds=seconds,
+        database=db,
     )
     progress = Console(stderr=True)
     outcome = run(
@@ -181,9 +171,9 @@ def _result_values(result: Result) -> dict[str, Any]:
         "speedups": {one.value: asdict(ratio) for one, ratio in result.speedups.items()},
         "errors": {
             str(name): {
-                "max_relative": _finite(error.max_relative),
-                "relative_norm": _finite(error.relative_norm),
-                "multiple_of_reference": _finite(error.multiple_of_reference),
+                "max_relative": error.max_relative,
+                "relative_norm": error.relative_norm,
+                "multiple_of_reference": error.multiple_of_reference,
             }
             for name, error in result.errors.items()
         },
@@ -196,11 +186,6 @@ def _result_values(result: Result) -> dict[str, Any]:
         "share_of_roofline": result.share,
         "notes": list(result.notes),
     }
-
-
-def _finite(value: float) -> float | None:
-    """JSON has no infinity."""
-    return value if abs(value) < float("inf") else None
 
 
 def _flat(result: Result) -> dict[str, str]:

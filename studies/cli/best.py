@@ -6,34 +6,23 @@ from typing import Annotated
 
 import typer
 
-from tunebench.studies.cli.options import (
-    ArchitectureOption,
-    CompilerOption,
-    CsvOption,
-    DatabaseOption,
-    DeviceOption,
-    DtypeOption,
-    JsonOption,
-    KernelArgument,
-    known_compiler,
-    known_kernel,
-)
+from tunebench.studies.cli import options
 from tunebench.studies.cli.output import print_rows, require_one_form
 
 
 def best(
-    kernel: KernelArgument = None,
-    device: DeviceOption = None,
-    dtype: DtypeOption = None,
-    architecture: ArchitectureOption = None,
-    compiler: CompilerOption = None,
+    kernel: options.KernelArgument = None,
+    device: options.DeviceOption = None,
+    dtype: options.DtypeOption = None,
+    architecture: options.ArchitectureOption = None,
+    compiler: options.CompilerOption = None,
     any_source: Annotated[
         bool,
         typer.Option("--any-source", help="Also results of earlier versions of a kernel's source. Default: not."),
     ] = False,
-    db: DatabaseOption = None,
-    as_json: JsonOption = False,
-    as_csv: CsvOption = False,
+    db: options.DatabaseOption = None,
+    as_json: options.JsonOption = False,
+    as_csv: options.CsvOption = False,
 ) -> None:
     """List the best configuration of each kernel, problem and device.
 
@@ -48,11 +37,11 @@ def best(
     with open_database(db, read_only=True) as database:
         found = best_rows(
             database,
-            kernel=known_kernel(kernel, database),
+            kernel=options.known_kernel(kernel, database),
             device=device,
             dtype=dtype,
             architecture=architecture,
-            compiler=known_compiler(compiler),
+            compiler=options.known_compiler(compiler),
         )
     rows = found if any_source else of_current_kernels(found)
     nothing = "no result meets these conditions"

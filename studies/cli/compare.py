@@ -6,17 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tunebench.studies.cli import options
 from tunebench.studies.cli.completion import complete_kernel
-from tunebench.studies.cli.options import (
-    DatabaseOption,
-    JsonOption,
-    RunCompilerOption,
-    RunDeviceOption,
-    RunDtypeOption,
-    parse_sizes,
-    parse_tunables,
-    require_database,
-)
 from tunebench.studies.cli.output import print_json
 from tunebench.studies.terminal import print_line
 
@@ -33,19 +24,17 @@ def compare(
         str | None,
         typer.Argument(
             metavar="[KERNEL]",
-            help="The kernel's name or folder. Default: that of a trial.",
+            help="The kernel's name or folder, or a study file. Default: that of a trial, which brings its sizes too.",
             autocompletion=complete_kernel,
         ),
     ] = None,
-    device: RunDeviceOption = None,
-    compiler: RunCompilerOption = None,
+    device: options.RunDeviceOption = None,
+    compiler: options.RunCompilerOption = None,
     mode: Annotated[str | None, typer.Option(help="eval or train. Default: the kernel's first mode.")] = None,
-    size: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=NUMBER", help="Change a constant of reference.py; repeatable.")
-    ] = None,
-    dtype: RunDtypeOption = None,
-    db: DatabaseOption = None,
-    as_json: JsonOption = False,
+    sizes: options.SizesOption = None,
+    dtype: options.RunDtypeOption = None,
+    db: options.DatabaseOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Is A really faster than B? Both are checked, then timed in interleaved rounds with a second copy of B.
 
@@ -53,7 +42,7 @@ def compare(
     its ModelNew is meant, or its Model where it has no other; `reference` is then the same file's Model.
     Exit code 0 where A is faster, 1 where it is not, 2 where the question was wrong.
     """
-    require_database(db)
+    options.require_database(db)
 
     from tunebench.tuner.isolation import start_forkserver
 
@@ -63,8 +52,8 @@ def compare(
     from tunebench.studies.compare import question_of
     from tunebench.tuner.result import Decision
 
-    options = {"device": device, "compiler": compiler, "sizes": parse_sizes(size or []), "dtype": dtype}
-    given: dict[str, object] = {name: value for name, value in options.items() if value not in (None, {})}
+    asked = {"device": device, "compiler": compiler, "sizes": options.parse_sizes(sizes or []), "dtype": dtype}
+    given: dict[str, object] = {name: value for name, value in asked.items() if value not in (None, {})}
     question = question_of(_side(first), _side(second), kernel=kernel, mode=mode, options=given, database=db)
     duel = compare_sides(question)
     if as_json:
@@ -81,7 +70,7 @@ def _side(text: str) -> Side:
         return text
     if text.isascii() and text.isdigit():
         return int(text)
-    return {name: values[0] for name, values in parse_tunables(text.replace(",", " ").split()).items()}
+    return {name: values[0] for name, values in options.parse_tunables(text.replace(",", " ").split()).items()}
 
 
 def _values(duel: CompareReport) -> dict[str, object]:

@@ -9,10 +9,11 @@ SAMPLERS = ("gp", "tpe", "random", "exhaustive", "optuna:GPSampler", "optuna:TPE
 
 
 def complete_kernel(incomplete: str) -> list[str]:
-    """Names of shipped kernels."""
+    """Names of shipped and installed kernels."""
+    from tunebench.kernels.runtime.installed import installed_names
     from tunebench.kernels.runtime.registry import kernel_names
 
-    return _beginning(incomplete, kernel_names())
+    return _beginning(incomplete, [*kernel_names(), *installed_names()])
 
 
 def complete_compiler(incomplete: str) -> list[str]:
@@ -37,6 +38,11 @@ def complete_sampler(incomplete: str) -> list[str]:
 def complete_mode(incomplete: str) -> list[str]:
     """Modes of a module."""
     return _beginning(incomplete, ("eval", "train", "frozen"))
+
+
+def complete_block(incomplete: str) -> list[str]:
+    """Building blocks of kernels."""
+    return _beginning(incomplete, ("pointwise", "rows", "linear", "conv"))
 
 
 def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:

@@ -6,26 +6,19 @@ from typing import Annotated
 
 import typer
 
-from tunebench.studies.cli.options import (
-    CsvOption,
-    DatabaseOption,
-    DeviceOption,
-    JsonOption,
-    KernelArgument,
-    known_kernel,
-)
+from tunebench.studies.cli import options
 from tunebench.studies.cli.output import print_rows, require_one_form
 
 
 def misses(
-    kernel: KernelArgument = None,
-    device: DeviceOption = None,
+    kernel: options.KernelArgument = None,
+    device: options.DeviceOption = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Also what was tuned since, or was met by earlier versions. Default: not.")
     ] = False,
-    db: DatabaseOption = None,
-    as_json: JsonOption = False,
-    as_csv: CsvOption = False,
+    db: options.DatabaseOption = None,
+    as_json: options.JsonOption = False,
+    as_csv: options.CsvOption = False,
 ) -> None:
     """List the problems that were served without evidence, the most used first. Exit code 1 where there is none.
 
@@ -40,6 +33,6 @@ def misses(
     with open_database(db, read_only=True) as database:
         rows = miss_rows(database, kernel=kernel, device=device, tuned=everything)
         if not rows:
-            known_kernel(kernel, database)
+            options.known_kernel(kernel, database)
     nothing = "nothing was served without evidence, as far as programs were asked to count (TUNEBENCH_MISSES=1)"
     print_rows(rows if everything else of_current_kernels(rows), MISSES, nothing, as_json=as_json, as_csv=as_csv)

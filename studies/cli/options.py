@@ -51,7 +51,7 @@ CompilerOption = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Only results of this compiler: nvrtc, inline or cpu. Default: every compiler.",
+        help="Only results of this compiler: nvrtc, inline, cpu or triton. Default: every compiler.",
         autocompletion=complete_compiler,
     ),
 ]
@@ -82,6 +82,10 @@ RunDtypeOption = Annotated[
         metavar="DTYPE",
         help="Convert model and inputs to float32, float64, float16 or bfloat16. Default: as the file makes them.",
     ),
+]
+SizesOption = Annotated[
+    list[str] | None,
+    typer.Option("--size", metavar="NAME=NUMBER", help="Change a constant of reference.py; repeatable."),
 ]
 RunCompilerOption = Annotated[
     str | None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import sys
 from collections.abc import Iterable, Sequence
 from itertools import chain
@@ -35,17 +36,26 @@ def print_rows(rows: Iterable[Row], listing: Listing[Row], nothing: str, *, as_j
 
 
 def print_json(values: object) -> None:
-    """JSON on standard output."""
-    print(json.dumps(values, indent=2, ensure_ascii=False))
+    """JSON on standard output; a figure that is not a finite number is null there."""
+    print(json.dumps(_finite(values), indent=2, ensure_ascii=False))
 
 
 def print_json_array(values: Iterable[object]) -> None:
     """A JSON array on standard output, one value a line, each printed before the next is asked for."""
     separator = "["
     for value in values:
-        print(separator, json.dumps(value, ensure_ascii=False), sep="\n", end="")
+        print(separator, json.dumps(_finite(value), ensure_ascii=False), sep="\n", end="")
         separator = ","
     print("[]" if separator == "[" else "\n]")
+
+
+def _finite(value: object) -> object:
+    """The same with null in place of infinities and NaN, which JSON does not have."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def print_csv(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

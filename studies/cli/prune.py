@@ -37,11 +37,11 @@ def prune(
     from tunebench.db.upkeep.prune import Pruning
     from tunebench.db.upkeep.prune import prune as remove
 
-    wanted = Pruning(kernel, source, parse_moment("--before", before), winners)
+    pruning = Pruning(kernel, source, parse_moment("--before", before), winners)
     with open_database(db, read_only=True) as database:
         known_kernel(kernel, database)
     with open_database(db, read_only=dry_run) as database:
-        done, name = remove(database, wanted, dry_run=dry_run, backup=backup), database.name
+        done, name = remove(database, pruning, dry_run=dry_run, backup=backup), database.name
     if as_json:
         print_json({**asdict(done), "backup": done.backup and str(done.backup), "dry_run": dry_run})
         return

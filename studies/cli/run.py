@@ -21,7 +21,7 @@ from tunebench.studies.terminal import one_line
 from tunebench.tuner.errors import TunebenchError, UserError
 
 INTERRUPTED = 130
-"""The exit code after Ctrl-C, which whoever receives the signal has a line for."""
+"""The exit code after Ctrl-C; the line about it is printed where the signal is handled."""
 _BUG = 3
 _OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
@@ -78,7 +78,7 @@ def _usage(error: typer.TyperException) -> str:
 
 
 def _input_or_output(error: OSError) -> int:
-    """The last word on a file, a pipe or a disk that no command has said more of."""
+    """Say what went wrong with a file, a pipe or a disk, where no command has said more."""
     if isinstance(error, BrokenPipeError) and _nobody_reads():
         # As `head` does to every program: it has what it wanted.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)

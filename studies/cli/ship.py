@@ -13,10 +13,14 @@ from tunebench.studies.cli.output import print_json
 def ship(
     targets: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KERNEL]...", help="Kernels' names or folders. Default: all shipped kernels."),
+        typer.Argument(
+            metavar="[KERNEL]...",
+            help="Kernels' names or folders, study files, or trials' numbers. Default: all shipped.",
+        ),
     ] = None,
     device: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only this device's results. Default: every GPU's.")
+        str | None,
+        typer.Option(metavar="NAME", help="Only this device's results; cpu: this machine's CPU. Default: every GPU's."),
     ] = None,
     db: DatabaseOption = None,
     as_json: JsonOption = False,
@@ -31,9 +35,11 @@ def ship(
     from tunebench.db.connection.database import open_database
     from tunebench.kernels.runtime.registry import kernel_names, load_model
     from tunebench.studies.ship import ship as write
+    from tunebench.studies.targets import find_target
     from tunebench.studies.terminal import print_table
 
-    kernels = [load_model(target).kernel for target in targets or kernel_names()]
+    named = dict.fromkeys(find_target(target, db).request.kernel for target in targets or kernel_names())
+    kernels = [load_model(target).kernel for target in named]
     with open_database(db, read_only=True) as database:
         shipments = write(database, kernels, device)
     if as_json:

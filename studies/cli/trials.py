@@ -7,27 +7,13 @@ from typing import Annotated
 
 import typer
 
+from tunebench.studies.cli import options
 from tunebench.studies.cli.completion import complete_sampler, complete_status
-from tunebench.studies.cli.options import (
-    LARGEST,
-    ArchitectureOption,
-    CompilerOption,
-    CsvOption,
-    DatabaseOption,
-    DeviceOption,
-    DtypeOption,
-    JsonOption,
-    KernelArgument,
-    known_compiler,
-    known_kernel,
-    parse_moment,
-    parse_tunables,
-)
 from tunebench.studies.cli.output import print_rows, require_one_form
 
 
 def trials(
-    kernel: KernelArgument = None,
+    kernel: options.KernelArgument = None,
     status: Annotated[
         list[str] | None,
         typer.Option(
@@ -37,10 +23,10 @@ def trials(
             autocompletion=complete_status,
         ),
     ] = None,
-    device: DeviceOption = None,
-    dtype: DtypeOption = None,
-    architecture: ArchitectureOption = None,
-    compiler: CompilerOption = None,
+    device: options.DeviceOption = None,
+    dtype: options.DtypeOption = None,
+    architecture: options.ArchitectureOption = None,
+    compiler: options.CompilerOption = None,
     sampler: Annotated[
         str | None,
         typer.Option(
@@ -50,7 +36,7 @@ def trials(
         ),
     ] = None,
     study: Annotated[
-        int | None, typer.Option(min=1, max=LARGEST, help="Only this study's trials. Default: every study.")
+        int | None, typer.Option(min=1, max=options.LARGEST, help="Only this study's trials. Default: every study.")
     ] = None,
     tunable: Annotated[
         list[str] | None,
@@ -71,10 +57,10 @@ def trials(
     fastest: Annotated[
         bool, typer.Option("--fastest", help="List correct trials, the fastest first. Default: all, the newest first.")
     ] = False,
-    limit: Annotated[int, typer.Option(min=1, max=LARGEST, help="At most this many trials.")] = 50,
-    db: DatabaseOption = None,
-    as_json: JsonOption = False,
-    as_csv: CsvOption = False,
+    limit: Annotated[int, typer.Option(min=1, max=options.LARGEST, help="At most this many trials.")] = 50,
+    db: options.DatabaseOption = None,
+    as_json: options.JsonOption = False,
+    as_csv: options.CsvOption = False,
 ) -> None:
     """List the trials that meet every condition given. Exit code 1 where there is none."""
     from tunebench.db.connection.database import open_database
@@ -85,19 +71,19 @@ def trials(
 
     require_one_form(as_json=as_json, as_csv=as_csv)
     statuses = [member_of(TrialStatus, "status", name) for name in status or []]
-    moments = {"since": parse_moment("--since", since), "until": parse_moment("--until", until)}
+    moments = {"since": options.parse_moment("--since", since), "until": options.parse_moment("--until", until)}
     with open_database(db, read_only=True) as database:
         rows = each_trial(
             database,
-            kernel=known_kernel(kernel, database),
+            kernel=options.known_kernel(kernel, database),
             status=statuses or None,
             device=device,
             dtype=dtype,
             architecture=architecture,
-            compiler=known_compiler(compiler),
+            compiler=options.known_compiler(compiler),
             sampler=sampler,
             study_id=study,
-            tunables=parse_tunables(tunable or []),
+            tunables=options.parse_tunables(tunable or []),
             since=moments["since"],
             until=moments["until"],
             order=Order.FASTEST if fastest else Order.NEWEST,

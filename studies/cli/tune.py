@@ -7,18 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tunebench.studies.cli import options
 from tunebench.studies.cli.completion import complete_kernel, complete_mode, complete_sampler
-from tunebench.studies.cli.options import (
-    LARGEST,
-    LONGEST,
-    DatabaseOption,
-    JsonOption,
-    RunCompilerOption,
-    RunDeviceOption,
-    RunDtypeOption,
-    parse_sizes,
-    parse_tunables,
-)
 from tunebench.studies.cli.output import print_json
 from tunebench.studies.terminal import one_line
 
@@ -35,7 +25,7 @@ def tune(
             autocompletion=complete_kernel,
         ),
     ] = None,
-    device: RunDeviceOption = None,
+    device: options.RunDeviceOption = None,
     from_misses: Annotated[
         bool,
         typer.Option(
@@ -44,14 +34,17 @@ def tune(
         ),
     ] = False,
     limit: Annotated[
-        int, typer.Option(min=1, max=LARGEST, metavar="N", help="With --from-misses: so many studies at most.")
+        int, typer.Option(min=1, max=options.LARGEST, metavar="N", help="With --from-misses: so many studies at most.")
     ] = 10,
     trials: Annotated[
         int | None,
-        typer.Option(min=1, max=LARGEST, help="Trials of each study, those of earlier runs included. Default: 100."),
+        typer.Option(
+            min=1, max=options.LARGEST, help="Trials of each study, those of earlier runs included. Default: 100."
+        ),
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option(min=0.001, max=LONGEST, help="Seconds that each study may take. Default: no limit.")
+        float | None,
+        typer.Option(min=0.001, max=options.LONGEST, help="Seconds that each study may take. Default: no limit."),
     ] = None,
     sampler: Annotated[
         str | None,
@@ -61,8 +54,10 @@ def tune(
             autocompletion=complete_sampler,
         ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, max=LARGEST, help="Seed of the search. Default: 0.")] = None,
-    compiler: RunCompilerOption = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=options.LARGEST, help="Seed of the search. Default: 0.")
+    ] = None,
+    compiler: options.RunCompilerOption = None,
     mode: Annotated[
         list[str] | None,
         typer.Option(
@@ -84,15 +79,13 @@ def tune(
             help="End when another trial is not expected to gain what the timing can tell. Default: do not.",
         ),
     ] = None,
-    size: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=NUMBER", help="Change a constant of reference.py; repeatable.")
-    ] = None,
-    dtype: RunDtypeOption = None,
+    sizes: options.SizesOption = None,
+    dtype: options.RunDtypeOption = None,
     tunable: Annotated[
         list[str] | None, typer.Option(metavar="NAME=V1,V2,...", help="Restrict a tunable's values; repeatable.")
     ] = None,
-    db: DatabaseOption = None,
-    as_json: JsonOption = False,
+    db: options.DatabaseOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Run a tuning study, or go on with it: the same command resumes where it ended.
 
@@ -117,7 +110,7 @@ def tune(
     from tunebench.tuner.errors import UserError
     from tunebench.tuner.study.study import Ending
 
-    options: dict[str, object] = {
+    asked: dict[str, object] = {
         "device": device,
         "trials": trials,
         "seconds": seconds,
@@ -129,10 +122,10 @@ def tune(
         "stop_early": stop_early,
         "dtype": dtype,
         "modes": mode,
-        "sizes": parse_sizes(size or []),
-        "tunables": parse_tunables(tunable or []),
+        "sizes": options.parse_sizes(sizes or []),
+        "tunables": options.parse_tunables(tunable or []),
     }
-    given = {key: value for key, value in options.items() if value not in (None, {}, [])}
+    given = {key: value for key, value in asked.items() if value not in (None, {}, [])}
     if from_misses:
         studies = _of_misses(targets or [], given, limit, db)
     elif targets:
@@ -162,7 +155,7 @@ def tune(
         raise typer.Exit(1)
 
 
-def _of_misses(kernels: list[str], options: dict[str, object], limit: int, db: str | None) -> list[Resolved]:
+def _of_misses(kernels: list[str], given: dict[str, object], limit: int, db: str | None) -> list[Resolved]:
     """The studies of what is used most without evidence.
 
     Raises:
@@ -172,10 +165,10 @@ def _of_misses(kernels: list[str], options: dict[str, object], limit: int, db: s
     from tunebench.studies.for_problem import resolve_misses
     from tunebench.tuner.errors import UserError
 
-    if said := sorted({"sizes", "modes", "dtype"} & options.keys()):
+    if said := sorted({"sizes", "modes", "dtype"} & given.keys()):
         raise UserError(f"--from-misses takes {', '.join(said)} from the problems that were missed: leave them out")
     with open_database(db, read_only=True) as database:
-        studies = resolve_misses(database, kernels, options, limit, _say)
+        studies = resolve_misses(database, kernels, given, limit, _say)
     if not studies:
         _say("no problem to tune was served without evidence on this device: see 'tunebench misses'")
     return studies

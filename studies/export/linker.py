@@ -14,9 +14,10 @@ import inspect
 import re
 import symtable
 import sys
+import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from tunebench.tuner.errors import UserError
@@ -47,6 +48,63 @@ class Linked:
 
     imports: list[str]
     definitions: list[str]
+
+
+@dataclass(frozen=True)
+class Members:
+    """What a file has of a class.
+
+    Attributes:
+        methods: these, and those of the class that they call.
+        attributes: with their values, which are plain data.
+        known: all such attributes that its objects have, by which branches are decided.
+    """
+
+    methods: frozenset[str]
+    attributes: Mapping[str, object] = field(default_factory=dict)
+    known: Mapping[str, object] = field(default_factory=dict)
+
+
+def members_of(
+    model: type, until: type, names: Iterable[str], known: Mapping[str, object]
+) -> dict[tuple[str, str], Members]:
+    """What a file needs of a class and of its bases before `until`: methods, and class attributes that they read.
+
+    Args:
+        names: the methods to begin with.
+        known: what names of arguments stand for, which decides branches.
+    """
+    classes = [one for one in model.__mro__[: model.__mro__.index(until)] if one.__module__.startswith(_OURS)]
+    plain = {name: getattr(model, name) for one in classes for name in vars(one) if not name.startswith("__")}
+    plain = {name: value for name, value in plain.items() if _is_plain(value)}
+    known = {**known, "self": SimpleNamespace(**plain)}
+    reached: dict[str, None] = {}
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name not in reached:
+            reached[name] = None
+            for one in classes:
+                found = vars(one).get(name)
+                found = found.__func__ if isinstance(found, classmethod | staticmethod) else found
+                found = found.fget if isinstance(found, property) else found
+                if inspect.isfunction(found):
+                    text = textwrap.dedent(inspect.getsource(found))
+                    method = ast.parse(_decided(text, known, vars(sys.modules[one.__module__]))).body[0]
+                    assert isinstance(method, ast.FunctionDef)
+                    waiting += _own_attributes(method, one.__name__)
+    data = {name: plain[name] for name in reached if name in plain}
+    methods = frozenset(reached) - data.keys()
+    return {
+        (one.__module__, one.__name__): Members(methods & vars(one).keys(), data if one is model else {}, plain)
+        for one in classes
+    }
+
+
+def _is_plain(value: object) -> bool:
+    if type(value) is tuple:
+        return all(map(_is_plain, value))
+    return value is None or type(value) in (bool, int, float, str)
 
 
 @dataclass
@@ -81,6 +139,7 @@ class Linker:
         stated: names that the file's head defines.
         taken: names that the file must not define.
         known: what names of a function's arguments stand for, wherever it is known before anything runs.
+        members: by module and name, the classes of which the file has these methods and attributes alone.
     """
 
     def __init__(
@@ -89,7 +148,9 @@ class Linker:
         stated: Collection[str],
         taken: Collection[str],
         known: Mapping[str, object],
+        members: Mapping[tuple[str, str], Members],
     ) -> None:
+        self._members_of = members
         self._substitutes = substitutes
         self._stated = stated
         self._taken = set(taken)
@@ -100,14 +161,14 @@ class Linker:
         self._under_way: set[str] = set()
         self._homes: dict[str, _Home] = {}
 
-    def link(self, first: tuple[str, str], module: str, name: str, methods: Iterable[str]) -> Linked:
-        """A class with these methods of its own, the methods that they call, and all that these need.
+    def link(self, first: tuple[str, str], module: str, name: str) -> Linked:
+        """A class and all that it needs.
 
         Args:
             first: a module and what is needed of it besides.
         """
         self._define(*first)
-        self._define(module, name, frozenset(methods))
+        self._define(module, name)
         return Linked(sorted(self._imports, key=_import_order), _joined(self._texts.values()))
 
     def _home(self, module: str) -> _Home:
@@ -115,10 +176,10 @@ class Linker:
             self._homes[module] = _Home(importlib.import_module(module))
         return self._homes[module]
 
-    def _define(self, module: str, name: str, methods: frozenset[str] | None = None) -> str:
+    def _define(self, module: str, name: str) -> str:
         """Have a module's definition in the file; its name there."""
-        if (known := self._names.get((module, name))) is not None:
-            return known
+        if (own := self._names.get((module, name))) is not None:
+            return own
         home = self._home(module)
         statement = home.statements.get(name)
         if statement is None:
@@ -128,9 +189,11 @@ class Linker:
             return found
         text = home.text_of(statement)
         text = _without_docstrings(_without_annotations(_FOR_LINTERS.sub("", text)))
-        text = _decided(text, self._known, vars(home.module))
-        if methods is not None:
-            text = _with_methods(text, methods)
+        members = self._members_of.get((module, name))
+        known = self._known if members is None else {**self._known, "self": SimpleNamespace(**members.known)}
+        text = _decided(text, known, vars(home.module))
+        if members is not None:
+            text = _with_members(text, members)
         own = self._own_name(module, name, text)
         self._names[module, name] = own
         if own in self._texts or own in self._under_way:
@@ -478,7 +541,7 @@ class _Values:
         try:
             code = compile(ast.Expression(expression), "<configuration>", "eval")
             return eval(code, {**self._globals, **self._names})
-        except (AttributeError, KeyError, NameError, TypeError):
+        except (AttributeError, KeyError, NameError, TypeError, UserError):
             return _UNKNOWN
 
     def _is_pure(self, expression: ast.expr) -> bool:
@@ -521,13 +584,13 @@ def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[str, ast.expr]]:
     return []
 
 
-def _with_methods(text: str, wanted: Collection[str]) -> str:
-    """A class with those of its methods and what they call, and no other attributes."""
+def _with_members(text: str, members: Members) -> str:
+    """A class with some of its methods, and what they call of it; of its attributes those that are stated."""
     tree = ast.parse(text)
     (found,) = [node for node in tree.body if isinstance(node, ast.ClassDef)]
     methods = {node.name: node for node in found.body if isinstance(node, ast.FunctionDef)}
     reached: dict[str, None] = {}
-    waiting = [name for name in methods if name in wanted]
+    waiting = [name for name in methods if name in members.methods]
     while waiting:
         name = waiting.pop()
         if name not in reached:
@@ -536,6 +599,9 @@ def _with_methods(text: str, wanted: Collection[str]) -> str:
     lines = text.splitlines()
     starts = {node: min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))]) for node in found.body}
     parts = ["\n".join(lines[: starts[found.body[0]] - 1]).rstrip()]
+    stated = [f"    {name} = {value!r}".replace("'", '"') for name, value in members.attributes.items()]
+    if stated or not reached:
+        parts.append("\n".join(stated or ["    ..."]))
     for name, node in methods.items():
         if name in reached:
             parts.append("\n".join(lines[starts[node] - 1 : node.end_lineno]))

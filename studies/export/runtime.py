@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils import cpp_extension
 
-from tunebench.kernels.runtime.gradients import DifferentiableCall
+from tunebench.kernels.runtime.gradients import DifferentiableForward
 from tunebench.kernels.runtime.ordinary import Call, look_at, saves_differently
 from tunebench.tuner.build import Within
 
@@ -189,7 +189,7 @@ class TunedModule(nn.Module):
             if not call.needs_gradient:
                 return self.tuned_forward(plan, *inputs)
             forward: Callable[..., torch.Tensor] = functools.partial(self.tuned_forward, plan)
-            return DifferentiableCall(self, forward, type(self).reference_forward, inputs, call, self._note_backward)()
+            return DifferentiableForward(self, forward, call.parameters, call.buffers)(*inputs)
 
     def reference_forward(self, *inputs: Any, **named: Any) -> torch.Tensor:
         """The reference's operations."""

@@ -15,11 +15,12 @@ import torch
 from torch import nn
 
 from tunebench import __version__
+from tunebench.kernels.blocks.block import Block
 from tunebench.kernels.runtime.ordinary import held
 from tunebench.kernels.runtime.shipped import ShippedResult
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.export import runtime
-from tunebench.studies.export.linker import CannotExportError, Linker
+from tunebench.studies.export.linker import CannotExportError, Linker, members_of
 from tunebench.tuner.build import LoadedModule
 from tunebench.tuner.compile.inline import InlineCompiler
 from tunebench.tuner.configuration import Configuration
@@ -28,6 +29,8 @@ from tunebench.tuner.kernel import Kernel, Mode, Plan
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.reference import DTYPES, Reference
 from tunebench.tuner.result import Baseline
+from tunebench.tuner.triton_source import TritonSource
+from tunebench.tuner.users_code import users_code
 from tunebench.tuner.variant import KernelSource, Variant
 
 _WIDTH = 120
@@ -144,13 +147,17 @@ class Layout:
 
 
 def layout_of(model: type[TunedModule], reference: Reference, mode: Mode) -> Layout:
-    """The layout of a kernel's reference, and the problem that a call of `ModelNew` is there."""
+    """The layout of a kernel's reference, and the problem that a call of `ModelNew` is there.
+
+    Raises:
+        UsersCodeError: the kernel's own code raises.
+    """
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     before = torch.get_default_dtype()
     torch.set_default_dtype(DTYPES[reference.dtype or "float32"])
     try:
-        with FakeTensorMode():
+        with users_code("the reference or ModelNew cannot be made", model.kernel.folder), FakeTensorMode():
             made: nn.Module = reference.model(*reference.get_init_inputs())
             inputs = reference.get_inputs()
             candidate = mode.put(model(*reference.get_init_inputs()))
@@ -177,6 +184,11 @@ def file_text(model: type[TunedModule], evidence: Evidence, layout: Layout) -> s
     kernel, result = model.kernel, evidence.result
     configuration, problem = Configuration(result.configuration or {}), result.problem
     variant = kernel.variant(configuration, problem, evidence.architecture)
+    if isinstance(variant.source, TritonSource):
+        raise CannotExportError(
+            f"{kernel.name}: {configuration} runs {variant.source.file}, which is Triton, where an exported file holds "
+            "CUDA C++: load the model by tunebench.load, or export a trial of a source in CUDA C++"
+        )
     stated: dict[str, Any] = {
         "NAME": f"tunebench_{kernel.name}_{variant.digest[:12]}",
         "ARCHITECTURE": _capability(evidence.architecture),
@@ -198,16 +210,20 @@ def file_text(model: type[TunedModule], evidence: Evidence, layout: Layout) -> s
         "BY_KERNEL": True,
     }
     harness = _top_level_names(kernel.reference().path.read_text(encoding="utf-8")) - {model.__name__}
+    methods = ["__init__", "tuned_forward", "reference_forward"]
+    if problem.options.keys() - {"mode"}:
+        methods.append("problem")
+    if issubclass(model, Block):
+        methods += [path.partition(".")[0] for _, path in model.places]  # one may be a property
+    known = {"plan": Plan(kernel, configuration, problem, cast(Device, None), cast(LoadedModule, None))}
     linker = Linker(
         substitutes=dict.fromkeys(_defined_here(), runtime.__name__),
         stated={*stated, "CUDA_SOURCE", "LIBRARY"},
         taken=harness,
-        known={"plan": Plan(kernel, configuration, problem, cast(Device, None), cast(LoadedModule, None))},
+        known=known,
+        members=members_of(model, TunedModule, methods, known),
     )
-    methods = {"__init__", "tuned_forward", "reference_forward"}
-    if problem.options.keys() - {"mode"}:
-        methods.add("problem")
-    linked = linker.link((runtime.__name__, "Library"), model.__module__, model.__name__, methods & vars(model).keys())
+    linked = linker.link((runtime.__name__, "Library"), model.__module__, model.__name__)
     constants = "\n".join(_statement(name, value) for name, value in stated.items())
     parts = [
         _head(kernel, evidence),
@@ -266,7 +282,7 @@ def _capability(architecture: str) -> tuple[int, int]:
 def _cuda(variant: Variant, kernel: Kernel) -> str:
     """The translation unit: constants, the source with its headers in it, and the launchers."""
     launchers = "".join(_LAUNCHER.format(name=name) for name in kernel.source.entry_points)
-    text = f"{variant.prologue}\n{_with_headers(variant.source)}\n{_LAUNCHERS}{launchers}"
+    text = f"{variant.prologue}\n{_with_headers(variant.cuda)}\n{_LAUNCHERS}{launchers}"
     if '"""' in text or text.endswith("\\"):
         raise CannotExportError(f"{variant.source.name}.cu has three quotation marks in a row")
     return text

@@ -12,7 +12,7 @@ import optuna
 from optuna.distributions import CategoricalDistribution
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
-from tunebench.db.queries.trials import TrialRow
+from tunebench.db.queries.rows import TrialRow
 from tunebench.tuner.configuration import Configuration, Value
 from tunebench.tuner.result import TrialStatus
 from tunebench.tuner.space import SearchSpace

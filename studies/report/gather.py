@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from tunebench.db.connection.database import Database
-from tunebench.db.queries.rows import StudyRow
-from tunebench.db.queries.studies import (
-    ComparisonRow,
-    EnvironmentRow,
-    environments,
-    newest_comparison,
-    studies,
-)
-from tunebench.db.queries.trials import Order, TrialRow, kernels_with_results, trials
+from tunebench.db.queries.rows import StudyRow, TrialRow
+from tunebench.db.queries.studies import EnvironmentRow, environments, newest_comparison, studies
+from tunebench.db.queries.trials import Order, kernels_with_results, trials
 from tunebench.kernels.runtime.registry import kernel_names, load_model
 from tunebench.tuner.errors import DatabaseError, UnknownNameError, UserError
 from tunebench.tuner.files import path_named
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Work
-from tunebench.tuner.result import CONTROL, Baseline, Decision, TrialStatus
-from tunebench.tuner.timing.statistics import control_ratio
+from tunebench.tuner.result import Comparison, TrialStatus
 
 _SMALLEST, _LARGEST = 1e-9, 1e12
 """No time in milliseconds and no speed-up is beyond these: a femtosecond, and thirty years."""
@@ -50,21 +44,8 @@ class StudySummary:
     """
 
     row: StudyRow
-    comparison: ComparisonRow | None
+    comparison: Comparison | None
     best_ms: float | None
-
-    def decision(self, baseline: str) -> Decision | None:
-        """What the comparison with a baseline says; None where there was none.
-
-        Rounds that told two copies of one model apart decide nothing.
-        """
-        if self.comparison is None or baseline not in self.comparison.speed_ups:
-            return None
-        samples = {contender.name: contender.samples_ms for contender in self.comparison.contenders}
-        pivot = next((name for name in (Baseline.DEFAULT, Baseline.REFERENCE) if samples.get(name)), None)
-        if pivot and samples.get(CONTROL) and control_ratio(samples, pivot).decision is not Decision.TIE:
-            return Decision.TIE
-        return self.comparison.speed_ups[baseline].decision
 
 
 @dataclass(frozen=True)
@@ -91,7 +72,7 @@ class StudyData:
         return self.summary.row
 
     @property
-    def comparison(self) -> ComparisonRow | None:
+    def comparison(self) -> Comparison | None:
         """The newest; None where the study was never concluded."""
         return self.summary.comparison
 
@@ -110,7 +91,7 @@ class StudyData:
     def best(self) -> TrialRow | None:
         """The trial that won the newest comparison; the fastest one where there was none."""
         if self.comparison is not None:
-            winner = self.comparison.configuration
+            winner = self.comparison.best
             return next((trial for trial in self.trials if trial.configuration == winner), None)
         return self.correct[0] if self.correct else None
 
@@ -128,7 +109,7 @@ class ReportData:
         overview: every study of the report; the most recent ones where there are too many for a table.
         studies: those of them that have a section.
         unlisted: how many studies would be in the overview too, were there room.
-        older: studies of the same things with less recent trials, which are left out.
+        older: studies of the same kernel, problem, device and compiler with less recent trials, which are left out.
     """
 
     database: str
@@ -223,11 +204,11 @@ def _newest(found: Sequence[StudyRow]) -> list[StudyRow]:
 def _summary(database: Database, row: StudyRow) -> StudySummary:
     comparison = newest_comparison(database, row.study_id)
     if comparison is not None:
-        times = [time for contender in comparison.contenders for time in (contender.median_ms, *contender.samples_ms)]
-        ratios = comparison.speed_ups.values()
+        times = [*comparison.medians_ms.values(), *chain.from_iterable(comparison.samples_ms.values())]
+        ratios = comparison.speedups.values()
         _require_plausible([*times, *(part for ratio in ratios for part in (ratio.value, ratio.low, ratio.high))], row)
-        if best := comparison.contender("best"):
-            return StudySummary(row, comparison, best.median_ms)
+        if "best" in comparison.medians_ms:
+            return StudySummary(row, comparison, comparison.medians_ms["best"])
     fastest = trials(database, study_id=row.study_id, order=Order.FASTEST, limit=1)
     return StudySummary(row, comparison, fastest[0].median_ms if fastest else None)
 

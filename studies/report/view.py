@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from itertools import combinations
 
-from tunebench.db.queries.rows import StudyRow
-from tunebench.db.queries.trials import TrialRow
+from tunebench.db.queries.rows import StudyRow, TrialRow
 from tunebench.studies.report import comparison_figures, figures
 from tunebench.studies.report.analysis import (
     ENOUGH_FOR_IMPORTANCE,
@@ -104,9 +103,9 @@ OVERVIEW_COLUMNS = ("kernel", "problem", "device", "best", "over reference", "ve
 
 def overview_row(summary: StudySummary, *, has_section: bool) -> tuple[Cell, ...]:
     """The study's row in the table at the top."""
-    row, ratios = summary.row, summary.comparison.speed_ups if summary.comparison else {}
+    row, ratios = summary.row, summary.comparison.speedups if summary.comparison else {}
     reference, default = (ratios.get(name) for name in (Baseline.REFERENCE, Baseline.DEFAULT))
-    decision = summary.decision(Baseline.REFERENCE)
+    decision = summary.comparison.decision(Baseline.REFERENCE) if summary.comparison else None
     best = "none" if summary.best_ms is None else time_unit(summary.best_ms).text(summary.best_ms)
     return (
         Cell(row.kernel, link=_anchor(row) if has_section else ""),
@@ -158,10 +157,10 @@ def _anchor(row: StudyRow) -> str:
 
 
 def _gist(summary: StudySummary) -> str:
-    decision = summary.decision(Baseline.REFERENCE)
+    decision = summary.comparison.decision(Baseline.REFERENCE) if summary.comparison else None
     if summary.comparison is None or decision is None:
         return f"{summary.row.device.name}: not concluded"
-    ratio = summary.comparison.speed_ups[Baseline.REFERENCE]
+    ratio = summary.comparison.speedups[Baseline.REFERENCE]
     return f"{summary.row.device.name}: {ratio_text(ratio)} over the reference, {verdict_text(decision)}"
 
 
@@ -195,15 +194,16 @@ def _tiles(study: StudyData) -> list[Tile]:
     if best_ms := study.summary.best_ms:
         note = "median of the final comparison" if study.comparison else "as screened, not confirmed"
         tiles.append(Tile("best time", time_unit(best_ms).text(best_ms), note))
-    ratios = study.comparison.speed_ups if study.comparison else {}
+    comparison = study.comparison
+    ratios = comparison.speedups if comparison else {}
     for baseline in (Baseline.REFERENCE, Baseline.DEFAULT, Baseline.COMPILED):
-        if ratio := ratios.get(baseline):
+        if comparison and (ratio := ratios.get(baseline)):
             value, _, interval = ratio_text(ratio).partition(" ")
             tiles.append(
                 Tile(
                     "over torch.compile" if baseline is Baseline.COMPILED else f"over the {baseline}",
                     value,
-                    f"{interval}, {verdict_text(study.summary.decision(baseline) or ratio.decision)}",
+                    f"{interval}, {verdict_text(comparison.decision(baseline) or ratio.decision)}",
                 )
             )
     if copy := ratios.get(Baseline.COPY):
@@ -231,7 +231,7 @@ def _comparison_part(study: StudyData) -> Part:
     comparison = study.comparison
     if comparison is None:
         return Part("comparison", "Speed-ups and roofline", ("Nothing to show: this study was not concluded.",))
-    bars = comparison_figures.speed_ups(study.summary)
+    bars = comparison_figures.speed_ups(comparison)
     roof = comparison_figures.roofline(comparison, study.work) if study.work else None
     texts: tuple[str, ...] = ()
     if study.work is None:
@@ -308,7 +308,7 @@ def _fastest_table(trials: Sequence[TrialRow]) -> Table:
 
 
 def _rounds_part(study: StudyData) -> Part:
-    if study.comparison is None or not study.comparison.contenders:
+    if study.comparison is None or not study.comparison.medians_ms:
         return Part("rounds", "Samples by round", ("Nothing to show: this study was not concluded.",))
     return Part("rounds", "Samples by round", (), (comparison_figures.rounds(study.comparison),))
 

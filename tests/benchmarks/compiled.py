@@ -1,12 +1,13 @@
-"""What a tuned model keeps of its speed inside compiled programs: `python -m tests.benchmarks.compiled`, on a GPU.
+"""What a tuned model keeps of its speed inside compiled programs: `python -m tests.benchmarks.compiled [KERNEL…]`.
 
-At KernelBench's sizes, without gradients: how many times faster than the eager reference are the compiled reference,
-the tuned model, and the tuned model compiled, also with `mode="reduce-overhead"`. Medians of events around single calls
-that were taken in turns.
+On a GPU. At KernelBench's sizes, without gradients: how many times faster than the eager reference are the compiled
+reference, the tuned model, and the tuned model compiled, also with `mode="reduce-overhead"`. Medians of events around
+single calls that were taken in turns.
 """
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import warnings
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from tunebench.kernels.runtime.registry import kernel_names, load_model
 from tunebench.tuner.kernel import Mode
 
 _ROUNDS = 30
+_LEAD_CYCLES = 3_000_000
 _COLUMNS = ("compiled reference", "tuned", "tuned, compiled", "tuned, reduce-overhead")
 
 
@@ -29,7 +31,7 @@ def milliseconds(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
     for _ in range(_ROUNDS):
         for name, call in calls.items():
             began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            torch.cuda._sleep(400_000)  # the host is ahead when the call begins
+            torch.cuda._sleep(_LEAD_CYCLES)  # the host is ahead when the call begins
             began.record()
             call()
             ended.record()
@@ -50,11 +52,14 @@ def _called(model: nn.Module, inputs: tuple[Any, ...]) -> Callable[[], Any]:
 
 def main() -> None:
     """Print the table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kernels", nargs="*", default=kernel_names(), metavar="KERNEL")
+    kernels = parser.parse_args().kernels
     set_policy(wait=True)
     warnings.simplefilter("ignore")
     device = torch.device("cuda")
     print(f"{'kernel':24}{'mode':8}{'eager ms':>10}" + "".join(f"{name:>24}" for name in _COLUMNS))
-    for name in kernel_names():
+    for name in kernels:
         factory = load_model(name)
         reference = factory.kernel.reference()
         for mode in (one for one in factory.kernel.modes if one is not Mode.TRAIN):

@@ -25,6 +25,7 @@ from tunebench.tuner.device import find_device
 from tunebench.tuner.gate.battery import Depth, run_battery
 from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.harness import synchronise
+from tunebench.tuner.gate.party import LocalParty
 from tunebench.tuner.gate.quick import Exemptions, QuickGate, pinned
 from tunebench.tuner.gate.stage_log import StageLog
 from tunebench.tuner.kernel import Mode, Plan
@@ -52,7 +53,7 @@ def main(
     prepared = time.perf_counter() - started
     space = declared.space.enumerate(subject.problem, where)
     compiler = compiler_for(where)
-    gate = QuickGate(cast(nn.Module, subject.model), subject.oracle, Exemptions.of(declared))
+    gate = QuickGate(LocalParty(cast(nn.Module, subject.model)), subject.oracle, Exemptions.of(declared))
     quick: list[Mapping[str, float]] = []
     full: list[Mapping[str, float]] = []
     for number in range(0, len(space), max(1, len(space) // variants))[:variants]:

@@ -18,6 +18,7 @@ import multiprocessing
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Lock
@@ -72,18 +73,15 @@ class Submission:
 
     Attributes:
         form: of the kernel, for people.
+        reference: the text of the problem that it solves.
         bench: the ratio to eager that tunebench recorded for its configuration, with its interval.
     """
 
     kernel: str
     form: str
     text: str
+    reference: str
     bench: list[float] | None = None
-
-    @property
-    def reference(self) -> str:
-        """The text of the reference."""
-        return load_model(self.kernel).kernel.reference().path.read_text(encoding="utf-8") + _LETS_GO
 
 
 @dataclass(frozen=True)
@@ -116,13 +114,14 @@ def submissions(kernels: list[str], *, any_source: bool, exported_only: bool) ->
     for kernel in kernels:
         made = export(ExportRequest(kernel, {}, any_source=any_source))
         bench = made.evidence.result.speedups.get("reference")
-        found.append(Submission(kernel, "exported", made.text, bench))
+        reference = load_model(kernel).kernel.reference().path.read_text(encoding="utf-8") + _LETS_GO
+        found.append(Submission(kernel, "exported", made.text, reference, bench))
         if "Two forms" in made.text:
             text = made.text.replace("\nBY_KERNEL = True", "\nBY_KERNEL = False")
-            found.append(Submission(kernel, "exported, eager's order", text))
+            found.append(Submission(kernel, "exported, eager's order", text, reference))
         if not exported_only:
             text = f"{_WAITS}from tunebench.kernels.{kernel}.model import ModelNew\n"
-            found.append(Submission(kernel, "ModelNew", text))
+            found.append(Submission(kernel, "ModelNew", text, reference))
     return found
 
 
@@ -131,7 +130,7 @@ def evaluate(checkout: Path, submission: Submission, folder: str, turn: Lock, ve
     _turns.append(turn)
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            verdict = _evaluated(checkout, submission, folder, turn)
+            verdict = evaluated(checkout, submission, folder, turn)
     except Exception as error:  # noqa: BLE001 - whatever a submission or KernelBench raises is a row
         none = (0, None, None, [], [], submission.bench)
         said = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -139,7 +138,16 @@ def evaluate(checkout: Path, submission: Submission, folder: str, turn: Lock, ve
     verdicts.put(verdict)
 
 
-def _evaluated(checkout: Path, submission: Submission, folder: str, turn: Lock) -> Verdict:
+def evaluated(checkout: Path, submission: Submission, folder: str, turn: AbstractContextManager[object]) -> Verdict:
+    """What KernelBench says, in this process.
+
+    Args:
+        folder: for what the submission builds.
+        turn: held while the GPU is used.
+
+    Raises:
+        Exception: whatever the submission or KernelBench raises.
+    """
     sys.path.insert(0, str(checkout / "src"))
     from kernelbench import eval as kernelbench  # type: ignore[import-not-found]
     from kernelbench.kernel_static_checker import validate_kernel_static  # type: ignore[import-not-found]

@@ -33,8 +33,7 @@ from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import CacheRegime, Comparison, Measurement, Stage, TrialResult, TrialStatus, Verdict
 from tunebench.tuner.search.recorded import RecordedSpace
 from tunebench.tuner.search.strategies import find_sampler
-from tunebench.tuner.study.evaluate import Finalist
-from tunebench.tuner.study.history import PastTrial
+from tunebench.tuner.study.evaluate import NOBODY, Finalist, Leaders
 from tunebench.tuner.study.study import Budget, StudyRun
 from tunebench.tuner.variant import Variant
 
@@ -71,15 +70,9 @@ class Waiting:
         self._recorded = recorded
         self._seconds = seconds
 
-    def evaluate(
-        self,
-        configuration: Configuration,
-        build: Build,
-        incumbent: PastTrial | None = None,
-        finalist_ms: float | None = None,
-    ) -> TrialResult:
+    def evaluate(self, configuration: Configuration, build: Build, leaders: Leaders = NOBODY) -> TrialResult:
         """See `Evaluator.evaluate`."""
-        del build, incumbent, finalist_ms
+        del build, leaders
         time.sleep(self._seconds * random.lognormvariate(0, 0.5))
         time_ms = float(self._recorded.times_ms[self._recorded.space.require(configuration)])
         if np.isnan(time_ms):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import pytest
+import typer
 
 from tunebench.studies.cli.run import run
 
@@ -32,6 +34,10 @@ class Ran:
         return self.err.strip()
 
 
+_made = cache(typer.main.get_command)
+"""The commands are the same for every question, and putting them together takes longer than most answers."""
+
+
 def _refuse(constant: str) -> object:
     raise ValueError(f"{constant} is not JSON")
 
@@ -44,6 +50,7 @@ class CommandLine:
         self._capsys = capsys
 
     def __call__(self, *arguments: object) -> Ran:
+        self._monkeypatch.setattr(typer.main, "get_command", _made)
         self._monkeypatch.setattr("sys.argv", ["tunebench", *map(str, arguments)])
         self._capsys.readouterr()
         try:

@@ -75,7 +75,7 @@ def test_the_part_that_is_wrong_is_named_and_the_parts_before_it_are_well(write_
 
 def test_files_that_are_missing_are_named(tmp_path: Path) -> None:
     (found,) = examine_kernel(str(tmp_path))
-    names = f"reference.py, model.py, {tmp_path.name}.cu"
+    names = "reference.py, model.py"
     assert found == Diagnosis("files", False, names, "write what is missing")
 
 
@@ -84,6 +84,6 @@ def test_the_command_says_no_where_something_is_wrong(run: CommandLine, write_ke
     assert (run("doctor", folder).code, run("doctor", "scalar_mul").code) == (0, 0)
     (folder / "weigh.cu").unlink()
     ran = run("doctor", folder)
-    assert ran.code == 1 and ran.out.startswith("NO   files")
-    assert not run("doctor", folder, "--json").json[0]["works"]
+    assert ran.code == 1 and "NO   model" in ran.out and "no weigh.cu" in ran.out
+    assert not run("doctor", folder, "--json").json[-1]["works"]
     assert "unknown kernel 'scalar_mull'; did you mean scalar_mul" in run("doctor", "scalar_mull").error

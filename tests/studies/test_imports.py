@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,10 +29,10 @@ atexit.register(lambda: print(json.dumps(sorted({name.partition(".")[0] for name
 """
 
 
-def modules_after(code: str, environment: Mapping[str, str] | None = None) -> set[str]:
+def modules_after(code: str, environment: Mapping[str, str] | None = None, arguments: Sequence[str] = ()) -> set[str]:
     """The top-level modules that a new process has imported when it ends."""
     done = subprocess.run(
-        [sys.executable, "-c", RUN + code],
+        [sys.executable, "-c", RUN + code, *arguments],
         env={**os.environ, **(environment or {})},
         capture_output=True,
         text=True,
@@ -41,10 +41,6 @@ def modules_after(code: str, environment: Mapping[str, str] | None = None) -> se
     )
     assert done.returncode == 0, done.stderr
     return set(json.loads(done.stderr.splitlines()[-1]))
-
-
-def after_command(*arguments: str) -> set[str]:
-    return modules_after(f"sys.argv = {['tunebench', *arguments]!r}\nfrom tunebench.__main__ import main\nmain()\n")
 
 
 @pytest.fixture
@@ -58,33 +54,37 @@ def results(tmp_path: Path) -> str:
     return str(file)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("--help",),
-        ("best",),
-        ("best", "--json"),
-        ("trials",),
-        ("trials", "--csv"),
-        ("show", "1"),
-        ("query", "select 1"),
-        ("db", "stats"),
-        ("db", "check"),
-        ("doctor", "--help"),
-    ],
-    ids=" ".join,
+COMMANDS = (
+    *("--help", "doctor --help", "best", "best --json", "trials", "trials --csv", "show 1", "query SELECT-1"),
+    *("db stats", "db check"),
 )
-def test_reading_results_needs_no_torch(results: str, arguments: tuple[str, ...]) -> None:
-    where = () if "--help" in arguments else ("--db", results)
-    slow = SLOW - {"alembic"} if arguments == ("db", "check") else SLOW  # it compares the tables with the migrations
-    assert not after_command(*arguments, *where) & slow
+ONE_AFTER_THE_OTHER = """
+from tunebench.__main__ import main
+for arguments, slow in json.loads(sys.argv[1]):
+    sys.argv = ["tunebench", *arguments]
+    try:
+        main()
+    except SystemExit as ending:
+        assert not ending.code, arguments
+    brought = {name.partition(".")[0] for name in sys.modules} & set(slow)
+    assert not brought, (arguments, brought)
+"""
 
 
-@pytest.mark.parametrize("name", kernel_names())
-def test_a_kernels_model_brings_neither_the_database_nor_the_interface(name: str) -> None:
-    assert not modules_after(f"import torch\nbefore = set(sys.modules)\nimport tunebench.kernels.{name}.model\n") & (
-        DATABASE | INTERFACE
-    )
+def test_reading_results_needs_no_torch(results: str) -> None:
+    """Each command in the process of those before it: whichever brings something slow is named."""
+    asked = []
+    for command in COMMANDS:
+        where = [] if "--help" in command else ["--db", results]
+        # `db check` compares the tables with the migrations.
+        slow = SLOW - {"alembic"} if command == "db check" else SLOW
+        asked.append(([word.replace("-1", " 1") for word in command.split()] + where, sorted(slow)))
+    modules_after(ONE_AFTER_THE_OTHER, arguments=[json.dumps(asked)])
+
+
+def test_a_kernels_model_brings_neither_the_database_nor_the_interface() -> None:
+    models = "".join(f"import tunebench.kernels.{name}.model\n" for name in kernel_names())
+    assert not modules_after(f"import torch\n{models}") & (DATABASE | INTERFACE)
 
 
 FORWARD = """

@@ -46,9 +46,9 @@ def latin_1(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A kernel folder whose every text has letters beyond ASCII, in its comments and in what runs."""
-    made = tmp_path / "µ" / "scalar_mul"
-    shutil.copytree(Path(__file__).parents[2] / "kernels" / "scalar_mul", made)
-    (made / "scalar_mul.cu").open("a", encoding="utf-8").write("// 3 µs × 2\n")
+    made = tmp_path / "µ" / "gemm_div_sum_scale"
+    shutil.copytree(Path(__file__).parents[2] / "kernels" / "gemm_div_sum_scale", made)
+    (made / "gemm_div_sum_scale.cu").open("a", encoding="utf-8").write("// 3 µs × 2\n")
     (made / "reference.py").open("a", encoding="utf-8").write("unit = 'µs'\n")
     return made
 

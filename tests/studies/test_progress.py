@@ -34,6 +34,26 @@ def test_what_follows_the_search_is_said(write_kernel: WriteKernel, tmp_path: Pa
     assert Phase.COMPARING in shown.getvalue()
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_first_failure_of_each_kind_is_said_when_it_happens(
+    write_kernel: WriteKernel, tmp_path: Path, terminal: bool
+) -> None:
+    changes = {
+        "y = torch.empty_like(x)": "y = torch.empty_like(x)\n"
+        "        if plan['variety'] == 1: raise ValueError(f'block {plan[\"block_size\"]} [red]')\n"
+        "        if plan['variety'] == 2: return y * 0"
+    }
+    shown = io.StringIO()
+    study = resolve(request_of(str(write_kernel(model=changes).kernel.folder), {"trials": 12, "device": "cpu"}))
+    display = StudyDisplay(Console(file=shown, force_terminal=terminal, width=300))
+    with open_database(tmp_path / "a.db") as database, display:
+        (report,) = tune(study, database, display)
+    lines = [line for line in shown.getvalue().splitlines() if "/12 runtime: " in line or "/12 correctness: " in line]
+    assert sum("ValueError: block" in line and "[red]" in line for line in lines) == 1
+    assert sum("correctness" in line for line in lines) >= 1
+    assert sum(report.outcome.refusals.values()) > len(lines)
+
+
 def test_ctrl_c_shows_the_best_so_far(
     write_kernel: WriteKernel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

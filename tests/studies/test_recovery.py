@@ -263,7 +263,7 @@ def test_a_variant_whose_worker_is_killed_from_outside_has_one_more_try(
         compiler_for(CPU), factory.kernel.variant(configuration, evaluator.problem, CPU.architecture)
     )
     results: list[TrialResult] = []
-    thread = threading.Thread(target=lambda: results.append(evaluator.evaluate(configuration, build, None)))
+    thread = threading.Thread(target=lambda: results.append(evaluator.evaluate(configuration, build)))
     thread.start()
     deadline = time.monotonic() + 60
     for number in range(kills):

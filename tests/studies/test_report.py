@@ -20,7 +20,7 @@ from sample_kernel import MODEL, REFERENCE, SOURCE
 
 from tunebench.db.connection.database import open_database
 from tunebench.db.entries.study_log import open_study
-from tunebench.db.queries.studies import ContenderRow, newest_comparison, studies
+from tunebench.db.queries.studies import newest_comparison, studies
 from tunebench.studies.report import gather as gathering
 from tunebench.studies.report.gather import StudyData, gather
 from tunebench.studies.report.page import render, write
@@ -41,6 +41,7 @@ from tunebench.tuner.result import (
     TrialStatus,
 )
 from tunebench.tuner.study.history import StudyDescription
+from tunebench.tuner.timing.statistics import control_ratio
 
 SECTIONS = (
     *("Convergence", "Speed-ups and roofline", "Effect of each tunable", "Pairs of tunables", "Fastest trials"),
@@ -167,15 +168,14 @@ def test_the_summary_has_the_recorded_numbers(outline: Outline, data: dict[str, 
     cells, tiles, notes = outline.text_of("td"), outline.text_of("dd"), outline.text_of("small")
     for study in data.values():
         assert study.comparison is not None and study.best is not None
-        best = study.comparison.contender("best")
-        assert best is not None
-        assert time_unit(best.median_ms).text(best.median_ms) in tiles
-        assert str(study.comparison.configuration) in outline.text_of("code")
+        best_ms = study.comparison.medians_ms["best"]
+        assert time_unit(best_ms).text(best_ms) in tiles
+        assert str(study.comparison.best) in outline.text_of("code")
         for baseline in (Baseline.REFERENCE, Baseline.DEFAULT):
-            text = ratio_text(study.comparison.speed_ups[baseline])
+            text = ratio_text(study.comparison.speedups[baseline])
             assert text in cells and text.split(" ")[0] in tiles
             assert any(note.startswith(text.split(" ", 1)[1]) for note in notes)
-        assert share_text(study.comparison.speed_ups[Baseline.COPY]).split(" [")[0] in tiles
+        assert share_text(study.comparison.speedups[Baseline.COPY]).split(" [")[0] in tiles
     assert "11 of 33" in tiles and "22" in tiles
     assert "12 of 12" in tiles and "0" in tiles
 
@@ -203,9 +203,8 @@ def test_convergence_shows_every_trial_and_the_best_so_far(outline: Outline, dat
     assert fastest is not None and line[-1] == pytest.approx(fastest * time_unit(fastest).factor)
     assert study.comparison is not None
     for name in ("reference", "default"):
-        contender = study.comparison.contender(name)
-        assert contender is not None
-        assert named(plot, name)["y"][0] == pytest.approx(contender.median_ms * time_unit(fastest).factor)
+        median_ms = study.comparison.medians_ms[name]
+        assert named(plot, name)["y"][0] == pytest.approx(median_ms * time_unit(fastest).factor)
 
 
 def test_bars_roofline_and_rounds_are_of_the_comparison(outline: Outline, data: dict[str, StudyData]) -> None:
@@ -213,7 +212,7 @@ def test_bars_roofline_and_rounds_are_of_the_comparison(outline: Outline, data: 
         assert study.comparison is not None and study.work is not None
         drawn = plots(outline, study)
         (bars,) = drawn["speed-ups"]["data"]
-        ratios = [study.comparison.speed_ups[name] for name in (Baseline.REFERENCE, Baseline.DEFAULT)]
+        ratios = [study.comparison.speedups[name] for name in (Baseline.REFERENCE, Baseline.DEFAULT)]
         assert bars["x"] == pytest.approx([ratio.value for ratio in ratios])
         assert bars["error_x"]["array"] == pytest.approx([ratio.high - ratio.value for ratio in ratios])
         intensity = study.work.operations / study.work.bytes
@@ -222,9 +221,8 @@ def test_bars_roofline_and_rounds_are_of_the_comparison(outline: Outline, data: 
         assert [trace["name"].split()[0] for trace in points] == ["best", "reference", "default"]
         samples = [trace["customdata"] for trace in drawn["rounds"]["data"] if trace["type"] == "scatter"]
         assert len(samples) == 5
-        best = study.comparison.contender("best")
-        assert best is not None
-        assert samples[0] == pytest.approx([s * time_unit(best.median_ms).factor for s in best.samples_ms])
+        factor = time_unit(study.comparison.medians_ms["best"]).factor
+        assert samples[0] == pytest.approx([sample * factor for sample in study.comparison.samples_ms["best"]])
 
 
 def test_the_environment_is_told(outline: Outline, data: dict[str, StudyData]) -> None:
@@ -332,11 +330,16 @@ def test_rounds_that_tell_equals_apart_decide_nothing(data: dict[str, StudyData]
     ratio = Ratio(2.0, 1.9, 2.1, 30, 0.99)
     for control, decision in ((equal, Decision.FASTER), (faster, Decision.TIE)):
         samples = {"best": faster, "reference": equal, "default": equal, "control": control}
-        contenders = tuple(ContenderRow(name, times[0], times) for name, times in samples.items())
-        rounds = replace(summary.comparison, contenders=contenders, speed_ups={"reference": ratio})
+        rounds = replace(
+            summary.comparison,
+            medians_ms={name: times[0] for name, times in samples.items()},
+            samples_ms=samples,
+            speedups={Baseline.REFERENCE: ratio},
+            control=control_ratio(samples, "default"),
+        )
         told = replace(summary, comparison=rounds)
-        assert told.decision("reference") is decision
-        assert told.decision("compiled") is None
+        assert rounds.decision(Baseline.REFERENCE) is decision
+        assert rounds.decision(Baseline.COMPILED) is None
         assert overview_row(told, has_section=True)[5].text == ("faster" if decision is Decision.FASTER else "a tie")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tunebench.db.queries.trials import TrialRow
+from tunebench.db.queries.rows import TrialRow
 from tunebench.studies.report.analysis import (
     INACTIVE,
     best_so_far,

@@ -72,6 +72,23 @@ CASES: dict[str, tuple[dict[str, str], str]] = {
         {DECLARED: DECLARED.replace("work=work", 'work=work, compiled_axes=("m",)')},
         r"model.py: compiled_axes: no axis 'm'; the problem has n",
     ),
+    "compiled options that are none": (
+        {DECLARED: DECLARED.replace("work=work", 'work=work, compiled_options={"mode": ("eval",)}')},
+        r"model.py: compiled_options: no option 'mode'; the problem has no options",
+    ),
+    "a text for names": (
+        {DECLARED: DECLARED.replace("work=work", 'work=work, compiled_axes="n"')},
+        r"model.py:\d+: compiled_axes='n': give a tuple of names, such as \(\"n\",\)",
+    ),
+    "a list for axes": (
+        {'axes={"x": "n"}': 'axes=["n"]'},
+        r"model.py:\d+: axes=\['n'\]: give a mapping of tensors' names",
+    ),
+    "a number for work": ({"work=work)": "work=3)"}, r"model.py:\d+: work=3: give a function of the problem"),
+    "axes of what is no tensor": (
+        {'axes={"x": "n"}': 'axes={"x": "n", "z": "n"}'},
+        r"reference's inputs: the kernel's axes name 'z', which is neither an input of forward nor a parameter",
+    ),
     "no space": ({DECLARED: "Kernel.declare(__file__)"}, r"model.py:\d+: does not import: TypeError: .*'space'"),
     "a list for a space": (
         {DECLARED: "Kernel.declare(__file__, [])"},
@@ -218,4 +235,17 @@ def test_a_study_on_the_cpu_says_so_too(write_kernel: WriteKernel, tmp_path: Pat
 def test_a_problem_file_is_not_a_kernel(run: CommandLine, write_kernel: WriteKernel) -> None:
     ran = run("tune", write_kernel().kernel.folder / "reference.py", "--device", "cpu")
     assert ran.code == 2
-    assert "a reference alone has nothing to tune; write ModelNew(TunedModule, Model) with its kernel" in ran.error
+    assert "a problem, with nothing to tune yet: 'tunebench new " in ran.error
+
+
+def test_what_check_refuses_has_the_line(run: CommandLine, write_kernel: WriteKernel) -> None:
+    folder = write_kernel(model={"y = torch.empty_like(x)": "y = torch.empty(x.size)"}).kernel.folder
+    ran = run("check", folder, "--device", "cpu")
+    assert ran.code == 1
+    assert re.search(r"/model.py:\d+: TypeError: ", " ".join(ran.out.split()))
+
+
+def test_what_export_meets_in_a_folder_is_one_line(run: CommandLine, write_kernel: WriteKernel) -> None:
+    folder = write_kernel(model={PROBLEM: "return {}['z']"}).kernel.folder
+    ran = run("export", folder, "-o", "-")
+    assert re.search(r"model.py:\d+: the reference or ModelNew cannot be made: KeyError: 'z'$", ran.error)

@@ -1,4 +1,4 @@
-"""The `tunebench db` commands: the results database as a thing."""
+"""The `tunebench db` commands, which are about the results database itself."""
 
 from __future__ import annotations
 

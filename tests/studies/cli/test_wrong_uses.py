@@ -83,6 +83,8 @@ def hostile(command: str, parameter: Any) -> tuple[str, ...]:
     }
     if command == "prune" and name == "before":
         return TIMES
+    if (command, name) == ("new", "folder"):  # anywhere is a place for one, where nothing is yet
+        return ("{folder}", *(name for name in NAMES if "/" not in name))
     by_type = WHOLE if "int" in annotation else NUMBER if "float" in annotation else NAMES
     return by_name.get(name, by_type)
 

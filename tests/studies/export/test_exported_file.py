@@ -64,6 +64,12 @@ def test_a_file_needs_torch_alone_and_has_no_word_that_harnesses_refuse(
     assert ("Two forms" in text) == (name == "gemm_div_sum_scale")
 
 
+def test_a_file_has_nothing_of_what_its_block_does_for_other_kernels(text_of: Callable[[str], str]) -> None:
+    sigmoid, norm = text_of("gemm_sigmoid_residual"), text_of("gemm_scale_bn")
+    assert "def fused_output(" in sigmoid and "launch_rows" not in sigmoid and "batch_statistics" not in sigmoid
+    assert "def fused_output(" in norm and "launch_rows" not in norm and "batch_statistics" in norm
+
+
 @pytest.mark.parametrize("name", KERNELS)
 def test_all_that_a_file_s_code_asks_for_is_there(name: str, text_of: Callable[[str], str]) -> None:
     text = text_of(name)
@@ -205,7 +211,7 @@ def test_nvcc_builds_a_file_s_source(text_of: Callable[[str], str], tmp_path: Pa
     command = [nvcc, *statements["CUDA_FLAGS"], "-shared", "-Xcompiler", "-fPIC", str(source), "-o", str(library)]
     subprocess.run(command, check=True, capture_output=True)
     found = ctypes.CDLL(str(library))
-    assert found.launch_scalar_mul and found.resident_scalar_mul
+    assert found.launch_pointwise and found.resident_pointwise
 
 
 def test_cudnn_s_graph_api_cannot_be_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tunebench.studies.export.linker import CannotExportError, Linker
+from tunebench.studies.export.linker import CannotExportError, Linker, Members
 
 FACTORS = '''
 """Constants and a helper."""
@@ -111,8 +111,9 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def linked(module: str, way: str, taken: tuple[str, ...] = ()) -> str:
     plan = SimpleNamespace(configuration={"way": way})
-    linker = Linker({}, stated=("Plan",), taken=taken, known={"plan": plan})
-    found = linker.link((module, "Pair"), module, "Model", ("forward",))
+    members = {(module, "Model"): Members(frozenset({"forward"}))}
+    linker = Linker({}, stated=("Plan",), taken=taken, known={"plan": plan}, members=members)
+    found = linker.link((module, "Pair"), module, "Model")
     return "\n".join([*found.imports, *found.definitions])
 
 
@@ -142,12 +143,13 @@ def test_names_that_are_taken_are_left_alone(example: str) -> None:
 
 def test_a_name_that_would_be_mistaken_for_another_is_refused(example: str) -> None:
     for taken in ((), ("helper",)):
-        linker = Linker({}, stated=(), taken=taken, known={})
+        members = {(example, "Shadow"): Members(frozenset({"run", "other"}))}
+        linker = Linker({}, stated=(), taken=taken, known={}, members=members)
         if taken:
             with pytest.raises(CannotExportError, match="'helper' is a local name and one of the module"):
-                linker.link((example, "Pair"), example, "Shadow", ("run", "other"))
+                linker.link((example, "Pair"), example, "Shadow")
         else:
-            assert linker.link((example, "Pair"), example, "Shadow", ("run", "other")).definitions
+            assert linker.link((example, "Pair"), example, "Shadow").definitions
 
 
 def test_what_needs_another_package_is_refused(example: str) -> None:

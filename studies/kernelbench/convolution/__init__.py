@@ -1,0 +1,1 @@
+"""Convolutions with operations of each element behind them."""

@@ -1,0 +1,1 @@
+"""Linear layers with operations of each element behind them."""

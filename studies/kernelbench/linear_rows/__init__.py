@@ -1,0 +1,1 @@
+"""Linear layers with a normalisation, a softmax or a reduction behind them."""

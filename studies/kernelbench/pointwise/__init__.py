@@ -1,0 +1,1 @@
+"""One operation of each element."""

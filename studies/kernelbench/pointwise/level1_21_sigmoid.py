@@ -1,0 +1,29 @@
+"""KernelBench level 1, problem 21: the logistic function."""
+
+import torch
+from torch import nn
+
+from tunebench import blocks
+
+
+class Model(nn.Module):
+    """1 / (1 + exp(-x))."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(x)
+
+
+class ModelNew(blocks.Pointwise, Model):
+    function = "sigmoid(x)"
+
+
+batch_size = 4096
+dim = 393216
+
+
+def get_inputs() -> list[torch.Tensor]:
+    return [torch.rand(batch_size, dim)]
+
+
+def get_init_inputs() -> list[object]:
+    return []

@@ -1,0 +1,317 @@
+"""A first kernel for a problem: the block that fits it, and what of its operations the block's texts can say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import torch
+from torch import fx, nn
+
+from tunebench.studies.new.core import Core, Text, around, cut, result_of
+from tunebench.studies.new.python_text import UnwritableError
+from tunebench.studies.new.reduce import RowTranslator, keepdim_of, row_dimensions
+from tunebench.studies.new.trace import Traced, ancestors, descendants, shape_of
+from tunebench.studies.new.translate import Translator, UntranslatedError, called
+from tunebench.studies.new.values import Operands, Reach, Value
+from tunebench.tuner.errors import UserError
+
+BLOCKS = ("pointwise", "rows", "linear", "conv")
+"""What `--block` may say."""
+
+_CLASSES = {"pointwise": "Pointwise", "rows": "Rows", "linear": "Linear", "conv": "Conv"}
+_LAYERS: dict[str, type[nn.Module]] = {"linear": nn.Linear, "conv": nn.Conv2d}
+_DIMENSIONS = {"linear": 2, "conv": 4}
+_KINDS = {
+    "pointwise": ("per_feature", "per_row", "per_channel", "per_tensor"),
+    "linear": ("per_feature", "per_row", "per_tensor"),
+    "conv": ("per_channel", "per_tensor"),
+    "rows": ("per_feature", "per_row", "per_tensor"),
+}
+_NORMS_BEHIND: Mapping[type | None, str] = {nn.BatchNorm1d: "batch_norm_at", nn.GroupNorm: "group_norm_at"}
+
+
+def draft(traced: Traced, wanted: str | None) -> Core:
+    """The kernel for a traced problem; of a problem that has no block, one behind the reference's own operations.
+
+    Args:
+        wanted: of `BLOCKS`; None for what the problem's layers and operations propose.
+
+    Raises:
+        UserError: the problem returns no tensor, or has nothing that the wanted block could take.
+    """
+    if traced.output is None and not traced.reason:
+        raise UserError("the problem's Model does not return one tensor, as a kernel does")
+    if traced.graph is None or result_of(traced.graph) is None:
+        return _behind_the_reference(traced, traced.reason)
+    proposed = [wanted] if wanted else [block for block in ("linear", "conv") if layers(traced, block)]
+    reason = ""
+    for block in proposed or ["rows", "pointwise"]:
+        try:
+            if block in _LAYERS:
+                return _layer(traced, block)
+            return _rows(traced) if block == "rows" else _pointwise(traced)
+        except (UntranslatedError, UnwritableError) as error:
+            reason = str(error)
+    return _behind_the_reference(traced, reason)
+
+
+def layers(traced: Traced, block: str) -> list[fx.Node]:
+    """The layers of a trace that a block takes, the one with the most arithmetic first."""
+    assert traced.graph is not None
+    found = []
+    for node in traced.graph.nodes:
+        if node.op == "call_module" and type(traced.model.get_submodule(str(node.target))) is _LAYERS[block]:
+            given, made = shape_of(node.args[0]), shape_of(node)
+            if given is not None and made is not None and len(given) == len(made) == _DIMENSIONS[block]:
+                found.append(node)
+    return sorted(found, key=lambda node: _operations(traced, node), reverse=True)
+
+
+def _operations(traced: Traced, node: fx.Node) -> int:
+    weight = traced.model.get_submodule(str(node.target)).weight
+    made = shape_of(node)
+    assert isinstance(weight, torch.Tensor)
+    assert made is not None
+    return weight.numel() * (made.numel() // made[1])
+
+
+def _layer(traced: Traced, block: str) -> Core:
+    found = layers(traced, block)
+    if not found:
+        raise UserError(f"the problem has no {_LAYERS[block].__name__} that the block {block} could take")
+    anchor = found[0]
+    shape = shape_of(anchor)
+    assert shape is not None
+
+    def write(nodes: Sequence[fx.Node]) -> tuple[Text, list[fx.Node]]:
+        """The attributes for as many of the nodes as have a place, and those."""
+        writer = (_LinearWriter if block == "linear" else _LayerWriter)(traced, anchor, _KINDS[block])
+        done = [anchor]
+        for node in nodes:
+            try:
+                writer.take(node)
+            except UntranslatedError:
+                continue
+            done.append(node)
+        return [("layer", str(anchor.target)), *writer.attributes(done[-1])], done
+
+    return _cut_and_written(traced, block, anchor, _input_of(anchor), write)
+
+
+class _LayerWriter:
+    """The attributes of a block behind a layer, node by node."""
+
+    def __init__(self, traced: Traced, anchor: fx.Node, kinds: Collection[str]) -> None:
+        self.traced = traced
+        self.translator = RowTranslator(traced, anchor, "value", Operands(set(traced.names)), kinds, row=1)
+        self.translator.keeps_parts = True
+
+    def take(self, node: fx.Node) -> None:
+        """Translate one.
+
+        Raises:
+            UntranslatedError: it has no place in the block.
+        """
+        if row_dimensions(node, self.traced) is not None:
+            raise UntranslatedError(called(node, self.traced.model))
+        self.translator.translate(node)
+
+    def attributes(self, last: fx.Node) -> Text:
+        """All, where this node's value is what the block makes."""
+        final = self.translator.finished(self.translator.values[last])
+        return [("function", final), *_operand_lines(self.translator.operands)]
+
+
+class _LinearWriter(_LayerWriter):
+    """Of `Linear`, which has a function, then a normalisation or reductions, then another function."""
+
+    def __init__(self, traced: Traced, anchor: fx.Node, kinds: Collection[str]) -> None:
+        super().__init__(traced, anchor, kinds)
+        self.function: str | None = None
+        self.behind: Text = []
+
+    def take(self, node: fx.Node) -> None:
+        """As of any layer; a normalisation or the first reduction ends the first function."""
+        layer = self.traced.model.get_submodule(str(node.target)) if node.op == "call_module" else None
+        attribute = _NORMS_BEHIND.get(type(layer))
+        if attribute is not None:
+            if self.function is not None:
+                raise UntranslatedError(f"a second {type(layer).__name__}")
+            self._end(_input_of(node))
+            self.behind = [(attribute, str(node.target))]
+            self.translator.values = {node: Value("value")}
+            return
+        if row_dimensions(node, self.traced) is not None:
+            if self.behind and self.behind[0][0] == "group_norm_at":
+                raise UntranslatedError(f"{called(node, self.traced.model)} behind GroupNorm")
+            if self.function is None:
+                self.translator.value(node.args[0])
+                self._end(_input_of(node))
+                self.translator.values = {_input_of(node): Value("value")}
+        self.translator.translate(node)
+
+    def _end(self, given: fx.Node) -> None:
+        self.function = self.translator.finished(self.translator.value(given))
+        self.translator.keeps_parts = False
+
+    def attributes(self, last: fx.Node) -> Text:
+        """All, where this node's value is what the block makes."""
+        if self.function is None:
+            return super().attributes(last)
+        result = self.translator.values[last]
+        lines: Text = [] if self.function == "value" else [("function", self.function)]
+        lines += [*self.behind, *_row_lines(self.traced, self.translator, last, 1)]
+        if result.text != "value":
+            lines.append(("finish", result.text))
+        return [*lines, *_operand_lines(self.translator.operands)]
+
+
+def _row_lines(traced: Traced, translator: RowTranslator, last: fx.Node, row: int) -> Text:
+    """What a block says of its reductions.
+
+    Raises:
+        UntranslatedError: the result has one value for each row, in a shape that the block does not make.
+    """
+    lines: Text = [("reductions", translator.reductions)] if translator.reductions else []
+    result, shape = translator.values[last], shape_of(last)
+    if result.reach is Reach.ROW:
+        keepdim = keepdim_of(shape or torch.Size(), translator.shape, row)
+        if keepdim is None:
+            raise UntranslatedError(f"{called(last, traced.model)} in such a shape")
+        lines += [("keepdim", True)] if keepdim else []
+    return lines
+
+
+def _rows(traced: Traced) -> Core:
+    """Reductions of the first tensor's rows, and what is made of them."""
+    assert traced.graph is not None
+    anchor = next((node for node in traced.graph.nodes if node.op == "placeholder" and shape_of(node)), None)
+    if anchor is None:
+        raise UntranslatedError("forward takes no tensor")
+    found = [row_dimensions(node, traced) for node in traced.graph.nodes if node in descendants(anchor)]
+    row = next((one for one in found if one is not None), None)
+    if row is None:
+        raise UntranslatedError("no reduction of rows")
+
+    def write(nodes: Sequence[fx.Node]) -> tuple[Text, list[fx.Node]]:
+        operands = Operands(set(traced.names))
+        translator = RowTranslator(traced, anchor, anchor.name, operands, _KINDS["rows"], row)
+        done = [anchor]
+        for node in nodes:
+            try:
+                translator.translate(node)
+            except UntranslatedError:
+                continue
+            done.append(node)
+        lines = [("row_dimensions", row)] if row > 1 else []
+        result = translator.values[done[-1]]
+        text: Text = [("function", result.text), *_operand_lines(operands)]
+        return [*_row_lines(traced, translator, done[-1], row), *text, *lines], done
+
+    core = _cut_and_written(traced, "rows", anchor, anchor, write)
+    if core.attributes[0][0] != "reductions":
+        raise UntranslatedError("no reduction of rows")
+    return core
+
+
+def _pointwise(traced: Traced) -> Core:
+    """The part that begins with the argument of `forward`, or with what torch makes of it, and has most operations."""
+    assert traced.graph is not None
+    anchors = [
+        node for node in traced.graph.nodes if node.op not in ("get_attr", "output") and shape_of(node) is not None
+    ]
+    best, reason = None, "nothing of it is pointwise"
+    for anchor in anchors:
+        try:
+            core = _pointwise_from(traced, anchor)
+        except (UntranslatedError, UnwritableError) as error:
+            reason = str(error)
+            continue
+        if best is None or len(core.left) < len(best.left):
+            best = core
+    if best is None:
+        raise UntranslatedError(reason)
+    return best
+
+
+def _pointwise_from(traced: Traced, anchor: fx.Node) -> Core:
+    shape = shape_of(anchor)
+    assert shape is not None
+    main = traced.names[0] if anchor.op != "placeholder" else anchor.name
+
+    def write(nodes: Sequence[fx.Node]) -> tuple[Text, list[fx.Node]]:
+        operands = Operands(set(traced.names))
+        translator = Translator(traced, anchor, main, operands, _KINDS["pointwise"], whole=True)
+        done = [anchor]
+        for node in nodes:
+            try:
+                if shape_of(node) != shape:
+                    raise UntranslatedError(called(node, traced.model))
+                translator.translate(node)
+            except UntranslatedError:
+                continue
+            done.append(node)
+        text = translator.finished(translator.values[done[-1]])
+        return [("function", text), *_operand_lines(operands)], done
+
+    core = _cut_and_written(traced, "pointwise", anchor, anchor, write)
+    if core.attributes[0][1] == main:
+        raise UntranslatedError("nothing of it is pointwise")
+    return core
+
+
+def _cut_and_written(
+    traced: Traced,
+    block: str,
+    anchor: fx.Node,
+    given: fx.Node,
+    write: Callable[[Sequence[fx.Node]], tuple[Text, list[fx.Node]]],
+) -> Core:
+    """Translate all that depends on the anchor, find what of it can be cut out, and write that."""
+    assert traced.graph is not None
+    dependent = descendants(anchor)
+    nodes = [node for node in traced.graph.nodes if node in dependent and node.op != "output"]
+    _, translated = write(nodes)
+    last = cut(traced, anchor, translated)
+    inside = _inside(anchor, last)
+    attributes, _ = write([node for node in nodes if node in inside])
+    core = Core(_CLASSES[block], attributes, *around(traced, given, last))
+    used = [name for name in traced.names[1:] if core.reads(name)]
+    if list(traced.names[1 : 1 + len(used)]) != used:
+        raise UntranslatedError(f"the argument '{traced.names[1]}'")  # a block takes no argument that it does not read
+    return core
+
+
+def _inside(anchor: fx.Node, last: fx.Node) -> set[fx.Node]:
+
+    return (ancestors(last) | {last}) & (descendants(anchor) | {anchor})
+
+
+def _behind_the_reference(traced: Traced, reason: str) -> Core:
+    """A copy behind all of the reference's operations: it runs, and there is a function to write more into."""
+    if not isinstance(traced.inputs[0] if traced.inputs else None, torch.Tensor):
+        raise UserError("the first argument of the problem's forward is no tensor, as a block's is")
+    before = (f"return self.reference_forward({', '.join(traced.names)})",)
+    return Core(
+        "Pointwise",
+        [("function", traced.names[0])],
+        before,
+        left=("all of it",),
+        reason=reason.split(". ", maxsplit=1)[0],
+    )
+
+
+def _input_of(node: fx.Node) -> fx.Node:
+    given = node.args[0]
+    assert isinstance(given, fx.Node)
+    return given
+
+
+def _operand_lines(operands: Operands) -> Text:
+    lines: Text = []
+    for attribute, names in operands.by_attribute.items():
+        if all(name == path for name, path in names.items()):
+            lines.append((attribute, tuple(names)))
+        else:
+            lines.append((attribute, names))
+    return lines

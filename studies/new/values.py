@@ -1,0 +1,99 @@
+"""The text of a device function as it grows: values with their precedence, operands and the names they get."""
+
+from __future__ import annotations
+
+import enum
+import keyword
+import math
+from dataclasses import dataclass, field
+
+from tunebench.studies.new.named_numbers import path_of
+
+ATOM, PRODUCT, SUM = 3, 2, 1
+"""How tightly a text's outermost operation binds."""
+
+_TAKEN = frozenset(
+    (
+        *("x", "value", "values", "features", "rows", "row", "element", "function", "finish", "output", "abs", "exp"),
+        *("log", "sqrt", "rsqrt", "sigmoid", "tanh", "relu", "max", "min", "clamp", "square", "sign", "pow", "erf"),
+        *("mish", "swish", "silu", "gelu", "softplus"),
+    )
+)
+"""Names that mean something in a device function."""
+
+
+class Reach(enum.Enum):
+    """What a value belongs to."""
+
+    NUMBER = "a number, the same for all"
+    ROW = "each row that is reduced"
+    ELEMENT = "each element"
+
+
+@dataclass(frozen=True)
+class Value:
+    """A text of C++ that stands for a value."""
+
+    text: str
+    reach: Reach = Reach.ELEMENT
+    binds: int = ATOM
+
+    def within(self, least: int) -> str:
+        """As part of an operation that binds as tightly as this, or tighter."""
+        return self.text if self.binds >= least else f"({self.text})"
+
+
+def reach_of(*values: Value) -> Reach:
+    """Of what is made of these."""
+    order = list(Reach)
+    return max((value.reach for value in values), key=order.index, default=Reach.NUMBER)
+
+
+def number_text(number: float) -> str:
+    """A number as C++ has it."""
+    if math.isinf(number):
+        return "INFINITY" if number > 0 else "-INFINITY"
+    return repr(int(number) if float(number).is_integer() and abs(number) < 1e9 else float(number))
+
+
+@dataclass
+class Operands:
+    """What a device function takes from outside: for each attribute of a block, names and where their values are."""
+
+    taken: set[str] = field(default_factory=set)
+    by_attribute: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def name(self, attribute: str, path: str) -> str:
+        """The name of an operand, new or known."""
+        names = self.by_attribute.setdefault(attribute, {})
+        for name, known in names.items():
+            if known == path:
+                return name
+        name = self._free(path)
+        names[name] = path
+        return name
+
+    def argument(self, attribute: str, name: str) -> str:
+        """The name of an argument of `forward`, which it keeps."""
+        self.by_attribute.setdefault(attribute, {})[name] = name
+        return name
+
+    def _free(self, path: str) -> str:
+        parts = path.split(".")
+        wanted = parts[-1]
+        if not wanted.isidentifier() or wanted in _TAKEN or keyword.iskeyword(wanted) or wanted in self.taken:
+            wanted = "_".join(part for part in parts if part.isidentifier())
+        if wanted in _TAKEN or keyword.iskeyword(wanted):
+            wanted = f"own_{wanted}"
+        name, number = wanted, 2
+        while name in self.taken:
+            name, number = f"{wanted}_{number}", number + 1
+        self.taken.add(name)
+        return name
+
+    def number(self, number: float) -> Value:
+        """A number of the trace: an operand where it is an attribute of the module, else written as it is."""
+        path = path_of(number)
+        if path is None:
+            return Value(number_text(number), Reach.NUMBER, SUM if number < 0 else ATOM)
+        return Value(self.name("scalars", path), Reach.NUMBER)

@@ -1,0 +1,91 @@
+"""What a command is about: a kernel's name, folder or file, a study file, or a trial's number; all make one request."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tunebench.db.connection.database import open_database
+from tunebench.db.queries.one_trial import TrialDetails, trial_details
+from tunebench.kernels.runtime.registry import kernel_names, load_model
+from tunebench.studies.for_problem import UnfitProblemError, sizes_for
+from tunebench.studies.study_file import StudyRequest, make_request, read_study_file
+from tunebench.tuner.configuration import Value
+from tunebench.tuner.errors import UserError
+from tunebench.tuner.files import is_written_by
+from tunebench.tuner.kernel import Kernel, Mode
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.users_code import MODEL_FILE
+
+
+@dataclass(frozen=True)
+class Target:
+    """A target whose words have been understood.
+
+    Attributes:
+        request: the kernel, and what a study file or a trial says beside it.
+        configuration: a trial's, or what a study file leaves of tunables; of a kernel alone none.
+    """
+
+    request: StudyRequest
+    configuration: Mapping[str, Value]
+
+
+def find_target(text: str, database: str | Path | None = None) -> Target:
+    """What a command is about.
+
+    Args:
+        database: where trials are; None for the default.
+
+    Raises:
+        UserError: there is no such file or trial, or a trial's kernel is not here.
+    """
+    if text.isascii() and text.isdigit():
+        with open_database(database, read_only=True) as opened:
+            details = trial_details(opened, int(text))
+        row, target = details.row, kernel_of(details)
+        mode = mode_of(load_model(target).kernel, row.problem)
+        given = {"kernel": target, "dtype": row.problem.dtype, "modes": [mode], "sizes": sizes_of(target, row.problem)}
+        return Target(make_request(given, f"trial {text}"), dict(row.configuration))
+    if Path(text).suffix == ".toml":
+        request = read_study_file(Path(text))
+        only = {name: values[0] for name, values in request.tunables.items() if len(values) == 1}
+        return Target(request, only)
+    return Target(make_request({"kernel": text}, text), {})
+
+
+def kernel_of(details: TrialDetails) -> str:
+    """What names a trial's kernel here: a shipped one's name, or where its folder or file was when it was recorded.
+
+    Raises:
+        UserError: it is not here, or is not the user's own.
+    """
+    row, path = details.row, details.environment.kernel_path
+    if path is None:
+        if row.kernel in kernel_names():
+            return row.kernel
+        raise UserError(f"trial {row.trial_id} does not say where its kernel '{row.kernel}' is: name its folder")
+    # A database is anyone's, and what it names is run.
+    file = Path(path) / MODEL_FILE if Path(path).is_dir() else Path(path)
+    if details.environment.host != socket.gethostname() or not file.is_file():
+        raise UserError(f"trial {row.trial_id} is of a kernel at {path}, which is not here: name its folder")
+    if not is_written_by(file.stat(), [0, os.getuid()]):
+        raise UserError(f"trial {row.trial_id} is of a kernel at {path}, which others can write: name its folder")
+    return path
+
+
+def mode_of(kernel: Kernel, problem: Problem) -> Mode:
+    """The mode that a problem is of."""
+    return Mode(problem.options["mode"]) if "mode" in problem.options else kernel.modes[0]
+
+
+def sizes_of(target: str, problem: Problem) -> dict[str, int]:
+    """The sizes of a kernel's reference that make a problem; none where no sizes do."""
+    model = load_model(target)
+    with suppress(UnfitProblemError):
+        return dict(sizes_for(model, problem, mode_of(model.kernel, problem)))
+    return {}

@@ -1,0 +1,54 @@
+"""One GPU's share of the exam: a process that examines one problem after another."""
+
+from __future__ import annotations
+
+import os
+import queue
+import time
+from dataclasses import dataclass
+from multiprocessing.queues import Queue
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.exam.measure import Budget, environment, examine, values_of
+from tests.benchmarks.exam.problems import ExamProblem
+
+from tunebench.studies.bench import Ceilings
+
+_WAIT_SECONDS = 1.0
+_LEAST_SECONDS = 25.0
+"""What a problem takes: with less time left, none is begun."""
+
+
+@dataclass(frozen=True)
+class Lane:
+    """What one GPU's process is told.
+
+    Attributes:
+        number: of the lane.
+        visible: the GPU, as `CUDA_VISIBLE_DEVICES` names it; None for a CPU.
+        folder: of its results and caches.
+        ends: by `time.time()`: when nothing more is begun.
+    """
+
+    number: int
+    visible: str | None
+    folder: Path
+    budget: Budget
+    checkout: Path | None
+    ceilings: Ceilings
+    ends: float
+
+
+def run_lane(lane: Lane, waiting: Queue[ExamProblem], done: Queue[dict[str, Any]]) -> None:
+    """Examine problems, one after another, in a process that sees one GPU."""
+    os.environ.update(environment(lane.folder, lane.number))
+    device = "cpu" if lane.visible is None else None
+    if lane.visible is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = lane.visible
+    while time.time() + _LEAST_SECONDS < lane.ends:
+        try:
+            problem = waiting.get(timeout=_WAIT_SECONDS)
+        except queue.Empty:
+            return
+        done.put(values_of(examine(problem, lane.budget, device, lane.checkout, lane.ceilings)))

@@ -1,0 +1,241 @@
+"""One problem of the exam: tuned, timed beside eager and torch.compile, evaluated by KernelBench."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from tests.benchmarks.exam.problems import ExamProblem
+
+from tunebench.kernels.runtime.registry import load_model
+from tunebench.studies.api import tune
+from tunebench.studies.bench import TUNED, BenchCase, Ceilings, Result, measure_case, measure_ceilings
+from tunebench.tuner.errors import TunebenchError
+from tunebench.tuner.isolation import run_isolated, start_forkserver
+from tunebench.tuner.kernel import Mode
+from tunebench.tuner.result import Baseline, TrialStatus
+
+if TYPE_CHECKING:
+    from tests.benchmarks.kernelbench import Verdict
+
+STAGE_SECONDS = 90.0
+"""The longest that tuning, timing or evaluating one problem may take."""
+
+_SHARE_OF_SECONDS = {"pointwise": 0.5, "rows": 0.6}
+"""Of the search, by class: variants without a product are compiled and timed sooner, and there are fewer of them."""
+
+_Made = TypeVar("_Made")
+
+_DRAWN_ON_THE_GPU = """
+
+from tests.benchmarks.exam.measure import on_the_gpu
+
+get_inputs = on_the_gpu(get_inputs)
+Model = on_the_gpu(Model)
+"""
+"""What stands behind a reference's text: drawing 2^31 numbers on a CPU takes ten seconds, and KernelBench does it seven
+times a problem."""
+
+_SUBMISSION = """import tunebench
+from tests.benchmarks.exam.measure import on_the_gpu
+
+tunebench.set_policy(wait=True)  # for the build, in the first call
+ModelNew = on_the_gpu(tunebench.load({path!r}))
+"""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What one problem may take.
+
+    Attributes:
+        tune_seconds, trials: of the search, whichever ends first. The first trial is the default, which goes through
+            the whole gate: on an H200 that alone takes five seconds.
+        bench_seconds: of timing beside eager and torch.compile.
+        compiled: whether torch.compile is among those timed, which takes ten seconds and more.
+    """
+
+    tune_seconds: float = 20.0
+    trials: int = 40
+    bench_seconds: float = 2.0
+    compiled: bool = True
+
+
+@dataclass
+class Row:
+    """What the exam says of one problem; None where a stage failed, and `notes` say why.
+
+    Attributes:
+        group: of `CLASSES`.
+        lines: that make the kernel.
+        mode: the one that KernelBench calls: `train` where that makes a difference.
+        sizes: those changed for tuning and timing.
+        trials, correct_trials: of the search.
+        refusals: of its variants, the first line of each kind and how often it came.
+        over_eager, over_compile: median of per-round ratios, with its 99 % interval.
+        tuned_ms: the tuned model's median.
+        share, bound: of the roofline, and by which rate.
+        error: the largest error against float64, as a multiple of eager's own.
+        right: seeds that KernelBench finds right, of five.
+        kernelbench_eager_ms, kernelbench_tuned_ms: KernelBench's own times, at its own sizes.
+        difference: the largest, of the seeds that were wrong.
+        seconds: by stage.
+    """
+
+    name: str
+    group: str
+    lines: int
+    mode: str
+    sizes: dict[str, int | float]
+    trials: int = 0
+    correct_trials: int = 0
+    refusals: dict[str, int] = field(default_factory=dict)
+    configuration: dict[str, Any] | None = None
+    tier: str = ""
+    over_eager: list[float] | None = None
+    over_compile: list[float] | None = None
+    tuned_ms: float | None = None
+    share: float | None = None
+    bound: str = ""
+    error: float | None = None
+    right: int | None = None
+    kernelbench_eager_ms: float | None = None
+    kernelbench_tuned_ms: float | None = None
+    difference: float | None = None
+    notes: list[str] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def on_the_gpu(make: Callable[..., _Made]) -> Callable[..., _Made]:
+    """The function, whose tensors are drawn on the GPU."""
+
+    def run(*arguments: Any, **named: Any) -> _Made:
+        with torch.device("cuda"):
+            return make(*arguments, **named)
+
+    return run
+
+
+def ceilings_of(device: str | None) -> Ceilings:
+    """The device's rates, measured once for all problems."""
+    start_forkserver([__name__])
+    return run_isolated(STAGE_SECONDS, measure_ceilings, device)
+
+
+def examine(problem: ExamProblem, budget: Budget, device: str | None, checkout: Path | None, ceilings: Ceilings) -> Row:
+    """Tune, time and evaluate one problem; whatever fails is a note.
+
+    Args:
+        checkout: of KernelBench; None leaves its evaluation out.
+    """
+    start_forkserver([__name__])
+    row = Row(problem.name, problem.group, problem.lines, "", dict(problem.sizes))
+    stages: list[tuple[str, Callable[[], None]]] = [
+        ("tune", partial(_tune, row, problem, budget, device)),
+        ("bench", partial(_bench, row, problem, budget, device, ceilings)),
+    ]
+    if checkout is not None:
+        stages.append(("kernelbench", partial(_evaluate, row, problem, checkout)))
+    for name, stage in stages:
+        began = time.monotonic()
+        try:
+            stage()
+        except TunebenchError as error:
+            row.notes.append(f"{name}: {error}")
+            if not row.mode:
+                break
+        finally:
+            row.seconds[name] = round(time.monotonic() - began, 1)
+    return row
+
+
+def _tune(row: Row, problem: ExamProblem, budget: Budget, device: str | None) -> None:
+    modes = load_model(str(problem.path)).kernel.modes
+    row.mode = (Mode.TRAIN if Mode.TRAIN in modes else modes[0]).value
+    (report,) = tune(
+        problem.path,
+        trials=budget.trials,
+        seconds=budget.tune_seconds * _SHARE_OF_SECONDS.get(problem.group, 1.0),
+        sizes=problem.sizes,
+        modes=[row.mode],
+        device=device,
+    )
+    row.trials, counts = report.outcome.trials, report.outcome.counts
+    row.correct_trials = counts.get(TrialStatus.CORRECT, 0) + counts.get(TrialStatus.PRUNED, 0)
+    row.refusals = dict(report.outcome.refusals)
+    if report.outcome.best is None:
+        why = "; ".join(report.outcome.refusals)
+        row.notes.append(f"tune: no configuration is right: {why}")
+
+
+def _bench(row: Row, problem: ExamProblem, budget: Budget, device: str | None, ceilings: Ceilings) -> None:
+    case = BenchCase(
+        str(problem.path),
+        Mode(row.mode),
+        problem.sizes,
+        device=device,
+        compiled=budget.compiled and device != "cpu",
+        seconds=budget.bench_seconds,
+    )
+    result: Result = run_isolated(STAGE_SECONDS, measure_case, case, ceilings)
+    row.tier = result.tier
+    row.configuration = None if result.configuration is None else dict(result.configuration)
+    for baseline, ratio in result.speedups.items():
+        interval = [round(value, 4) for value in (ratio.value, ratio.low, ratio.high)]
+        if baseline is Baseline.REFERENCE:
+            row.over_eager = interval
+        elif baseline is Baseline.COMPILED:
+            row.over_compile = interval
+    row.tuned_ms = result.timings[TUNED].median_ms
+    row.share, row.bound = result.share, result.bound
+    row.error = result.errors[TUNED].multiple_of_reference
+    row.notes += [f"bench: {note}" for note in result.notes]
+    if not result.right:
+        row.notes.append("bench: the error is beyond the gate's bound")
+
+
+def _evaluate(row: Row, problem: ExamProblem, checkout: Path) -> None:
+    verdict = run_isolated(STAGE_SECONDS, _verdict, problem, checkout)
+    row.right = verdict.correct
+    row.kernelbench_eager_ms, row.kernelbench_tuned_ms = verdict.reference_ms, verdict.new_ms
+    row.difference = verdict.largest_difference
+    if verdict.error:
+        row.notes.append(f"kernelbench: {verdict.error.splitlines()[0]}")
+
+
+def _verdict(problem: ExamProblem, checkout: Path) -> Verdict:
+    # What it imports asks the driver for a GPU, after which a process can have no children that use one.
+    from tests.benchmarks.kernelbench import Submission, evaluated
+
+    text = _SUBMISSION.format(path=str(problem.path))
+    submission = Submission(problem.name, "ModelNew", text, problem.reference_text + _DRAWN_ON_THE_GPU)
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        return evaluated(checkout, submission, folder, contextlib.nullcontext())
+
+
+def values_of(row: Row) -> dict[str, Any]:
+    """A row as plain values."""
+    return asdict(row)
+
+
+def environment(folder: Path, lane: int) -> dict[str, str]:
+    """What the processes of an exam run under: results of each GPU's own, caches of all, short final comparisons.
+
+    torch.compile's caches are shared, so that what max-autotune measured of a product's shape is not measured again for
+    the next problem with the same product.
+    """
+    return {
+        "TUNEBENCH_DB": str(folder / f"exam{lane}.db"),
+        "TUNEBENCH_CONFIRM_SECONDS": os.environ.get("TUNEBENCH_CONFIRM_SECONDS", "1.5"),
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+        "TRITON_CACHE_DIR": str(folder / "triton"),
+    }

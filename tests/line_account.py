@@ -1,0 +1,218 @@
+"""Which lines of product code are of functions that came since the layout: `python -m tests.line_account`.
+
+Each added function is listed with the modules and definitions that exist for it alone (`module.py:Class.method`); what
+is left is the code of what tunebench could do before. A module that an added function only made longer counts as
+before, so that the rest is rather too large than too small. Four kernels have become instances of blocks: they are
+counted with the blocks, and their lines of before are left out.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+LAYERS = ("tuner", "db", "kernels", "studies")
+
+BEFORE = 26_140 - 1_107
+"""Lines of the four folders at the commit before the layout (2de7eae).
+
+Left out are its benchmarks, which are tests now, and the `model.py` of the four kernels that are blocks now.
+"""
+
+CODE_BEFORE = 16_793
+"""The lines of code among them."""
+
+RUNTIME = "kernels/runtime"
+_NO_CODE = (
+    *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
+    tokenize.ENDMARKER,
+)
+
+ADDED: dict[str, tuple[str, ...]] = {
+    "kernels inside compiled and exported programs (operators)": (f"{RUNTIME}/operators.py",),
+    "gradients; tracers, transforms, autocast and subclasses": (
+        *(f"{RUNTIME}/gradients.py", f"{RUNTIME}/ordinary.py", f"{RUNTIME}/autocast.py"),
+    ),
+    "never slower than the reference: duels, policies, evidence": (
+        *(f"{RUNTIME}/{name}.py" for name in ("duel", "policy", "decision", "served", "latest", "guards")),
+        *(f"{RUNTIME}/selection.py:{name}" for name in ("Offer", "Known", "agreed")),
+        f"{RUNTIME}/tuned_module.py:TunedModule._duel",
+    ),
+    "first use without a compiler's wait; builds ahead; bundles": (
+        *("tuner/compile/nvrtc_program.py", "tuner/compile/nvrtc.py:NvrtcApart", "tuner/compile/bundle.py"),
+        *(f"tuner/compile/building.py:{name}" for name in ("known_build", "shared_build", "_build_shared")),
+        *("studies/ahead.py", "studies/cli/warm.py", "studies/cli/bundle.py", "studies/api.py:warm"),
+        *("studies/api.py:bundle", "tuner/device.py:any_gpu"),
+    ),
+    "saved choices": (*(f"{RUNTIME}/{name}.py" for name in ("choices_file", "saving", "typed_json")),),
+    "problems without evidence: counted, tuned later or at first sight": (
+        *("db/queries/misses.py", "db/queries/rows.py:Missed", "db/queries/rows.py:MissRow"),
+        *("db/schema/tables.py:Miss", "db/migrations/versions/0004_misses.py", f"{RUNTIME}/misses.py"),
+        *(
+            f"{RUNTIME}/on_sight.py",
+            "studies/for_problem.py",
+            "studies/cli/misses.py",
+            "studies/cli/tune.py:_of_misses",
+        ),
+        *(f"studies/tables.py:{name}" for name in ("_print_misses", "_miss_values", "_miss_cells")),
+        "studies/api.py:misses",
+    ),
+    "export as one file": ("studies/export", "studies/export_command.py", "studies/cli/export.py"),
+    "kernels of one's own: axes, stock constraints, signatures, one file, errors with their place": (
+        *(f"{RUNTIME}/axes.py", f"{RUNTIME}/folders.py", "tuner/constraints.py", "tuner/signature.py"),
+        *("tuner/compile/arguments.py", "tuner/compile/entry_point.py", "tuner/users_code.py", "tuner/running_text.py"),
+        *("tuner/compile/for_gpu.py", "studies/doctor.py:examine_kernel", "studies/doctor.py:_KernelFolder"),
+        *("tuner/problem.py:Work.of_axes", "tuner/kernel.py:_work_of_axes", "tuner/kernel.py:Kernel.require_axes"),
+        *("studies/tune.py:_gpu_refusal", "kernels/runtime/registry.py:is_kernel_file"),
+        *("kernels/runtime/registry.py:place_of", "tuner/variant.py:Variant.signatures"),
+        *(f"{RUNTIME}/tuned_module.py:{name}" for name in ("require_reference", "_copied")),
+        *(
+            f"{RUNTIME}/tuned_module.py:TunedModule.{name}"
+            for name in ("__init_subclass__", "accepts_layout", "settings", "_in_order")
+        ),
+        *("studies/check.py:_build_for_gpu", "tuner/study/evaluate.py:LocalEvaluator._own_code"),
+    ),
+    "kernels from a few attributes (blocks), and the four shipped ones that are such": (
+        *("kernels/blocks", "kernels/shared/graph_function.py", "kernels/shared/images.py"),
+        *(f"kernels/{name}/model.py" for name in ("scalar_mul", "conv_min_add_mul", "gemm_scale_bn")),
+        *("kernels/gemm_sigmoid_residual/model.py", "kernels/shared/cudnn_graph.py:Function"),
+    ),
+    "`tunebench new`, and problems of KernelBench in a few lines": (
+        *("studies/new", "studies/cli/new.py", "studies/kernelbench", "studies/targets.py"),
+        *(f"{RUNTIME}/installed.py", "db/migrations/versions/0006_kernel_path.py"),
+    ),
+    "a gate that what it judges cannot reach: another process, what changed, what a source says": (
+        *(f"tuner/gate/{name}" for name in ("boundary", "party.py", "changes.py", "sources.py")),
+    ),
+    "sources in Triton": (
+        *("tuner/compile/triton", "tuner/triton_source.py", "tuner/sources.py"),
+        *("db/migrations/versions/0005_triton.py", "tuner/compile/compilers.py:BothCompilers"),
+        "tuner/build.py:DriverLaunch",
+    ),
+    "products of few rows, and corrections in eight bits": (
+        "kernels/shared/stream_product.py",
+        *(f"kernels/shared/parts_product.py:{name}" for name in ("_runs_corrections", "_cpu_multiplies_e4m3")),
+        "kernels/shared/parts_product.py:_small_terms",
+    ),
+    "models and inputs in half types": ("tuner/reference.py:require_dtype",),
+    "the public face": ("studies/api.py",),
+    "several processes on one study": (
+        *("db/entries/claims.py", "db/entries/study_log.py:StudyLog.claim", "db/entries/study_log.py:StudyLog.release"),
+        *("tuner/study/study.py:StudyRun._catch_up", "tuner/study/study.py:StudyRun._learn"),
+        *("db/upkeep/optuna_mirror.py:_alone", "db/upkeep/optuna_mirror.py:_storage_in"),
+    ),
+    "nothing lost: killed compilers and processes, whole files, closed or full outputs": (
+        *("tuner/compile/processes.py", "tuner/scratch.py", "tuner/files.py", "db/queries/sql_process.py"),
+        *("tuner/isolation.py:limit_output", "tuner/isolation.py:_pass_on", "tuner/isolation.py:without_main"),
+        *(f"studies/cli/run.py:{name}" for name in ("_input_or_output", "_nobody_reads", "_abandon_output")),
+        *(f"studies/cli/run.py:{name}" for name in ("_bug", "_keep", "_fill_closed_streams")),
+        *("db/exchange/reading.py:_Unpacked", "db/exchange/formats/csv_table.py:_Lines"),
+        *(f"db/exchange/formats/parquet.py:{name}" for name in ("_require_groups", "_text_bytes")),
+        *(f"studies/dashboard.py:{name}" for name in ("only_for", "refusal", "_origin_of", "_copies_in")),
+        *("tuner/compile/cache.py:BuildCache._why_not_kept", "db/upkeep/check.py:_programs"),
+        *("db/upkeep/check.py:_program", "tuner/isolation.py:asked_again_if_killed"),
+    ),
+    "a look-up without SQLAlchemy, enumeration or time spent twice": (
+        *("db/queries/look_up.py", "db/connection/location.py", "tuner/space.py:SearchSpace.admits"),
+        *("kernels/runtime/registry.py:_digest_file", "tuner/kernel.py:Plan.once"),
+    ),
+    "a large database: listings that stream, reports with limits": (
+        *("db/queries/trials.py:each_trial", "studies/cli/output.py:print_json_array"),
+        "studies/report/gather.py:_with_room",
+    ),
+    "exports to standard output, how far they are, queries from standard input": (
+        *("db/exchange/files.py:export_stream", "db/exchange/files.py:Written"),
+        *(f"studies/cli/db/transfer.py:{name}" for name in ("progress_of", "_lines", "_bar")),
+        "studies/cli/query.py:_standard_input",
+    ),
+    "studies listed, names completed, the command line's reference, tables that fit": (
+        *("studies/cli/studies.py", "studies/cli/completion.py", "studies/cli/reference.py"),
+        *(f"studies/tables.py:{name}" for name in ("StudyWithBest", "_print_studies", "_study_values", "_study_cells")),
+        *("db/queries/trials.py:best_of_studies", "studies/progress.py:_Failures"),
+        *(f"studies/terminal.py:{name}" for name in ("_table", "_widths", "_grown", "_beside", "_flowing")),
+    ),
+    "Optuna's samplers by name": (
+        "tuner/search/strategies.py",
+        *(f"tuner/search/filtered.py:{name}" for name in ("optuna_sampler_names", "optuna_sampler", "_make_sampler")),
+    ),
+    "versions and the kernel's commit in an environment": (
+        *("tuner/versions.py", "tuner/environment.py:commit_of", "db/migrations/versions/0002_kernel_commit.py"),
+        "db/migrations/versions/0003_cudnn_version.py",
+    ),
+}
+
+
+Lines = set[tuple[Path, int]]
+
+
+def account() -> dict[str, Lines]:
+    """The lines of each added function; each line once, with the first that lists it."""
+    counted: Lines = set()
+    lines = {}
+    for function, places in ADDED.items():
+        lines[function] = {line for place in places for line in _lines_of(place)} - counted
+        counted |= lines[function]
+    return lines
+
+
+def every_line() -> Lines:
+    """All lines of the four folders' Python."""
+    files = [file for layer in LAYERS for file in (ROOT / layer).rglob("*.py")]
+    return {(file, number) for file in files for number in range(_length(file))}
+
+
+def code(lines: Lines) -> int:
+    """How many of these lines are code: neither empty nor a comment nor of a docstring."""
+    of_code = {file: _code_of(file) for file in {file for file, _ in lines}}
+    return sum(number in of_code[file] for file, number in lines)
+
+
+def _code_of(file: Path) -> set[int]:
+    text = file.read_text(encoding="utf-8")
+    found: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in _NO_CODE:
+            found |= set(range(token.start[0] - 1, token.end[0]))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            found -= set(range(node.lineno - 1, node.end_lineno or node.lineno))
+    return found
+
+
+def _length(file: Path) -> int:
+    return len(file.read_text(encoding="utf-8").splitlines())
+
+
+def _lines_of(place: str) -> Lines:
+    """The lines of a folder, a module or a definition; none where it is gone."""
+    name, _, definition = place.partition(":")
+    path = ROOT / name
+    files = sorted(path.rglob("*.py")) if path.is_dir() else [path] if path.exists() else []
+    if not definition or not files:
+        return {(file, number) for file in files for number in range(_length(file))}
+    node: ast.AST = ast.parse(path.read_text(encoding="utf-8"))
+    for part in definition.split("."):
+        found = [one for one in ast.iter_child_nodes(node) if getattr(one, "name", "") == part]
+        if not found:
+            return set()
+        node = found[0]
+    assert isinstance(node, ast.FunctionDef | ast.ClassDef)
+    first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+    return {(path, number) for number in range(first - 1, node.end_lineno or first)}
+
+
+def table() -> str:
+    """The account as Markdown."""
+    added, every = account(), every_line()
+    rest = every.difference(*added.values())
+    rows = [*added.items(), ("**what tunebench could do before**", rest), ("all", every)]
+    lines = [f"| {name} | {len(one):,} | {code(one):,} |" for name, one in rows]
+    before = f"| before the layout | {BEFORE:,} | {CODE_BEFORE:,} |"
+    return "\n".join(["| function | lines | of them code |", "| --- | --- | --- |", *lines, before])
+
+
+if __name__ == "__main__":
+    print(table())

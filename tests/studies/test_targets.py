@@ -1,0 +1,94 @@
+"""What commands are about: study files, and trials, which know their own folder, sizes, dtype and mode."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from command_line import CommandLine
+from sample_kernel import WriteKernel
+
+from tunebench.db.connection.database import open_database
+from tunebench.db.queries.one_trial import trial_details
+from tunebench.kernels.runtime.registry import load_model
+from tunebench.kernels.runtime.shipped import files_of
+from tunebench.studies.bench import BenchRequest, cases_of
+from tunebench.studies.targets import find_target
+from tunebench.studies.tune import request_of, resolve, tune
+from tunebench.tuner import environment
+from tunebench.tuner.errors import UserError
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    """The command line."""
+    return CommandLine(monkeypatch, capsys)
+
+
+@pytest.fixture
+def folder(write_kernel: WriteKernel) -> Path:
+    """A kernel's folder with two trials in the user's database, at a size that is not the reference's own."""
+    found = write_kernel().kernel.folder
+    with open_database() as database:
+        tune(
+            resolve(request_of(str(found), {"device": "cpu", "trials": 2, "sizes": {"rows": 7, "columns": 5}})),
+            database,
+        )
+    return found
+
+
+def study_file(folder: Path) -> Path:
+    file = folder.parent / "study.toml"
+    text = f'kernel = "{folder.name}"\ndevice = "cpu"\n[sizes]\nrows = 7\ncolumns = 5\n[tunables]\nblock_size = [128]\n'
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_a_trial_knows_its_folder_sizes_and_configuration(folder: Path, run: CommandLine) -> None:
+    found = find_target("1")
+    assert Path(found.request.kernel) == folder.resolve()
+    sizes = found.request.sizes
+    assert sizes["rows"] * sizes["columns"] == 35
+    assert found.request.dtype == "float32"
+    with open_database(read_only=True) as database:
+        details = trial_details(database, 1)
+    assert found.configuration == dict(details.row.configuration)
+    assert details.environment.kernel_path == str(folder.resolve())
+    (case,) = cases_of(["2"], BenchRequest())
+    assert (case.kernel, dict(case.sizes)) == (found.request.kernel, dict(sizes))
+    assert case.configuration == find_target("2").configuration
+    compared = run("compare", 1, "default", "--device", "cpu")
+    assert compared.code in (0, 1) and "n=35 float32" in compared.out, compared
+    checked = run("check", 2, "--device", "cpu", "--json")
+    (report,) = checked.json
+    assert checked.code == 0 and report["configuration"] == dict(find_target("2").configuration)
+
+
+def test_study_files_say_what_is_compared_checked_timed_and_shipped(folder: Path, run: CommandLine) -> None:
+    file = study_file(folder)
+    compared = run("compare", "blocks=1", "default", file)
+    assert compared.code in (0, 1) and "n=35 float32" in compared.out, compared
+    checked = run("check", file, "--json")
+    (report,) = checked.json
+    assert checked.code == 0 and report["configuration"]["block_size"] == 128
+    (case,) = cases_of([str(file)], BenchRequest())
+    assert dict(case.sizes) == {"rows": 7, "columns": 5}
+    assert case.device == "cpu" and case.configuration == {"block_size": 128}
+    shipped = run("ship", file, "--device", "cpu")
+    assert shipped.code == 0, shipped
+    assert len(files_of(load_model(str(folder)).kernel)) == 1
+
+
+def test_a_trial_of_elsewhere_names_no_folder_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "model.py").chmod(0o666)
+    with pytest.raises(UserError, match="which others can write: name its folder"):
+        find_target("1")
+    monkeypatch.setattr(environment.socket, "gethostname", lambda: "another")
+    with pytest.raises(UserError, match=r"trial 1 is of a kernel at .*, which is not here: name its folder"):
+        find_target("1")
+
+
+def test_a_trial_whose_folder_is_gone_is_one_line(folder: Path, run: CommandLine) -> None:
+    folder.rename(folder.with_name("moved"))
+    assert "which is not here: name its folder" in run("compare", 1, "default").error
+    assert "has no trial 9" in run("check", 9).error
