@@ -174,7 +174,7 @@ class Linear(Block):
         rows = RowsBehind(cls.__name__, function, form, cls.finish, cls.used, bool(cls.group_norm_at))
         tuned, of_rows = cls._take(source), rows.space()
         cls.is_of_rows, cls.row_tensors, cls.row_reductions = rows.is_of_rows, rows.tensors, len(form.reductions)
-        cls.row_stages = (max(rows.stages.plain) + 1, max(rows.stages.joined) + 1)
+        cls.row_stages = rows.stages.counts
         cls.has_online = rows.stages.online is not None
         head = fast_math_line([cls.function, *rows.texts().values()])
         of_product = left_alone([one for one in tuned.tunables if one.name != "in_place"])

@@ -50,6 +50,11 @@ class Stages:
     online: tuple[int, int] | None
     is_finite: bool
 
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many passes there are, plain and with what can be made in one."""
+        return max(self.plain) + 1, max(self.joined) + 1
+
 
 def stages_of(reductions: Mapping[str, Reduction]) -> Stages:
     """The passes of reductions, by name in their order: one is made behind those that it uses."""

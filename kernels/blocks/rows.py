@@ -83,7 +83,7 @@ class Rows(Block):
         cls.tensors = sum(one.kind is Kind.ELEMENT for one in cls.used)
         cls.has_channels = any(one.kind is Kind.PER_CHANNEL for one in cls.used)
         cls.is_of_rows = not elements & set(used_names(texts["function"]))
-        cls.stages = (max(stages.plain) + 1, max(stages.joined) + 1)
+        cls.stages = stages.counts
         cls.has_online = stages.online is not None
         cls.reduction_count = len(reductions)
         return Design(

@@ -13,17 +13,9 @@ from torch import nn
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.kernels.shared import parts_product, split_product, stream_product
 from tunebench.tuner.kernel import Plan
-from tunebench.tuner.problem import Problem, Work
 from tunebench.tuner.space import Tunable
 
 BULK_COPIES = split_product.BULK_COPIES
-
-AXES = {
-    "x": ("rows", "in_features"),
-    "gemm.weight": ("out_features", "in_features"),
-    "return": ("rows", "out_features"),
-}
-"""Of a model whose linear layer is called `gemm`."""
 
 
 def has_passes(product: str) -> bool:
@@ -43,12 +35,6 @@ TUNABLES = (
     Tunable("split_threads", (256, 512, 1024), default=1024, when=_splits),
 )
 CONSTRAINTS = (*split_product.CONSTRAINTS, *parts_product.CONSTRAINTS, *stream_product.CONSTRAINTS)
-
-
-def work(problem: Problem) -> Work:
-    """x, W and y cross memory once; the product has 2·rows·in·out operations, the rest a few per element."""
-    rows, inputs, outputs = (problem.axes[name] for name in ("rows", "in_features", "out_features"))
-    return Work(Work.of_axes(problem, AXES).bytes, operations=2 * rows * inputs * outputs)
 
 
 def library_product(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import fx, nn
 
 from tunebench.studies.new.python_text import UnwritableError, lines_of
-from tunebench.studies.new.trace import Traced, ancestors, descendants, shape_of
+from tunebench.studies.new.trace import Traced, between, descendants, shape_of
 from tunebench.studies.new.translate import called
 
 Text = list[tuple[str, object]]
@@ -53,7 +53,7 @@ def cut(traced: Traced, anchor: fx.Node, translated: Collection[fx.Node]) -> fx.
     dependent = descendants(anchor) | {anchor}
     nodes: list[fx.Node] = list(traced.graph.nodes)
     for last in reversed(nodes):
-        inside = (ancestors(last) | {last}) & dependent
+        inside = between(anchor, last)
         if last not in dependent or last.op == "output" or not inside <= {*translated, anchor}:
             continue
         if shape_of(last) is None:

@@ -10,7 +10,7 @@ from torch import fx, nn
 from tunebench.studies.new.core import Core, Text, around, cut, result_of
 from tunebench.studies.new.python_text import UnwritableError
 from tunebench.studies.new.reduce import RowTranslator, keepdim_of, row_dimensions
-from tunebench.studies.new.trace import Traced, ancestors, descendants, shape_of
+from tunebench.studies.new.trace import Traced, between, descendants, shape_of
 from tunebench.studies.new.translate import Translator, UntranslatedError, called
 from tunebench.studies.new.values import Operands, Reach, Value
 from tunebench.tuner.errors import UserError
@@ -273,18 +273,13 @@ def _cut_and_written(
     nodes = [node for node in traced.graph.nodes if node in dependent and node.op != "output"]
     _, translated = write(nodes)
     last = cut(traced, anchor, translated)
-    inside = _inside(anchor, last)
+    inside = between(anchor, last)
     attributes, _ = write([node for node in nodes if node in inside])
     core = Core(_CLASSES[block], attributes, *around(traced, given, last))
     used = [name for name in traced.names[1:] if core.reads(name)]
     if list(traced.names[1 : 1 + len(used)]) != used:
         raise UntranslatedError(f"the argument '{traced.names[1]}'")  # a block takes no argument that it does not read
     return core
-
-
-def _inside(anchor: fx.Node, last: fx.Node) -> set[fx.Node]:
-
-    return (ancestors(last) | {last}) & (descendants(anchor) | {anchor})
 
 
 def _behind_the_reference(traced: Traced, reason: str) -> Core:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,13 +82,27 @@ def shape_of(node: fx.Node) -> torch.Size | None:
 
 def descendants(node: fx.Node) -> set[fx.Node]:
     """All that is computed from a node's value."""
+    return _reached(node, lambda one: one.users)
+
+
+def ancestors(node: fx.Node) -> set[fx.Node]:
+    """All that a node is computed from."""
+    return _reached(node, lambda one: one.all_input_nodes)
+
+
+def between(first: fx.Node, last: fx.Node) -> set[fx.Node]:
+    """What is computed from one node's value for another's, with both."""
+    return (ancestors(last) | {last}) & (descendants(first) | {first})
+
+
+def _reached(node: fx.Node, neighbours: Callable[[fx.Node], Iterable[fx.Node]]) -> set[fx.Node]:
     found: set[fx.Node] = set()
-    waiting = list(node.users)
+    waiting = list(neighbours(node))
     while waiting:
         one = waiting.pop()
         if one not in found:
             found.add(one)
-            waiting += one.users
+            waiting += neighbours(one)
     return found
 
 
@@ -99,18 +113,6 @@ def function_name(target: object) -> str | None:
             return f"{place}.{getattr(target, '__name__', '')}"
     of_functional = (name for name, value in vars(nn.functional).items() if value is target)
     return next((f"nn.functional.{name}" for name in of_functional), None)
-
-
-def ancestors(node: fx.Node) -> set[fx.Node]:
-    """All that a node is computed from."""
-    found: set[fx.Node] = set()
-    waiting = list(node.all_input_nodes)
-    while waiting:
-        one = waiting.pop()
-        if one not in found:
-            found.add(one)
-            waiting += one.all_input_nodes
-    return found
 
 
 def _names_of(model: nn.Module) -> tuple[str, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import json
 import re
-import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,15 +18,8 @@ from tunebench.tuner.compile.arguments import Arguments, dim3, no_entry_point
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.compile.entry_point import DriverCall, EntryPoint
 from tunebench.tuner.compile.nvrtc_program import COMMAND, CUBIN, REQUEST, RefusedError, compile_program
-from tunebench.tuner.compile.processes import FROM_OUTSIDE, run_compiler
-from tunebench.tuner.disk import require_room
-from tunebench.tuner.errors import (
-    CompileError,
-    CompilerKilledError,
-    CompilerMissingError,
-    CompileTimeoutError,
-    LaunchError,
-)
+from tunebench.tuner.compile.processes import run_compiler
+from tunebench.tuner.errors import CompileError, CompilerMissingError, LaunchError
 from tunebench.tuner.scratch import scratch
 from tunebench.tuner.variant import Variant
 
@@ -137,18 +129,8 @@ class NvrtcApart(NvrtcCompiler):
         request = {"path": sys.path, "text": text, "name": name, "headers": dict(headers), "options": list(options)}
         with scratch() as folder:
             (folder / REQUEST).write_text(json.dumps(request), encoding="utf-8")
-            try:
-                status, log = run_compiler([sys.executable, "-c", COMMAND], folder, self.deadline_seconds)
-            except OSError as error:
-                raise CompilerMissingError(f"no process to compile in can be started: {error}") from error
-            if status is None:
-                raise CompileTimeoutError(f"NVRTC was still compiling after {self.deadline_seconds:.0f} s: killed", log)
-            if -status in FROM_OUTSIDE:
-                raise CompilerKilledError(f"NVRTC was killed while it compiled {name}: is there enough memory?", log)
-            if status < 0:
-                raise CompileError(f"NVRTC crashed on {name}: {signal.Signals(-status).name}", log)
-            if status:
-                require_room(folder)
+            compiled, log = run_compiler([sys.executable, "-c", COMMAND], folder, self.deadline_seconds, "NVRTC", name)
+            if not compiled:
                 raise RefusedError(log)
             return (folder / CUBIN).read_bytes(), log
 

@@ -10,7 +10,11 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
+from tunebench.tuner.compile.base import KILLED
+from tunebench.tuner.disk import require_room
+from tunebench.tuner.errors import CompileError, CompilerKilledError, CompilerMissingError, CompileTimeoutError
+
+_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
 """Signals that a compiler does not cause itself."""
 
 _running: set[subprocess.Popen[bytes]] = set()
@@ -18,16 +22,38 @@ _changing = threading.Lock()
 _ends = False
 
 
-def run_compiler(command: Sequence[str], folder: Path, seconds: float) -> tuple[int | None, str]:
-    """The exit code of a command, minus the signal that killed it, and its output.
+def run_compiler(command: Sequence[str], folder: Path, seconds: float, compiler: str, file: str) -> tuple[bool, str]:
+    """Whether a compiler has compiled, and its log.
 
     Args:
         folder: where it runs, and keeps its temporary files.
-        seconds: when it is killed, with all that it started: there is no exit code then.
+        seconds: when it is killed, with all that it started.
+        compiler, file: what compiles what, for people.
 
     Raises:
-        OSError: it cannot be started.
+        CompileTimeoutError: it was still compiling.
+        CompilerKilledError: it, or what it started, was killed from outside.
+        CompileError: it crashed.
+        CompilerMissingError: it cannot be started.
+        DiskFullError: it failed where there is no room for its files.
     """
+    try:
+        status, log = _run(command, folder, seconds)
+    except OSError as error:
+        raise CompilerMissingError(f"no process to compile in can be started: {error}") from error
+    if status is None:
+        raise CompileTimeoutError(f"{compiler} was still compiling {file} after {seconds:.0f} s: killed", log)
+    if status:
+        require_room(folder)
+        if -status in _FROM_OUTSIDE or KILLED.search(log):
+            raise CompilerKilledError(f"{compiler} was killed while it compiled {file}: is there enough memory?", log)
+        if status < 0:
+            raise CompileError(f"{compiler} crashed on {file}: {signal.Signals(-status).name}", log)
+    return status == 0, log
+
+
+def _run(command: Sequence[str], folder: Path, seconds: float) -> tuple[int | None, str]:
+    """The exit code, or minus the signal that ended it, or None where it was killed for its time; and its output."""
     with (folder / "log").open("w+b") as log:
         with _changing:
             if _ends:

@@ -28,14 +28,12 @@ import torch
 
 from tunebench.tuner.build import Argument, Build, CompilerName, Extent, KernelFigures, LoadedModule, Threads
 from tunebench.tuner.compile.arguments import MOST_THREADS_PER_BLOCK, Arguments, dim3, geometry_refusal, no_entry_point
-from tunebench.tuner.compile.base import KILLED, Compiler
-from tunebench.tuner.compile.processes import FROM_OUTSIDE, run_compiler
-from tunebench.tuner.disk import full_disk_named, require_room
+from tunebench.tuner.compile.base import Compiler
+from tunebench.tuner.compile.processes import run_compiler
+from tunebench.tuner.disk import full_disk_named
 from tunebench.tuner.errors import (
     CompileError,
-    CompilerKilledError,
     CompilerMissingError,
-    CompileTimeoutError,
     LaunchError,
 )
 from tunebench.tuner.scratch import scratch, scratch_folder
@@ -121,15 +119,9 @@ class CpuCompiler(Compiler):
             (folder / "variant.cu").write_text(translation_unit(variant), encoding="utf-8")
             options = flags[: -len(_LIBRARIES)]
             command = [compiler, *options, "-include", str(_HEADER), "-I.", "-x", "c++", "variant.cu", *_LIBRARIES]
-            status, log = run_compiler([*command, "-o", "variant.so"], folder, self.deadline_seconds)
-            if status is None:
-                raise CompileTimeoutError(f"g++ was still compiling after {self.deadline_seconds:.0f} s: killed", log)
-            if status:
-                require_room(folder)
-                if -status in FROM_OUTSIDE or KILLED.search(log):
-                    raise CompilerKilledError(
-                        f"g++ was killed while it compiled {variant.cuda.file}: is there enough memory?", log
-                    )
+            command += ["-o", "variant.so"]
+            compiled, log = run_compiler(command, folder, self.deadline_seconds, "g++", variant.cuda.file)
+            if not compiled:
                 raise CompileError(f"g++ refused {variant.cuda.file}: {_first_error(log)}", log)
             code = (folder / "variant.so").read_bytes()
         return Build(

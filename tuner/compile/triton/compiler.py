@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -15,11 +14,10 @@ from typing import Any
 from tunebench.tuner.build import Build, CompilerName, KernelFigures, LoadedModule
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.compile.nvrtc import parse_ptxas_log
-from tunebench.tuner.compile.processes import FROM_OUTSIDE, run_compiler
+from tunebench.tuner.compile.processes import run_compiler
 from tunebench.tuner.compile.triton.binaries import Binary, binaries_in, interpreted_content, is_for_gpu
 from tunebench.tuner.compile.triton.program import BINARIES, COMMAND, REQUEST
-from tunebench.tuner.disk import require_room
-from tunebench.tuner.errors import CompileError, CompilerKilledError, CompilerMissingError, CompileTimeoutError
+from tunebench.tuner.errors import CompileError, CompilerMissingError
 from tunebench.tuner.scratch import scratch
 from tunebench.tuner.triton_source import TritonSource
 from tunebench.tuner.variant import Variant
@@ -90,21 +88,9 @@ class TritonCompiler(Compiler):
         }
         with scratch() as folder:
             (folder / REQUEST).write_text(json.dumps(request), encoding="utf-8")
-            try:
-                status, log = run_compiler([sys.executable, "-c", COMMAND], folder, self.deadline_seconds)
-            except OSError as error:
-                raise CompilerMissingError(f"no process to compile in can be started: {error}") from error
-            if status is None:
-                told = f"Triton was still compiling {source.file} after {self.deadline_seconds:.0f} s: killed"
-                raise CompileTimeoutError(told, log)
-            if -status in FROM_OUTSIDE:
-                raise CompilerKilledError(
-                    f"Triton was killed while it compiled {source.file}: is there enough memory?", log
-                )
-            if status < 0:
-                raise CompileError(f"Triton crashed on {source.file}: {signal.Signals(-status).name}", log)
-            if status:
-                require_room(folder)
+            command = [sys.executable, "-c", COMMAND]
+            compiled, log = run_compiler(command, folder, self.deadline_seconds, "Triton", source.file)
+            if not compiled:
                 raise CompileError(f"Triton refused {_first_line(log, source.file)}", log)
             return (folder / BINARIES).read_bytes(), log
 
