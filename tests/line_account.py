@@ -32,9 +32,12 @@ _NO_CODE = (
 )
 
 ADDED: dict[str, tuple[str, ...]] = {
-    "kernels inside compiled and exported programs (operators)": (f"{RUNTIME}/operators.py",),
+    "kernels inside compiled and exported programs (operators)": (
+        *(f"{RUNTIME}/{name}.py" for name in ("operators", "outline", "traced_call")),
+    ),
     "gradients; tracers, transforms, autocast and subclasses": (
         *(f"{RUNTIME}/gradients.py", f"{RUNTIME}/ordinary.py", f"{RUNTIME}/autocast.py"),
+        *(f"{RUNTIME}/tuned_module.py:{name}" for name in ("TunedModule._note_backward", "computed_in")),
     ),
     "never slower than the reference: duels, policies, evidence": (
         *(f"{RUNTIME}/{name}.py" for name in ("duel", "policy", "decision", "served", "latest", "guards")),
@@ -71,8 +74,9 @@ ADDED: dict[str, tuple[str, ...]] = {
         *(f"{RUNTIME}/tuned_module.py:{name}" for name in ("require_reference", "_copied")),
         *(
             f"{RUNTIME}/tuned_module.py:TunedModule.{name}"
-            for name in ("__init_subclass__", "accepts_layout", "settings", "_in_order")
+            for name in ("__init_subclass__", "accepts_layout", "settings", "_in_order", "_signature", "_input_names")
         ),
+        *("tuner/kernel.py:Kernel.is_one_file", "tuner/kernel.py:_require_forms"),
         *("studies/check.py:_build_for_gpu", "tuner/study/evaluate.py:LocalEvaluator._own_code"),
     ),
     "kernels from a few attributes (blocks), and the four shipped ones that are such": (
@@ -91,6 +95,7 @@ ADDED: dict[str, tuple[str, ...]] = {
         *("tuner/compile/triton", "tuner/triton_source.py", "tuner/sources.py"),
         *("db/migrations/versions/0005_triton.py", "tuner/compile/compilers.py:BothCompilers"),
         "tuner/build.py:DriverLaunch",
+        *(f"tuner/kernel.py:Kernel.{name}" for name in ("source", "languages", "languages_in", "_source_in")),
     ),
     "products of few rows, and corrections in eight bits": (
         "kernels/shared/stream_product.py",
