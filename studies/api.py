@@ -388,7 +388,7 @@ def check(
     from tunebench.studies.check import check as run_check
     from tunebench.tuner.build import CompilerName
     from tunebench.tuner.errors import member_of
-    from tunebench.tuner.gate.battery import Claim
+    from tunebench.tuner.gate.refusal import Claim
 
     return run_check(
         CheckRequest(

@@ -25,7 +25,7 @@ from tunebench.tuner.configuration import Value
 from tunebench.tuner.device import Device, DeviceKind, any_gpu, find_device
 from tunebench.tuner.errors import CompileError, CompilerMissingError, KernelFolderError, UnknownNameError, UserError
 from tunebench.tuner.files import path_named
-from tunebench.tuner.gate.battery import Claim, Depth, claim_of, run_battery
+from tunebench.tuner.gate.battery import Depth, claim_of, run_battery
 from tunebench.tuner.gate.boundary.room import Files, RemoteContender, RemoteSource, Room, RoomError
 from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.faults import FAILURES
@@ -33,8 +33,9 @@ from tunebench.tuner.gate.harness import Answers
 from tunebench.tuner.gate.oracle import Oracle, consult_reference
 from tunebench.tuner.gate.party import LocalParty
 from tunebench.tuner.gate.quick import QuickGate
+from tunebench.tuner.gate.refusal import Claim
 from tunebench.tuner.gate.sources import LocalSource
-from tunebench.tuner.gate.stage_log import StageLog, StageRefused
+from tunebench.tuner.gate.stage_log import Listener, StageLog, StageRefused
 from tunebench.tuner.isolation import IsolationError, report, run_isolated, start_forkserver
 from tunebench.tuner.kernel import Mode, ModelFactory, TunableModel, prepare_model
 from tunebench.tuner.reference import read_text, require_dtype
@@ -213,9 +214,14 @@ def _is_submission(target: str) -> bool:
 # What follows runs in the process: of a kernel, everything; of a file, the judge alone.
 
 
+class _Reporter(Listener):
+    def ended(self, stage: Stage, refusal: StageRefused | None) -> None:  # noqa: ARG002
+        report(stage)
+
+
 def _verdict_on_file(files: Files, mode: Mode) -> Verdict:
     """The verdict on a file whose code runs in other processes: the reference's in one, `ModelNew`'s in another."""
-    log = StageLog(report)
+    log = StageLog(_Reporter())
     with Room(files, is_candidate=False) as reference, Room(files, is_candidate=True) as candidate:
         try:
             source = RemoteSource(reference, reference.open())
@@ -270,7 +276,7 @@ def _verdict_on_kernel(request: CheckRequest, mode: Mode) -> Verdict:
     kernel.space.fix(request.configuration)  # refuses what is no value of it before anything that takes time
     source = LocalSource(kernel.reference(request.sizes, request.dtype), where)
     compiler = compiler_for(device, request.compiler, kernel.languages)
-    log = StageLog(report)
+    log = StageLog(_Reporter())
     try:
         original = source.party(mode)
         oracle = consult_reference(source, original, SEEDS)

@@ -69,7 +69,8 @@ def check(
     from tunebench.studies.check import check as run_check
     from tunebench.studies.terminal import printable
     from tunebench.tuner.errors import member_of
-    from tunebench.tuner.gate.battery import Claim, claim_of, loss_of
+    from tunebench.tuner.gate.battery import claim_of, loss_of
+    from tunebench.tuner.gate.refusal import Claim
     from tunebench.tuner.result import Stage
 
     options.require_database(db)

@@ -13,6 +13,7 @@ import torch
 from tunebench.tuner.gate import sanitizer
 from tunebench.tuner.gate.contender import Contender
 from tunebench.tuner.gate.harness import Answers, Harness
+from tunebench.tuner.gate.refusal import Claim
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.gate.stages.call_sequences import held_results, later_calls, same_memory
 from tunebench.tuner.gate.stages.inputs import distributions, non_finite
@@ -31,15 +32,6 @@ class Depth(enum.StrEnum):
     """What one binary and the code around it can get wrong."""
     EVERYTHING = "everything"
     """Also what takes seconds and is the same for every configuration of a kernel."""
-
-
-class Claim(enum.StrEnum):
-    """What a model may claim to be. Each stage of the gate is about one of these."""
-
-    PROBLEM = "problem"
-    """Right for the problem: its values at its own sizes, whatever the inputs hold; memory, races, honesty."""
-    DROP_IN = "drop-in"
-    """Whatever else a caller does with the reference: other layouts, types, sizes and modes, gradients, autocast."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +111,7 @@ def run_battery(
         log: where each stage is noted.
         keep_going: run every stage, whatever the earlier ones found.
     """
-    harness = Harness(answers, contender)
+    harness = Harness(answers, contender, log.ask)
     with _small_scale(answers.device):
         for step in STEPS:
             if step.depth is Depth.EVERYTHING and depth is Depth.FINALIST:

@@ -23,7 +23,7 @@ from tunebench.tuner.gate.memory import Bands, all_equal
 from tunebench.tuner.gate.oracle import Case, Oracle, ask
 from tunebench.tuner.gate.party import ORDINARY, Answer, Manner, Party
 from tunebench.tuner.gate.sources import Source
-from tunebench.tuner.gate.stage_log import StageRefused
+from tunebench.tuner.gate.stage_log import StageRefused, about
 from tunebench.tuner.gate.tolerance import FEW_SAMPLES_MULTIPLE, allowed_error, tolerance_of
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.users_code import described
@@ -190,11 +190,15 @@ class Harness:
 
     Args:
         answers: of the reference, shared by all contenders.
+        ask: is told the label of each question before it is asked.
     """
 
-    def __init__(self, answers: Answers, contender: Contender) -> None:
+    def __init__(
+        self, answers: Answers, contender: Contender, ask: Callable[[str], None] = lambda _label: None
+    ) -> None:
         self.answers = answers
         self.contender = contender
+        self._ask = ask
         self.device = answers.device
         self._stage = ""
         self._asked = 0
@@ -275,6 +279,10 @@ class Harness:
         Raises:
             StageRefused: the contender differs from the reference.
         """
+        with about(pair.source, inputs):
+            return self._agree(pair, inputs, label, manner)
+
+    def _agree(self, pair: Pair, inputs: Sequence[Any], label: str, manner: Manner) -> torch.Tensor | None:
         with self.refusing(label):
             if (reason := pair.candidate.ready(inputs)) is not None:
                 self.pass_over(reason)
@@ -301,13 +309,15 @@ class Harness:
         Raises:
             StageRefused: they are not.
         """
-        output = judge_structure(case, answer.output, aliases=answer.aliases)
-        judge_values(case, output, kinds_may_differ=self.contender.exemptions.rewrites_algebra)
+        exemptions = self.contender.exemptions
+        output = judge_structure(case, answer.output, aliases=answer.aliases, dense=exemptions.dense)
+        judge_values(case, output, kinds_may_differ=exemptions.rewrites_algebra)
         return output
 
     @contextlib.contextmanager
     def refusing(self, label: str) -> Any:
         """Turn what the contender raises into a refusal, unless the device is lost."""
+        self._ask(label)
         try:
             yield
         except FAILURES as error:

@@ -13,12 +13,15 @@ from tunebench.tuner.gate.tolerance import allowed_buffer_error
 from tunebench.tuner.result import ErrorFigures
 
 
-def judge_structure(case: Case, output: torch.Tensor | str, *, aliases: bool = False) -> torch.Tensor:
+def judge_structure(
+    case: Case, output: torch.Tensor | str, *, aliases: bool = False, dense: bool = False
+) -> torch.Tensor:
     """The output, once it has the reference's shape, dtype, layout and device.
 
     Args:
         output: the tensor, or the name of the type of whatever else it is.
         aliases: it is memory of an input.
+        dense: it may lie in memory in any order of its axes, without gaps.
 
     Raises:
         StageRefused: it is not like the reference's.
@@ -26,7 +29,9 @@ def judge_structure(case: Case, output: torch.Tensor | str, *, aliases: bool = F
     want = case.output_like
     if not isinstance(output, torch.Tensor):
         raise StageRefused(f"{case.name}: the output is {output}, not a tensor")
-    got = (tuple(output.shape), output.dtype, _strides_that_matter(output))
+    any_order = dense and torch.ops.aten.is_non_overlapping_and_dense(output)
+    strides = _strides_that_matter(want if any_order else output)
+    got = (tuple(output.shape), output.dtype, strides)
     if got != (tuple(want.shape), want.dtype, _strides_that_matter(want)):
         raise StageRefused(
             f"{case.name}: shape {got[0]}, {got[1]}, strides {output.stride()} in place of "

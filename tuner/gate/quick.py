@@ -17,7 +17,7 @@ from tunebench.tuner.gate.judge import judge_buffers, judge_structure, judge_val
 from tunebench.tuner.gate.memory import SENTINELS, all_equal, count_untouched, same_bits
 from tunebench.tuner.gate.oracle import Case, Oracle
 from tunebench.tuner.gate.party import ORDINARY, Answer, Manner, Party
-from tunebench.tuner.gate.stage_log import StageLog, StageRefused
+from tunebench.tuner.gate.stage_log import StageLog, StageRefused, about
 from tunebench.tuner.kernel import Kernel, Plan, TunableModel
 from tunebench.tuner.result import ErrorFigures, Verdict
 
@@ -29,17 +29,19 @@ class Exemptions:
     Attributes:
         atomics: two runs may differ in their last bits.
         rewrites_algebra: where the reference is not finite, its result may be not finite in another way.
+        dense: its output may lie in memory in any order of its axes, without gaps.
         bulk_copies: entry points that racecheck is not asked about.
     """
 
     atomics: bool = False
     rewrites_algebra: bool = False
+    dense: bool = False
     bulk_copies: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, kernel: Kernel) -> Exemptions:
         """What this kernel has declared."""
-        return cls(kernel.atomics, kernel.rewrites_algebra, kernel.bulk_copies)
+        return cls(kernel.atomics, kernel.rewrites_algebra, bulk_copies=kernel.bulk_copies)
 
 
 Prepare = Callable[[Sequence[Any]], None]
@@ -135,9 +137,9 @@ class QuickGate:
 
     def _first_run(self, prepare: Prepare, log: StageLog) -> Answer:
         case = self._oracle.cases[0]
-        with log.stage("structure"):
+        with log.stage("structure"), about(None, case.inputs):
             answer = self._run(prepare, case, SENTINELS[0], Manner(sums=bool(case.input_sums), keep=True))
-            judge_structure(case, answer.output, aliases=answer.aliases)
+            judge_structure(case, answer.output, aliases=answer.aliases, dense=self._exemptions.dense)
         with log.stage("bounds"):
             if not answer.intact:
                 raise StageRefused(f"{case.name}: memory outside of a buffer was written")
@@ -154,10 +156,11 @@ class QuickGate:
 
     def _second_run(self, prepare: Prepare, log: StageLog, first: Answer) -> None:
         case = self._oracle.cases[0]
-        output = judge_structure(case, first.output)
+        dense = self._exemptions.dense
+        output = judge_structure(case, first.output, dense=dense)
         with log.stage("written"):
             answer = self._run(prepare, case, SENTINELS[1])
-            again = judge_structure(case, answer.output, aliases=answer.aliases)
+            again = judge_structure(case, answer.output, aliases=answer.aliases, dense=dense)
             same = same_bits(output, again)
             if not answer.intact:
                 raise StageRefused(f"{case.name}: memory outside of a buffer was written")
@@ -173,15 +176,16 @@ class QuickGate:
                 )
 
     def _judge(self, log: StageLog, case: Case, run: Callable[[], Answer]) -> None:
-        with log.stage(f"values, {case.name}"):
+        with log.stage(f"values, {case.name}"), about(None, case.inputs):
             answer = run()
             log.keep_worst(self._values(case, answer.output, aliases=answer.aliases))
         with log.stage(f"buffers, {case.name}"):
             judge_buffers(case, answer.buffers)
 
     def _values(self, case: Case, output: torch.Tensor | str, *, aliases: bool) -> ErrorFigures:
-        kinds_may_differ = self._exemptions.rewrites_algebra
-        return judge_values(case, judge_structure(case, output, aliases=aliases), kinds_may_differ=kinds_may_differ)
+        kinds_may_differ, dense = self._exemptions.rewrites_algebra, self._exemptions.dense
+        output = judge_structure(case, output, aliases=aliases, dense=dense)
+        return judge_values(case, output, kinds_may_differ=kinds_may_differ)
 
 
 def _never(untouched: int) -> ErrorFigures:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+from tunebench.tuner.gate.refusal import Question
+from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.result import ErrorFigures, Stage, Verdict
-
-Report = Callable[[Stage], None]
-"""Called with each stage when it ends."""
 
 
 class StageRefused(Exception):
@@ -17,28 +17,53 @@ class StageRefused(Exception):
 
     Attributes:
         errors: the error figures that it is about, where it is about any.
+        source, inputs: of the call that it is about, where it is about one; the source is None where the call is at the
+            problem's own sizes.
     """
 
     def __init__(self, reason: str, errors: ErrorFigures | None = None) -> None:
         super().__init__(reason)
         self.errors = errors
+        self.source: Source | None = None
+        self.inputs: Sequence[Any] | None = None
+
+
+class Listener:
+    """Who hears what a run of the gate does; this one does nothing."""
+
+    def asked(self, question: Question) -> None:
+        """A question is about to be asked."""
+
+    def ended(self, stage: Stage, refusal: StageRefused | None) -> None:
+        """A stage has ended; `refusal` is why it did not pass."""
+
+
+@contextlib.contextmanager
+def about(source: Source | None, inputs: Sequence[Any]) -> Iterator[None]:
+    """Whatever is refused in this block is about a call with these inputs."""
+    try:
+        yield
+    except StageRefused as refusal:
+        refusal.source, refusal.inputs = source, inputs
+        raise
 
 
 class StageLog:
     """What a run of the gate has found so far.
 
     Args:
-        report: called with each stage when it ends.
+        listener: hears of each question and of each stage that ends.
         stages, errors: of an earlier run that this one goes on with.
     """
 
     def __init__(
-        self, report: Report = lambda _: None, stages: tuple[Stage, ...] = (), errors: ErrorFigures | None = None
+        self, listener: Listener | None = None, stages: tuple[Stage, ...] = (), errors: ErrorFigures | None = None
     ) -> None:
-        self._report = report
+        self._listener = listener or Listener()
         self._stages = list(stages)
         self._errors = errors
         self._reason = ""
+        self._asked = Question("")
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[list[str]]:
@@ -49,19 +74,34 @@ class StageLog:
         """
         started = time.perf_counter()
         details: list[str] = []
+        self._now(Question(name))
         try:
             yield details
         except StageRefused as refusal:
             if not self._reason:
                 self._reason = str(refusal)
                 self._errors = refusal.errors or self._errors
-            self._end(Stage(name, False, time.perf_counter() - started, str(refusal)))
+            self._end(Stage(name, False, time.perf_counter() - started, str(refusal)), refusal)
             raise
-        self._end(Stage(name, True, time.perf_counter() - started, "; ".join(details)))
+        self._end(Stage(name, True, time.perf_counter() - started, "; ".join(details)), None)
 
-    def _end(self, stage: Stage) -> None:
+    def ask(self, label: str) -> None:
+        """Say which question of the stage comes now."""
+        self._now(Question(self._asked.stage, label))
+
+    @property
+    def until(self) -> str:
+        """How far it came, for people."""
+        return str(self._asked)
+
+    def _now(self, question: Question) -> None:
+        if question != self._asked:
+            self._asked = question
+            self._listener.asked(question)
+
+    def _end(self, stage: Stage, refusal: StageRefused | None) -> None:
         self._stages.append(stage)
-        self._report(stage)
+        self._listener.ended(stage, refusal)
 
     def keep_worst(self, errors: ErrorFigures) -> None:
         """Keep these figures where no others were worse."""

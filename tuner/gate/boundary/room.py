@@ -292,8 +292,8 @@ class RemoteSource:
 class RemoteContender:
     """A file's `ModelNew`, in a room of its own; see `Contender`."""
 
-    def __init__(self, room: Room) -> None:
-        self.exemptions = Exemptions()
+    def __init__(self, room: Room, exemptions: Exemptions | None = None) -> None:
+        self.exemptions = exemptions or Exemptions()
         self._room = room
 
     def party(self, source: Source, mode: Mode, state: Mapping[str, torch.Tensor] | None) -> Party:
