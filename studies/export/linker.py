@@ -15,22 +15,19 @@ import re
 import symtable
 import sys
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
-from typing import Any
 
+from tunebench.studies.export.branches import decided
+from tunebench.studies.export.edits import edited, positions, without_annotations, without_docstrings
 from tunebench.tuner.errors import UserError
 
 _FACE = "tunebench"
 _OURS = f"{_FACE}."
-_LONGEST_LINE = 120
 _FOR_LINTERS = re.compile(r"  # (?:type: ignore|noqa)[^\n]*")
 _STARTS_THREADS = ("threading", "multiprocessing", "concurrent", "asyncio")
 """Packages that a harness takes for an attempt to run where it does not look."""
-
-Edit = tuple[int, int, str]
-"""Of a text: from where, to where, and what stands there instead."""
 
 
 class CannotExportError(UserError):
@@ -90,7 +87,7 @@ def members_of(
                 found = found.fget if isinstance(found, property) else found
                 if inspect.isfunction(found):
                     text = textwrap.dedent(inspect.getsource(found))
-                    method = ast.parse(_decided(text, known, vars(sys.modules[one.__module__]))).body[0]
+                    method = ast.parse(decided(text, known, vars(sys.modules[one.__module__]))).body[0]
                     assert isinstance(method, ast.FunctionDef)
                     waiting += _own_attributes(method, one.__name__)
     data = {name: plain[name] for name in reached if name in plain}
@@ -188,10 +185,10 @@ class Linker:
             self._names[module, name] = found = self._import(module, statement, name)
             return found
         text = home.text_of(statement)
-        text = _without_docstrings(_without_annotations(_FOR_LINTERS.sub("", text)))
+        text = without_docstrings(without_annotations(_FOR_LINTERS.sub("", text)))
         members = self._members_of.get((module, name))
         known = self._known if members is None else {**self._known, "self": SimpleNamespace(**members.known)}
-        text = _decided(text, known, vars(home.module))
+        text = decided(text, known, vars(home.module))
         if members is not None:
             text = _with_members(text, members)
         own = self._own_name(module, name, text)
@@ -232,7 +229,7 @@ class Linker:
             raise CannotExportError(
                 f"{module}: '{hidden[0]}' is a local name and one of the module, told apart nowhere"
             )
-        at = _positions(text)
+        at = positions(text)
         edits = []
         for member, _, called in members:
             end = at(member.end_lineno or 0, member.end_col_offset or 0)
@@ -246,7 +243,7 @@ class Linker:
                 start = at(node.lineno, len(word))
                 if renamed.get(node.name, node.name) != node.name:
                     edits.append((start, start + len(node.name), renamed[node.name]))
-        return _edited(text, edits)
+        return edited(text, edits)
 
     def _members(self, module: str, text: str) -> list[tuple[ast.Attribute, str, str]]:
         """Where a text has `module.name` of a module of ours: the module's name there, and what it is in the file."""
@@ -341,247 +338,6 @@ def _local(text: str) -> set[str]:
     nodes = [node for one in ast.walk(ast.parse(text)) if isinstance(one, ast.FunctionDef) for node in ast.walk(one)]
     stored = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     return stored | {node.arg for node in nodes if isinstance(node, ast.arg)}
-
-
-# ---------------------------------------------------------------------------------------------------- edits of a text
-
-
-def _positions(text: str) -> Callable[[int, int], int]:
-    """From a line (from 1) and a column in bytes, as `ast` counts, to a place in the encoded text."""
-    starts = [0]
-    for line in text.encode().splitlines(keepends=True):
-        starts.append(starts[-1] + len(line))
-    return lambda line, column: starts[line - 1] + column
-
-
-def _edited(text: str, edits: Iterable[Edit]) -> str:
-    """The text with edits made, none of which overlap; their places are in the encoded text."""
-    encoded = text.encode()
-    for start, end, replacement in sorted(edits, reverse=True):
-        encoded = encoded[:start] + replacement.encode() + encoded[end:]
-    return encoded.decode()
-
-
-def _without_docstrings(text: str) -> str:
-    """The text with its docstrings as comments."""
-    lines = text.splitlines()
-    documented = (ast.ClassDef, ast.FunctionDef)
-    found = [
-        (node, node.body[0])
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, documented) and ast.get_docstring(node, clean=False) is not None
-    ]
-    for node, doc in sorted(found, key=lambda pair: pair[1].lineno, reverse=True):
-        indent = " " * doc.col_offset
-        told = (ast.get_docstring(node) or "").splitlines()
-        comment = [f"{indent}# {line}".rstrip() for line in told]
-        lines[doc.lineno - 1 : doc.end_lineno] = comment + ([f"{indent}..."] if len(node.body) == 1 else [])
-    return "\n".join(lines)
-
-
-def _without_annotations(text: str) -> str:
-    """The text without annotations; those of a class, which may be a dataclass's fields, are quoted."""
-    at = _positions(text)
-    encoded = text.encode()
-    tree = ast.parse(text)
-    fields = {one for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for one in node.body}
-    edits: list[Edit] = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.arg) and node.annotation is not None:
-            start = at(node.lineno, node.col_offset) + len(node.arg.encode())
-            end = at(node.annotation.end_lineno or 0, node.annotation.end_col_offset or 0)
-            is_optional = encoded[end : end + 3] == b" = "
-            edits.append((start, end + 3, "=") if is_optional else (start, end, ""))
-        elif isinstance(node, ast.FunctionDef) and node.returns is not None:
-            end = at(node.returns.end_lineno or 0, node.returns.end_col_offset or 0)
-            start = encoded.rindex(b"->", 0, at(node.returns.lineno, node.returns.col_offset))
-            edits.append((len(encoded[:start].rstrip()), end, ""))
-        elif isinstance(node, ast.AnnAssign):
-            annotation = node.annotation
-            span = (
-                (annotation.lineno, annotation.col_offset),
-                (annotation.end_lineno or 0, annotation.end_col_offset or 0),
-            )
-            if node in fields:
-                edits.append((at(*span[0]), at(*span[1]), repr(ast.unparse(annotation)).replace("'", '"')))
-            elif node.value is not None:
-                edits.append((at(node.target.end_lineno or 0, node.target.end_col_offset or 0), at(*span[1]), ""))
-    return _with_short_heads(_edited(text, edits))
-
-
-def _with_short_heads(text: str) -> str:
-    """The text with each function's parameters on one line, where they fit."""
-    lines = text.splitlines()
-    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
-    for node in sorted(functions, key=lambda node: node.lineno, reverse=True):
-        last = next(at for at in range(node.lineno, len(lines) + 1) if lines[at - 1].endswith(":"))
-        head = " ".join(line.strip() for line in lines[node.lineno - 1 : last])
-        head = " " * node.col_offset + head.replace("( ", "(").replace(", )", ")").replace(" )", ")")
-        if last < node.body[0].lineno and len(head) <= _LONGEST_LINE and "#" not in head:
-            lines[node.lineno - 1 : last] = [head]
-    return "\n".join(lines)
-
-
-# ------------------------------------------------------------------------------------------------- what is decided
-
-
-def _decided(text: str, known: Mapping[str, object], globals_: Mapping[str, Any]) -> str:
-    """The text without the branches that cannot be taken."""
-    while True:
-        for edit in _decisions(text, known, globals_):
-            text = edit
-            break
-        else:
-            return text
-
-
-def _decisions(text: str, known: Mapping[str, object], globals_: Mapping[str, Any]) -> Iterator[str]:
-    """The text after one more branch is decided, for each that can be."""
-    tree = ast.parse(text)
-    for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
-        values = _Values(function, known, globals_)
-        for node in ast.walk(function):
-            if isinstance(node, ast.IfExp) and (truth := values.truth(node.test)) is not None:
-                live = node.body if truth else node.orelse
-                yield _replaced(text, node, ast.get_source_segment(text, live) or "")
-            if isinstance(node, ast.Call) and (literal := values.literal(node)) is not None:
-                yield _replaced(text, node, literal)
-            for block in _blocks(node):
-                for place, statement in enumerate(block):
-                    if isinstance(statement, ast.If) and (truth := values.truth(statement.test)) is not None:
-                        yield _without_branch(text, block, place, truth)
-
-
-def _blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
-    """The blocks of a statement; the `elif` of an `if` is none."""
-    for name in ("body", "orelse", "finalbody"):
-        block = getattr(node, name, None)
-        if isinstance(block, list) and block and isinstance(block[0], ast.stmt):
-            is_elif = isinstance(node, ast.If) and name == "orelse" and block[0].col_offset == node.col_offset
-            if not is_elif:
-                yield block
-
-
-def _replaced(text: str, node: ast.expr, segment: str) -> str:
-    at = _positions(text)
-    start, end = at(node.lineno, node.col_offset), at(node.end_lineno or 0, node.end_col_offset or 0)
-    return _edited(text, [(start, end, segment)])
-
-
-def _without_branch(text: str, block: list[ast.stmt], place: int, truth: bool) -> str:
-    """The text with an `if` of a block decided; what would come behind a return goes too."""
-    lines, node = text.splitlines(), block[place]
-    assert isinstance(node, ast.If)
-    body_end = node.body[-1].end_lineno or 0
-    last = node.end_lineno or 0
-    is_elif = bool(node.orelse) and node.orelse[0].col_offset == node.col_offset
-    if truth:
-        live = _dedented(lines[node.test.end_lineno or 0 : body_end])
-        leaves = isinstance(node.body[-1], ast.Return | ast.Raise)
-    elif is_elif:
-        live = lines[body_end:last]
-        first = next(number for number, line in enumerate(live) if line.lstrip().startswith("elif"))
-        live[first] = live[first].replace("elif", "if", 1)
-        leaves = False
-    else:
-        live = _dedented(lines[body_end + 1 : last]) if node.orelse else []
-        leaves = bool(node.orelse) and isinstance(node.orelse[-1], ast.Return | ast.Raise)
-    if leaves:
-        last = block[-1].end_lineno or 0
-    elif not live and len(block) == 1:
-        live = [" " * node.col_offset + "..."]
-    lines[node.lineno - 1 : last] = live
-    return "\n".join(lines)
-
-
-def _dedented(lines: list[str]) -> list[str]:
-    return [line[4:] if line.startswith("    ") else line for line in lines]
-
-
-class _Values:
-    """What expressions of a function are, where only the configuration and constants of its module decide."""
-
-    def __init__(self, function: ast.FunctionDef, known: Mapping[str, object], globals_: Mapping[str, Any]) -> None:
-        arguments = {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
-        stores = [n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
-        self._globals = globals_
-        self._hidden = (arguments | set(stores)) - known.keys()
-        self._names: dict[str, object] = {name: known[name] for name in arguments & known.keys()}
-        for node in ast.walk(function):
-            if isinstance(node, ast.Assign) and len(node.targets) == 1:
-                for target, value in _pairs(node.targets[0], node.value):
-                    if stores.count(target) == 1 and target not in self._names:
-                        self._learn(target, value)
-
-    def _learn(self, name: str, value: ast.expr) -> None:
-        found = self._value(value)
-        if found is not _UNKNOWN:
-            self._names[name] = found
-            self._hidden.discard(name)
-
-    def truth(self, test: ast.expr) -> bool | None:
-        """Whether a test holds; None where that is not known."""
-        if isinstance(test, ast.BoolOp):
-            truths = [self.truth(value) for value in test.values]
-            decisive = isinstance(test.op, ast.Or)
-            if decisive in truths:
-                return decisive
-            return None if None in truths else not decisive
-        found = self._value(test)
-        return None if found is _UNKNOWN else bool(found)
-
-    def literal(self, call: ast.Call) -> str | None:
-        """What a call of a function of ours returns, where that is known and is a number or a text."""
-        found = self._value(call) if isinstance(call.func, ast.Name) else _UNKNOWN
-        return repr(found).replace("'", '"') if isinstance(found, int | float | str) else None
-
-    def _value(self, expression: ast.expr) -> object:
-        if not self._is_pure(expression):
-            return _UNKNOWN
-        try:
-            code = compile(ast.Expression(expression), "<configuration>", "eval")
-            return eval(code, {**self._globals, **self._names})
-        except (AttributeError, KeyError, NameError, TypeError, UserError):
-            return _UNKNOWN
-
-    def _is_pure(self, expression: ast.expr) -> bool:
-        """Whether it reads nothing but known names and constants, and calls nothing but functions of these."""
-        allowed = (ast.Constant, ast.Name, ast.Attribute, ast.Subscript, ast.Compare, ast.BoolOp, ast.UnaryOp, ast.Call)
-        others = (ast.Tuple, ast.Load, ast.cmpop, ast.boolop, ast.unaryop)
-        for node in ast.walk(expression):
-            if not isinstance(node, allowed + others):
-                return False
-            if isinstance(node, ast.Name) and not self._is_known(node.id):
-                return False
-            if isinstance(node, ast.Call) and not self._is_plain_call(node):
-                return False
-        return any(isinstance(node, ast.Name) and node.id in self._names for node in ast.walk(expression))
-
-    def _is_known(self, name: str) -> bool:
-        if name in self._names:
-            return True
-        return name not in self._hidden and name in self._globals
-
-    def _is_plain_call(self, call: ast.Call) -> bool:
-        """Of a function of ours, or a method of what is known, such as `plan.configuration.get`."""
-        function: ast.expr = call.func
-        if isinstance(function, ast.Name):
-            found = self._globals.get(function.id)
-            return inspect.isfunction(found) and found.__module__.startswith(_OURS)
-        while isinstance(function, ast.Attribute):
-            function = function.value
-        return isinstance(function, ast.Name) and function.id in self._names
-
-
-_UNKNOWN = object()
-
-
-def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[str, ast.expr]]:
-    if isinstance(target, ast.Name):
-        return [(target.id, value)]
-    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
-        return [pair for one, other in zip(target.elts, value.elts, strict=True) for pair in _pairs(one, other)]
-    return []
 
 
 def _with_members(text: str, members: Members) -> str:
