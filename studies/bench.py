@@ -24,7 +24,8 @@ from tunebench.tuner.device import Device, DeviceKind, find_device
 from tunebench.tuner.environment import Environment, current_environment
 from tunebench.tuner.errors import CompileError, TunebenchError, UnknownNameError, UserError
 from tunebench.tuner.gate.oracle import Oracle
-from tunebench.tuner.gate.tolerance import allowed_error
+from tunebench.tuner.gate.tolerance import REFERENCE_MULTIPLE
+from tunebench.tuner.gate.values import Values
 from tunebench.tuner.isolation import run_isolated, start_forkserver
 from tunebench.tuner.kernel import Kernel, Mode, Plan, prepare_model
 from tunebench.tuner.problem import Problem, Work
@@ -341,7 +342,7 @@ def measure_case(case: BenchCase, ceilings: Ceilings | None) -> Result:
         timings={name: Timing(*median_interval(values)) for name, values in samples.items() if name != CONTROL},
         speedups={one: speedup(samples[TUNED], samples[one]) for one in Baseline if one in samples},
         errors=errors,
-        right=own.max_relative <= allowed_error(subject.oracle.dtype, own.reference_max_relative),
+        right=own.max_relative <= max(subject.oracle.tolerance, REFERENCE_MULTIPLE * own.reference_max_relative),
         tier=choice[0],
         configuration=choice[1],
         reason=choice[2],
@@ -392,5 +393,8 @@ def _choice_of(
 
 def _errors(model: Callable[..., Any], oracle: Oracle) -> ErrorFigures:
     """The figures of the case with the largest multiple of the reference's own error."""
-    figures = [case.errors_of(model(*case.inputs)) for case in oracle.cases]
+    figures = []
+    for case in oracle.cases:
+        tensors = Values.of(model(*case.inputs)).tensors
+        figures += [expected.errors_of(tensors[path]) for path, expected in case.output.items()]
     return max(figures, key=lambda one: one.multiple_of_reference)

@@ -18,6 +18,7 @@ from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.tune import request_of
 from tunebench.tuner.device import find_device
 from tunebench.tuner.gate.oracle import consult
+from tunebench.tuner.gate.values import ROOT
 from tunebench.tuner.kernel import prepare_model
 
 
@@ -45,8 +46,8 @@ def _agrees(study: str) -> bool:
         tuned = cast(TunedModule, prepare_model(reference, mode, where, factory, original.state_dict()))
         with torch.no_grad():
             case = consult(original, "fresh inputs", reference.make_inputs(seed=12345, device=where))
-            errors = case.errors_of(tuned(*case.inputs))
-        error, bound = errors.max_relative, case.bound
+            expected = case.output[ROOT]
+            error, bound = expected.errors_of(tuned(*case.inputs)).max_relative, expected.bound
         agrees = error <= bound
         good &= agrees
         (choice,) = tuned.choices.values()

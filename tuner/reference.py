@@ -57,13 +57,13 @@ class Reference:
 
     def make_model(self, seed: int, device: torch.device, factory: Callable[..., nn.Module] | None = None) -> nn.Module:
         """A model on a device, with the parameters that this seed draws; `factory` takes the place of `Model`."""
-        _seed(seed, device)
+        seed_generators(seed, device)
         with torch.device(device):
             return (factory or self.model)(*self.get_init_inputs()).to(device, self._dtype)
 
     def make_inputs(self, seed: int, device: torch.device) -> tuple[Any, ...]:
         """One call's inputs, drawn on the device from this seed."""
-        _seed(seed, device)
+        seed_generators(seed, device)
         with torch.device(device):
             inputs = self.get_inputs()
         return tuple(self._placed(value, device) if isinstance(value, torch.Tensor) else value for value in inputs)
@@ -76,7 +76,7 @@ class Reference:
         return value.to(device, self._dtype if value.is_floating_point() else None)
 
 
-def _seed(seed: int, device: torch.device) -> None:
+def seed_generators(seed: int, device: torch.device) -> None:
     """What torch.manual_seed does; for the CPU without its notes for GPUs, which take longer than a small model."""
     if device.type == "cpu":
         torch.default_generator.manual_seed(seed)

@@ -28,6 +28,7 @@ from tunebench.tuner.gate.harness import synchronise
 from tunebench.tuner.gate.party import LocalParty
 from tunebench.tuner.gate.quick import Exemptions, QuickGate, pinned
 from tunebench.tuner.gate.stage_log import StageLog
+from tunebench.tuner.gate.values import Values
 from tunebench.tuner.kernel import Mode, Plan
 from tunebench.tuner.result import Verdict
 from tunebench.tuner.study.evaluate import Subject
@@ -62,7 +63,7 @@ def main(
         plan = Plan(subject.kernel, configuration, subject.problem, where, compiler.load(build, where.index))
         with torch.no_grad():
             subject.model.pin(plan)
-            output = subject.model(*subject.oracle.cases[0].inputs)
+            output = Values.of(subject.model(*subject.oracle.cases[0].inputs))
         synchronise(where.torch_device)
         started = time.perf_counter()
         prepare = pinned(subject.model, plan)

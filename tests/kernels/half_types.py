@@ -13,6 +13,7 @@ from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import Device
 from tunebench.tuner.gate.judge import judge_buffers, judge_structure, judge_values
 from tunebench.tuner.gate.oracle import consult
+from tunebench.tuner.gate.values import Values
 from tunebench.tuner.kernel import Mode, prepare_model
 from tunebench.tuner.space import ValidSpace
 
@@ -58,7 +59,7 @@ def judge_half_type(
             plan = build_plan(kernel, space[number], problem, device, compiler_for(device))
             tuned.make_ready(plan)
             tuned.pin(plan)
-            judge_values(case, judge_structure(case, tuned(*case.inputs)))
+            judge_values(case, judge_structure(case, Values.of(tuned(*case.inputs))))
             judge_buffers(case, dict(tuned.named_buffers()))
             judged += 1
     return judged

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 
@@ -43,7 +44,8 @@ def compare(
     bound: float,
     norm: float | None = None,
     *,
-    kinds_may_differ: bool = False,
+    rewritten: bool = False,
+    free: bool = False,
 ) -> ErrorFigures:
     """Error figures of an output against the float64 reference.
 
@@ -53,7 +55,9 @@ def compare(
     Args:
         bound: on the relative error; it decides which index is the first wrong one.
         norm: `norm_of(expected)`, where it is known already.
-        kinds_may_differ: any value that is not finite will do where the reference is not finite.
+        rewritten: any value that is not finite will do where the reference is not finite, and elsewhere in such a row:
+            a sum of columns, a transform or a tile takes a NaN further than the reference does.
+        free: where the reference is not finite, anything will do.
     """
     rows, wanted = _as_rows(output), _as_rows(expected)
     if not rows.numel():
@@ -68,7 +72,7 @@ def compare(
     differences = {}
     for number, part in enumerate(parts):
         if not all(math.isfinite(figure) for figure in summaries[number]):
-            differences[number] = part.difference_of_kinds(kinds_may_differ)
+            differences[number] = part.difference_of_kinds(rewritten, free)
             summaries[number] = part.summary(differences[number]).tolist()
     first_wrong = None
     for number, part in enumerate(parts):
@@ -114,15 +118,34 @@ class _Part:
         largest = torch.linalg.vector_norm(difference, ord=math.inf, dim=1, keepdim=True)
         return torch.stack([largest.max(), (largest / self.scale).max(), torch.linalg.vector_norm(difference)])
 
-    def difference_of_kinds(self, kinds_may_differ: bool) -> torch.Tensor:
-        """The difference where both are finite, 0 where neither is and they are of one kind, infinite elsewhere."""
+    def difference_of_kinds(self, rewritten: bool, free: bool) -> torch.Tensor:
+        """The difference where both are finite, 0 where what is not finite passes, infinite elsewhere."""
         got, exact = self._got, self._exact
-        if kinds_may_differ:
-            same = ~torch.isfinite(got) & ~torch.isfinite(exact)
-        else:
-            same = (got == exact) | (torch.isnan(got) & torch.isnan(exact))
-        both = torch.isfinite(exact) & torch.isfinite(got)
-        return torch.where(both, self.difference, torch.where(same, 0.0, math.inf))
+        finite, wanted = torch.isfinite(got), torch.isfinite(exact)
+        same = (got == exact) | (torch.isnan(got) & torch.isnan(exact))
+        if rewritten:
+            same |= ~finite & ~wanted.all(dim=1, keepdim=True)
+        if free:
+            same |= ~wanted
+        return torch.where(finite & wanted, self.difference, torch.where(same, 0.0, math.inf))
+
+
+def count_differing(output: torch.Tensor, expected: torch.Tensor, others: Sequence[torch.Tensor]) -> ErrorFigures:
+    """Error figures of integers or truth values: the relative error is the share of elements that are none of these.
+
+    Args:
+        others: answers that pass as well, element by element.
+    """
+    wrong = output != expected
+    for other in others:
+        wrong &= output != other
+    count = int(wrong.sum())
+    if not count:
+        return ErrorFigures(0.0, 0.0, 0.0, 0.0, 0.0)
+    distance = torch.where(wrong, output.double() - expected.double(), 0.0).abs()
+    share = count / wrong.numel()
+    norm = _share(float(torch.linalg.vector_norm(distance)), norm_of(expected.double()))
+    return ErrorFigures(float(distance.max()), share, norm, 0.0, 0.0, int(wrong.flatten().to(torch.uint8).argmax()))
 
 
 def relative_norm(value: torch.Tensor, expected: torch.Tensor) -> float:

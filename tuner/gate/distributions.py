@@ -30,6 +30,26 @@ def _alternate(value: torch.Tensor, _: torch.Generator) -> torch.Tensor:
     return (flat * signs).reshape(value.shape)
 
 
+def graded(value: Any, number: int) -> Any:
+    """The same values, each times a factor from 1/4 to 1 that grows along the tensor, or falls.
+
+    Whatever a model takes the mean of changes, and what was positive or a probability is so still.
+
+    Args:
+        number: of the input; neighbours are graded in opposite directions.
+    """
+    return changed(value, _falling if number % 2 else _growing, 0)
+
+
+def _growing(value: torch.Tensor, _: torch.Generator) -> torch.Tensor:
+    factors = torch.linspace(0.25, 1.0, value.numel(), device=value.device)
+    return (value.flatten() * factors).reshape(value.shape)
+
+
+def _falling(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return _growing(value.flatten().flip(0), generator).flip(0).reshape(value.shape)
+
+
 def _uniform(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return torch.rand(value.shape, generator=generator, device=value.device)
 

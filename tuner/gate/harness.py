@@ -16,15 +16,17 @@ from typing import Any
 import torch
 
 from tunebench.tuner.errors import KernelFolderError
+from tunebench.tuner.gate.case import Case, Expected
 from tunebench.tuner.gate.contender import Contender
 from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal
-from tunebench.tuner.gate.judge import judge_buffers, judge_structure, judge_values
-from tunebench.tuner.gate.memory import Bands, all_equal
-from tunebench.tuner.gate.oracle import Case, Oracle, ask
+from tunebench.tuner.gate.judge import judge_buffers, judge_inputs, judge_structure, judge_values
+from tunebench.tuner.gate.memory import Bands
+from tunebench.tuner.gate.oracle import Oracle, ask
 from tunebench.tuner.gate.party import ORDINARY, Answer, Manner, Party
 from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.gate.stage_log import StageRefused, about
-from tunebench.tuner.gate.tolerance import FEW_SAMPLES_MULTIPLE, allowed_error, tolerance_of
+from tunebench.tuner.gate.tolerance import FEW_SAMPLES_MULTIPLE, REFERENCE_MULTIPLE
+from tunebench.tuner.gate.values import Values
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.users_code import described
 
@@ -77,13 +79,13 @@ class Answers:
 
     def __init__(self, source: Source, oracle: Oracle, device: torch.device, mode: Mode) -> None:
         self.source = source
-        self._dtype = oracle.dtype
-        self._allowance = max(case.bound for case in oracle.cases)
-        self._own_error = max(case.reference_errors.max_relative for case in oracle.cases)
+        self._own_cases = oracle.cases
+        self._tolerance = oracle.tolerance
+        self._own_error = max(case.own_error for case in oracle.cases)
         self._alike: dict[str, bool] = {}
         self.device = device
         self.mode = mode
-        self._cases: dict[tuple[str, str], Case | None] = {}
+        self._kept: dict[tuple[str, str], Case | None] = {}
         self._sources: dict[str, Source | None] = {}
         self._reduced: Source | None = None
         self._serving: list[Source] = []
@@ -123,12 +125,12 @@ class Answers:
     def is_alike(self, source: Source) -> bool:
         """Whether the reference is about as imprecise at these sizes as at its own, where that shows at all: a library
         that may use less than full precision does so for some sizes only."""
-        if allowed_error(self._dtype, self._own_error) == tolerance_of(self._dtype):
+        if self._own_error * REFERENCE_MULTIPLE <= self._tolerance:
             return True
         key = str(dict(source.sizes))
         if key not in self._alike:
             case = ask(source.party(self.mode), "precision", source.inputs(0))
-            self._alike[key] = case.reference_errors.max_relative >= self._own_error / _ALIKE
+            self._alike[key] = case.own_error >= self._own_error / _ALIKE
         return self._alike[key]
 
     def note_serving(self, source: Source) -> None:
@@ -163,20 +165,26 @@ class Answers:
         """What the pair's reference makes of these inputs, None where it refuses them."""
         pair.asked.append(label)
         key = (pair.key, str(pair.asked))
-        if key in self._cases:
-            self._catch_up(pair.reference, self._cases[key])
-            return self._cases[key]
+        if key in self._kept:
+            self._catch_up(pair.reference, self._kept[key])
+            return self._kept[key]
         try:
             case = ask(pair.reference, label, inputs(), autocast)
-            allowance = FEW_SAMPLES_MULTIPLE * case.reference_errors.max_relative
-            if case.output_like.dtype == self._dtype:
-                allowance = max(allowance, self._allowance)
-            case = replace(case, allowance=allowance)
+            case = replace(case, output={path: self._allowing(path, one) for path, one in case.output.items()})
         except ReferenceRefusal:
             case = None
-        if case is None or case.expected.numel() <= _MOST_KEPT_ELEMENTS:
-            self._cases[key] = case
+        if case is None or case.elements <= _MOST_KEPT_ELEMENTS:
+            self._kept[key] = case
         return case
+
+    def _allowing(self, path: str, expected: Expected) -> Expected:
+        """The same, allowing the errors of few samples, and what passes at the problem's own sizes."""
+        allowance = max(expected.allowance, FEW_SAMPLES_MULTIPLE * expected.own.max_relative)
+        for case in self._own_cases:
+            there = case.output.get(path)
+            if there is not None and there.like.dtype == expected.like.dtype:
+                allowance = max(allowance, there.bound)
+        return replace(expected, allowance=allowance)
 
     @staticmethod
     def _catch_up(reference: Party, case: Case | None) -> None:
@@ -269,7 +277,7 @@ class Harness:
         inputs: Sequence[Any],
         label: str,
         manner: Manner = ORDINARY,
-    ) -> torch.Tensor | None:
+    ) -> Values | None:
         """Ask both the same thing; what the contender returns, None where there was nothing to ask.
 
         Args:
@@ -293,17 +301,17 @@ class Harness:
             return None
         self.count()
         with self.refusing(label):
-            answer = pair.candidate.call(inputs, replace(manner, sums=bool(case.input_sums)))
+            manner = replace(manner, sums=True, after=bool(case.changed), seed=case.call_seed)
+            answer = pair.candidate.call(inputs, manner)
             synchronise(self.device)
         output = self.judge(case, answer)
         judge_buffers(case, answer.buffers)
         if not answer.intact:
             raise StageRefused(f"{label}: memory outside of a buffer was written")
-        if case.input_sums and not all(all_equal(case.input_sums, answer.input_sums)):
-            raise StageRefused(f"{label}: an input was changed")
+        judge_inputs(case, answer)
         return output
 
-    def judge(self, case: Case, answer: Answer) -> torch.Tensor:
+    def judge(self, case: Case, answer: Answer) -> Values:
         """The output, once its structure and values are right.
 
         Raises:
@@ -311,7 +319,7 @@ class Harness:
         """
         exemptions = self.contender.exemptions
         output = judge_structure(case, answer.output, aliases=answer.aliases, dense=exemptions.dense)
-        judge_values(case, output, kinds_may_differ=exemptions.rewrites_algebra)
+        judge_values(case, output, rewritten=exemptions.rewrites_algebra)
         return output
 
     @contextlib.contextmanager

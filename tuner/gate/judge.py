@@ -1,63 +1,111 @@
-"""One call's results against a case: structure, values and buffers. Each function refuses or returns."""
+"""One call's results against a case: structure, values, inputs and buffers. Each function refuses or returns."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
+from tunebench.tuner.gate.case import Case, Expected, figures
 from tunebench.tuner.gate.comparison import relative_norm
-from tunebench.tuner.gate.oracle import Case
+from tunebench.tuner.gate.memory import all_equal
+from tunebench.tuner.gate.party import Answer
 from tunebench.tuner.gate.stage_log import StageRefused
 from tunebench.tuner.gate.tolerance import allowed_buffer_error
+from tunebench.tuner.gate.truth import named_tensors
+from tunebench.tuner.gate.values import ROOT, Values, difference_of_kinds, words
 from tunebench.tuner.result import ErrorFigures
 
 
 def judge_structure(
-    case: Case, output: torch.Tensor | str, *, aliases: bool = False, dense: bool = False
-) -> torch.Tensor:
-    """The output, once it has the reference's shape, dtype, layout and device.
+    case: Case, output: Values, *, aliases: Sequence[str] = (), dense: bool = False
+) -> Values:
+    """The output, once it is built as the reference's, and its tensors have their shapes, dtypes, layouts and devices.
 
     Args:
-        output: the tensor, or the name of the type of whatever else it is.
-        aliases: it is memory of an input.
-        dense: it may lie in memory in any order of its axes, without gaps.
+        aliases: the paths of what is memory of an input.
+        dense: tensors may lie in memory in any order of their axes, without gaps.
 
     Raises:
         StageRefused: it is not like the reference's.
     """
-    want = case.output_like
-    if not isinstance(output, torch.Tensor):
-        raise StageRefused(f"{case.name}: the output is {output}, not a tensor")
-    any_order = dense and torch.ops.aten.is_non_overlapping_and_dense(output)
-    strides = _strides_that_matter(want if any_order else output)
-    got = (tuple(output.shape), output.dtype, strides)
-    if got != (tuple(want.shape), want.dtype, _strides_that_matter(want)):
-        raise StageRefused(
-            f"{case.name}: shape {got[0]}, {got[1]}, strides {output.stride()} in place of "
-            f"{tuple(want.shape)}, {want.dtype}, {want.stride()}"
-        )
-    if output.device != case.expected.device:
-        raise StageRefused(f"{case.name}: the output is on {output.device}, the inputs on {case.expected.device}")
-    if aliases and not case.aliases_input:
-        raise StageRefused(f"{case.name}: the output is memory of an input")
+    if difference := difference_of_kinds(output, case.like):
+        raise StageRefused(f"{case.name}: {difference}")
+    for path, tensor in output.tensors.items():
+        _judge_form(case.name if path == ROOT else f"{case.name}: {path}", case.output[path], tensor, dense)
+        if path in aliases and not case.output[path].aliases:
+            raise StageRefused(f"{case.name}: {words(path)} is memory of an input")
     return output
 
 
-def judge_values(case: Case, output: torch.Tensor, *, kinds_may_differ: bool = False) -> ErrorFigures:
-    """The output's error figures, beside the reference's own.
+def _judge_form(name: str, expected: Expected, tensor: torch.Tensor, dense: bool) -> None:
+    want = expected.like
+    any_order = dense and torch.ops.aten.is_non_overlapping_and_dense(tensor)
+    got = (tuple(tensor.shape), tensor.dtype, _strides_that_matter(want if any_order else tensor))
+    if got != (tuple(want.shape), want.dtype, _strides_that_matter(want)):
+        raise StageRefused(
+            f"{name}: shape {got[0]}, {got[1]}, strides {tensor.stride()} in place of "
+            f"{tuple(want.shape)}, {want.dtype}, {want.stride()}"
+        )
+    if tensor.device != expected.device:
+        raise StageRefused(f"{name}: the output is on {tensor.device}, the reference's on {expected.device}")
+
+
+def judge_values(case: Case, output: Values, *, rewritten: bool = False) -> ErrorFigures:
+    """The error figures of the output's worst part, beside the reference's own.
+
+    Args:
+        output: built as the reference's (see `judge_structure`).
+        rewritten: it comes from a declared rewrite of the algebra.
 
     Raises:
-        StageRefused: its error is beyond the case's bound.
+        StageRefused: a part's error is beyond its bound.
     """
-    errors = case.errors_of(output, kinds_may_differ=kinds_may_differ)
-    if not errors.max_relative <= case.bound:
-        raise StageRefused(
-            f"{case.name}: error {errors.max_relative:.2e} of the output's size, allowed {case.bound:.2e}; "
-            f"first wrong element {errors.first_wrong_index}",
-            errors,
-        )
-    return errors
+    for path, answers in case.plain.items():
+        got = output.leaves[path]
+        if not any(got == answer for answer in answers):
+            raise StageRefused(f"{case.name}: {words(path)} is {got!r} in place of {answers[0]!r}")
+    worst = ErrorFigures(0.0, 0.0, 0.0, 0.0, 0.0)
+    for path, expected in case.output.items():
+        name = case.name if path == ROOT else f"{case.name}: {path}"
+        errors = _judge_tensor(name, expected, figures(output.leaves[path]), rewritten)  # type: ignore[arg-type]
+        if errors.max_relative >= worst.max_relative:
+            worst = errors
+    return worst
+
+
+def _judge_tensor(name: str, expected: Expected, tensor: torch.Tensor, rewritten: bool) -> ErrorFigures:
+    errors = expected.errors_of(tensor, rewritten=rewritten)
+    if errors.max_relative <= expected.bound:
+        return errors
+    where = f"first wrong element {errors.first_wrong_index}"
+    if expected.is_exact:
+        count = round(errors.max_relative * tensor.numel())
+        raise StageRefused(f"{name}: {count} of {tensor.numel()} elements are wrong; {where}", errors)
+    raise StageRefused(
+        f"{name}: error {errors.max_relative:.2e} of the output's size, allowed {expected.bound:.2e}; {where}", errors
+    )
+
+
+def judge_inputs(case: Case, answer: Answer) -> None:
+    """What the inputs hold after the call: what they held, or what the reference leaves in those that it changes.
+
+    Raises:
+        StageRefused: one holds something else.
+    """
+    same = all_equal(case.input_sums, answer.input_sums)
+    for name, unchanged in zip(named_tensors(case.inputs), same, strict=True):
+        if not unchanged and name not in case.changed:
+            raise StageRefused(f"{case.name}: {name} was changed")
+    for name, expected in case.changed.items():
+        after = answer.inputs[name]
+        if after.shape != expected.like.shape or after.dtype != expected.like.dtype:
+            raise StageRefused(f"{case.name}: {name} has another shape or type after the call")
+        try:
+            _judge_tensor(case.name, expected, after, rewritten=False)
+        except StageRefused as refusal:
+            reason = f"{case.name}: {name} does not hold what the reference leaves in it ({refusal})"
+            raise StageRefused(reason, refusal.errors) from refusal
 
 
 def judge_buffers(case: Case, buffers: Mapping[str, torch.Tensor]) -> None:

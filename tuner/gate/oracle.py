@@ -2,64 +2,33 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
+from zlib import crc32
 
 import torch
 from torch import nn
 
-from tunebench.tuner.gate.comparison import compare, norm_of, relative_norm, scale_of
-from tunebench.tuner.gate.distributions import mixed_signs
+from tunebench.tuner.gate.case import Case, Expected, expect
+from tunebench.tuner.gate.comparison import relative_norm
+from tunebench.tuner.gate.distributions import graded, mixed_signs
 from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal
+from tunebench.tuner.gate.judge import judge_structure, judge_values
 from tunebench.tuner.gate.memory import SENTINELS, Bands, checksums
 from tunebench.tuner.gate.party import LocalParty, Manner, Party
 from tunebench.tuner.gate.sources import Source
-from tunebench.tuner.gate.tolerance import allowed_error, tolerance_of
-from tunebench.tuner.result import ErrorFigures
+from tunebench.tuner.gate.stage_log import StageRefused
+from tunebench.tuner.gate.tolerance import tolerance_of
+from tunebench.tuner.gate.truth import Truth
+from tunebench.tuner.gate.values import Leaf
 from tunebench.tuner.users_code import described
 
+_OTHER_DRAWS = 0.05
+"""An error that no rounding makes: the call in float64 drew other random numbers."""
 
-@dataclass(frozen=True)
-class Case:
-    """One set of inputs with what the reference makes of it.
-
-    Attributes:
-        expected: the output in float64; where the reference at its own precision is not finite, what it is there.
-        expected_buffers: the module's buffers after the call, in float64.
-        scale, norm: what errors are relative to (see `comparison.scale_of`).
-        output_like: a meta tensor of the reference's own output: shape, dtype, layout.
-        aliases_input: whether the reference's output is memory of its input.
-        reference_errors: the reference's own error figures, at its own precision.
-        reference_buffer_error: the largest relative norm error of its buffers.
-        input_sums: checksums of the inputs, none where the reference changes them itself.
-        allowance: an error that passes as well.
-    """
-
-    name: str
-    inputs: tuple[Any, ...]
-    expected: torch.Tensor
-    expected_buffers: Mapping[str, torch.Tensor]
-    scale: torch.Tensor
-    norm: float
-    output_like: torch.Tensor
-    aliases_input: bool
-    reference_errors: ErrorFigures
-    reference_buffer_error: float
-    input_sums: Sequence[torch.Tensor]
-    allowance: float = 0.0
-
-    @property
-    def bound(self) -> float:
-        """The error that passes: the tolerance, or twice the reference's own."""
-        return max(allowed_error(self.output_like.dtype, self.reference_errors.max_relative), self.allowance)
-
-    def errors_of(self, output: torch.Tensor, *, kinds_may_differ: bool = False) -> ErrorFigures:
-        """The error figures of an output of this shape, beside the reference's own (see `comparison.compare`)."""
-        own = self.reference_errors
-        errors = compare(output, self.expected, self.scale, self.bound, self.norm, kinds_may_differ=kinds_may_differ)
-        return replace(errors, reference_max_relative=own.max_relative, reference_relative_norm=own.relative_norm)
+_FEW_ELEMENTS = 4096
+"""Of as many, whether one answer would pass for all inputs is asked; many elements differ somewhere."""
 
 
 @dataclass(frozen=True)
@@ -80,43 +49,54 @@ class Oracle:
     steady: bool
 
     @property
-    def dtype(self) -> torch.dtype:
-        """Of the reference's output."""
-        return self.cases[0].output_like.dtype
-
-    @property
     def tolerance(self) -> float:
-        """The bound on the relative error that the output's dtype sets."""
-        return tolerance_of(self.dtype)
+        """The bound on the relative error that the output's dtype sets; of several, the widest."""
+        return max((tolerance_of(one.like.dtype) for one in self.cases[0].output.values()), default=0.0)
 
 
 def consult_reference(source: Source, party: Party, seeds: Sequence[int]) -> Oracle:
     """Run the reference, at its own precision and in float64, on inputs of several seeds.
 
     The last case negates half of the first one's values, so that signs and cancellation are met even where
-    `get_inputs` draws from [0, 1).
+    `get_inputs` draws from [0, 1). Where some part of the output is then about the same for all inputs, as a mean over
+    many elements is, one more case has other values all through.
 
     Args:
         party: the reference's model, which is left as it was.
     """
     state = {name: tensor.clone() for name, tensor in party.state().items()}
     bands = Bands()
-    drawn = [(f"seed {seed}", source.inputs(seed)) for seed in seeds]
-    drawn.append(("mixed signs", tuple(mixed_signs(value) for value in drawn[0][1])))
     party.remember()
-    cases = []
+
+    def case_of(name: str, inputs: Sequence[Any], *, strict: bool = False) -> Case:
+        party.reset(SENTINELS[0])
+        return ask(party, name, tuple(bands.around(value) for value in inputs), strict=strict)
+
     with torch.no_grad():
-        for name, inputs in drawn:
-            party.reset(SENTINELS[0])
-            cases.append(ask(party, name, tuple(bands.around(value) for value in inputs)))
-        first = cases[0]
+        cases = [case_of(f"seed {seed}", source.inputs(seed), strict=True) for seed in seeds]
+        cases.append(case_of("mixed signs", [mixed_signs(value) for value in cases[0].inputs]))
+        found = _degenerate(cases)
+        if any(found.values()):
+            cases.append(case_of("graded", [graded(value, n) for n, value in enumerate(cases[0].inputs)]))
+            found = _degenerate(cases)
         party.reset(SENTINELS[0])
-        plain = Manner(byte=None, guarded=False)
-        party.call(first.inputs, plain)
-        again = party.call(first.inputs, plain).output
-        steady = isinstance(again, torch.Tensor) and first.errors_of(again).max_relative <= first.bound
+        steady = _is_steady(party, cases[0])
         party.reset(SENTINELS[0])
-        return Oracle(tuple(cases), state, bands, degenerate_answers(cases), steady)
+        return Oracle(tuple(cases), state, bands, _answers_to_all(found), steady)
+
+
+def _is_steady(party: Party, case: Case) -> bool:
+    """Whether a second call has the first one's answer: it neither changes its inputs nor draws random numbers."""
+    if case.changed:
+        return False
+    plain = Manner(byte=None, guarded=False)
+    party.call(case.inputs, plain)
+    again = party.call(case.inputs, plain)
+    try:
+        judge_values(case, judge_structure(case, again.output, aliases=again.aliases))
+    except StageRefused:
+        return False
+    return True
 
 
 def consult(model: nn.Module, name: str, inputs: tuple[Any, ...]) -> Case:
@@ -124,73 +104,156 @@ def consult(model: nn.Module, name: str, inputs: tuple[Any, ...]) -> Case:
     return ask(LocalParty(model), name, inputs)
 
 
-def ask(party: Party, name: str, inputs: tuple[Any, ...], autocast: torch.dtype | None = None) -> Case:
+def ask(
+    party: Party, name: str, inputs: tuple[Any, ...], autocast: torch.dtype | None = None, *, strict: bool = False
+) -> Case:
     """One case; the model's buffers move as in any call.
 
     Args:
         autocast: the type that the call at the reference's own precision runs under autocast to.
+        strict: what is not finite in the answer has to be met. Else only where something in the inputs is not finite:
+            of inputs that the reference was not made for, such as a negative number under a root, nothing is asked.
 
     Raises:
-        ReferenceRefusal: the model raises on these inputs, or returns something else than one tensor.
+        ReferenceRefusal: the model raises on these inputs, or returns what is no tree of plain values.
     """
-    before = checksums(inputs)
+    sums, seed = checksums(inputs), crc32(name.encode())
     try:
-        truth = party.consult(inputs, autocast)
+        truth = party.consult(inputs, seed, autocast)
     except FAILURES as error:
         raise ReferenceRefusal(f"the reference does not run: {described(error)}") from error
-    own, expected = truth.own, truth.exact
-    if not isinstance(own, torch.Tensor) or expected is None:
-        raise ReferenceRefusal(f"the reference returns {own}, not one tensor")
-    kind = torch.isfinite(own) & torch.isfinite(expected)
-    if not bool(kind.all()):
-        # Overflow belongs to a precision: float64 says what the value is, the reference what kind of value it is.
-        expected = torch.where(kind, expected, own.double())
-    scale, norm = scale_of(expected), norm_of(expected)
-    errors = compare(own, expected, scale, math.inf, norm)
-    exact = truth.exact_buffers
-    buffer_error = max((relative_norm(truth.own_buffers[key], exact[key]) for key in exact), default=0.0)
+    if strange := truth.own.strange:
+        raise ReferenceRefusal(f"of the reference's answer {strange}; return tensors, numbers and texts")
+    free = not strict and all(_is_finite(value) for value in inputs)
+    output, note = _expected(truth, truth.why, free), truth.why
+    if truth.draws and any(one.own.max_relative > _OTHER_DRAWS for one in output.values()):
+        note = "it draws other random numbers in float64"
+        output = _expected(truth, note, free)
+    buffers = {key: buffer.double() for key, buffer in (truth.own_buffers if note else truth.exact_buffers).items()}
     return Case(
         name=name,
         inputs=inputs,
-        expected=expected,
-        expected_buffers=exact,
-        scale=scale,
-        norm=norm,
-        output_like=torch.empty_like(own, device="meta"),
-        aliases_input=truth.aliases,
-        reference_errors=replace(
-            errors, reference_max_relative=errors.max_relative, reference_relative_norm=errors.relative_norm
+        call_seed=seed,
+        draws=truth.draws,
+        like=truth.own.mapped(lambda tensor: torch.empty_like(tensor, device="meta")),
+        output=output,
+        plain={path: _plain(truth, path) for path in truth.own.leaves if path not in output},
+        changed={
+            key: expect(own, None if note else truth.exact_inputs.get(key), free=free)
+            for key, own in truth.own_inputs.items()
+        },
+        input_sums=sums,
+        expected_buffers=buffers,
+        reference_buffer_error=max(
+            (relative_norm(truth.own_buffers[key], buffers[key]) for key in buffers), default=0.0
         ),
-        reference_buffer_error=buffer_error,
-        input_sums=before if truth.unchanged else [],
+        note=note and f"the reference's own answer is the truth, since {note}",
     )
 
 
-def degenerate_answers(cases: Sequence[Case]) -> tuple[str, ...]:
-    """The answers that are no answers and that every one of these cases would let pass."""
+def _expected(truth: Truth, note: str, free: bool) -> dict[str, Expected]:
+    """What tensors and floats of the output should be.
+
+    Args:
+        note: why the answer in float64 is no truth; empty where it is.
+    """
+    exact = {} if note or truth.exact is None else truth.exact.leaves
+    rounded = [] if note else truth.rounded
+    return {
+        path: expect(
+            own,
+            exact.get(path),
+            [other.leaves.get(path) for other in rounded],
+            aliases=path in truth.aliases,
+            free=free,
+        )
+        for path, own in truth.own.leaves.items()
+        if isinstance(own, torch.Tensor | float)
+    }
+
+
+def _plain(truth: Truth, path: str) -> list[Leaf]:
+    """What a leaf may be that is neither a tensor nor a float."""
+    others = [truth.exact, *truth.rounded]
+    return [truth.own.leaves[path], *(one.leaves[path] for one in others if one is not None and path in one.leaves)]
+
+
+def _is_finite(value: Any) -> bool:
+    if not isinstance(value, torch.Tensor) or not (value.is_floating_point() or value.is_complex()):
+        return True
+    return bool(torch.isfinite(value).all())
+
+
+def _answers_to_all(found: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """The answers that pass everywhere; none where some part of the output lets none of them pass."""
+    names = {name for answers in found.values() for name in answers}
+    return tuple(name for name in _NO_ANSWERS if name in names) if all(found.values()) else ()
+
+
+def _degenerate(cases: Sequence[Case]) -> dict[str, list[str]]:
+    """The answers that are no answers and that every case would let pass, by path of the output."""
     first = cases[0]
 
-    def passes(answer: Callable[[Case], torch.Tensor | None]) -> bool:
+    def passes(answer: _NoAnswer, path: str) -> bool:
         for case in cases:
-            value = answer(case)
-            if value is None or not case.errors_of(value).max_relative <= case.bound:
+            value = answer(cases, case, path)
+            expected = case.output.get(path)
+            if value is None or expected is None or value.shape != expected.like.shape:
                 return False
-        return bool(first.expected.numel())
+            if value.is_complex() != expected.like.is_complex():
+                return False
+            if not expected.errors_of(value).max_relative <= expected.bound:
+                return False
+        return True
 
-    answers: dict[str, Callable[[Case], torch.Tensor | None]] = {
-        "zeros": lambda case: torch.zeros_like(case.expected),
-        "one constant": _constant,
-        "a copy of the input": _input_of_that_shape,
-        "the answer to other inputs": lambda case: (first if case is not first else cases[-1]).expected,
-    }
-    return tuple(name for name, answer in answers.items() if passes(answer))
+    paths = [path for path, expected in first.output.items() if expected.values.numel()]
+    return {path: [name for name, answer in _NO_ANSWERS.items() if passes(answer, path)] for path in paths}
 
 
-def _constant(case: Case) -> torch.Tensor | None:
+_NoAnswer = Callable[[Sequence[Case], Case, str], torch.Tensor | None]
+"""Makes an answer that is none to one of the cases, of the output's part at a path."""
+
+
+def _zeros(_cases: Sequence[Case], case: Case, path: str) -> torch.Tensor:
+    expected = case.output[path]
+    return torch.zeros(expected.like.shape, dtype=expected.like.dtype, device=expected.device)
+
+
+def _constant(_cases: Sequence[Case], case: Case, path: str) -> torch.Tensor | None:
     """The mean everywhere; of a single number that is the answer itself, which tells nothing."""
-    return None if case.expected.numel() == 1 else torch.full_like(case.expected, float(case.expected.nanmean()))
+    expected = case.output[path]
+    if expected.values.numel() == 1 or expected.like.is_complex():
+        return None
+    mean = expected.values.flatten().mode().values if expected.is_exact else expected.values.nanmean()
+    return torch.full_like(expected.values, mean.item())
 
 
-def _input_of_that_shape(case: Case) -> torch.Tensor | None:
-    same = (v for v in case.inputs if isinstance(v, torch.Tensor) and v.shape == case.expected.shape)
-    return next(same, None)
+def _input_of_that_shape(_cases: Sequence[Case], case: Case, path: str) -> torch.Tensor | None:
+    like = case.output[path].like
+    same = (v for v in case.inputs if isinstance(v, torch.Tensor) and v.shape == like.shape)
+    return next((v for v in same if v.dtype is not torch.bool or like.dtype is torch.bool), None)
+
+
+def _of_other_inputs(cases: Sequence[Case], case: Case, path: str) -> torch.Tensor | None:
+    other = cases[0] if case is not cases[0] else cases[-1]
+    return other.output[path].answer if path in other.output else None
+
+
+def _one_for_all(cases: Sequence[Case], case: Case, path: str) -> torch.Tensor | None:
+    """The middle of all answers, which few numbers may all be close to."""
+    if case.output[path].is_exact or case.output[path].values.numel() > _FEW_ELEMENTS:
+        return None
+    answers = [one.output[path].answer for one in cases if path in one.output]
+    if any(answer.shape != answers[0].shape or answer.is_complex() for answer in answers):
+        return None
+    stacked = torch.stack(answers)
+    return (stacked.amax(0) + stacked.amin(0)) / 2
+
+
+_NO_ANSWERS: Mapping[str, _NoAnswer] = {
+    "zeros": _zeros,
+    "one constant": _constant,
+    "a copy of the input": _input_of_that_shape,
+    "the answer to other inputs": _of_other_inputs,
+    "one answer for all inputs": _one_for_all,
+}

@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -19,7 +18,19 @@ from torch import nn
 from tunebench.tuner.gate.changes import CHANGES
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.memory import SENTINELS, Bands, PoisonedMemory, all_equal, checksums, shares_memory
+from tunebench.tuner.gate.truth import (
+    Truth,
+    device_of_inputs,
+    in_float64,
+    named_tensors,
+    truth_of,
+    under_autocast,
+    widened,
+    write,
+)
+from tunebench.tuner.gate.values import Values
 from tunebench.tuner.kernel import Mode
+from tunebench.tuner.reference import seed_generators
 from tunebench.tuner.timing.capture import capture
 
 _WAIT_CYCLES = 6_000_000  # some 3 ms, many times what the host needs to queue a call
@@ -36,8 +47,10 @@ class Manner:
         autocast: the type that the call runs under autocast to.
         compiled: the call goes through torch.compile's tracing; the traced graph runs eagerly.
         sums: the answer has the inputs' checksums after the call.
+        after: the answer has the inputs themselves after the call.
         keep: the party goes on holding the output (see `Party.kept`).
         device: where inputs are moved to first, such as `cuda:1`; None leaves them where they are.
+        seed: of torch's generators, before the call; None leaves them as they are.
     """
 
     byte: int | None = SENTINELS[0]
@@ -46,8 +59,10 @@ class Manner:
     autocast: torch.dtype | None = None
     compiled: bool = False
     sums: bool = False
+    after: bool = False
     keep: bool = False
     device: str | None = None
+    seed: int | None = None
 
 
 ORDINARY = Manner()
@@ -58,39 +73,22 @@ class Answer:
     """What a call returned, and what only the process sees in which it ran.
 
     Attributes:
-        output: the tensor, or the name of the type of whatever else was returned.
+        output: what was returned.
         buffers: the module's buffers after the call.
         intact: no guard band was written.
-        aliases: the output is memory of an input.
-        repeats: the output is memory of an output that the party keeps.
+        aliases: the paths of what is memory of an input.
+        repeats: some of the output is memory of an output that the party keeps.
         input_sums: the inputs' checksums after the call, where they were asked for.
+        inputs: the inputs after the call, by name, where they were asked for.
     """
 
-    output: torch.Tensor | str
+    output: Values
     buffers: Mapping[str, torch.Tensor]
     intact: bool
-    aliases: bool
+    aliases: Sequence[str]
     repeats: bool
     input_sums: Sequence[torch.Tensor]
-
-
-@dataclass(frozen=True)
-class Truth:
-    """What a reference makes of inputs, at its own precision and in float64.
-
-    Attributes:
-        own, exact: the outputs; of `own` the name of its type where it is no tensor.
-        own_buffers, exact_buffers: the buffers after the call.
-        unchanged: the inputs hold what they held.
-        aliases: the output is memory of an input.
-    """
-
-    own: torch.Tensor | str
-    exact: torch.Tensor | None
-    own_buffers: Mapping[str, torch.Tensor]
-    exact_buffers: Mapping[str, torch.Tensor]
-    unchanged: bool
-    aliases: bool
+    inputs: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
 class Party(Protocol):
@@ -102,8 +100,8 @@ class Party(Protocol):
     def call(self, inputs: Sequence[Any], manner: Manner = ORDINARY) -> Answer:
         """Call it."""
 
-    def consult(self, inputs: Sequence[Any], autocast: torch.dtype | None = None) -> Truth:
-        """Call it at its own precision and in float64."""
+    def consult(self, inputs: Sequence[Any], seed: int, autocast: torch.dtype | None = None) -> Truth:
+        """Call it at its own precision and in float64, each after seeding torch's generators."""
 
     def call_many(self, turns: Sequence[Sequence[Any]], count: int) -> None:
         """Call it so many times on inputs that take turns."""
@@ -117,7 +115,7 @@ class Party(Protocol):
     def exchange(self) -> None:
         """Hold other tensors on the memory of those that are held."""
 
-    def kept(self) -> Sequence[torch.Tensor]:
+    def kept(self) -> Sequence[Values]:
         """The outputs that are kept, as they are now."""
 
     def forget(self) -> None:
@@ -166,7 +164,7 @@ class Party(Protocol):
             exact: of the module in float64.
         """
 
-    def after_wait(self, first: Sequence[Any], second: Sequence[Any], *, own_stream: bool) -> Answer:
+    def after_wait(self, first: Sequence[Any], second: Sequence[Any], seed: int, *, own_stream: bool) -> Answer:
         """Call it on a CUDA stream on which `second` is written over `first` after a wait, and read the output as soon
         as an event behind the call has come."""
 
@@ -197,7 +195,7 @@ class LocalParty:
         self._ready = ready
         self._bands = Bands()
         self._held: tuple[Any, ...] = ()
-        self._kept: list[torch.Tensor] = []
+        self._kept: list[Values] = []
         self._remembered: Mapping[str, torch.Tensor] = {}
         self._parameters: Mapping[str, torch.Tensor] = {}
         self._parameter_sums: Sequence[torch.Tensor] = ()
@@ -215,23 +213,24 @@ class LocalParty:
             mine = tuple(bands.around(value) for value in mine)
         memory = contextlib.nullcontext() if manner.byte is None else PoisonedMemory(manner.byte)
         target = self._compiled() if manner.compiled else self.module
+        if manner.seed is not None:
+            seed_generators(manner.seed, device_of_inputs(mine))
         with under_autocast(manner.autocast, mine), memory:
             output = target(*mine)
         intact = bands.intact and self._bands.intact
         intact = intact and (not isinstance(memory, PoisonedMemory) or memory.bands.intact)
         return self._answer(output, mine, intact, manner)
 
-    def _answer(self, output: object, mine: Sequence[Any], intact: bool, manner: Manner) -> Answer:
-        """An answer of an output that is exactly a tensor, and of the type's name in place of anything else."""
-        sums = checksums(mine) if manner.sums else ()
-        buffers = dict(self.module.named_buffers())
-        output = output_of(output)
-        if isinstance(output, str):
-            return Answer(output, buffers, intact, aliases=False, repeats=False, input_sums=sums)
-        repeats = any(shares_memory(output, [earlier]) for earlier in self._kept)
+    def _answer(self, returned: object, mine: Sequence[Any], intact: bool, manner: Manner) -> Answer:
+        output = Values.of(returned)
+        aliases = tuple(path for path, tensor in output.tensors.items() if shares_memory(tensor, mine))
+        earlier = [tensor for kept in self._kept for tensor in kept.tensors.values()]
+        repeats = any(shares_memory(tensor, earlier) for tensor in output.tensors.values())
         if manner.keep:
             self._kept.append(output)
-        return Answer(output, buffers, intact, shares_memory(output, mine), repeats, sums)
+        sums = checksums(mine) if manner.sums else ()
+        after = named_tensors(mine) if manner.after else {}
+        return Answer(output, dict(self.module.named_buffers()), intact, aliases, repeats, sums, after)
 
     def _compiled(self) -> Callable[..., Any]:
         import torch._dynamo  # seconds, so that only whoever asks pays for it
@@ -241,20 +240,8 @@ class LocalParty:
             self._traced = torch.compile(self.module, backend="eager")
         return self._traced
 
-    def consult(self, inputs: Sequence[Any], autocast: torch.dtype | None = None) -> Truth:
-        exact = copy.deepcopy(self.module).double()
-        wide = [widened(value) for value in inputs]
-        before = checksums(inputs)
-        with under_autocast(autocast, inputs):
-            own = self.module(*inputs)
-        expected = exact(*wide)
-        after = checksums(inputs)
-        if not isinstance(own, torch.Tensor):
-            return Truth(type(own).__name__, None, {}, {}, unchanged=True, aliases=False)
-        unchanged = all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
-        exact_buffers = {name: value.double() for name, value in _buffers(exact).items()}
-        aliases = shares_memory(own, inputs)
-        return Truth(own.detach(), expected.double(), _buffers(self.module), exact_buffers, unchanged, aliases)
+    def consult(self, inputs: Sequence[Any], seed: int, autocast: torch.dtype | None = None) -> Truth:
+        return truth_of(self.module, inputs, autocast, seed)
 
     def call_many(self, turns: Sequence[Sequence[Any]], count: int) -> None:
         for number in range(count):
@@ -273,14 +260,15 @@ class LocalParty:
     def exchange(self) -> None:
         self._held = tuple(value.detach() if isinstance(value, torch.Tensor) else value for value in self._held)
 
-    def kept(self) -> Sequence[torch.Tensor]:
+    def kept(self) -> Sequence[Values]:
         return self._kept
 
     def forget(self) -> None:
         self._kept.clear()
 
     def keeps_outputs(self) -> bool:
-        return any(shares_memory(output, _kept_by(self.module)) for output in self._kept)
+        own = _kept_by(self.module)
+        return any(shares_memory(tensor, own) for output in self._kept for tensor in output.tensors.values())
 
     def state(self) -> Mapping[str, torch.Tensor]:
         return self.module.state_dict()
@@ -323,31 +311,33 @@ class LocalParty:
         return sum(parameter.numel() for parameter in self.module.parameters())
 
     def gradients(self, inputs: Sequence[Any], *, of_inputs: bool, exact: bool = False) -> Mapping[str, torch.Tensor]:
-        module = copy.deepcopy(self.module).double() if exact else self.module
-        drawn = [widened(value) for value in inputs] if exact else inputs
-        return _gradients(module, drawn, of_inputs)
+        if not exact:
+            return _gradients(self.module, inputs, of_inputs)
+        with in_float64(inputs):
+            return _gradients(copy.deepcopy(self.module).double(), [widened(value) for value in inputs], of_inputs)
 
-    def after_wait(self, first: Sequence[Any], second: Sequence[Any], *, own_stream: bool) -> Answer:
-        device = next(value.device for value in first if isinstance(value, torch.Tensor))
+    def after_wait(self, first: Sequence[Any], second: Sequence[Any], seed: int, *, own_stream: bool) -> Answer:
+        device = device_of_inputs(first)
         stream = _stream(device) if own_stream else torch.cuda.default_stream(device)
         read, done = _stream(device), torch.cuda.Event()  # type: ignore[no-untyped-call]
         torch.cuda.synchronize(device)
         with torch.cuda.stream(stream):
             inputs = _cloned(first)
             torch.cuda._sleep(_WAIT_CYCLES)  # type: ignore[no-untyped-call]
-            _write(inputs, second)
-            output = self.module(*inputs)
+            write(inputs, second)
+            seed_generators(seed, device)
+            output = Values.of(self.module(*inputs))
             done.record()
         with torch.cuda.stream(read):
             read.wait_event(done)
-            seen = output.clone() if isinstance(output, torch.Tensor) else output
+            seen = output.mapped(torch.clone)
         torch.cuda.synchronize(device)
         return self._answer(seen, (), True, Manner())
 
     def replayed(self, inputs: Sequence[Any], others: Sequence[Any]) -> Answer:
         mine = _cloned(inputs)
         graph, output = capture(lambda: self.module(*mine), warming=lambda: self.module(*mine))
-        _write(mine, others)
+        write(mine, others)
         graph.replay()
         torch.cuda.synchronize()
         return self._answer(output, (), True, Manner())
@@ -359,34 +349,6 @@ class LocalParty:
         except FAILURES:
             return False
         return True
-
-
-def output_of(value: object) -> torch.Tensor | str:
-    """What a model returned, where that is exactly a tensor; the name of its type where it is anything else.
-
-    A subclass may be a tensor that is made only when somebody looks at it.
-    """
-    return value if type(value) in (torch.Tensor, nn.Parameter) else type(value).__name__  # type: ignore[return-value]
-
-
-def under_autocast(dtype: torch.dtype | None, inputs: Sequence[Any]) -> AbstractContextManager[object]:
-    """Autocast to a type on the inputs' device; nothing where there is no type."""
-    if dtype is None:
-        return contextlib.nullcontext()
-    device = next((value.device.type for value in inputs if isinstance(value, torch.Tensor)), "cpu")
-    return torch.autocast(device, dtype)
-
-
-def widened(value: Any) -> Any:
-    """A floating-point tensor in float64, a copy; anything else as it is."""
-    if isinstance(value, torch.Tensor) and value.is_floating_point():
-        return value.detach().to(torch.float64, copy=True)
-    return value.clone() if isinstance(value, torch.Tensor) else value
-
-
-def _buffers(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Every buffer; counts such as `num_batches_tracked` too, since they must move the same way."""
-    return {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
 
 
 def _kept_by(module: nn.Module) -> list[Any]:
@@ -408,17 +370,23 @@ def _gradients(module: nn.Module, drawn: Sequence[Any], of_inputs: bool) -> dict
             if isinstance(value, torch.Tensor) and value.is_floating_point():
                 leaves[f"input {number + 1}"] = value.requires_grad_()
     leaves |= dict(module.named_parameters())
+    seed_generators(0, device_of_inputs(inputs))
     with torch.enable_grad():
         try:
-            output = module(*inputs)
-            if not output.requires_grad:
+            outputs = [tensor for tensor in Values.of(module(*inputs)).tensors.values() if tensor.requires_grad]
+            if not outputs:
                 return {}
-            steps = torch.arange(output.numel(), device=output.device, dtype=output.dtype).remainder(7) - 2.5
-            (output * steps.reshape(output.shape)).sum().backward()
+            torch.autograd.backward(outputs, [_weights(tensor) for tensor in outputs])
         finally:
             found = {name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
             module.zero_grad()
     return found
+
+
+def _weights(output: torch.Tensor) -> torch.Tensor:
+    """What an output's elements count in the sum whose gradients are asked for."""
+    steps = torch.arange(output.numel(), device=output.device).remainder(7) - 2.5
+    return steps.to(output.dtype).reshape(output.shape)
 
 
 def _stream(device: torch.device) -> torch.cuda.Stream:
@@ -427,9 +395,3 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
 
 def _cloned(inputs: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(value.clone() if isinstance(value, torch.Tensor) else value for value in inputs)
-
-
-def _write(inputs: Sequence[Any], others: Sequence[Any]) -> None:
-    for value, other in zip(inputs, others, strict=True):
-        if isinstance(value, torch.Tensor):
-            value.copy_(other)

@@ -13,11 +13,13 @@ from typing import Any
 
 import torch
 
-from tunebench.tuner.gate.judge import judge_buffers, judge_structure, judge_values
-from tunebench.tuner.gate.memory import SENTINELS, all_equal, count_untouched, same_bits
-from tunebench.tuner.gate.oracle import Case, Oracle
+from tunebench.tuner.gate.case import Case
+from tunebench.tuner.gate.judge import judge_buffers, judge_inputs, judge_structure, judge_values
+from tunebench.tuner.gate.memory import SENTINELS, count_untouched, same_bits
+from tunebench.tuner.gate.oracle import Oracle
 from tunebench.tuner.gate.party import ORDINARY, Answer, Manner, Party
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused, about
+from tunebench.tuner.gate.values import Values
 from tunebench.tuner.kernel import Kernel, Plan, TunableModel
 from tunebench.tuner.result import ErrorFigures, Verdict
 
@@ -28,7 +30,8 @@ class Exemptions:
 
     Attributes:
         atomics: two runs may differ in their last bits.
-        rewrites_algebra: where the reference is not finite, its result may be not finite in another way.
+        rewrites_algebra: where the reference is not finite, its result may be so in another way, and elsewhere in such
+            a row (see `comparison.compare`).
         dense: its output may lie in memory in any order of its axes, without gaps.
         bulk_copies: entry points that racecheck is not asked about.
     """
@@ -94,7 +97,7 @@ class QuickGate:
                 self._judge(log, case, lambda case=case: self._run(prepare, case, SENTINELS[0]))  # type: ignore[misc]
         return log.verdict(self._oracle.tolerance)
 
-    def check_again(self, prepare: Prepare, verdict: Verdict, timed: torch.Tensor | str) -> Verdict:
+    def check_again(self, prepare: Prepare, verdict: Verdict, timed: Values) -> Verdict:
         """The same verdict with one more stage: an output of the timed loop, and a call that comes after it.
 
         Args:
@@ -104,7 +107,7 @@ class QuickGate:
         first, last = self._oracle.cases[0], self._oracle.cases[-1]
         with self._running(), log.stage("after timing"):
             if self._oracle.steady:
-                self._values(replace(first, name="an output of the timed loop"), timed, aliases=False)
+                self._values(replace(first, name="an output of the timed loop"), timed, aliases=())
             answer = self._run(prepare, last, SENTINELS[0])
             self._values(replace(last, name="a call after timing"), answer.output, aliases=answer.aliases)
         return log.verdict(verdict.tolerance)
@@ -123,12 +126,14 @@ class QuickGate:
         self._party.reset(byte)
         prepare(case.inputs)
         self._oracle.bands.fill(byte)
-        # The case's inputs stand between bands already.
-        answer = self._party.call(case.inputs, replace(manner, byte=byte, guarded=False))
+        # The case's inputs stand between bands already; copies of them do where the call changes them.
+        manner = replace(manner, byte=byte, guarded=bool(case.changed), seed=case.call_seed)
+        answer = self._party.call(case.inputs, manner)
         return replace(answer, intact=answer.intact and self._oracle.bands.intact)
 
     def _judge_oracle(self, log: StageLog) -> None:
-        with log.stage("degenerate"):
+        with log.stage("degenerate") as details:
+            details.extend({case.note: None for case in self._oracle.cases if case.note})
             if self._oracle.degenerate:
                 raise StageRefused(
                     f"{', '.join(self._oracle.degenerate)} would pass on all {len(self._oracle.cases)} inputs, so "
@@ -138,21 +143,16 @@ class QuickGate:
     def _first_run(self, prepare: Prepare, log: StageLog) -> Answer:
         case = self._oracle.cases[0]
         with log.stage("structure"), about(None, case.inputs):
-            answer = self._run(prepare, case, SENTINELS[0], Manner(sums=bool(case.input_sums), keep=True))
+            answer = self._run(prepare, case, SENTINELS[0], Manner(sums=True, after=bool(case.changed), keep=True))
             judge_structure(case, answer.output, aliases=answer.aliases, dense=self._exemptions.dense)
         with log.stage("bounds"):
             if not answer.intact:
                 raise StageRefused(f"{case.name}: memory outside of a buffer was written")
         with log.stage("inputs"):
-            self._require_unchanged(case, answer)
+            for name in self._party.changed_parameters():
+                raise StageRefused(f"{case.name}: parameter '{name}' was changed")
+            judge_inputs(case, answer)
         return replace(answer, buffers={name: buffer.clone() for name, buffer in answer.buffers.items()})
-
-    def _require_unchanged(self, case: Case, answer: Answer) -> None:
-        for name in self._party.changed_parameters():
-            raise StageRefused(f"{case.name}: parameter '{name}' was changed")
-        for number, same in enumerate(all_equal(case.input_sums, answer.input_sums)):
-            if not same:
-                raise StageRefused(f"{case.name}: input {number + 1} was changed")
 
     def _second_run(self, prepare: Prepare, log: StageLog, first: Answer) -> None:
         case = self._oracle.cases[0]
@@ -161,12 +161,14 @@ class QuickGate:
         with log.stage("written"):
             answer = self._run(prepare, case, SENTINELS[1])
             again = judge_structure(case, answer.output, aliases=answer.aliases, dense=dense)
-            same = same_bits(output, again)
+            pairs = [(tensor, again.tensors[path]) for path, tensor in output.tensors.items()]
+            same = all(same_bits(one, other) for one, other in pairs)
             if not answer.intact:
                 raise StageRefused(f"{case.name}: memory outside of a buffer was written")
             # Memory held something else before each run, so that equal outputs are written ones.
-            if not same and (untouched := count_untouched([output, again], SENTINELS)):
-                raise StageRefused(f"{untouched} of {output.numel()} elements were never written", _never(untouched))
+            if not same and (untouched := sum(count_untouched(pair, SENTINELS) for pair in pairs)):
+                total = sum(tensor.numel() for tensor, _ in pairs)
+                raise StageRefused(f"{untouched} of {total} elements were never written", _never(untouched))
         with log.stage("repeatable"):
             if answer.repeats:
                 raise StageRefused("a later call overwrites the output of an earlier one")
@@ -182,10 +184,10 @@ class QuickGate:
         with log.stage(f"buffers, {case.name}"):
             judge_buffers(case, answer.buffers)
 
-    def _values(self, case: Case, output: torch.Tensor | str, *, aliases: bool) -> ErrorFigures:
-        kinds_may_differ, dense = self._exemptions.rewrites_algebra, self._exemptions.dense
+    def _values(self, case: Case, output: Values, *, aliases: Sequence[str]) -> ErrorFigures:
+        rewritten, dense = self._exemptions.rewrites_algebra, self._exemptions.dense
         output = judge_structure(case, output, aliases=aliases, dense=dense)
-        return judge_values(case, output, kinds_may_differ=kinds_may_differ)
+        return judge_values(case, output, rewritten=rewritten)
 
 
 def _never(untouched: int) -> ErrorFigures:

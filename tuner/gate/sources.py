@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from tunebench.tuner.gate.party import LocalParty, Party
+from tunebench.tuner.gate.values import Values
 from tunebench.tuner.kernel import Mode, prepare_model
 from tunebench.tuner.reference import Reference
 
@@ -71,5 +72,6 @@ class LocalSource:
         meta = torch.device("meta")
         source = self.reference.resized(changes)
         model = source.make_model(0, meta)
-        output = model(*source.make_inputs(0, meta))
-        return output.numel(), sum(parameter.numel() for parameter in model.parameters())
+        output = Values.of(model(*source.make_inputs(0, meta)))
+        elements = sum(tensor.numel() for tensor in output.tensors.values())
+        return elements, sum(parameter.numel() for parameter in model.parameters())

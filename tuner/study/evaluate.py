@@ -26,11 +26,12 @@ from tunebench.tuner.gate.battery import Depth, run_battery
 from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.harness import Answers, Harness, synchronise
 from tunebench.tuner.gate.oracle import Oracle, consult_reference
-from tunebench.tuner.gate.party import LocalParty, output_of
+from tunebench.tuner.gate.party import LocalParty
 from tunebench.tuner.gate.quick import Exemptions, QuickGate, pinned
 from tunebench.tuner.gate.sanitizer import sanitize
 from tunebench.tuner.gate.sources import LocalSource
 from tunebench.tuner.gate.stage_log import StageLog
+from tunebench.tuner.gate.values import Values
 from tunebench.tuner.kernel import Kernel, Mode, ModelFactory, Plan, TunableModel, prepare_model
 from tunebench.tuner.problem import Problem, Work
 from tunebench.tuner.reference import Reference
@@ -207,7 +208,7 @@ class LocalEvaluator:
             call = self._call(plan)
             with self._own_code():
                 measurement, hopeless = self._measure(call, leaders.incumbent)
-                timed = output_of(call())  # one more turn of the timed loop
+                timed = Values.of(call())  # one more turn of the timed loop
             verdict = self._above_floor(verdict, measurement)
             seconds["measure"] = time.perf_counter() - started
             if not verdict.passed:

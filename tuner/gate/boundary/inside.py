@@ -15,7 +15,7 @@ import signal
 import types
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
@@ -217,6 +217,10 @@ class _Room:
 
 def plain(value: Any) -> Any:
     """An answer's fields by their names; any other value as it is."""
-    if isinstance(value, types.NoneType | bool | int | float | str | torch.Tensor | tuple | list | Mapping):
-        return dict(value) if isinstance(value, Mapping) else value
+    if isinstance(value, types.NoneType | bool | int | float | str | torch.Tensor):
+        return value
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, tuple | list):
+        return [plain(item) for item in value] if any(is_dataclass(item) for item in value) else value
     return {one.name: plain(getattr(value, one.name)) for one in fields(value)}

@@ -19,9 +19,11 @@ from tunebench.tuner.errors import TunebenchError
 from tunebench.tuner.gate.boundary.inside import supervise
 from tunebench.tuner.gate.boundary.wire import WireError, receive, send
 from tunebench.tuner.gate.launches import Launch
-from tunebench.tuner.gate.party import ORDINARY, Answer, Manner, Party, Truth
+from tunebench.tuner.gate.party import ORDINARY, Answer, Manner, Party
 from tunebench.tuner.gate.quick import Exemptions
 from tunebench.tuner.gate.sources import Sizes, Source
+from tunebench.tuner.gate.truth import Truth
+from tunebench.tuner.gate.values import Leaf, Values
 from tunebench.tuner.isolation import context, without_main
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.scratch import scratch_folder
@@ -168,19 +170,23 @@ class RemoteParty:
     def _answer(self, question: str, **arguments: Any) -> Answer:
         told = self._ask(question, **arguments)
         try:
-            answer = Answer(**told)
-        except TypeError as error:
+            answer = Answer(**{**told, "output": _values(told["output"])})
+        except (TypeError, KeyError) as error:
             raise RoomError("an answer that is none") from error
+        named = (answer.buffers, answer.inputs)
         if not (
-            isinstance(answer.output, torch.Tensor | str)
-            and _are_tensors(answer.buffers.values() if isinstance(answer.buffers, dict) else [None])
+            all(isinstance(tensors, dict) and _are_tensors(tensors.values()) for tensors in named)
             and _are_tensors(answer.input_sums)
+            and all(isinstance(path, str) for path in answer.aliases)
         ):
             raise RoomError("an answer that is none")
         return answer
 
-    def consult(self, inputs: Sequence[Any], autocast: torch.dtype | None = None) -> Truth:
-        return Truth(**self._ask("consult", inputs=tuple(inputs), autocast=autocast))
+    def consult(self, inputs: Sequence[Any], seed: int, autocast: torch.dtype | None = None) -> Truth:
+        told = self._ask("consult", inputs=tuple(inputs), seed=seed, autocast=autocast)
+        exact = None if told["exact"] is None else _values(told["exact"])
+        rounded = [_values(one) for one in told["rounded"]]
+        return Truth(**{**told, "own": _values(told["own"]), "exact": exact, "rounded": rounded})
 
     def call_many(self, turns: Sequence[Sequence[Any]], count: int) -> None:
         self._ask("call_many", turns=[tuple(turn) for turn in turns], count=count)
@@ -194,11 +200,8 @@ class RemoteParty:
     def exchange(self) -> None:
         self._ask("exchange")
 
-    def kept(self) -> Sequence[torch.Tensor]:
-        kept = self._ask("kept")
-        if not (isinstance(kept, list) and _are_tensors(kept)):
-            raise RoomError("an answer that is none")
-        return kept
+    def kept(self) -> Sequence[Values]:
+        return [_values(output) for output in self._ask("kept")]
 
     def forget(self) -> None:
         self._ask("forget")
@@ -249,14 +252,29 @@ class RemoteParty:
     def gradients(self, inputs: Sequence[Any], *, of_inputs: bool, exact: bool = False) -> Mapping[str, torch.Tensor]:
         return self._tensors("gradients", inputs=tuple(inputs), of_inputs=of_inputs, exact=exact)
 
-    def after_wait(self, first: Sequence[Any], second: Sequence[Any], *, own_stream: bool) -> Answer:
-        return self._answer("after_wait", first=tuple(first), second=tuple(second), own_stream=own_stream)
+    def after_wait(self, first: Sequence[Any], second: Sequence[Any], seed: int, *, own_stream: bool) -> Answer:
+        return self._answer("after_wait", first=tuple(first), second=tuple(second), seed=seed, own_stream=own_stream)
 
     def replayed(self, inputs: Sequence[Any], others: Sequence[Any]) -> Answer:
         return self._answer("replayed", inputs=tuple(inputs), others=tuple(others))
 
     def capturable(self, inputs: Sequence[Any]) -> bool:
         return self._ask("capturable", inputs=tuple(inputs)) is True
+
+
+def _values(told: Any) -> Values:
+    """A tree of values as the other side has taken it apart.
+
+    Raises:
+        RoomError: it is none.
+    """
+    if isinstance(told, dict) and told.keys() == {"kinds", "leaves"}:
+        kinds, leaves = told["kinds"], told["leaves"]
+        if isinstance(kinds, dict) and isinstance(leaves, dict):
+            plain = all(isinstance(leaf, Leaf) for leaf in leaves.values())
+            if plain and all(isinstance(kind, str) for kind in kinds.values()):
+                return Values(kinds, leaves)
+    raise RoomError("an answer that is none")
 
 
 def _are_tensors(values: Any) -> bool:

@@ -11,6 +11,7 @@ from tunebench.tuner.gate.harness import Harness, Pair, synchronise
 from tunebench.tuner.gate.memory import same_bits
 from tunebench.tuner.gate.party import Manner
 from tunebench.tuner.gate.stage_log import StageRefused
+from tunebench.tuner.gate.values import Values
 
 _CALLS = 64
 _HELD = 3
@@ -26,6 +27,7 @@ def same_memory(harness: Harness) -> None:
     inputs = _rewritten(pair, inputs, 3, counted=False)
     harness.agree(pair, inputs, "new content through .data", held)
     pair.candidate.exchange()
+    pair.candidate.rewrite(inputs, counted=False)  # a call may have changed them
     harness.agree(pair, inputs, "other tensors on the same memory", held)
     inputs = _rewritten(pair, inputs, 4, counted=False)
     harness.agree(pair, inputs, "other tensors on the same memory, new content", held)
@@ -57,15 +59,16 @@ def later_calls(harness: Harness) -> None:
 def held_results(harness: Harness) -> None:
     """Results that a caller holds are the caller's: later calls leave them alone, and no module keeps their memory."""
     pair = harness.pair()
-    copies: list[torch.Tensor] = []
+    copies: list[Values] = []
     for seed in range(_HELD):
         manner = Manner(byte=None, keep=True)
         output = harness.agree(pair, pair.inputs(seed), f"result {seed + 1}", manner)
         if output is None:
             return
-        copies.append(output.clone())
+        copies.append(output.mapped(torch.clone))
     synchronise(harness.device)
-    if not all(same_bits(copy, now) for copy, now in zip(copies, pair.candidate.kept(), strict=True)):
+    kept = zip(copies, pair.candidate.kept(), strict=True)
+    if not all(same_bits(tensor, now.tensors[path]) for copy, now in kept for path, tensor in copy.tensors.items()):
         raise StageRefused("a result that a caller holds was overwritten by a later call")
     if pair.candidate.keeps_outputs() and not _returns_own_memory(pair):
         raise StageRefused("the output is memory that the module keeps")

@@ -1,0 +1,155 @@
+"""One call's inputs with what the reference makes of them: what should come of the call, and how far off it may be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from tunebench.tuner.gate.comparison import compare, count_differing, norm_of, scale_of
+from tunebench.tuner.gate.tolerance import REFERENCE_MULTIPLE, allowed_error, tolerance_of
+from tunebench.tuner.gate.values import Leaf, Values
+from tunebench.tuner.result import ErrorFigures
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A tensor of the output, or an input that the reference changes.
+
+    Attributes:
+        values: in float64, complex numbers as pairs; where the reference at its own precision is not finite, what it
+            is there. Integers and truth values are what they are.
+        rounded: other answers that pass, element by element: of integers and truth values, what the reference makes of
+            inputs that are a rounding error off.
+        scale, norm: what errors are relative to (see `comparison.scale_of`); 1 for integers.
+        like: a meta tensor of the reference's own: shape, dtype, layout.
+        device: where the reference's own is.
+        aliases: the reference's own is memory of an input.
+        own: the reference's error figures, at its own precision.
+        allowance: an error that passes as well.
+        free: where the reference is not finite, anything passes.
+    """
+
+    values: torch.Tensor
+    rounded: Sequence[torch.Tensor]
+    scale: torch.Tensor
+    norm: float
+    like: torch.Tensor
+    device: torch.device
+    aliases: bool
+    own: ErrorFigures
+    allowance: float = 0.0
+    free: bool = False
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether each element has to be met exactly."""
+        return not (self.like.is_floating_point() or self.like.is_complex())
+
+    @property
+    def bound(self) -> float:
+        """The error that passes: the tolerance, or twice the reference's own; none of integers."""
+        return 0.0 if self.is_exact else max(allowed_error(self.like.dtype, self.own.max_relative), self.allowance)
+
+    @property
+    def answer(self) -> torch.Tensor:
+        """The right answer, in float64."""
+        return torch.view_as_complex(self.values) if self.like.is_complex() else self.values
+
+    def errors_of(self, tensor: torch.Tensor, *, rewritten: bool = False) -> ErrorFigures:
+        """The error figures of a tensor of this shape, beside the reference's own.
+
+        Args:
+            rewritten: it comes from a rewrite of the algebra (see `comparison.compare`).
+        """
+        if self.is_exact:
+            return count_differing(tensor, self.values, self.rounded)
+        errors = compare(
+            real(tensor), self.values, self.scale, self.bound, self.norm, rewritten=rewritten, free=self.free
+        )
+        own = self.own
+        return replace(errors, reference_max_relative=own.max_relative, reference_relative_norm=own.relative_norm)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One set of inputs with what the reference makes of it.
+
+    Attributes:
+        call_seed: what torch's generators are seeded with before the call.
+        draws: the reference draws random numbers in it.
+        like: the reference's own output; its tensors are meta tensors.
+        output: what the tensors and floats of the output should be, by path.
+        plain: what its other leaves may be, by path.
+        changed: what the inputs should hold afterwards that the reference changes, by names such as `input 1`.
+        input_sums: checksums of all inputs before the call.
+        expected_buffers: the module's buffers after the call, in float64.
+        reference_buffer_error: the largest relative norm error of its buffers.
+        note: why the reference's own answer is the truth, where it is not the one in float64.
+    """
+
+    name: str
+    inputs: tuple[Any, ...]
+    call_seed: int
+    draws: bool
+    like: Values
+    output: Mapping[str, Expected]
+    plain: Mapping[str, Sequence[Leaf]]
+    changed: Mapping[str, Expected]
+    input_sums: Sequence[torch.Tensor]
+    expected_buffers: Mapping[str, torch.Tensor]
+    reference_buffer_error: float
+    note: str = ""
+
+    @property
+    def elements(self) -> int:
+        """Of the whole output."""
+        return sum(expected.values.numel() for expected in self.output.values())
+
+    @property
+    def own_error(self) -> float:
+        """The largest error that the reference itself makes, relative to the size of what it returns."""
+        return max((expected.own.max_relative for expected in self.output.values()), default=0.0)
+
+
+def figures(tensor: torch.Tensor | float) -> torch.Tensor:
+    """A leaf that is judged by its size, as a tensor."""
+    return tensor if isinstance(tensor, torch.Tensor) else torch.tensor(tensor, dtype=torch.float64)
+
+
+def expect(
+    own: Leaf, exact: Leaf, rounded: Iterable[Leaf] = (), *, aliases: bool = False, free: bool = False
+) -> Expected:
+    """What a leaf should be, of the reference's answers at its own precision, in float64 and on inputs a rounding off.
+
+    Args:
+        own: a tensor or a float.
+        exact: None where there is no answer in float64: what it is at its own precision is the truth then, and since
+            that is off as well, twice the tolerance passes.
+    """
+    mine = figures(own)  # type: ignore[arg-type]
+    like = torch.empty_like(mine, device="meta", dtype=None if isinstance(own, torch.Tensor) else torch.float32)
+    if isinstance(exact, torch.Tensor | float) and figures(exact).shape != mine.shape:
+        exact = None
+    if not (mine.is_floating_point() or mine.is_complex()):
+        others = [other for other in (exact, *rounded) if isinstance(other, torch.Tensor) and other.shape == mine.shape]
+        nothing = ErrorFigures(0.0, 0.0, 0.0, 0.0, 0.0)
+        return Expected(mine, others, torch.ones(1, 1), 1.0, like, mine.device, aliases, nothing)
+    measured = real(mine)
+    wide = measured.double() if exact is None else real(figures(exact)).double()  # type: ignore[arg-type]
+    kind = torch.isfinite(measured) & torch.isfinite(wide)
+    if not bool(kind.all()):
+        # Overflow belongs to a precision: float64 says what the value is, the reference what kind of value it is.
+        wide = torch.where(kind, wide, measured.double())
+    scale, norm = scale_of(wide), norm_of(wide)
+    errors = compare(measured, wide, scale, float("inf"), norm)
+    errors = replace(errors, reference_max_relative=errors.max_relative, reference_relative_norm=errors.relative_norm)
+    allowance = REFERENCE_MULTIPLE * tolerance_of(like.dtype) if exact is None else 0.0
+    return Expected(wide, (), scale, norm, like, mine.device, aliases, errors, allowance, free)
+
+
+def real(tensor: torch.Tensor) -> torch.Tensor:
+    """The same numbers as real ones: complex ones as pairs along one more axis."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
