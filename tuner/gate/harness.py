@@ -290,7 +290,7 @@ class Harness:
         with about(pair.source, inputs):
             return self._agree(pair, inputs, label, manner)
 
-    def _agree(self, pair: Pair, inputs: Sequence[Any], label: str, manner: Manner) -> torch.Tensor | None:
+    def _agree(self, pair: Pair, inputs: Sequence[Any], label: str, manner: Manner) -> Values | None:
         with self.refusing(label):
             if (reason := pair.candidate.ready(inputs)) is not None:
                 self.pass_over(reason)

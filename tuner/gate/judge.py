@@ -17,9 +17,7 @@ from tunebench.tuner.gate.values import ROOT, Values, difference_of_kinds, words
 from tunebench.tuner.result import ErrorFigures
 
 
-def judge_structure(
-    case: Case, output: Values, *, aliases: Sequence[str] = (), dense: bool = False
-) -> Values:
+def judge_structure(case: Case, output: Values, *, aliases: Sequence[str] = (), dense: bool = False) -> Values:
     """The output, once it is built as the reference's, and its tensors have their shapes, dtypes, layouts and devices.
 
     Args:
