@@ -113,6 +113,8 @@ class Kernel:
         rewrites_algebra: an algebraic rewrite of the reference, which may make an infinity of its NaN and the reverse.
         bulk_copies: entry points that copy into shared memory with cp.async.bulk, whose barriers compute-sanitizer's
             racecheck takes for none: it is not asked about them.
+        block: what made it from a few attributes, such as `Linear`; results of one kernel say something about others
+            of its block. Empty for a kernel with a source of its own.
     """
 
     name: str
@@ -130,6 +132,7 @@ class Kernel:
     rewrites_algebra: bool = False
     bulk_copies: tuple[str, ...] = ()
     usual_axes: Mapping[str, int] = field(default_factory=dict)
+    block: str = ""
 
     @classmethod
     def declare(
@@ -150,6 +153,7 @@ class Kernel:
         rewrites_algebra: bool = False,
         bulk_copies: tuple[str, ...] = (),
         usual_axes: Mapping[str, int] | None = None,
+        block: str = "",
     ) -> Kernel:
         """Declare the kernel of a model's file.
 
@@ -199,6 +203,7 @@ class Kernel:
             rewrites_algebra,
             bulk_copies,
             usual_axes or {},
+            block,
         )
 
     @property

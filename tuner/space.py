@@ -199,6 +199,20 @@ class SearchSpace:
         valid = self.enumerate(problem, device)
         return cast(Configuration, valid[valid.default])
 
+    def completed(
+        self, values: Mapping[str, Value], problem: Problem | None, device: Device | None
+    ) -> Configuration | None:
+        """The configuration with those of these values that are a tunable's here, and else with the default's.
+
+        None where that is not valid, as where a value is none of its tunable's.
+        """
+        shared = {name: values.get(name, value) for name, value in self.default.items()}
+        try:
+            (configuration,) = self.fix(shared).enumerate(problem, device)
+        except UserError:
+            return None
+        return configuration
+
     def choose(self, values: Mapping[str, Value], problem: Problem | None, device: Device | None) -> Configuration:
         """The valid configuration with these values that is otherwise nearest to the default.
 

@@ -171,6 +171,7 @@ class Block(TunedModule):
                 rewrites_algebra=design.rewrites_algebra,
                 bulk_copies=design.bulk_copies,
                 usual_axes=design.usual_axes,
+                block=next(one.__name__ for one in cls.__mro__ if Block in one.__bases__),
             )
         super().__init_subclass__(**named)
 

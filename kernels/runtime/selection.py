@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from tunebench.db.queries.look_up import known_best
-from tunebench.kernels.runtime.shipped import ShippedFile, ShippedFileError, files_of, is_stale, read_file
+from tunebench.kernels.runtime.shipped import (
+    ShippedFile,
+    ShippedFileError,
+    files_of,
+    is_stale,
+    read_file,
+    related_files,
+)
 from tunebench.tuner.configuration import Configuration, Value
 from tunebench.tuner.device import Device
 from tunebench.tuner.environment import versions_here
@@ -26,6 +33,9 @@ from tunebench.tuner.versions import UNKNOWN, Versions
 
 AUTOCAST_OPTION = "autocast"
 """Of a problem that is met under autocast: the type that is cast to."""
+
+Rank = Callable[["Offer"], tuple[Any, ...]]
+"""The order of offers; the lowest comes first."""
 
 _NEAREST = 2
 """So many configurations from results meet the reference in a duel, beside the default."""
@@ -46,6 +56,8 @@ class Tier(enum.StrEnum):
     """Measured for this problem on another device of the same architecture."""
     SHIPPED = "shipped"
     """Shipped with the kernel, measured for this problem or the nearest one on a device of the same architecture."""
+    RELATED = "related"
+    """Shipped with another kernel of the same block, and found to be faster than the reference when it was tried."""
     DEFAULT = "default"
     """The kernel's hand-picked default, or the valid configuration nearest to it."""
     REFERENCE = "reference"
@@ -140,6 +152,7 @@ class Known:
         nothing_recorded: why the database has nothing that fits, where it has nothing.
         here: the versions that this process runs the device with.
         under_autocast: the reference is another one than what these results were compared with.
+        related: what ships with other kernels of the same block; asked for where a duel decides.
     """
 
     space: SearchSpace
@@ -150,6 +163,7 @@ class Known:
     nothing_recorded: str = "no result that fits is in the database"
     here: Versions = UNKNOWN
     under_autocast: bool = False
+    related: Callable[[], Sequence[Offer]] = tuple
 
     def choices(self) -> Iterator[Choice]:
         """Best first: one choice of each source that has any, and at last the default."""
@@ -178,7 +192,10 @@ class Known:
         return agreed(current, self.space, self.problem, self.device)
 
     def contenders(self) -> list[Choice]:
-        """Who meets the reference in a duel: the nearest results' configurations, and the default."""
+        """Who meets the reference in a duel: the nearest results' configurations, and the default.
+
+        Where a kernel has no such results of its own, other kernels of its block have some.
+        """
 
         def rank(offer: Offer) -> tuple[object, ...]:
             away = problem_distance(offer.problem, self.problem)
@@ -195,10 +212,23 @@ class Known:
                 )
             if len(found) == _NEAREST:
                 break
+        if not found:
+            found = self._related(rank)
         default = self._default(self.nothing_recorded)
         if default.configuration is not None:
             found.setdefault(default.configuration, default)
         return list(found.values())
+
+    def _related(self, rank: Rank) -> dict[Configuration, Choice]:
+        """What won for other kernels of the block, as far as this kernel has the same tunables."""
+        found: dict[Configuration, Choice] = {}
+        for offer in sorted(_near(self.related(), self.problem, self.device), key=rank):
+            if offer.configuration is None or len(found) == _NEAREST:
+                continue
+            configuration = self.space.completed(offer.configuration, self.problem, self.device)
+            if configuration is not None:
+                found.setdefault(configuration, Choice(configuration, Tier.RELATED, str(offer)))
+        return found
 
     def _default(self, reason: str) -> Choice:
         try:
@@ -212,7 +242,16 @@ def what_is_known(kernel: Kernel, problem: Problem, device: Device) -> Known:
     under_autocast = AUTOCAST_OPTION in problem.options
     problem = replace(problem, options={name: one for name, one in problem.options.items() if name != AUTOCAST_OPTION})
     here = versions_here(device)
-    known = Known(kernel.space, problem, device, (), _from_files(kernel), here=here, under_autocast=under_autocast)
+    known = Known(
+        kernel.space,
+        problem,
+        device,
+        (),
+        _from_files(kernel),
+        here=here,
+        under_autocast=under_autocast,
+        related=lambda: shipped_offers(related_files(kernel), related=True),
+    )
     try:
         return replace(known, recorded=recorded_offers(kernel.name, kernel.digest, problem, device))
     except DatabaseMissingError as missing:
@@ -299,19 +338,21 @@ def _fitting(
     space: SearchSpace,
     problem: Problem,
     device: Device,
-    rank: Callable[[Offer], tuple[Any, ...]],
+    rank: Rank,
 ) -> Iterator[Offer]:
     """By rank those that the space admits, and that differ from the call in the sizes alone."""
-    fitting = (
-        offer
-        for offer in offers
-        if offer.architecture == device.architecture and not math.isinf(problem_distance(offer.problem, problem))
-    )
     return (
         one
-        for one in sorted(fitting, key=rank)
+        for one in sorted(_near(offers, problem, device), key=rank)
         if one.configuration is None or space.admits(one.configuration, problem, device)
     )
+
+
+def _near(offers: Iterable[Offer], problem: Problem, device: Device) -> Iterator[Offer]:
+    """Those of this architecture that differ from the call in the sizes alone."""
+    for offer in offers:
+        if offer.architecture == device.architecture and not math.isinf(problem_distance(offer.problem, problem)):
+            yield offer
 
 
 def recorded_offers(
@@ -341,15 +382,19 @@ def recorded_offers(
     ]
 
 
-def shipped_offers(files: Iterable[ShippedFile]) -> list[Offer]:
-    """What files of shipped results have, none of which is stale."""
+def shipped_offers(files: Iterable[ShippedFile], *, related: bool = False) -> list[Offer]:
+    """What files of shipped results have, none of which is stale.
+
+    Args:
+        related: they are other kernels' files.
+    """
     return [
         Offer(
             result.configuration,
             result.problem,
             file.device,
             file.architecture,
-            "shipped",
+            f"shipped with {file.kernel}" if related else "shipped",
             over_reference=_ratio(result.speedups.get(Baseline.REFERENCE)),
             shipped=True,
             versions=Versions(**{one.name: result.conditions.get(one.name) for one in fields(Versions)}),

@@ -22,6 +22,7 @@ from tunebench.tuner.problem import Problem
 from tunebench.tuner.search.warm_start import EarlierStudy, EarlierTrial, distance
 
 _GPU = "sm_"
+_KERNELS = Path(__file__).parent.parent
 
 
 class ShippedFileError(TunebenchError):
@@ -62,6 +63,7 @@ class ShippedFile:
 
     Attributes:
         digest: of the kernel that was measured.
+        block: that it is made from (see `Kernel.block`).
     """
 
     kernel: str
@@ -69,6 +71,7 @@ class ShippedFile:
     device: str
     architecture: str
     results: list[ShippedResult]
+    block: str = ""
 
 
 def file_for(kernel: Kernel, device_name: str) -> Path:
@@ -103,6 +106,15 @@ def readable_files(kernel: Kernel) -> Iterator[ShippedFile]:
             yield read_file(path)
 
 
+def related_files(kernel: Kernel) -> Iterator[ShippedFile]:
+    """What ships with other kernels of a kernel's block, stale or not: what won there may do so here."""
+    for path in sorted(_KERNELS.glob("*/tuned/*.json")) if kernel.block else ():
+        with suppress(ShippedFileError):
+            file = read_file(path)
+            if file.block == kernel.block and file.kernel != kernel.name:
+                yield file
+
+
 def is_stale(kernel: Kernel, file: ShippedFile) -> bool:
     """Whether a file belongs to another version of the kernel, so that it is not served."""
     return (file.kernel, file.digest) != (kernel.name, kernel.digest)
@@ -111,10 +123,10 @@ def is_stale(kernel: Kernel, file: ShippedFile) -> bool:
 def shipped_studies(kernel: Kernel, problem: Problem, device: Device) -> list[EarlierStudy]:
     """What ships with a kernel, as studies of one trial each; that of another version of the kernel too.
 
-    Only of the same kind of device, GPU or CPU.
+    What ships with others of its block is farther away. Only of the same kind of device, GPU or CPU.
     """
     studies = []
-    for file in readable_files(kernel):
+    for file in (*readable_files(kernel), *related_files(kernel)):
         if file.architecture.startswith(_GPU) != device.architecture.startswith(_GPU):
             continue
         for result in file.results:
@@ -128,7 +140,8 @@ def shipped_studies(kernel: Kernel, problem: Problem, device: Device) -> list[Ea
             if result.configuration is None:
                 continue
             trial = EarlierTrial("shipped", result.configuration, result.median_ms)
-            studies.append(EarlierStudy(f"{result.problem} on {file.device}", away, [trial]))
+            of_another = "" if file.kernel == kernel.name else f"{file.kernel}, "
+            studies.append(EarlierStudy(f"{of_another}{result.problem} on {file.device}", away, [trial]))
     return studies
 
 
@@ -143,7 +156,9 @@ def write_file(kernel: Kernel, device: str, architecture: str, results: Sequence
     path = file_for(kernel, device)
     kept = {result.problem.key: result for result in _still_good(kernel, path)}
     kept |= {result.problem.key: result for result in results}
-    file = ShippedFile(kernel.name, kernel.digest, device, architecture, [kept[key] for key in sorted(kept)])
+    file = ShippedFile(
+        kernel.name, kernel.digest, device, architecture, [kept[key] for key in sorted(kept)], kernel.block
+    )
     try:
         path.parent.mkdir(exist_ok=True)
     except OSError as error:

@@ -19,6 +19,7 @@ from tunebench.kernels.runtime.shipped import (
     files_of,
     is_stale,
     read_file,
+    shipped_studies,
     write_file,
 )
 from tunebench.studies.study_file import read_study_file
@@ -29,6 +30,7 @@ from tunebench.tuner.errors import UserError
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Problem
 
+KERNELBENCH = Path(__file__).parents[3] / "studies" / "kernelbench"
 STUDIES = Path(__file__).parents[3] / "studies" / "files" / "shipped"
 
 
@@ -188,6 +190,31 @@ def test_studies_of_three_sizes_and_of_each_half_type_reproduce_what_ships(name:
     assert sizes.keys() == {None, "float16", "bfloat16"}
     assert own in sizes[None] and len({tuple(one.items()) for one in sizes[None]}) == 3
     assert sizes["float16"] == sizes["bfloat16"] == [own]
+
+
+def test_a_kernel_of_a_block_is_tried_with_what_ships_with_others_of_its_block(kernel: Kernel) -> None:
+    swish = load_model(str(KERNELBENCH / "linear" / "level2_59_swish_scale.py")).kernel
+    problem = Problem({"rows": 200, "in_features": 8192, "out_features": 8192}, "float32", {"mode": "eval"})
+    known = what_is_known(swish, problem, H200)
+    assert [choice.tier for choice in known.choices()] == [Tier.DEFAULT]
+    *others, default = known.contenders()
+    assert [choice.tier for choice in others] == [Tier.RELATED, Tier.RELATED] and default.tier is Tier.DEFAULT
+    for choice in others:
+        assert choice.configuration is not None and swish.space.admits(choice.configuration, problem, H200)
+        assert choice.configuration["product"] != "fp32" and not choice.trusted
+        assert re.match(r"shipped with gemm_\w+, measured for in_features=8192 .* rows=128 float32", choice.reason)
+    assert {study.description.split(",")[0] for study in shipped_studies(swish, problem, H200)} == {
+        "gemm_scale_bn",
+        "gemm_sigmoid_residual",
+    }
+    # What it has of its own comes first, and a kernel with a source of its own has no relatives.
+    own = {"axes": problem.axes, "dtype": "float32", "options": {"mode": "eval"}, "configuration": None}
+    assert [choice.tier for choice in what_is_known(kernel, Problem({"n": 64}, "float32"), H200).contenders()] == [
+        Tier.DEFAULT
+    ]
+    winner = replace(result(1), **{**own, "configuration": dict(others[0].configuration)})  # type: ignore[arg-type]
+    offers = shipped_offers([ShippedFile(swish.name, swish.digest, H200.name, "sm_90", [winner])])
+    assert [choice.tier for choice in replace(known, shipped=offers).contenders()] == [Tier.SHIPPED, Tier.DEFAULT]
 
 
 def test_a_file_round_trips(kernel: Kernel) -> None:
