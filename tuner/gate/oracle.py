@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -58,8 +59,8 @@ def consult_reference(source: Source, party: Party, seeds: Sequence[int]) -> Ora
     """Run the reference, at its own precision and in float64, on inputs of several seeds.
 
     The last case negates half of the first one's values, so that signs and cancellation are met even where
-    `get_inputs` draws from [0, 1). Where some part of the output is then about the same for all inputs, as a mean over
-    many elements is, one more case has other values all through.
+    `get_inputs` draws from [0, 1). Where the reference refuses that, or some part of the output is about the same for
+    all inputs, as a mean over many elements is, one more case has each of the first one's values times another factor.
 
     Args:
         party: the reference's model, which is left as it was.
@@ -74,10 +75,13 @@ def consult_reference(source: Source, party: Party, seeds: Sequence[int]) -> Ora
 
     with torch.no_grad():
         cases = [case_of(f"seed {seed}", source.inputs(seed), strict=True) for seed in seeds]
-        cases.append(case_of("mixed signs", [mixed_signs(value) for value in cases[0].inputs]))
+        drawn = cases[0].inputs
+        with contextlib.suppress(ReferenceRefusal):  # it may take probabilities only
+            cases.append(case_of("mixed signs", [mixed_signs(value) for value in drawn]))
         found = _degenerate(cases)
-        if any(found.values()):
-            cases.append(case_of("graded", [graded(value, n) for n, value in enumerate(cases[0].inputs)]))
+        if len(cases) == len(seeds) or any(found.values()):
+            with contextlib.suppress(ReferenceRefusal):
+                cases.append(case_of("graded", [graded(value, number) for number, value in enumerate(drawn)]))
             found = _degenerate(cases)
         party.reset(SENTINELS[0])
         steady = _is_steady(party, cases[0])

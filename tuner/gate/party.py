@@ -373,7 +373,9 @@ def _gradients(module: nn.Module, drawn: Sequence[Any], of_inputs: bool) -> dict
     seed_generators(0, device_of_inputs(inputs))
     with torch.enable_grad():
         try:
-            outputs = [tensor for tensor in Values.of(module(*inputs)).tensors.values() if tensor.requires_grad]
+            # A module that changes its inputs may not do so to leaves.
+            given = [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
+            outputs = [tensor for tensor in Values.of(module(*given)).tensors.values() if tensor.requires_grad]
             if not outputs:
                 return {}
             torch.autograd.backward(outputs, [_weights(tensor) for tensor in outputs])

@@ -13,7 +13,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from tunebench.tuner.gate.faults import FAILURES
-from tunebench.tuner.gate.memory import all_equal, checksums, shares_memory
+from tunebench.tuner.gate.memory import Bands, all_equal, checksums, shares_memory
 from tunebench.tuner.gate.values import Leaf, Values
 from tunebench.tuner.reference import seed_generators
 from tunebench.tuner.users_code import described
@@ -70,7 +70,8 @@ def truth_of(module: nn.Module, inputs: Sequence[Any], autocast: torch.dtype | N
     own = Values.of(answer).mapped(torch.Tensor.detach)
     aliases = tuple(path for path, tensor in own.tensors.items() if shares_memory(tensor, inputs))
     if changed := _changed(inputs, before):
-        own, changed = own.mapped(torch.clone), {name: tensor.clone() for name, tensor in changed.items()}
+        own = own.mapped(Bands().around)  # the output may be memory of an input; its strides stay
+        changed = {name: tensor.clone() for name, tensor in changed.items()}
         write(inputs, wide)
     exact, why, rounded = None, "", []
     own_buffers = buffers_of(module)
@@ -81,7 +82,7 @@ def truth_of(module: nn.Module, inputs: Sequence[Any], autocast: torch.dtype | N
             exact = twin(wide)
             exact_buffers = {name: buffer.double() for name, buffer in twin.buffers().items()}
             if _has_decisions(own):
-                rounded = [twin(_moved(inputs, sign)) for sign in (1.0, -1.0)]
+                rounded = [twin(_moved(inputs, sign, autocast)) for sign in (1.0, -1.0)]
         except torch.OutOfMemoryError:
             raise
         except FAILURES as error:
@@ -196,15 +197,15 @@ def _has_decisions(own: Values) -> bool:
     return any(is_decision(leaf) for leaf in own.leaves.values())
 
 
-def _moved(inputs: Sequence[Any], sign: float) -> list[Any]:
-    """Floating-point inputs in float64, each element off by some rounding errors: equal ones by equal errors, so that
-    what is equal stays so."""
+def _moved(inputs: Sequence[Any], sign: float, autocast: torch.dtype | None) -> list[Any]:
+    """Floating-point inputs in float64, each element off by some rounding errors of the type that is computed in: equal
+    ones by equal errors, so that what is equal stays so."""
 
     def move(value: Any) -> Any:
         wide = widened(value)
         if not isinstance(value, torch.Tensor) or not value.is_floating_point():
             return wide
-        return wide + wide * torch.cos(wide * 1e5) * (sign * _ROUNDINGS * torch.finfo(value.dtype).eps)
+        return wide + wide * torch.cos(wide * 1e5) * (sign * _ROUNDINGS * torch.finfo(autocast or value.dtype).eps)
 
     return [move(value) for value in inputs]
 

@@ -52,7 +52,7 @@ def later_calls(harness: Harness) -> None:
         pair.reference.call_many(turns, _CALLS)
     with harness.refusing(f"{_CALLS} calls"):
         pair.candidate.call_many(turns, _CALLS)
-    last = tuple(changed(value, DISTRIBUTIONS["normal"], 23) for value in turns[0])
+    last = tuple(changed(value, DISTRIBUTIONS["normal"], 23 + number) for number, value in enumerate(turns[0]))
     harness.agree(pair, last, f"the call after {_CALLS} others")
 
 

@@ -56,7 +56,7 @@ def graphs(harness: Harness) -> None:
     if not pair.reference.capturable(inputs):
         harness.pass_over("the reference cannot be captured")
         return
-    new = tuple(changed(value, DISTRIBUTIONS["normal"], 5) for value in inputs)
+    new = tuple(changed(value, DISTRIBUTIONS["normal"], 5 + number) for number, value in enumerate(inputs))
     case = harness.answers.case(harness.pair(), "graphs: replay", lambda: new)
     if case is None:
         return

@@ -1,0 +1,65 @@
+"""Both batteries on two modules of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from tunebench.tuner.gate.battery import Depth, run_battery
+from tunebench.tuner.gate.harness import Answers
+from tunebench.tuner.gate.oracle import consult_reference
+from tunebench.tuner.gate.party import LocalParty
+from tunebench.tuner.gate.quick import Exemptions, QuickGate
+from tunebench.tuner.gate.sources import LocalSource, Source
+from tunebench.tuner.gate.stage_log import StageLog
+from tunebench.tuner.kernel import Mode, prepare_model
+from tunebench.tuner.reference import Reference
+
+CPU = torch.device("cpu")
+Inputs = Callable[[], Sequence[Any]]
+
+
+class ModuleContender:
+    """A class of modules of this process."""
+
+    def __init__(self, factory: Callable[..., nn.Module], exemptions: Exemptions) -> None:
+        self.exemptions = exemptions
+        self._factory = factory
+
+    def party(self, source: Source, mode: Mode, state: Mapping[str, torch.Tensor] | None) -> LocalParty:
+        assert isinstance(source, LocalSource)
+        return LocalParty(prepare_model(source.reference, mode, CPU, self._factory, state))
+
+    @staticmethod
+    def launches(_party: object, _inputs: object) -> tuple[()]:
+        return ()
+
+
+def refusals(
+    model: Callable[..., nn.Module],
+    new: Callable[..., nn.Module],
+    inputs: Inputs,
+    mode: Mode = Mode.TRAIN,
+    exemptions: Exemptions | None = None,
+    *,
+    quick: bool = False,
+) -> dict[str, str]:
+    """The stages that refuse a module beside its reference, with their reasons.
+
+    Args:
+        quick: only the quick battery.
+    """
+    reference = Reference(Path("reference.py"), "", model, inputs, list, {})
+    source, log = LocalSource(reference, CPU), StageLog()
+    original = source.party(mode)
+    oracle = consult_reference(source, original, (1, 2))
+    contender = ModuleContender(new, exemptions or Exemptions())
+    party = contender.party(source, mode, original.state())
+    verdict = QuickGate(party, oracle, contender.exemptions).check(lambda _: None, log)
+    if verdict.passed and not quick:
+        run_battery(Answers(source, oracle, CPU, mode), contender, log, Depth.FINALIST, keep_going=True)
+    return {stage.name: stage.detail for stage in log.verdict(0.0).stages if not stage.passed}
