@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-import torch
 from torch import nn
 
 from tunebench.kernels.runtime.policy import set_policy
@@ -26,11 +25,13 @@ from tunebench.tuner.device import Device, DeviceKind, any_gpu, find_device
 from tunebench.tuner.errors import CompileError, CompilerMissingError, KernelFolderError, UnknownNameError, UserError
 from tunebench.tuner.files import path_named
 from tunebench.tuner.gate.battery import Depth, claim_of, run_battery
-from tunebench.tuner.gate.boundary.room import Files, RemoteContender, RemoteSource, Room, RoomError
+from tunebench.tuner.gate.boundary.contents import Files, OfCandidate, OfReference
+from tunebench.tuner.gate.boundary.judgement import judge_contender
+from tunebench.tuner.gate.boundary.room import RemoteContender, RemoteSource, Room, RoomError
 from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Answers
-from tunebench.tuner.gate.oracle import Oracle, consult_reference
+from tunebench.tuner.gate.oracle import consult_reference
 from tunebench.tuner.gate.party import LocalParty
 from tunebench.tuner.gate.quick import QuickGate
 from tunebench.tuner.gate.refusal import Claim
@@ -175,7 +176,9 @@ def _read(request: CheckRequest, device: Device) -> Files:
     own = (target, read_text(target))
     reference = own if request.reference is None else (path := Path(request.reference), read_text(path))
     candidate = None if request.reference is None else own
-    return Files(reference, candidate, dict(request.sizes), require_dtype(request.dtype), device.torch_device)
+    prepare = partial(set_policy, wait=True)  # what is checked is the kernel, whenever it was built
+    where = device.torch_device
+    return Files(reference, candidate, dict(request.sizes), require_dtype(request.dtype), where, prepare=prepare)
 
 
 def _check_mode(request: CheckRequest, submission: Files | None, mode: Mode, device: Device, show: Show) -> CheckReport:
@@ -222,7 +225,7 @@ class _Reporter(Listener):
 def _verdict_on_file(files: Files, mode: Mode) -> Verdict:
     """The verdict on a file whose code runs in other processes: the reference's in one, `ModelNew`'s in another."""
     log = StageLog(_Reporter())
-    with Room(files, is_candidate=False) as reference, Room(files, is_candidate=True) as candidate:
+    with Room(OfReference(files)) as reference, Room(OfCandidate(files)) as candidate:
         try:
             source = RemoteSource(reference, reference.open())
             original = source.party(mode)
@@ -235,38 +238,8 @@ def _verdict_on_file(files: Files, mode: Mode) -> Verdict:
         except ToldError as error:
             raise KernelFolderError(str(error)) from error
         contender = RemoteContender(candidate)
-        try:
-            _judge(log, oracle, contender, source, original.state(), mode, files.device)
-        except RoomError as error:
-            with contextlib.suppress(StageRefused), log.stage("process"):
-                stages = log.verdict(0.0).stages
-                raise StageRefused(f"{error}, after stage '{stages[-1].name}'") from error
+        judge_contender(log, oracle, contender, source, original.state(), mode, files.device)
     return log.verdict(oracle.tolerance)
-
-
-def _judge(
-    log: StageLog,
-    oracle: Oracle,
-    contender: RemoteContender,
-    source: RemoteSource,
-    state: Mapping[str, torch.Tensor],
-    mode: Mode,
-    device: torch.device,
-) -> None:
-    try:
-        with log.stage("model"):
-            try:
-                party = contender.party(source, mode, state)
-            except FAILURES as error:
-                raise StageRefused(f"it cannot be made like the reference: {described(error)}") from error
-        verdict = QuickGate(party, oracle, contender.exemptions).check(lambda _: None, log)
-        if verdict.passed:
-            run_battery(Answers(source, oracle, device, mode), contender, log, Depth.EVERYTHING, keep_going=True)
-    except StageRefused:
-        pass  # the log has it
-    except FAILURES as error:
-        with contextlib.suppress(StageRefused), log.stage("run"):
-            raise StageRefused(described(error)) from error
 
 
 def _verdict_on_kernel(request: CheckRequest, mode: Mode) -> Verdict:

@@ -143,16 +143,16 @@ def read_text(path: Path) -> str:
         raise KernelFolderError(f"{path}: cannot read it: {error}") from error
 
 
-def load_candidate(path: Path, text: str) -> Callable[..., nn.Module]:
-    """The `ModelNew` of a file that need not be a reference.
+def load_candidate(path: Path, text: str, name: str = "ModelNew") -> Callable[..., nn.Module]:
+    """The model of that name in a file that need not be a reference.
 
     Raises:
         KernelFolderError: the file cannot be read or run, or has none.
     """
     module = _execute(path, text, {})[0]
-    if not hasattr(module, "ModelNew"):
-        raise KernelFolderError(f"{path}: no ModelNew; the model to check has that name")
-    candidate: Callable[..., nn.Module] = module.ModelNew
+    if not hasattr(module, name):
+        raise KernelFolderError(f"{path}: no {name}; the model to check has that name")
+    candidate: Callable[..., nn.Module] = getattr(module, name)
     return candidate
 
 

@@ -91,6 +91,9 @@ class ModelNew(Model):
         return super().forward(x).as_subclass(Lazy)
 """
 
+RIGHT = forward("return super().forward(x)")
+PATCHED_CLOCK = "clock = time.perf_counter\ntime.perf_counter = lambda: clock() / 10\n"
+
 HOSTILE = {
     "patches the judge": (PATCHED_JUDGE + ZEROS, "values, seed 1"),
     "patches torch": (PATCHED_TORCH + ZEROS, "values, seed 1"),
@@ -112,6 +115,9 @@ HOSTILE = {
     "returns a terabyte": (forward("return torch.zeros(1).expand(1 << 38)"), "larger than"),
     "returns a generator": (forward("return (x for _ in range(3))"), "structure"),
     "returns a tensor of its own": (LAZY, "structure"),
+    "lowers everybody's precision": ("torch.set_float32_matmul_precision('high')\n" + RIGHT, "state"),
+    "patches the clock": (PATCHED_CLOCK + RIGHT, "state"),
+    "draws random numbers": (forward("torch.rand(1)", "return super().forward(x)"), "state"),
 }
 
 

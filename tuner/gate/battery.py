@@ -102,6 +102,7 @@ def run_battery(
     log: StageLog,
     depth: Depth,
     *,
+    claim: Claim = Claim.DROP_IN,
     keep_going: bool = False,
 ) -> None:
     """Run the full battery; the first refusal ends it.
@@ -109,12 +110,13 @@ def run_battery(
     Args:
         answers: of the reference, kept from one contender to the next.
         log: where each stage is noted.
+        claim: what is to be shown: a drop-in takes every step, being right for the problem those that are about it.
         keep_going: run every stage, whatever the earlier ones found.
     """
     harness = Harness(answers, contender, log.ask)
     with _small_scale(answers.device):
         for step in STEPS:
-            if step.depth is Depth.EVERYTHING and depth is Depth.FINALIST:
+            if (step.depth is Depth.EVERYTHING and depth is Depth.FINALIST) or claim not in (step.claim, Claim.DROP_IN):
                 continue
             harness.begin(step.name)
             try:

@@ -23,12 +23,15 @@ from typing import Any, NoReturn
 import torch
 
 from tunebench.tuner.errors import KernelFolderError
+from tunebench.tuner.gate.boundary.contents import Contents, Opened
 from tunebench.tuner.gate.boundary.wire import WireError, receive, send
 from tunebench.tuner.gate.party import LocalParty, Manner
+from tunebench.tuner.gate.process_state import Watch, draws
 from tunebench.tuner.gate.sources import LocalSource
+from tunebench.tuner.gate.truth import device_of_inputs
 from tunebench.tuner.isolation import limit_output
-from tunebench.tuner.kernel import Mode, prepare_model
-from tunebench.tuner.reference import Reference, load_candidate, load_reference
+from tunebench.tuner.kernel import Mode
+from tunebench.tuner.reference import seed_generators
 from tunebench.tuner.scratch import share_scratch
 from tunebench.tuner.users_code import described, place_of
 
@@ -39,7 +42,7 @@ _MOST_BYTES = 1 << 40
 """What the judge sends is believed."""
 
 
-def supervise(connection: Connection, scratch: Path) -> NoReturn:
+def supervise(connection: Connection, scratch: Path, contents: Contents) -> NoReturn:
     """Run `serve` in a child, and end with it or with the judge, whoever goes first, and everything below with both."""
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # what the file starts and leaves behind comes here
@@ -53,7 +56,7 @@ def supervise(connection: Connection, scratch: Path) -> NoReturn:
             os._exit(1)
         os.setsid()
         _close_all_but(connection.fileno())
-        serve(connection, scratch)
+        serve(connection, scratch, contents)
     ends = select.poll()
     ends.register(os.pidfd_open(child), select.POLLIN)
     ends.register(judge.sentinel, select.POLLIN)
@@ -96,12 +99,12 @@ def _end_everything() -> None:
             return
 
 
-def serve(connection: Connection, scratch: Path) -> NoReturn:
+def serve(connection: Connection, scratch: Path, contents: Contents) -> NoReturn:
     """Answer the judge's questions until it has no more."""
     share_scratch(scratch)
     limit_output()
     warnings.simplefilter("ignore")
-    room = _Room()
+    room = _Room(contents)
     with contextlib.suppress(EOFError, OSError, WireError):
         while True:
             method, arguments = receive(connection, _MOST_BYTES)
@@ -115,7 +118,7 @@ def _reply(connection: Connection, room: _Room, method: str, arguments: Mapping[
             reply = {"value": getattr(room, method)(**arguments)}
         send(connection, reply)
     except BaseException as error:  # noqa: BLE001 - a process boundary: whatever it is, it is for whoever asked
-        place = place_of(error, room.path) if room.path else None
+        place = place_of(error, room.path)
         text = str(error) if isinstance(error, WireError | KernelFolderError) else described(error)
         # An error that stands by itself is told with its place; the file's own errors have it in their text.
         told = text if place is None or text.startswith(place) else f"{text} ({place})"
@@ -129,49 +132,29 @@ class _Room:
         path: the file whose places are named in errors.
     """
 
-    def __init__(self) -> None:
-        self.path: Path | None = None
-        self._reference: Reference | None = None
-        self._factory: Any = None
-        self._device = torch.device("cpu")
+    def __init__(self, contents: Contents) -> None:
+        self.path = contents.path
+        self._contents = contents
+        self._opened: Opened | None = None
         self._parties: dict[int, LocalParty] = {}
         self._sources: dict[str, LocalSource] = {}
+        self._watch = Watch()
+        self._draws = False
 
-    def open(
-        self,
-        path: str,
-        text: str,
-        sizes: Mapping[str, int | float],
-        dtype: str | None,
-        device: str,
-        candidate: tuple[str, str] | None,
-        *,
-        is_candidate: bool,
-    ) -> Mapping[str, int | float]:
-        """Run the files; the reference's sizes.
-
-        Args:
-            path, text: of the reference.
-            candidate: path and text of a file of its own.
-            is_candidate: parties are made from `ModelNew`, and not from `Model`.
-        """
-        self.path = Path(path if candidate is None else candidate[0])
-        self._device = torch.device(device)
-        self._reference = load_reference(Path(path), sizes, dtype, text)
-        if is_candidate:
-            self._factory = (
-                self._reference.candidate if candidate is None else load_candidate(Path(candidate[0]), candidate[1])
-            )
-            if self._factory is None:
-                raise KernelFolderError(f"{path}: no ModelNew; define it there, or name its reference with --reference")
-        return dict(self._reference.sizes)
+    def open(self) -> Mapping[str, int | float]:
+        """Run the files; the reference's sizes."""
+        self._opened = self._contents.open(self._watch)
+        self._watch.look("once it is imported")
+        return dict(self._opened.reference.sizes)
 
     def _source(self, sizes: Mapping[str, int | float]) -> LocalSource:
-        assert self._reference is not None
+        assert self._opened is not None
         key = str(sorted(sizes.items()))
         if key not in self._sources:
-            reference = self._reference if sizes == self._reference.sizes else self._reference.resized(sizes)
-            self._sources[key] = LocalSource(reference, self._device)
+            reference = self._opened.reference
+            self._sources[key] = LocalSource(
+                reference if sizes == reference.sizes else reference.resized(sizes), self._opened.device
+            )
         return self._sources[key]
 
     def resize(self, sizes: Mapping[str, int | float]) -> Mapping[str, int | float]:
@@ -191,19 +174,19 @@ class _Room:
     ) -> None:
         """A party of that number."""
         source = self._source(sizes)
-        module = prepare_model(source.reference, Mode(mode), self._device, self._factory, state)
-        self._parties[number] = LocalParty(module)
+        assert self._opened is not None
+        make = self._opened.make
+        self._parties[number] = source.party(Mode(mode), state) if make is None else make(source, Mode(mode), state)
+        self._watch.look("once a model is made")
 
     def drop(self, numbers: Sequence[int]) -> None:
         """Let go of parties."""
         for number in numbers:
             self._parties.pop(number, None)
 
-    def threads(self, count: int) -> int:
-        """Compute on so many threads from now on; how many they were."""
-        before = torch.get_num_threads()
-        torch.set_num_threads(count)
-        return before
+    def changes(self) -> Mapping[str, Any]:
+        """What the file has changed of its process, and whether a call draws random numbers."""
+        return {"changed": self._watch.changes("at the end"), "draws": self._draws}
 
     def party(self, number: int, question: str, arguments: Mapping[str, Any]) -> Any:
         """What a party answers to one of the questions of `Party`."""
@@ -212,7 +195,19 @@ class _Room:
             given["manner"] = Manner(**given["manner"])
         if question == "put":
             given["mode"] = Mode(given["mode"])
-        return plain(getattr(self._parties[number], question)(**given))
+        watched = question == "call" and _may_not_draw(given["manner"])
+        if watched and given["manner"].seed is not None:
+            seed_generators(given["manner"].seed, device_of_inputs(given["inputs"]))
+        before = draws() if watched else ()
+        answer = plain(getattr(self._parties[number], question)(**given))
+        self._draws |= watched and draws() != before
+        self._watch.look("in a call")
+        return answer
+
+
+def _may_not_draw(manner: Manner) -> bool:
+    """Whether a draw in such a call is the model's: torch's compiler draws itself, and other devices are seeded."""
+    return not (manner.compiled or manner.held or manner.device)
 
 
 def plain(value: Any) -> Any:

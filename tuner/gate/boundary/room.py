@@ -7,15 +7,14 @@ import signal
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from multiprocessing.context import ForkServerProcess
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import torch
 
-from tunebench.tuner.errors import TunebenchError
+from tunebench.tuner.gate.boundary.contents import Contents
 from tunebench.tuner.gate.boundary.inside import supervise
 from tunebench.tuner.gate.boundary.wire import WireError, receive, send
 from tunebench.tuner.gate.launches import Launch
@@ -24,7 +23,7 @@ from tunebench.tuner.gate.quick import Exemptions
 from tunebench.tuner.gate.sources import Sizes, Source
 from tunebench.tuner.gate.truth import Truth
 from tunebench.tuner.gate.values import Leaf, Values
-from tunebench.tuner.isolation import context, without_main
+from tunebench.tuner.isolation import IsolationError, context, without_main
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.scratch import scratch_folder
 from tunebench.tuner.users_code import ToldError
@@ -33,45 +32,22 @@ _REAP_SECONDS = 5.0
 _SHARE_OF_MEMORY = 4
 
 
-class RoomError(TunebenchError):
+class RoomError(IsolationError):
     """The file's process is gone, or says what is no answer."""
 
 
-@dataclass(frozen=True)
-class Files:
-    """What is run in a room, by content: a file is read once.
-
-    Attributes:
-        reference: path and text of the file with `Model`, `get_inputs` and `get_init_inputs`.
-        candidate: path and text of the file with `ModelNew`; None where it is the same.
-        sizes: numeric constants of the reference's file to change.
-        dtype: what models and inputs are converted to; None leaves them as the file makes them.
-        device: such as `cpu` or `cuda:0`.
-    """
-
-    reference: tuple[Path, str]
-    candidate: tuple[Path, str] | None
-    sizes: Sizes
-    dtype: str | None
-    device: torch.device
-
-
 class Room:
-    """A process that runs a file and answers questions about its models; nothing that it says is a verdict.
+    """A process that runs a file and answers questions about its models; nothing that it says is a verdict."""
 
-    Args:
-        is_candidate: its models are `ModelNew`, and not `Model`.
-    """
-
-    def __init__(self, files: Files, *, is_candidate: bool) -> None:
-        self._files = files
-        self._is_candidate = is_candidate
+    def __init__(self, contents: Contents) -> None:
         self._dropped: list[int] = []
         self._made = 0
         self._most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _SHARE_OF_MEMORY
         ours, theirs = context().Pipe()
         self._connection = ours
-        self._process: ForkServerProcess = context().Process(target=supervise, args=(theirs, scratch_folder()))
+        self._process: ForkServerProcess = context().Process(
+            target=supervise, args=(theirs, scratch_folder(), contents)
+        )
         with closing(theirs), without_main():
             self._process.start()
 
@@ -81,17 +57,7 @@ class Room:
         Raises:
             ToldError: a file raises.
         """
-        files, candidate = self._files, self._files.candidate
-        sizes: Sizes = self.ask(
-            "open",
-            path=str(files.reference[0]),
-            text=files.reference[1],
-            sizes=dict(files.sizes),
-            dtype=files.dtype,
-            device=str(files.device),
-            candidate=None if candidate is None else (str(candidate[0]), candidate[1]),
-            is_candidate=self._is_candidate,
-        )
+        sizes: Sizes = self.ask("open")
         return sizes
 
     def ask(self, method: str, **arguments: Any) -> Any:
@@ -124,6 +90,13 @@ class Room:
         party = RemoteParty(self, self._made)
         weakref.finalize(party, self._dropped.append, self._made).atexit = False
         return party
+
+    def changes(self) -> tuple[list[str], bool]:
+        """What the file has changed of its process, a line each, and whether a call draws random numbers."""
+        told = self.ask("changes")
+        if not (isinstance(told, dict) and isinstance(told.get("changed"), list)):
+            raise RoomError("an answer that is none")
+        return [str(line) for line in told["changed"]], told.get("draws") is True
 
     def _death(self) -> str:
         self._process.join(_REAP_SECONDS)
@@ -302,6 +275,10 @@ class RemoteSource:
     def party(self, mode: Mode, state: Mapping[str, torch.Tensor] | None = None) -> Party:
         return self._room.party(self._sizes, mode, state)
 
+    def changes(self) -> tuple[list[str], bool]:
+        """See `Room.changes`."""
+        return self._room.changes()
+
     def elements(self, changes: Sizes) -> tuple[int, int]:
         elements: tuple[int, int] = self._room.ask("elements", sizes=dict(self._sizes), changes=dict(changes))
         return elements
@@ -316,6 +293,10 @@ class RemoteContender:
 
     def party(self, source: Source, mode: Mode, state: Mapping[str, torch.Tensor] | None) -> Party:
         return self._room.party(source.sizes, mode, state)
+
+    def changes(self) -> tuple[list[str], bool]:
+        """See `Room.changes`."""
+        return self._room.changes()
 
     def launches(self, party: Party, inputs: Sequence[Any]) -> Sequence[Launch]:  # noqa: ARG002
         """None: what it launches is not known here."""

@@ -1,0 +1,128 @@
+"""What a room runs: files that nobody vouches for, by content."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from tunebench.tuner.errors import KernelFolderError
+from tunebench.tuner.gate.party import LocalParty
+from tunebench.tuner.gate.process_state import Watch
+from tunebench.tuner.gate.sources import LocalSource, Sizes
+from tunebench.tuner.kernel import Mode, prepare_model
+from tunebench.tuner.reference import Reference, load_candidate, load_reference
+
+MakeParty = Callable[[LocalSource, Mode, Mapping[str, Any] | None], LocalParty]
+"""Makes a party beside a reference at some sizes, in a mode, with these weights."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What was run.
+
+    Attributes:
+        make: None where parties are the reference's own.
+    """
+
+    reference: Reference
+    device: torch.device
+    make: MakeParty | None
+
+
+class Contents(Protocol):
+    """What a room runs; it travels to the room by pickle, from the judge and never back."""
+
+    @property
+    def path(self) -> Path:
+        """The file, or the folder of the files, whose places are named in errors."""
+
+    def open(self, watch: Watch) -> Opened:
+        """Run it.
+
+        Args:
+            watch: notes what is changed by whatever runs after its `start`.
+        """
+
+
+@dataclass(frozen=True)
+class Files:
+    """Files by content: a file is read once.
+
+    Attributes:
+        reference: path and text of the file with `Model`, `get_inputs` and `get_init_inputs`.
+        candidate: path and text of the file with the model on trial; None where it is the same.
+        sizes: numeric constants of the reference's file to change.
+        dtype: what models and inputs are converted to; None leaves them as the file makes them.
+        device: such as `cpu` or `cuda:0`.
+        on_trial: the name of the candidate's model.
+        prepare: run before the files are.
+    """
+
+    reference: tuple[Path, str]
+    candidate: tuple[Path, str] | None
+    sizes: Sizes
+    dtype: str | None
+    device: torch.device
+    on_trial: str = "ModelNew"
+    prepare: Callable[[], object] | None = None
+
+
+@dataclass(frozen=True)
+class OfReference:
+    """Files whose `Model` is asked."""
+
+    files: Files
+
+    @property
+    def path(self) -> Path:
+        return self.files.reference[0]
+
+    def open(self, watch: Watch) -> Opened:
+        """See `Contents.open`."""
+        watch.start()
+        return Opened(_reference_of(self.files), self.files.device, None)
+
+
+@dataclass(frozen=True)
+class OfCandidate:
+    """Files whose `ModelNew` is asked."""
+
+    files: Files
+
+    @property
+    def path(self) -> Path:
+        return (self.files.candidate or self.files.reference)[0]
+
+    def open(self, watch: Watch) -> Opened:
+        """See `Contents.open`."""
+        if self.files.prepare is not None:
+            self.files.prepare()
+        watch.start()
+        reference = _reference_of(self.files)
+        if self.files.candidate is not None:
+            watch.start()  # what the reference changes is not the candidate's
+            factory = load_candidate(*self.files.candidate, self.files.on_trial)
+        elif reference.candidate is not None:
+            factory = reference.candidate
+        else:
+            raise KernelFolderError(
+                f"{self.path}: no ModelNew; define it there, or name its reference with --reference"
+            )
+        return Opened(reference, self.files.device, _maker(factory))
+
+
+def _reference_of(files: Files) -> Reference:
+    path, text = files.reference
+    return load_reference(path, files.sizes, files.dtype, text)
+
+
+def _maker(factory: Callable[..., nn.Module]) -> MakeParty:
+    def make(source: LocalSource, mode: Mode, state: Mapping[str, Any] | None) -> LocalParty:
+        return LocalParty(prepare_model(source.reference, mode, source.device, factory, state))
+
+    return make

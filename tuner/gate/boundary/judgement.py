@@ -1,0 +1,69 @@
+"""The judge's part: the gate's questions to a file's model in its room, and what is made of the answers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+
+import torch
+
+from tunebench.tuner.gate.battery import Depth
+from tunebench.tuner.gate.boundary.room import RemoteContender, RemoteSource, RoomError
+from tunebench.tuner.gate.faults import FAILURES
+from tunebench.tuner.gate.harness import Answers
+from tunebench.tuner.gate.judgement import both_batteries, refusals_kept
+from tunebench.tuner.gate.oracle import Oracle
+from tunebench.tuner.gate.refusal import Claim
+from tunebench.tuner.gate.stage_log import StageLog, StageRefused
+from tunebench.tuner.kernel import Mode
+from tunebench.tuner.users_code import described
+
+_MOST_SHOWN = 4
+
+
+def judge_contender(
+    log: StageLog,
+    oracle: Oracle,
+    contender: RemoteContender,
+    source: RemoteSource,
+    state: Mapping[str, torch.Tensor],
+    mode: Mode,
+    device: torch.device,
+    *,
+    claim: Claim = Claim.DROP_IN,
+    depth: Depth = Depth.EVERYTHING,
+) -> None:
+    """Put a file's model through the gate; `log` has every stage.
+
+    Args:
+        state: the reference's weights.
+        claim, depth: what is asked, see `run_battery`.
+    """
+    try:
+        with refusals_kept(log, described):
+            with log.stage("model"):
+                try:
+                    party = contender.party(source, mode, state)
+                except FAILURES as error:
+                    raise StageRefused(f"it cannot be made like the reference: {described(error)}") from error
+            answers = Answers(source, oracle, device, mode)
+            both_batteries(log, party, contender, oracle, answers, depth=depth, claim=claim)
+        judge_state(log, oracle, contender, source)
+    except RoomError as error:
+        with contextlib.suppress(StageRefused), log.stage("process"):
+            raise StageRefused(f"{error}, {log.until}") from error
+
+
+def judge_state(log: StageLog, oracle: Oracle, contender: RemoteContender, source: RemoteSource) -> None:
+    """Refuse a file that has changed its process for all of its code, or draws where the reference draws nothing.
+
+    Raises:
+        RoomError: a process is gone.
+    """
+    with contextlib.suppress(StageRefused), log.stage("state"):
+        changes, draws = contender.changes()
+        if draws and not (source.changes()[1] or any(case.draws for case in oracle.cases)):
+            changes.append("a call draws random numbers, and the reference's draws none")
+        if changes:
+            more = f"; and {len(changes) - _MOST_SHOWN} more" if len(changes) > _MOST_SHOWN else ""
+            raise StageRefused(f"it changes its process for all other code: {'; '.join(changes[:_MOST_SHOWN])}{more}")

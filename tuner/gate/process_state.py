@@ -1,0 +1,196 @@
+"""What a process holds for all of its code: torch's settings and functions, clocks, signals. A file leaves it alone.
+
+It is looked at by the process that runs the file: that finds mistakes and lazy tricks, such as a precision that is
+lowered for everybody, and not malice. Where a patch would forge the judge's figures, the judge has its own: its clock,
+and its comparison in another process.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+_SUBNORMAL = 1e-40
+_ROOTS = {"torch": torch, "os": os, "sys": sys, "gc": gc}
+
+_SETTINGS = (
+    "torch.get_default_dtype()",
+    "torch.get_default_device()",
+    "torch.is_grad_enabled()",
+    "torch.is_inference_mode_enabled()",
+    "torch.is_anomaly_enabled()",
+    "torch.get_float32_matmul_precision()",
+    "torch.backends.fp32_precision",
+    "torch.backends.cuda.matmul.fp32_precision",
+    "torch.backends.cuda.matmul.allow_tf32",
+    "torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction",
+    "torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction",
+    "torch.backends.cudnn.allow_tf32",
+    "torch.backends.cudnn.conv.fp32_precision",
+    "torch.backends.cudnn.benchmark",
+    "torch.backends.cudnn.deterministic",
+    "torch.backends.cudnn.enabled",
+    "torch.backends.mkldnn.enabled",
+    "torch.backends.mkldnn.matmul.fp32_precision",
+    "torch.are_deterministic_algorithms_enabled()",
+    "torch.utils.deterministic.fill_uninitialized_memory",
+    "torch.get_num_threads()",
+    "torch.get_num_interop_threads()",
+    "torch._C._len_torch_function_stack()",
+    "torch._C._len_torch_dispatch_stack()",
+    "os.getcwd()",
+    "gc.isenabled()",
+    "sys.gettrace()",
+    "sys.getprofile()",
+)
+"""By the name that a user knows them by. `sys.path` is not among them, nor most of the environment: right files change
+both to build extensions."""
+
+_GLOBAL_HOOKS = (
+    "_global_forward_hooks",
+    "_global_forward_pre_hooks",
+    "_global_backward_hooks",
+    "_global_backward_pre_hooks",
+    "_global_parameter_registration_hooks",
+    "_global_buffer_registration_hooks",
+    "_global_module_registration_hooks",
+)
+
+_MORE_SETTINGS: Mapping[str, Callable[[], object]] = {
+    "torch.is_autocast_enabled()": lambda: (torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")),
+    "torch.set_flush_denormal": lambda: float(torch.tensor(_SUBNORMAL, dtype=torch.float32) * 1) == 0.0,
+    "the CUDA device": lambda: torch.cuda.current_device() if _uses_cuda() else 0,
+    "the CUDA stream": lambda: torch.cuda.current_stream().cuda_stream if _uses_cuda() else 0,
+    "hooks of all modules": lambda: [len(getattr(nn.modules.module, name)) for name in _GLOBAL_HOOKS],
+    "os.sched_getaffinity(0)": lambda: sorted(os.sched_getaffinity(0)),
+    "NVIDIA_TF32_OVERRIDE": lambda: os.environ.get("NVIDIA_TF32_OVERRIDE"),
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": lambda: os.environ.get("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),
+}
+
+_MODULES: Mapping[str, ModuleType] = {
+    "time": time,
+    "torch": torch,
+    "torch.nn.functional": nn.functional,
+    "torch.linalg": torch.linalg,
+    "torch.cuda": torch.cuda,
+}
+_CLASSES: Mapping[str, type] = {
+    "torch.Tensor": torch.Tensor,
+    "torch.nn.Module": nn.Module,
+    "torch.cuda.Event": torch.cuda.Event,
+    "torch.cuda.Stream": torch.cuda.Stream,
+}
+_LAYERS = {f"torch.nn.{name}": one for name, one in vars(nn).items() if isinstance(one, type)}
+
+
+_REPLACED_BY_TORCH = ("torch.Storage", "torch.manual_seed", "torch.nn.Module.__init__", "torch.nn.Module.__setstate__")
+"""What torch itself replaces, with the default dtype or when its compiler is imported or used first."""
+
+
+def settings() -> dict[str, str]:
+    """Every setting as a text; some tens of microseconds."""
+    return {name: _text(read) for name, read in _READ.items()}
+
+
+def _text(read: Callable[[], object]) -> str:
+    try:
+        return str(read())
+    except (RuntimeError, OSError) as error:  # two of torch's interfaces to one flag, mixed; a folder that is gone
+        return f"unreadable ({type(error).__name__})"
+
+
+def _reader(name: str) -> Callable[[], object]:
+    """What reads `module.attribute`, or calls `module.function()`."""
+    module, _, path = name.removesuffix("()").partition(".")
+    holder, _, attribute = path.rpartition(".")
+    found = attrgetter(holder)(_ROOTS[module]) if holder else _ROOTS[module]
+    if name.endswith("()"):
+        function: Callable[[], object] = getattr(found, attribute)  # the one of now: a later one may lie
+        return function
+    return lambda: getattr(found, attribute)
+
+
+_READ: Mapping[str, Callable[[], object]] = {**{name: _reader(name) for name in _SETTINGS}, **_MORE_SETTINGS}
+
+
+def functions() -> dict[str, tuple[object, object]]:
+    """Every function of torch and `time`, and every handler of a signal, each with its code; a millisecond."""
+    found = {name: (one, getattr(one, "__code__", None)) for name, one in _functions()}
+    for name in _REPLACED_BY_TORCH:
+        found.pop(name, None)
+    return found
+
+
+def _functions() -> Iterator[tuple[str, object]]:
+    for holder, module in _MODULES.items():
+        # Callables alone: torch puts other values there when it is used first.
+        yield from ((f"{holder}.{name}", one) for name, one in vars(module).items() if callable(one))
+    for holder, kind in _CLASSES.items():
+        # What stands in a class in front of what it inherits counts too.
+        for parent in reversed(kind.__mro__[:-1]):
+            yield from ((f"{holder}.{name}", one) for name, one in vars(parent).items() if callable(one))
+    for holder, layer in _LAYERS.items():
+        if "forward" in vars(layer):
+            yield f"{holder}.forward", vars(layer)["forward"]
+    for number in signal.valid_signals():
+        yield f"the handler of signal {number}", signal.getsignal(number)
+
+
+def _uses_cuda() -> bool:
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def draws() -> tuple[Any, ...]:
+    """Where the generators of random numbers stand: torch's on each device, Python's, and numpy's where it is there."""
+    stand: list[Any] = [torch.default_generator.get_state().numpy().tobytes(), random.getstate()]
+    if _uses_cuda():
+        stand += [one.get_state().numpy().tobytes() for one in torch.cuda.default_generators]
+    if (numpy_random := sys.modules.get("numpy.random")) is not None:
+        kind, keys, *rest = numpy_random.get_state()
+        stand += [kind, keys.tobytes(), *rest]
+    return tuple(stand)
+
+
+class Watch:
+    """Notes what a file changes, from its `start` on."""
+
+    def __init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        """Begin anew: what was changed before is as it should be."""
+        self._settings = settings()
+        self._functions = functions()
+        self._changes: dict[str, str] = {}
+
+    def look(self, when: str) -> None:
+        """Note the settings that are others now.
+
+        Args:
+            when: for people, such as `in a call`.
+        """
+        before, self._settings = self._settings, settings()
+        for name, value in before.items():
+            if self._settings[name] != value:
+                self._changes.setdefault(name, f"{name} is {self._settings[name]} and was {value} ({when})")
+
+    def changes(self, when: str) -> list[str]:
+        """A line for everything that was changed so far; a change that was taken back counts where it was seen."""
+        self.look(when)
+        now = functions()
+        for name, (one, code) in self._functions.items():
+            other = now.get(name, (None, None))  # what came since does not count: torch imports lazily
+            if one is not other[0] or code is not other[1]:
+                self._changes.setdefault(name, f"{name} is replaced")
+        return list(self._changes.values())
