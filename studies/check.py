@@ -37,7 +37,7 @@ from tunebench.tuner.gate.quick import QuickGate
 from tunebench.tuner.gate.refusal import Claim
 from tunebench.tuner.gate.sources import LocalSource
 from tunebench.tuner.gate.stage_log import Listener, StageLog, StageRefused
-from tunebench.tuner.isolation import IsolationError, report, run_isolated, start_forkserver
+from tunebench.tuner.isolation import TRACER, IsolationError, report, run_isolated, start_forkserver
 from tunebench.tuner.kernel import Mode, ModelFactory, TunableModel, prepare_model
 from tunebench.tuner.reference import read_text, require_dtype
 from tunebench.tuner.result import Stage, Verdict
@@ -128,7 +128,7 @@ def check(request: CheckRequest, show: Show = lambda _mode, _stage: None) -> lis
     request = _completed(request)
     modes, device = _look(request)
     submission = _read(request, device) if _is_submission(request.target) else None
-    start_forkserver([__name__])
+    start_forkserver([__name__, TRACER])
     return [_check_mode(request, submission, mode, device, show) for mode in modes]
 
 

@@ -26,7 +26,7 @@ from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, DeviceKind, find_device
 from tunebench.tuner.environment import current_environment
 from tunebench.tuner.errors import CompilerMissingError, DiskFullError, UnknownNameError, UserError
-from tunebench.tuner.isolation import start_forkserver
+from tunebench.tuner.isolation import TRACER, start_forkserver
 from tunebench.tuner.kernel import Kernel, Mode
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.reference import Reference
@@ -152,7 +152,7 @@ def tune(
     Raises:
         UserError: the model cannot serve its reference's inputs, or no configuration is valid for them.
     """
-    start_forkserver([__name__])
+    start_forkserver([__name__, TRACER])
     reports: list[StudyReport] = []
     for mode in resolved.modes:
         reports.append(_tune_mode(resolved, mode, database, announce))

@@ -1,6 +1,8 @@
 """A small kernel of one's own, written into a folder as a user would, and broken in any way a test asks for."""
 
 import os
+from collections.abc import Iterator
+from multiprocessing import set_forkserver_preload
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from tunebench.kernels.runtime.decision import forget_plans
 from tunebench.kernels.runtime.policy import Policy, set_policy
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
+from tunebench.tuner.isolation import TRACER
 
 
 @pytest.fixture
@@ -52,6 +55,15 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     (tmp_path / "own").mkdir()
     forget_plans()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_server() -> Iterator[None]:
+    """Whichever test starts the server that processes are forked from, it has imported what those of all tests need."""
+    set_forkserver_preload(["tunebench.studies.tune", "tunebench.studies.check", "tunebench.studies.compare", TRACER])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("multiprocessing.set_forkserver_preload", lambda _: None)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

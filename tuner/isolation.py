@@ -32,6 +32,9 @@ Answer = TypeVar("Answer")
 Listen = Callable[[Any], None]
 """Called with each message that the function sends by `report` before it answers."""
 
+TRACER = "torch._dynamo"
+"""What torch imports at its first autocast or trace, in a second. Processes that are forked from it have it, too."""
+
 _REAP_SECONDS = 5.0
 _SERVER_GONE = 255  # the exit code that multiprocessing gives where the server died, and cannot tell
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, _SERVER_GONE)

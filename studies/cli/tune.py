@@ -92,9 +92,9 @@ def tune(
     Every configuration is built, checked against the reference in float64 and timed; the best are timed again,
     interleaved with the reference and the default. Ctrl-C ends a study with everything recorded.
     """
-    from tunebench.tuner.isolation import start_forkserver
+    from tunebench.tuner.isolation import TRACER, start_forkserver
 
-    start_forkserver(["tunebench.studies.tune"])  # it imports torch while this process does
+    start_forkserver(["tunebench.studies.tune", TRACER])  # it imports torch while this process does
 
     from rich.console import Console
 
