@@ -170,7 +170,7 @@ BROKEN: Mapping[str, Broken] = {
     ),
     "another shape": Broken(WRONG, "structure", r"\(2112,\)", model(RETURN, "        return y.flatten()\n")),
     "another layout": Broken(
-        WRONG, "structure", r"strides \(1, 64\)", model(RETURN, "        return y.t().contiguous().t()\n")
+        WRONG, "form", r"strides \(1, 64\)", model(RETURN, "        return y.t().contiguous().t()\n")
     ),
     "another type": Broken(WRONG, "structure", "float64", model(RETURN, "        return y.double()\n")),
     # Kept results.

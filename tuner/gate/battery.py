@@ -17,7 +17,7 @@ from tunebench.tuner.gate.refusal import Claim
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.gate.stages.call_sequences import held_results, later_calls, same_memory
 from tunebench.tuner.gate.stages.inputs import distributions, non_finite
-from tunebench.tuner.gate.stages.layouts import layouts
+from tunebench.tuner.gate.stages.layouts import form, layouts
 from tunebench.tuner.gate.stages.sizes import large, sizes
 from tunebench.tuner.gate.stages.state import construction, mode, statistics, weights
 from tunebench.tuner.gate.stages.streams import devices, graphs, streams
@@ -56,6 +56,7 @@ STEPS: Sequence[Step] = (
     Step("construction", construction, "a model made from the same seed has other weights", Claim.PROBLEM),
     Step("distributions", distributions, "wrong values for other inputs of the same shapes", Claim.PROBLEM),
     Step("not finite", non_finite, "NaN, infinities or tiny numbers come out as something else"),
+    Step("form", form, "view() fails on the result, or its parts have no names"),
     Step("layouts", layouts, "wrong values, or an error, for tensors that lie otherwise in memory"),
     Step("sizes", sizes, "wrong values, or an error, at other sizes"),
     Step("same memory", same_memory, "yesterday's answer for today's inputs", Claim.PROBLEM),

@@ -130,7 +130,7 @@ def expect(
             that is off as well, twice the tolerance passes.
     """
     mine = figures(own)  # type: ignore[arg-type]
-    like = torch.empty_like(mine, device="meta", dtype=None if isinstance(own, torch.Tensor) else torch.float32)
+    like = without_memory(mine if isinstance(own, torch.Tensor) else mine.float())
     if isinstance(exact, torch.Tensor | float) and figures(exact).shape != mine.shape:
         exact = None
     if not (mine.is_floating_point() or mine.is_complex()):
@@ -148,6 +148,11 @@ def expect(
     errors = replace(errors, reference_max_relative=errors.max_relative, reference_relative_norm=errors.relative_norm)
     allowance = REFERENCE_MULTIPLE * tolerance_of(like.dtype) if exact is None else 0.0
     return Expected(wide, (), scale, norm, like, mine.device, aliases, errors, allowance, free)
+
+
+def without_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """A meta tensor of the same shape, dtype and strides, whatever these are."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
 def real(tensor: torch.Tensor) -> torch.Tensor:

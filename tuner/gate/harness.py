@@ -277,20 +277,23 @@ class Harness:
         inputs: Sequence[Any],
         label: str,
         manner: Manner = ORDINARY,
+        *,
+        strict: bool = False,
     ) -> Values | None:
         """Ask both the same thing; what the contender returns, None where there was nothing to ask.
 
         Args:
             label: which question of its stage this is.
             manner: how the contender is called.
+            strict: the output has to lie in memory as the reference's does (see `judge.judge_structure`).
 
         Raises:
             StageRefused: the contender differs from the reference.
         """
         with about(pair.source, inputs):
-            return self._agree(pair, inputs, label, manner)
+            return self._agree(pair, inputs, label, manner, strict)
 
-    def _agree(self, pair: Pair, inputs: Sequence[Any], label: str, manner: Manner) -> Values | None:
+    def _agree(self, pair: Pair, inputs: Sequence[Any], label: str, manner: Manner, strict: bool) -> Values | None:
         with self.refusing(label):
             if (reason := pair.candidate.ready(inputs)) is not None:
                 self.pass_over(reason)
@@ -304,21 +307,21 @@ class Harness:
             manner = replace(manner, sums=True, after=bool(case.changed), seed=case.call_seed)
             answer = pair.candidate.call(inputs, manner)
             synchronise(self.device)
-        output = self.judge(case, answer)
+        output = self.judge(case, answer, strict=strict)
         judge_buffers(case, answer.buffers)
         if not answer.intact:
             raise StageRefused(f"{label}: memory outside of a buffer was written")
         judge_inputs(case, answer)
         return output
 
-    def judge(self, case: Case, answer: Answer) -> Values:
+    def judge(self, case: Case, answer: Answer, *, strict: bool = False) -> Values:
         """The output, once its structure and values are right.
 
         Raises:
             StageRefused: they are not.
         """
         exemptions = self.contender.exemptions
-        output = judge_structure(case, answer.output, aliases=answer.aliases, dense=exemptions.dense)
+        output = judge_structure(case, answer.output, aliases=answer.aliases, strict=strict, dense=exemptions.dense)
         judge_values(case, output, rewritten=exemptions.rewrites_algebra)
         return output
 

@@ -17,36 +17,35 @@ from tunebench.tuner.gate.values import ROOT, Values, difference_of_kinds, words
 from tunebench.tuner.result import ErrorFigures
 
 
-def judge_structure(case: Case, output: Values, *, aliases: Sequence[str] = (), dense: bool = False) -> Values:
-    """The output, once it is built as the reference's, and its tensors have their shapes, dtypes, layouts and devices.
+def judge_structure(
+    case: Case, output: Values, *, aliases: Sequence[str] = (), strict: bool = False, dense: bool = False
+) -> Values:
+    """The output, once it is built as the reference's, and its tensors have their shapes, dtypes and devices.
 
     Args:
         aliases: the paths of what is memory of an input.
-        dense: tensors may lie in memory in any order of their axes, without gaps.
+        strict: tensors have to lie in memory as the reference's do, and tuples to have the names that torch's have.
+        dense: where they have to lie so, any order of their axes without gaps will do.
 
     Raises:
         StageRefused: it is not like the reference's.
     """
-    if difference := difference_of_kinds(output, case.like):
+    if difference := difference_of_kinds(output, case.like, by_name=strict):
         raise StageRefused(f"{case.name}: {difference}")
     for path, tensor in output.tensors.items():
-        _judge_form(case.name if path == ROOT else f"{case.name}: {path}", case.output[path], tensor, dense)
-        if path in aliases and not case.output[path].aliases:
+        name, want = case.name if path == ROOT else f"{case.name}: {path}", case.output[path]
+        any_order = not strict or (dense and torch.ops.aten.is_non_overlapping_and_dense(tensor))
+        got = (tuple(tensor.shape), tensor.dtype, _strides_that_matter(want.like if any_order else tensor))
+        if got != (tuple(want.like.shape), want.like.dtype, _strides_that_matter(want.like)):
+            raise StageRefused(
+                f"{name}: shape {got[0]}, {got[1]}, strides {tensor.stride()} in place of "
+                f"{tuple(want.like.shape)}, {want.like.dtype}, {want.like.stride()}"
+            )
+        if tensor.device != want.device:
+            raise StageRefused(f"{name}: the output is on {tensor.device}, the reference's on {want.device}")
+        if path in aliases and not want.aliases:
             raise StageRefused(f"{case.name}: {words(path)} is memory of an input")
     return output
-
-
-def _judge_form(name: str, expected: Expected, tensor: torch.Tensor, dense: bool) -> None:
-    want = expected.like
-    any_order = dense and torch.ops.aten.is_non_overlapping_and_dense(tensor)
-    got = (tuple(tensor.shape), tensor.dtype, _strides_that_matter(want if any_order else tensor))
-    if got != (tuple(want.shape), want.dtype, _strides_that_matter(want)):
-        raise StageRefused(
-            f"{name}: shape {got[0]}, {got[1]}, strides {tensor.stride()} in place of "
-            f"{tuple(want.shape)}, {want.dtype}, {want.stride()}"
-        )
-    if tensor.device != expected.device:
-        raise StageRefused(f"{name}: the output is on {tensor.device}, the reference's on {expected.device}")
 
 
 def judge_values(case: Case, output: Values, *, rewritten: bool = False) -> ErrorFigures:

@@ -11,9 +11,9 @@ from zlib import crc32
 import torch
 from torch import nn
 
-from tunebench.tuner.gate.case import Case, Expected, expect
+from tunebench.tuner.gate.case import Case, Expected, expect, without_memory
 from tunebench.tuner.gate.comparison import relative_norm
-from tunebench.tuner.gate.distributions import graded, mixed_signs
+from tunebench.tuner.gate.distributions import DISTRIBUTIONS, changed, graded, mixed_signs
 from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal
 from tunebench.tuner.gate.judge import judge_structure, judge_values
 from tunebench.tuner.gate.memory import SENTINELS, Bands, checksums
@@ -27,6 +27,14 @@ from tunebench.tuner.users_code import described
 
 _OTHER_DRAWS = 0.05
 """An error that no rounding makes: the call in float64 drew other random numbers."""
+
+_COPY = "a copy of the input"
+
+_STRONGER: Mapping[str, Callable[[Any, int], Any]] = {
+    "graded": graded,
+    "wide range": lambda value, number: changed(value, DISTRIBUTIONS["wide range"], number),
+}
+"""Changes of the first case's inputs, given what number an input has, that may tell more than the seeds do."""
 
 _FEW_ELEMENTS = 4096
 """Of as many, whether one answer would pass for all inputs is asked; many elements differ somewhere."""
@@ -59,8 +67,8 @@ def consult_reference(source: Source, party: Party, seeds: Sequence[int]) -> Ora
     """Run the reference, at its own precision and in float64, on inputs of several seeds.
 
     The last case negates half of the first one's values, so that signs and cancellation are met even where
-    `get_inputs` draws from [0, 1). Where the reference refuses that, or some part of the output is about the same for
-    all inputs, as a mean over many elements is, one more case has each of the first one's values times another factor.
+    `get_inputs` draws from [0, 1). Where the reference refuses that, or an answer that is none would pass for some part
+    of the output, as one for all inputs does for a mean over many elements, further cases are further from the first.
 
     Args:
         party: the reference's model, which is left as it was.
@@ -79,10 +87,11 @@ def consult_reference(source: Source, party: Party, seeds: Sequence[int]) -> Ora
         with contextlib.suppress(ReferenceRefusal):  # it may take probabilities only
             cases.append(case_of("mixed signs", [mixed_signs(value) for value in drawn]))
         found = _degenerate(cases)
-        if len(cases) == len(seeds) or any(found.values()):
-            with contextlib.suppress(ReferenceRefusal):
-                cases.append(case_of("graded", [graded(value, number) for number, value in enumerate(drawn)]))
-            found = _degenerate(cases)
+        for name, change in _STRONGER.items():
+            if len(cases) == len(seeds) or any(found.values()):
+                with contextlib.suppress(ReferenceRefusal):
+                    cases.append(case_of(name, [change(value, number) for number, value in enumerate(drawn)]))
+                found = _degenerate(cases)
         party.reset(SENTINELS[0])
         steady = _is_steady(party, cases[0])
         party.reset(SENTINELS[0])
@@ -139,7 +148,7 @@ def ask(
         inputs=inputs,
         call_seed=seed,
         draws=truth.draws,
-        like=truth.own.mapped(lambda tensor: torch.empty_like(tensor, device="meta")),
+        like=truth.own.mapped(without_memory),
         output=output,
         plain={path: _plain(truth, path) for path in truth.own.leaves if path not in output},
         changed={
@@ -189,9 +198,13 @@ def _is_finite(value: Any) -> bool:
 
 
 def _answers_to_all(found: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """The answers that pass everywhere; none where some part of the output lets none of them pass."""
+    """The answers that pass everywhere; none where some part of the output lets none of them pass.
+
+    A copy of the input that passes in a wide range of values as well is the answer.
+    """
     names = {name for answers in found.values() for name in answers}
-    return tuple(name for name in _NO_ANSWERS if name in names) if all(found.values()) else ()
+    told = tuple(name for name in _NO_ANSWERS if name in names and name != _COPY)
+    return told if all(found.values()) else ()
 
 
 def _degenerate(cases: Sequence[Case]) -> dict[str, list[str]]:
@@ -257,7 +270,7 @@ def _one_for_all(cases: Sequence[Case], case: Case, path: str) -> torch.Tensor |
 _NO_ANSWERS: Mapping[str, _NoAnswer] = {
     "zeros": _zeros,
     "one constant": _constant,
-    "a copy of the input": _input_of_that_shape,
+    _COPY: _input_of_that_shape,
     "the answer to other inputs": _of_other_inputs,
     "one answer for all inputs": _one_for_all,
 }

@@ -77,7 +77,7 @@ class Answer:
         buffers: the module's buffers after the call.
         intact: no guard band was written.
         aliases: the paths of what is memory of an input.
-        repeats: some of the output is memory of an output that the party keeps.
+        repeats: some of the rest of the output is memory of an output that the party keeps.
         input_sums: the inputs' checksums after the call, where they were asked for.
         inputs: the inputs after the call, by name, where they were asked for.
     """
@@ -225,7 +225,8 @@ class LocalParty:
         output = Values.of(returned)
         aliases = tuple(path for path, tensor in output.tensors.items() if shares_memory(tensor, mine))
         earlier = [tensor for kept in self._kept for tensor in kept.tensors.values()]
-        repeats = any(shares_memory(tensor, earlier) for tensor in output.tensors.values())
+        own = [tensor for path, tensor in output.tensors.items() if path not in aliases]
+        repeats = any(shares_memory(tensor, earlier) for tensor in own)
         if manner.keep:
             self._kept.append(output)
         sums = checksums(mine) if manner.sums else ()

@@ -65,7 +65,7 @@ def pinned(model: TunableModel, plan: Plan) -> Prepare:
 class QuickGate:
     """Checks variants of one model against one oracle.
 
-    Stages: `degenerate` (these inputs can tell an answer from none), `structure` (shape, dtype, layout, device),
+    Stages: `degenerate` (these inputs can tell an answer from none), `structure` (with shapes, dtypes and devices),
     `bounds` (guard bands intact), `inputs` (inputs and parameters unchanged), `written` (every element, whatever memory
     held), `repeatable` (bitwise, the first result held while the second is made), `values` and `buffers` (against
     float64), `after timing`.
@@ -144,7 +144,7 @@ class QuickGate:
         case = self._oracle.cases[0]
         with log.stage("structure"), about(None, case.inputs):
             answer = self._run(prepare, case, SENTINELS[0], Manner(sums=True, after=bool(case.changed), keep=True))
-            judge_structure(case, answer.output, aliases=answer.aliases, dense=self._exemptions.dense)
+            judge_structure(case, answer.output, aliases=answer.aliases)
         with log.stage("bounds"):
             if not answer.intact:
                 raise StageRefused(f"{case.name}: memory outside of a buffer was written")
@@ -156,11 +156,10 @@ class QuickGate:
 
     def _second_run(self, prepare: Prepare, log: StageLog, first: Answer) -> None:
         case = self._oracle.cases[0]
-        dense = self._exemptions.dense
-        output = judge_structure(case, first.output, dense=dense)
+        output = judge_structure(case, first.output)
         with log.stage("written"):
             answer = self._run(prepare, case, SENTINELS[1])
-            again = judge_structure(case, answer.output, aliases=answer.aliases, dense=dense)
+            again = judge_structure(case, answer.output, aliases=answer.aliases)
             pairs = [(tensor, again.tensors[path]) for path, tensor in output.tensors.items()]
             same = all(same_bits(one, other) for one, other in pairs)
             if not answer.intact:
@@ -185,9 +184,8 @@ class QuickGate:
             judge_buffers(case, answer.buffers)
 
     def _values(self, case: Case, output: Values, *, aliases: Sequence[str]) -> ErrorFigures:
-        rewritten, dense = self._exemptions.rewrites_algebra, self._exemptions.dense
-        output = judge_structure(case, output, aliases=aliases, dense=dense)
-        return judge_values(case, output, rewritten=rewritten)
+        rewritten = self._exemptions.rewrites_algebra
+        return judge_values(case, judge_structure(case, output, aliases=aliases), rewritten=rewritten)
 
 
 def _never(untouched: int) -> ErrorFigures:

@@ -7,6 +7,7 @@ first, and then leaf by leaf.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,6 +23,7 @@ ROOT = "output"
 _PLAIN = {bool: "a bool", int: "an int", float: "a float", str: "a text", type(None): "None"}
 _TENSOR = "a tensor"
 _STRANGE = "a value of type "
+_TORCH_TUPLE = re.compile(r"^a torch\.return_types\.\w+ of")
 _MOST_NESTED = 16
 _MOST_LEAVES = 4096
 
@@ -71,10 +73,15 @@ class Values:
         return replace(self, leaves=leaves)
 
 
-def difference_of_kinds(got: Values, wanted: Values) -> str | None:
-    """The first difference in structure, in one line; None where both are built alike."""
+def difference_of_kinds(got: Values, wanted: Values, *, by_name: bool = False) -> str | None:
+    """The first difference in structure, in one line; None where both are built alike.
+
+    Args:
+        by_name: a plain tuple may not stand for one of torch's, whose parts have names as well.
+    """
     for path, kind in wanted.kinds.items():
-        if (other := got.kinds.get(path)) != kind:
+        other = got.kinds.get(path, "nothing")
+        if other != kind and (by_name or other != _TORCH_TUPLE.sub("a tuple of", kind)):
             return f"{words(path)} is {other} in place of {kind}"
     if list(got.leaves) != list(wanted.leaves):
         return f"{words(ROOT)} has other parts than it says"

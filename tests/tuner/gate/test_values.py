@@ -101,7 +101,7 @@ TWINS: dict[str, tuple[Forward, Callable[[], Sequence[Any]], Forward, dict[str, 
         lambda _, x: x.max(1),
         lambda: [rand(32, 40)],
         lambda _, x: torch.max(x, dim=1),
-        {"structure": lambda _, x: tuple(x.max(1))},
+        {"form": lambda _, x: tuple(x.max(1)), "structure": lambda _, x: list(x.max(1))},
     ),
     "the place of the largest": (
         lambda model, x: model.linear(x).argmax(1),
@@ -174,7 +174,7 @@ WRONG = [(name, stage) for name, (_, _, _, wrong) in TWINS.items() for stage in 
 @pytest.mark.parametrize(("name", "stage"), WRONG)
 def test_what_is_wrong_is_refused(name: str, stage: str) -> None:
     model, inputs, _, wrong = TWINS[name]
-    quick = stage != "distributions"
+    quick = stage not in ("distributions", "form")
     found = refusals(module(model, **PARTS), module(wrong[stage], **PARTS), inputs, quick=quick)
     assert next(iter(found), "nothing").split(",")[0] == stage, found
 
@@ -194,6 +194,7 @@ def test_dropout_is_the_identity_in_eval_mode_only() -> None:
         ({"a": 1}, {"b": 1}, "the output is a dictionary of 'a' in place of a dictionary of 'b'"),
         ({"a": (True,)}, {"a": (1,)}, "output['a'][0] is a bool in place of an int"),
         ((x for x in ()), 1, "the output is a value of type generator in place of an int"),
+        (tuple(torch.ones(2).max(0)), torch.ones(2).max(0), None),
         (torch.ones(2).max(0), tuple(torch.ones(2).max(0)), "the output is a torch.return_types.max of 2 in place of"),
     ],
 )

@@ -1,4 +1,5 @@
-"""The stage about where inputs lie in memory: the right answer for every layout, by whatever path."""
+"""Stages about where tensors lie in memory: the output as the reference's, and right for inputs in every layout, by
+whatever path."""
 
 from __future__ import annotations
 
@@ -67,6 +68,12 @@ LAYOUTS: Mapping[str, Layout] = {
 }
 
 
+def form(harness: Harness) -> None:
+    """The output lies in memory as the reference's does, and its tuples have the names that torch's have."""
+    pair = harness.pair()
+    harness.agree(pair, pair.inputs(1), "as drawn", strict=True)
+
+
 def layouts(harness: Harness) -> None:
     """Each layout for all inputs that have it; then parameters and buffers off their alignment."""
     for name, layout in LAYOUTS.items():
@@ -76,7 +83,7 @@ def layouts(harness: Harness) -> None:
         if all(one is other for one, other in zip(inputs, relaid, strict=True)):
             harness.pass_over("no input has such a layout")
             continue
-        harness.agree(pair, relaid, name)
+        harness.agree(pair, relaid, name, strict=True)
     pair = harness.pair()
     pair.candidate.change(MISALIGN)
     harness.agree(pair, pair.inputs(1), MISALIGN)
