@@ -287,6 +287,8 @@ def tune(
     tunables: Mapping[str, Sequence[Value]] | None = None,
     modes: Sequence[str] | None = None,
     device: str | None = None,
+    devices: Sequence[str] | None = None,
+    workers: int | None = None,
     sampler: str | None = None,
     seed: int | None = None,
     compiler: str | None = None,
@@ -308,6 +310,9 @@ def tune(
         tunables: values to restrict tunables to.
         modes: `eval`, `train`, `frozen`; every mode of the kernel unless given.
         device: `cuda`, `cuda:INDEX` or `cpu`; a GPU where there is one, unless given.
+        devices: several GPUs of one model in place of `device`, each of which evaluates configurations: their names, or
+            `["all"]`.
+        workers: on the CPU, so many evaluate configurations at once, each on its share of the cores; 1 unless given.
         sampler: `gp` unless given; docs/search.md has the others.
         compiler: `nvrtc`, `inline` or `cpu`; by device unless given. Triton sources are Triton's own.
         compile: compare the winner with the reference under torch.compile too.
@@ -334,6 +339,8 @@ def tune(
         "tunables": tunables,
         "modes": modes,
         "device": device,
+        "devices": devices,
+        "workers": workers,
         "sampler": sampler,
         "seed": seed,
         "compiler": compiler,

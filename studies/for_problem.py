@@ -15,7 +15,7 @@ from tunebench.kernels.runtime.registry import kernel_names, load_model, of_curr
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.study_file import make_request
 from tunebench.studies.tune import Resolved, resolve, tune
-from tunebench.tuner.device import Device, DeviceKind, find_device
+from tunebench.tuner.device import Device, DeviceKind, find_devices
 from tunebench.tuner.errors import KernelFolderError, TunebenchError, UnknownNameError, UserError
 from tunebench.tuner.kernel import Kernel, Mode
 from tunebench.tuner.problem import Problem
@@ -59,8 +59,8 @@ def resolve_misses(
     Raises:
         UserError: the database cannot be read, or an option is not legal.
     """
-    name = options.get("device")
-    device = find_device(None if name is None else str(name))
+    named = make_request({"kernel": "", **options}, "the options")
+    device = find_devices(named.devices or [named.device])[0]
     found: list[Resolved] = []
     for miss in of_current_kernels(misses(database, device=device.name)):
         if len(found) == limit:

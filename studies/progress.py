@@ -65,8 +65,9 @@ class StudyDisplay:
     def __call__(self, announcement: Announcement) -> Callable[[Progress], None]:
         """Begin to show a study."""
         title = f"{announcement.kernel} ({announcement.problem})"
+        at_once = f", {announcement.slots} at once" if announcement.slots > 1 else ""
         self._console.print(
-            f"tuning {title} on {announcement.device.name}: {announcement.space_size} valid configurations",
+            f"tuning {title} on {announcement.device.name}{at_once}: {announcement.space_size} valid configurations",
             highlight=False,
             soft_wrap=True,
         )
@@ -97,13 +98,20 @@ class StudyDisplay:
 
 
 class _Failures:
-    """The first failure of each kind, when it happens; failures that differ in numbers alone are of one kind."""
+    """The first failure of each kind, when it happens; failures that differ in numbers alone are of one kind.
+
+    And each device that the study goes on without.
+    """
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._kinds: set[str] = set()
+        self._lost = 0
 
     def show(self, progress: Progress) -> None:
+        for text in progress.lost[self._lost :]:
+            self._print(f"goes on without {text}")
+        self._lost = len(progress.lost)
         kind = _NUMBER.sub("", progress.failure)
         if not kind or kind in self._kinds or len(self._kinds) > _MOST_KINDS:
             return
@@ -111,6 +119,9 @@ class _Failures:
         text = f"{progress.done}/{progress.planned} {progress.failure}"
         if len(self._kinds) > _MOST_KINDS:
             text = "further kinds of failures are told at the end"
+        self._print(text)
+
+    def _print(self, text: str) -> None:
         self._console.print(f"  {printable(text)}", highlight=False, soft_wrap=True, markup=False)
 
 

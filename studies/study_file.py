@@ -23,6 +23,8 @@ class StudyRequest(BaseModel):
         kernel: a shipped kernel's name, or the path of a kernel folder.
         trials: in all; running the same study again goes on where it ended.
         seconds: limit of one run, for each problem; None for none.
+        devices: several GPUs of one model, each evaluating configurations, such as `cuda:0` and `cuda:1`, or `all`.
+        workers: on the CPU, so many processes that evaluate configurations, each on its share of the cores.
         compile: compare the winner with the reference under torch.compile too; it takes tens of seconds to compile.
         fresh: begin without anything from earlier studies of the kernel.
         stop_early: end when another trial is not expected to gain what the timing can tell.
@@ -40,6 +42,8 @@ class StudyRequest(BaseModel):
     sampler: str = "gp"
     seed: int = Field(default=0, ge=0, lt=2**63)
     device: str | None = None
+    devices: tuple[str, ...] | None = Field(default=None, strict=False, min_length=1)
+    workers: int = Field(default=1, ge=1)
     compiler: CompilerName | None = Field(default=None, strict=False)
     compile: bool = False
     fresh: bool = False

@@ -68,6 +68,7 @@ def _print_notes(report: StudyReport) -> None:
         lines.append(f"given up early: {outcome.counts[TrialStatus.PRUNED]}, hopelessly slower than the best")
     if outcome.sanitizer and report.device.kind is DeviceKind.CUDA:
         lines.append(f"compute-sanitizer on the finalists: {outcome.sanitizer}")
+    lines += [f"went on without {text}" for text in outcome.lost]
     if report.warm_starts:
         lines.append(f"warm-start configurations from earlier studies: {len(report.warm_starts)}")
         lines += [f"  {one.origin}: {one.configuration}" for one in report.warm_starts]
@@ -109,6 +110,7 @@ def report_values(report: StudyReport) -> dict[str, object]:
         "proven": outcome.proven,
         "warm_starts": [{"configuration": dict(one.configuration), "origin": one.origin} for one in report.warm_starts],
         "seconds": outcome.seconds,
+        "lost": list(outcome.lost),
         "gpu_refusal": report.gpu_refusal or None,
         "best": dict(comparison.best) if comparison else None,
         "medians_ms": dict(comparison.medians_ms) if comparison else None,

@@ -5,10 +5,13 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import torch
 
 from tunebench.db.connection.database import Database
 from tunebench.db.entries.study_log import open_study
@@ -23,8 +26,8 @@ from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.compile.for_gpu import refusal_for_gpu
 from tunebench.tuner.configuration import Configuration
-from tunebench.tuner.device import Device, DeviceKind, find_device
-from tunebench.tuner.environment import current_environment
+from tunebench.tuner.device import Device, DeviceKind, find_devices
+from tunebench.tuner.environment import Environment, current_environment
 from tunebench.tuner.errors import CompilerMissingError, DiskFullError, UnknownNameError, UserError
 from tunebench.tuner.isolation import TRACER, start_forkserver
 from tunebench.tuner.kernel import Kernel, Mode
@@ -35,6 +38,7 @@ from tunebench.tuner.search.strategies import find_sampler
 from tunebench.tuner.search.warm_start import WarmStart, choose_warm_starts
 from tunebench.tuner.space import SearchSpace
 from tunebench.tuner.study.evaluate import LocalEvaluator, Subject
+from tunebench.tuner.study.executor import LocalExecutor
 from tunebench.tuner.study.history import StudyDescription
 from tunebench.tuner.study.study import Budget, Ending, Outcome, Progress, StudyRun
 from tunebench.tuner.study.worker import WorkerEvaluator
@@ -66,6 +70,7 @@ class Announcement:
     Attributes:
         warm_starts: what it began with from earlier studies.
         done: trials of earlier runs.
+        slots: how many configurations are evaluated at once.
     """
 
     kernel: str
@@ -74,6 +79,7 @@ class Announcement:
     space_size: int
     warm_starts: tuple[WarmStart, ...] = ()
     done: int = 0
+    slots: int = 1
 
 
 Reporter = Callable[[Announcement], Callable[[Progress], None]]
@@ -102,13 +108,14 @@ class Resolved:
     """A request whose every name has been found; running it needs only a database.
 
     Attributes:
+        devices: of one model; a study evaluates on all of them at once.
         expected: the problem that its study has to be of; None for whatever its sizes make.
     """
 
     request: StudyRequest
     model: type[TunedModule]
     space: SearchSpace
-    device: Device
+    devices: Sequence[Device]
     compiler: Compiler
     reference: Reference
     modes: Sequence[Mode]
@@ -118,6 +125,11 @@ class Resolved:
     def kernel(self) -> Kernel:
         """The kernel to tune."""
         return self.model.kernel
+
+    @property
+    def device(self) -> Device:
+        """The first of the devices."""
+        return self.devices[0]
 
 
 def resolve(request: StudyRequest) -> Resolved:
@@ -129,14 +141,18 @@ def resolve(request: StudyRequest) -> Resolved:
     model = load_model(request.kernel)
     kernel = model.kernel
     find_sampler(request.sampler)
-    device = find_device(request.device)
+    if request.device and request.devices:
+        raise UserError("a study runs on one device or on several: give --device or --devices")
+    devices = find_devices(request.devices or [request.device])
+    if request.workers > 1 and (request.devices or devices[0].kind is not DeviceKind.CPU):
+        raise UserError("several workers are for the CPU: name GPUs as --devices cuda:0,cuda:1 or --devices all")
     space = kernel.space.restrict(request.tunables)
     return Resolved(
         request=request,
         model=model,
         space=space,
-        device=device,
-        compiler=compiler_for(device, request.compiler, kernel.languages_in(space)),
+        devices=devices,
+        compiler=compiler_for(devices[0], request.compiler, kernel.languages_in(space)),
         reference=kernel.reference(request.sizes, request.dtype),
         modes=_modes(kernel, request),
     )
@@ -162,31 +178,80 @@ def tune(
     return reports
 
 
-def make_evaluator(request: StudyRequest, mode: Mode) -> LocalEvaluator:
-    """The evaluator of a request in one mode; called in the worker process.
+def make_evaluator(request: StudyRequest, mode: Mode, cores: Collection[int] = ()) -> LocalEvaluator:
+    """The evaluator of a request in one mode on one device; called in the worker process.
+
+    Args:
+        cores: the process keeps to these; it may use all that it has unless given.
 
     Raises:
         UserError: the model cannot serve its reference's inputs, or something is not on this machine.
     """
+    if cores:
+        os.sched_setaffinity(0, cores)
+        torch.set_num_threads(min(torch.get_num_threads(), len(cores)))
     resolved = resolve(request)
     subject = Subject.prepare(resolved.kernel, resolved.model, resolved.reference, mode, resolved.device)
     return LocalEvaluator(subject, resolved.compiler, compiled=request.compile)
 
 
-def _tune_mode(resolved: Resolved, mode: Mode, database: Database, announce: Reporter) -> StudyReport:
-    request, kernel, device, compiler = resolved.request, resolved.kernel, resolved.device, resolved.compiler
-    evaluator = WorkerEvaluator(functools.partial(make_evaluator, request, mode))
+def make_executor(resolved: Resolved, mode: Mode) -> LocalExecutor:
+    """A worker for each device of a request, or for each share of the CPU's cores.
+
+    Raises:
+        UserError: see `make_evaluator`; or there are more workers than cores.
+    """
+    request = resolved.request
+    evaluators: list[WorkerEvaluator] = []
     try:
-        if resolved.expected not in (None, evaluator.problem):
-            raise UserError(
-                f"the reference's own inputs are {evaluator.problem} where {resolved.expected} is asked for"
-            )
-        space = resolved.space.enumerate(evaluator.problem, device)
+        for device, cores in _places(resolved):
+            name = f"cuda:{device.index}" if device.kind is DeviceKind.CUDA else "cpu"
+            alone = request.model_copy(update={"device": name, "devices": None, "workers": 1})
+            factory = functools.partial(make_evaluator, alone, mode, cores)
+            if evaluators:
+                known = (evaluators[0].problem, device)
+                evaluators.append(WorkerEvaluator(factory, _environment(resolved, device), known))
+            else:
+                evaluators.append(WorkerEvaluator(factory))
+    except BaseException:
+        for evaluator in evaluators:
+            evaluator.close()
+        raise
+    return LocalExecutor(resolved.kernel, evaluators, resolved.compiler)
+
+
+def _environment(resolved: Resolved, device: Device) -> Environment:
+    kernel, target = resolved.kernel, target_of(resolved.kernel)
+    path = None if target == kernel.name else target
+    return current_environment(device, resolved.compiler.version(), kernel.folder, path)
+
+
+def _places(resolved: Resolved) -> list[tuple[Device, Collection[int]]]:
+    """Each worker's device and the cores it keeps to; none where it may use all."""
+    workers = resolved.request.workers
+    if workers == 1:
+        return [(device, ()) for device in resolved.devices]
+    cores = sorted(os.sched_getaffinity(0))
+    if workers > len(cores):
+        raise UserError(f"{workers} workers are more than the {len(cores)} cores here: give each one core at least")
+    share = len(cores) // workers
+    device = replace(resolved.device, multiprocessors=share)
+    return [(device, cores[first : first + share]) for first in range(0, workers * share, share)]
+
+
+def _tune_mode(resolved: Resolved, mode: Mode, database: Database, announce: Reporter) -> StudyReport:
+    request, kernel, compiler = resolved.request, resolved.kernel, resolved.compiler
+    executor = make_executor(resolved, mode)
+    device, problem = executor.device, executor.problem
+    try:
+        if resolved.expected not in (None, problem):
+            raise UserError(f"the reference's own inputs are {problem} where {resolved.expected} is asked for")
+        space = resolved.space.enumerate(problem, device)
         description = StudyDescription(
             kernel=kernel.name,
             source_digest=kernel.digest,
             space_digest=_space_digest(resolved.space),
-            problem=evaluator.problem,
+            problem=problem,
             device=device,
             compiler=compiler.name,
             sampler=request.sampler,
@@ -194,24 +259,23 @@ def _tune_mode(resolved: Resolved, mode: Mode, database: Database, announce: Rep
         )
         sampler = find_sampler(request.sampler)(space, request.seed)
         warm_starts = _warm_starts(resolved, description, sampler, database)
-        target = target_of(kernel)
-        path = None if target == kernel.name else target
-        environment = current_environment(device, compiler.version(), kernel.folder, path)
-        log = open_study(database, description, environment, warm_starts)
+        log = open_study(database, description, _environment(resolved, device), warm_starts)
         if (begun := begun_study(database, description)) is not None:
             warm_starts = begun.warm_starts  # another process may have begun it in the meantime
-        run = StudyRun(kernel, evaluator, space, compiler, sampler, log, warm_starts=warm_starts)
+        run = StudyRun(executor, space, sampler, log, warm_starts)
         done = len(log.past())
-        progress = announce(Announcement(kernel.name, evaluator.problem, device, len(space), warm_starts, done))
+        progress = announce(
+            Announcement(kernel.name, problem, device, len(space), warm_starts, done, slots=executor.slots)
+        )
         with ThreadPoolExecutor(1) as beside:
-            asked = beside.submit(_gpu_refusal, kernel, space[space.default], evaluator.problem, device)
+            asked = beside.submit(_gpu_refusal, kernel, space[space.default], problem, device)
             outcome = run.run(Budget(request.trials, request.seconds, stop_early=request.stop_early), progress)
             gpu_refusal = asked.result()
     finally:
-        evaluator.close()
+        executor.close()
     if outcome.trials:
         publish(database, log.study_id, {tunable.name: tunable.values for tunable in resolved.space.tunables})
-    return StudyReport(kernel.name, evaluator.problem, device, log.study_id, outcome, warm_starts, gpu_refusal)
+    return StudyReport(kernel.name, problem, device, log.study_id, outcome, warm_starts, gpu_refusal)
 
 
 def _gpu_refusal(kernel: Kernel, configuration: Configuration, problem: Problem, device: Device) -> str:

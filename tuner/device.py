@@ -7,12 +7,13 @@ import hashlib
 import os
 import platform
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tunebench.tuner.errors import DeviceMissingError
+from tunebench.tuner.errors import DeviceMissingError, UserError
 
 if TYPE_CHECKING:
     import torch
@@ -78,6 +79,17 @@ class Device:
 
         return torch.device(self.kind.value, self.index) if self.kind is DeviceKind.CUDA else torch.device("cpu")
 
+    @property
+    def model(self) -> tuple[tuple[str, object], ...]:
+        """The facts that devices have in common whose times make one ranking, by their names here.
+
+        A GPU's identity is not one of them. What CPUs of one model have for an identity says what instructions they
+        know, and with fewer cores a CPU is another one.
+        """
+        names = ["kind", "name", "architecture", "multiprocessors", "l2_bytes"]
+        names += ["uuid"] * (self.kind is DeviceKind.CPU)
+        return tuple((name, getattr(self, name)) for name in names)
+
     def __hash__(self) -> int:
         return hash((self.uuid, self.index))
 
@@ -106,6 +118,41 @@ def find_device(name: str | None = None) -> Device:
         reason = "torch is a CPU build" if torch.version.cuda is None else f"torch sees {count} CUDA device(s)"
         raise DeviceMissingError(f"device '{name}' is not on this machine ({reason}): use --device cpu, or install it")
     return _cuda(index)
+
+
+def find_devices(names: Sequence[str | None]) -> list[Device]:
+    """The devices of these names, see `find_device`; `all` are all GPUs.
+
+    Raises:
+        DeviceMissingError: one is not here, or the name is none of these.
+        UserError: one is named twice, or they are not of one model.
+    """
+    if "all" in names:
+        import torch
+
+        names = [f"cuda:{index}" for index in range(torch.cuda.device_count())] or ["cuda"]
+    devices = [find_device(name) for name in names]
+    if len(set(devices)) < len(devices):
+        raise UserError(f"the devices {', '.join(map(str, names))} are named twice: name each once")
+    require_one_model(devices)
+    return devices
+
+
+def require_one_model(devices: Sequence[Device]) -> None:
+    """Refuse devices whose times make no one ranking.
+
+    Raises:
+        UserError: they are of several models; it says which belong together.
+    """
+    by_model: dict[tuple[object, ...], list[Device]] = {}
+    for device in devices:
+        by_model.setdefault(device.model, []).append(device)
+    if len(by_model) > 1:
+        groups = [
+            f"--devices {','.join(f'cuda:{one.index}' for one in group)} ({group[0].name})"
+            for group in by_model.values()
+        ]
+        raise UserError(f"devices of several models make no one ranking: tune {', then '.join(groups)}")
 
 
 def any_gpu(architecture: str) -> Device:

@@ -36,6 +36,7 @@ class Environment:
             differ from it or are not in it; None where git does not keep the folder.
         cudnn: version of the cuDNN that torch brings, such as `91300`.
         kernel_path: where the kernel's folder or file is; None of one that ships.
+        device_uuid: of the very device: those of one model share a study.
     """
 
     tunebench: str
@@ -53,6 +54,7 @@ class Environment:
     kernel_commit: str | None = None
     cudnn: str | None = None
     kernel_path: str | None = None
+    device_uuid: str | None = None
 
 
 def current_environment(
@@ -77,6 +79,7 @@ def current_environment(
         host=socket.gethostname(),
         kernel_commit=None if kernel_folder is None else commit_of(kernel_folder),
         kernel_path=kernel_path,
+        device_uuid=device.uuid,
     )
     return _with_card(environment, device.uuid) if device.kind is DeviceKind.CUDA else environment
 

@@ -114,15 +114,29 @@ def start_forkserver(preload: Sequence[str] = ()) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+_without_main = threading.RLock()
+"""Of several threads that start processes each puts back what it has found."""
+
+
 @contextmanager
 def without_main() -> Iterator[None]:
     """Keep multiprocessing from running the user's script again in every process: all that runs there is a module's."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
+    with _without_main:
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
+
+
+def _begin_in_fork() -> None:
+    """Nobody lets go of the lock there."""
+    global _without_main  # noqa: PLW0603 - a thread of the parent may hold it
+    _without_main = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_begin_in_fork)
 
 
 def context() -> ForkServerContext:
@@ -195,6 +209,11 @@ class IsolatedProcess:
             raise message.error
         answer: Answer = message.value
         return answer
+
+    def kill(self) -> None:
+        """Kill it while another thread waits for its answer, which is then that it died."""
+        if (process := self._process) is not None:
+            process.kill()
 
     def close(self) -> None:
         """Kill it, whatever it does."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from tunebench.tuner.build import Build
 from tunebench.tuner.configuration import Configuration
+from tunebench.tuner.environment import Environment
 
 
 class TrialStatus(enum.StrEnum):
@@ -160,6 +161,7 @@ class TrialResult:
     Attributes:
         message: the text that explains a status other than `correct`; for `compile` the compiler's log.
         seconds: what each phase took, such as `compile`, `check`, `measure`; `restart` is a new worker's beginning.
+        environment: what it was obtained with; None for what its study's log was opened under.
     """
 
     configuration: Configuration
@@ -169,6 +171,7 @@ class TrialResult:
     measurement: Measurement | None = None
     message: str = ""
     seconds: Mapping[str, float] = field(default_factory=dict)
+    environment: Environment | None = None
 
     def __post_init__(self) -> None:
         if self.status.timed != (self.measurement is not None):
@@ -266,6 +269,7 @@ class Comparison:
         missing: baselines that were asked for and could not be timed, and why.
         control: of the second copy of a baseline over the first; None where no such copy took part.
         conditions: the state of the device after the last round.
+        environment: as a trial's.
     """
 
     best: Configuration
@@ -275,6 +279,7 @@ class Comparison:
     missing: Mapping[Baseline, str] = field(default_factory=dict)
     control: Ratio | None = None
     conditions: Conditions = Conditions()
+    environment: Environment | None = None
 
     @property
     def trusted(self) -> bool:

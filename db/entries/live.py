@@ -65,12 +65,12 @@ def device_facts(device: Device) -> parts.DeviceFacts:
 
 
 def trial_facts(number: int, result: TrialResult, environment: Environment, recorded_at: datetime) -> parts.TrialFacts:
-    """A trial of that number."""
+    """A trial of that number; the environment is that of a result which does not name its own."""
     build, verdict, measurement = result.build, result.verdict, result.measurement
     return parts.TrialFacts(
         number=number,
         configuration=dict(result.configuration),
-        environment=environment,
+        environment=result.environment or environment,
         status=result.status,
         build=None if build is None else _build_facts(build),
         build_cached=None if build is None else build.cached,
@@ -90,7 +90,7 @@ def late_refusal_facts(stage: Stage, recorded_at: datetime) -> parts.LateRefusal
 def comparison_facts(comparison: Comparison, environment: Environment, concluded_at: datetime) -> parts.ComparisonFacts:
     """A comparison that ended just now."""
     return parts.ComparisonFacts(
-        environment=environment,
+        environment=comparison.environment or environment,
         concluded_at=concluded_at,
         contenders={
             name: parts.ContenderFacts(median_ms, comparison.samples_ms[name])

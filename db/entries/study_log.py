@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from sqlalchemy import Connection, bindparam, exists, func, select
+from sqlalchemy import Connection, Select, bindparam, exists, func, select
 
 from tunebench.db.connection.database import Database
 from tunebench.db.entries.claims import Claims
@@ -24,7 +24,7 @@ from tunebench.tuner.study.history import PastTrial, StudyDescription
 def open_study(
     database: Database, description: StudyDescription, environment: Environment, warm_starts: Sequence[WarmStart] = ()
 ) -> StudyLog:
-    """The log of the study of that description: a new one, or the one of an earlier run.
+    """The log of the study of that description: a new one, or one that began earlier on a device of the same model.
 
     Args:
         environment: in force now; it goes with the trials that are recorded through this log.
@@ -34,9 +34,31 @@ def open_study(
         DatabaseError: the database cannot be written.
     """
     with database.writing() as connection:
+        if connection.dialect.name == "postgresql":
+            # Of two that begin it at once, on two devices, the second finds the first one's.
+            connection.execute(select(func.pg_advisory_xact_lock(_BEGINNING)))
         writer = Writer(connection)
-        study_id = writer.study(study_facts(description, own_origin(connection), datetime.now(UTC), warm_starts))
+        study_id = connection.scalar(study_of(description))
+        if study_id is None:
+            study_id = writer.study(study_facts(description, own_origin(connection), datetime.now(UTC), warm_starts))
         return StudyLog(database, study_id, environment, writer.environment(environment))
+
+
+def study_of(description: StudyDescription) -> Select[int]:
+    """The number of the study of that description which began here on this device, else on one of the same model."""
+    words = ("kernel", "source_digest", "space_digest", "compiler", "sampler", "seed")
+    model = dict(description.device.model)
+    this_device = tables.Device.digest == tables.digest_of(tables.Device, description.device)
+    return (
+        select(tables.Study.id)
+        .join(tables.Problem, tables.Problem.id == tables.Study.problem_id)
+        .join(tables.Device, tables.Device.id == tables.Study.device_id)
+        .where(tables.Study.origin_id == tables.OWN_ORIGIN, tables.Problem.key == description.problem.key)
+        .where(*(getattr(tables.Study, word) == getattr(description, word) for word in words))
+        .where(*(getattr(tables.Device, name) == value for name, value in model.items()))
+        .order_by(this_device.desc(), tables.Study.id)
+        .limit(1)
+    )
 
 
 class StudyLog:
@@ -166,6 +188,9 @@ class StudyLog:
         query = select(tables.Trial.id).where(tables.Trial.study_id == self.study_id, tables.Trial.number == number)
         return connection.execute(query).scalar_one()
 
+
+_BEGINNING = 0x74756E6562656E63
+"""The advisory lock of whoever looks whether a study has begun."""
 
 # Statements are put together once: that takes longer than running them.
 _OF_STUDY = tables.Trial.study_id == bindparam("study_id")

@@ -15,6 +15,7 @@ from sqlalchemy import CTE, ColumnElement, Connection, Row, and_, false, func, l
 from tunebench.db.entries.decode import configuration_of, problem_of, regime_of, status_of
 from tunebench.db.schema import tables
 from tunebench.db.schema.views import (
+    DEVICE_UUID,
     MESSAGE,
     RECORDED_CORRECT,
     SPEED_UPS,
@@ -130,7 +131,7 @@ def everything_about(picked: CTE) -> AnySelect:
             tables.Study.source_digest,
             *(getattr(tables.Problem, name).label(f"problem_{name}") for name in _PROBLEM),
             tables.Device.name.label("device_name"),
-            tables.Device.uuid.label("device_uuid"),
+            DEVICE_UUID.label("device_uuid"),
             tables.Device.architecture,
             tables.Study.compiler,
             tables.Study.sampler,

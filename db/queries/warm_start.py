@@ -10,6 +10,7 @@ from sqlalchemy import Connection, Row, and_, select
 from tunebench.db.connection.database import Database
 from tunebench.db.entries.decode import configuration_of, problem_of
 from tunebench.db.entries.reader import reading
+from tunebench.db.entries.study_log import study_of
 from tunebench.db.schema import tables
 from tunebench.db.schema.views import CORRECT
 from tunebench.tuner.configuration import Configuration
@@ -38,17 +39,8 @@ def begun_study(database: Database, description: StudyDescription) -> BegunStudy
     Raises:
         DatabaseError: the database cannot be read, or holds what tunebench does not write.
     """
-    words = ("kernel", "source_digest", "space_digest", "compiler", "sampler", "seed")
-    query = (
-        select(tables.Study.id)
-        .join(tables.Problem, tables.Problem.id == tables.Study.problem_id)
-        .join(tables.Device, tables.Device.id == tables.Study.device_id)
-        .where(tables.Study.origin_id == tables.OWN_ORIGIN, tables.Problem.key == description.problem.key)
-        .where(tables.Device.digest == tables.digest_of(tables.Device, description.device))
-        .where(*(getattr(tables.Study, word) == getattr(description, word) for word in words))
-    )
     with reading(database) as reader:
-        found = reader.connection.scalar(query)
+        found = reader.connection.scalar(study_of(description))
         if found is None:
             return None
         warm_starts = reader.study(found).warm_starts or ()

@@ -63,6 +63,9 @@ MESSAGE: ColumnElement[str] = case(
 )
 """What a trial says as it stands, in such a query."""
 
+DEVICE_UUID: ColumnElement[str] = func.coalesce(tables.Environment.__table__.c.device_uuid, tables.Device.uuid)
+"""The very device of a trial, in such a query: where that was not recorded, the one that its study began on."""
+
 SPEED_UPS = {baseline: aliased(tables.SpeedUp, name=f"over_{baseline.value}") for baseline in Baseline}
 """A trial's speed-ups over each baseline, in such a query."""
 
@@ -90,6 +93,7 @@ def with_parts(query: AnySelect) -> AnySelect:
         .join(tables.Problem, tables.Problem.id == tables.Study.problem_id)
         .join(tables.Device, tables.Device.id == tables.Study.device_id)
         .join(tables.Configuration, tables.Configuration.id == tables.Trial.configuration_id)
+        .join(tables.Environment, tables.Environment.id == tables.Trial.environment_id)
         .outerjoin(tables.LateRefusal, tables.LateRefusal.trial_id == tables.Trial.id)
         .outerjoin(tables.Measurement, and_(tables.Measurement.id == tables.Trial.measurement_id, standing))
         .outerjoin(tables.Comparison, and_(tables.Comparison.id == newest, standing))
@@ -261,8 +265,8 @@ def _trials_flat() -> AnySelect:
         tables.Study.source_digest,
         tables.Study.sampler,
         tables.Study.seed,
-        *(column.label(name) for name, column in tables.ENVIRONMENT_COLUMNS.items()),
-        tables.Device.uuid.label("device_uuid"),
+        *(column.label(name) for name, column in tables.ENVIRONMENT_COLUMNS.items() if name != "device_uuid"),
+        DEVICE_UUID.label("device_uuid"),
         tables.Origin.uid.label("origin"),
         tables.Trial.recorded_at,
         MESSAGE.label("message"),
@@ -272,7 +276,6 @@ def _trials_flat() -> AnySelect:
     return (
         with_parts(select(*named).select_from(tables.Trial))
         .join(tables.Origin, tables.Origin.id == tables.Study.origin_id)
-        .join(tables.Environment, tables.Environment.id == tables.Trial.environment_id)
         .outerjoin(tables.Build, tables.Build.id == tables.Trial.build_id)
         .outerjoin(tables.Verdict, tables.Verdict.id == tables.Trial.verdict_id)
     )

@@ -26,6 +26,22 @@ def tune(
         ),
     ] = None,
     device: options.RunDeviceOption = None,
+    devices: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DEVICE,...",
+            help="Several GPUs of one model, such as cuda:0,cuda:1, or all: each evaluates configurations.",
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=options.LARGEST,
+            metavar="N",
+            help="On the CPU: so many evaluate configurations at once, each on its share of the cores. Default: 1.",
+        ),
+    ] = None,
     from_misses: Annotated[
         bool,
         typer.Option(
@@ -112,6 +128,8 @@ def tune(
 
     asked: dict[str, object] = {
         "device": device,
+        "devices": devices.split(",") if devices else None,
+        "workers": workers,
         "trials": trials,
         "seconds": seconds,
         "sampler": sampler,

@@ -34,6 +34,7 @@ from tunebench.tuner.result import CacheRegime, Comparison, Measurement, Stage, 
 from tunebench.tuner.search.recorded import RecordedSpace
 from tunebench.tuner.search.strategies import find_sampler
 from tunebench.tuner.study.evaluate import NOBODY, Finalist, Leaders
+from tunebench.tuner.study.executor import LocalExecutor
 from tunebench.tuner.study.study import Budget, StudyRun
 from tunebench.tuner.variant import Variant
 
@@ -90,6 +91,9 @@ class Waiting:
         """See `Evaluator.compare`."""
         raise NotImplementedError
 
+    def kill(self) -> None:
+        """There is no other thread."""
+
     def close(self) -> None:
         """Nothing to let go of."""
 
@@ -107,8 +111,8 @@ def _search(url: str, space: Path, sampler: str, trials: int, seconds: float) ->
         strategy = find_sampler(sampler)(recorded.space, 0)
         kernel = replace(load_model("scalar_mul").kernel, space=recorded.space.space)
         evaluator = Waiting(recorded, seconds)
-        run = StudyRun(kernel, evaluator, recorded.space, AtOnce(), strategy, log, BuildCache(Path(builds)))
-        outcome = run.run(Budget(trials))
+        executor = LocalExecutor(kernel, [evaluator], AtOnce(), BuildCache(Path(builds)))
+        outcome = StudyRun(executor, recorded.space, strategy, log).run(Budget(trials))
     return outcome.repeats, outcome.best.median_ms if outcome.best else None
 
 

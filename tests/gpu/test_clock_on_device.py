@@ -16,6 +16,7 @@ from tunebench.tuner.problem import Work
 from tunebench.tuner.result import Decision
 from tunebench.tuner.search.strategies import make_sampler
 from tunebench.tuner.study.evaluate import LocalEvaluator, Subject
+from tunebench.tuner.study.executor import LocalExecutor
 from tunebench.tuner.study.study import Budget, StudyRun
 from tunebench.tuner.timing.conditions import read_conditions
 from tunebench.tuner.timing.confirm import confirm
@@ -127,7 +128,8 @@ def test_a_study_of_short_forwards_is_timed_by_one_clock(cuda: Device, model: ty
     space = kernel.space.enumerate(subject.problem, cuda)
     log = MemoryLog()
     evaluator = LocalEvaluator(subject, compiler_for(cuda))
-    run = StudyRun(kernel, evaluator, space, compiler_for(cuda), make_sampler("random", space, 0), log)
+    executor = LocalExecutor(kernel, [evaluator], compiler_for(cuda))
+    run = StudyRun(executor, space, make_sampler("random", space, 0), log)
     outcome = run.run(Budget(12))
     assert {result.measurement.clock for result in log.results if result.measurement} == {"cuda-graph"}
     assert outcome.comparison is not None and outcome.comparison.trusted

@@ -19,6 +19,7 @@ from tunebench.tuner.problem import Work
 from tunebench.tuner.result import CacheRegime
 from tunebench.tuner.search.strategies import make_sampler
 from tunebench.tuner.study.evaluate import LocalEvaluator, Subject
+from tunebench.tuner.study.executor import LocalExecutor
 from tunebench.tuner.study.study import Budget, StudyRun
 from tunebench.tuner.timing.measure import clocks_for
 
@@ -162,7 +163,8 @@ def test_a_study_on_the_device(cuda: Device) -> None:
     log = MemoryLog()
     sampler = make_sampler("gp", space, 0)
     evaluator = LocalEvaluator(subject, compiler_for(cuda))
-    outcome = StudyRun(kernel, evaluator, space, compiler_for(cuda), sampler, log).run(Budget(25))
+    executor = LocalExecutor(kernel, [evaluator], compiler_for(cuda))
+    outcome = StudyRun(executor, space, sampler, log).run(Budget(25))
     assert outcome.trials == 25
     assert all(result.status.timed for result in log.results), outcome.refusals
     assert outcome.comparison is not None

@@ -149,6 +149,9 @@ class Evaluator(Protocol):
             default: the kernel's default configuration, where it is correct.
         """
 
+    def kill(self) -> None:
+        """End what another thread waits for here, with a `WorkerError`."""
+
     def close(self) -> None:
         """Let go of the device."""
 
@@ -181,6 +184,9 @@ class LocalEvaluator:
             self._subject.reference(*self._inputs)
             synchronise(self._subject.device.torch_device)
         return time.perf_counter() - started
+
+    def kill(self) -> None:
+        """It runs in this process, and cannot be ended."""
 
     def close(self) -> None:
         """Nothing to let go of: the tensors go with this object."""

@@ -9,35 +9,29 @@ from __future__ import annotations
 
 import enum
 import math
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
 
 import optuna
 from optuna.trial import TrialState
 
-from tunebench.tuner.build import Build
-from tunebench.tuner.compile.base import Compiler
-from tunebench.tuner.compile.building import Building, BuildQueue
-from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.configuration import Configuration
-from tunebench.tuner.errors import CompileError, CompileTimeoutError
+from tunebench.tuner.errors import CompileError, CompileTimeoutError, WorkerError
 from tunebench.tuner.gate.battery import proven
-from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.result import Comparison, Stage, TrialResult, TrialStatus
 from tunebench.tuner.search.sampler import PoolSampler, SpaceExhausted
 from tunebench.tuner.search.warm_start import WarmStart
 from tunebench.tuner.space import ValidSpace
-from tunebench.tuner.study.evaluate import NOBODY, Evaluator, Finalist, Leaders
+from tunebench.tuner.study.evaluate import Finalist, Leaders
+from tunebench.tuner.study.executor import Building, Executor
 from tunebench.tuner.study.history import PastTrial, TrialLog
 from tunebench.tuner.users_code import UsersCodeError
 
 FINALISTS = 5
 """So many of the best screened configurations are timed again, interleaved."""
-
-_MAX_COMPILE_WORKERS = 16
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -88,8 +82,9 @@ class Progress:
         here: trials since this run began.
         seconds: since this run began.
         best_ms, default_ms: medians so far; None before there is one.
-        last: the result that was just recorded; None at the start, and where another process had recorded it before.
+        last: the result that was just recorded; None at the start, and where nothing was.
         phase: None while it searches.
+        lost: see `Outcome`.
     """
 
     done: int
@@ -100,6 +95,7 @@ class Progress:
     default_ms: float | None
     last: TrialResult | None
     phase: Phase | None = None
+    lost: tuple[str, ...] = ()
 
     @property
     def failure(self) -> str:
@@ -130,6 +126,7 @@ class Outcome:
         default_ms: the default configuration's median among the trials; None where there is none.
         repeats: configurations that this run evaluated although another process had just recorded them; none, unless a
             claim was lost with the session of a server.
+        lost: devices that this run could not go on with, and why; it went on with the others.
         seconds: of this run.
     """
 
@@ -145,17 +142,21 @@ class Outcome:
     seconds: float
     default_ms: float | None = None
     repeats: int = 0
+    lost: tuple[str, ...] = ()
 
 
 @dataclass
 class _InFlight:
+    """What has been asked for and is not recorded: it is being built, and evaluated once it has begun."""
+
     trial: optuna.Trial
     configuration: Configuration
     building: Building
+    evaluation: Future[TrialResult] | None = None
 
 
 class StudyRun:
-    """One run of a study: a kernel's valid space, tried by an evaluator.
+    """One run of a study: a kernel's valid space, tried by an executor, which is closed at the end of it.
 
     Args:
         warm_starts: what to try after the default, before the strategy's own proposals.
@@ -163,24 +164,18 @@ class StudyRun:
 
     def __init__(
         self,
-        kernel: Kernel,
-        evaluator: Evaluator,
+        executor: Executor,
         space: ValidSpace,
-        compiler: Compiler,
         sampler: PoolSampler,
         log: TrialLog,
-        cache: BuildCache | None = None,
         warm_starts: Sequence[WarmStart] = (),
     ) -> None:
-        workers = min(_MAX_COMPILE_WORKERS, len(os.sched_getaffinity(0)))
-        self._kernel = kernel
-        self._evaluator = evaluator
+        self._executor = executor
         self._space = space
         self._sampler = sampler
         self._log = log
         self._warm_starts = warm_starts
-        self._queue = BuildQueue(compiler, cache or BuildCache(), workers)
-        self._ahead = workers
+        self._flying: list[_InFlight] = []
         self._past: list[PastTrial] = []
         self._tried: set[Configuration] = set()
         self._study = optuna.create_study(sampler=sampler, direction="minimize")
@@ -215,7 +210,7 @@ class StudyRun:
         except KeyboardInterrupt:
             ending = Ending.INTERRUPTED
         finally:
-            self._queue.close()
+            self._executor.close()
         return Outcome(
             trials=len(self._past),
             space_size=len(self._space),
@@ -229,26 +224,47 @@ class StudyRun:
             seconds=time.monotonic() - self._started,
             default_ms=self._default_ms(),
             repeats=self._repeats,
+            lost=tuple(self._executor.lost),
         )
 
     def _search(self, budget: Budget, already: int, report: Callable[[Progress], None]) -> Ending:
-        flying: list[_InFlight] = []
         while True:
-            flying = self._catch_up(flying)
-            if budget.seconds is not None and time.monotonic() - self._started >= budget.seconds:
-                return Ending.BUDGET
-            if budget.stop_early and self._sampler.settled(self._study):
-                return Ending.SETTLED
-            while len(self._past) + len(flying) < budget.trials and len(flying) <= self._ahead:
-                asked = self._ask()
-                if asked is None:
-                    break
-                flying.append(asked)
-            if len(self._past) >= budget.trials:
-                return Ending.BUDGET
-            if not flying:
-                return Ending.EXHAUSTED
-            report(self._progress(already, budget, self._finish(flying.pop(0))))
+            self._catch_up()
+            ending = self._ending(budget)
+            if ending is None:
+                self._ask_ahead(budget)
+                self._begin()
+            running = {one.evaluation: one for one in self._flying if one.evaluation is not None}
+            if not running:
+                return ending or Ending.EXHAUSTED
+            ended = wait(running, return_when=FIRST_COMPLETED).done
+            for flight in [one for evaluation, one in running.items() if evaluation in ended]:
+                report(self._progress(already, budget, self._finish(flight)))
+
+    def _ending(self, budget: Budget) -> Ending | None:
+        """Why nothing more is begun; None while there is no reason."""
+        if budget.seconds is not None and time.monotonic() - self._started >= budget.seconds:
+            return Ending.BUDGET
+        if budget.stop_early and self._sampler.settled(self._study):
+            return Ending.SETTLED
+        return Ending.BUDGET if len(self._past) >= budget.trials else None
+
+    def _ask_ahead(self, budget: Budget) -> None:
+        most = min(self._executor.ahead + self._executor.slots, budget.trials - len(self._past))
+        while len(self._flying) < most and (asked := self._ask()) is not None:
+            self._flying.append(asked)
+
+    def _begin(self) -> None:
+        """Evaluate what was asked for first, one in each slot.
+
+        The first of all is evaluated alone: by what clock it is timed, the others are.
+        """
+        slots = self._executor.slots if self._past else 1
+        waiting = [flight for flight in self._flying if flight.evaluation is None]
+        running = len(self._flying) - len(waiting)
+        for flight in waiting[: max(0, slots - running)]:
+            leaders = _leaders(self._ranked())
+            flight.evaluation = self._executor.begin(flight.configuration, flight.building, leaders)
 
     def _ask(self) -> _InFlight | None:
         """What to evaluate, claimed for this process; None where nothing is left that no other one is at.
@@ -258,7 +274,7 @@ class StudyRun:
         for configuration, trial in self._elsewhere.items():
             if self._log.claim(configuration):
                 del self._elsewhere[configuration]
-                return _InFlight(trial, configuration, self._submit(configuration))
+                return _InFlight(trial, configuration, self._executor.build(configuration))
         while True:
             try:
                 trial, number = self._sampler.ask(self._study)
@@ -269,17 +285,16 @@ class StudyRun:
                 # Enqueued here, and recorded by another process since.
                 self._study.tell(trial, state=TrialState.FAIL)
             elif self._log.claim(configuration):
-                return _InFlight(trial, configuration, self._submit(configuration))
+                return _InFlight(trial, configuration, self._executor.build(configuration))
             else:
                 self._elsewhere[configuration] = trial
 
-    def _catch_up(self, flying: Sequence[_InFlight]) -> list[_InFlight]:
-        """Look what other processes have recorded since; what that leaves of what is in flight."""
+    def _catch_up(self) -> None:
+        """Look what other processes have recorded since, and drop it from what has not begun here."""
         self._learn()
-        for flight in flying:
-            if flight.configuration in self._tried:
-                self._study.tell(flight.trial, state=TrialState.FAIL)
-        return [flight for flight in flying if flight.configuration not in self._tried]
+        for flight in [one for one in self._flying if one.evaluation is None and one.configuration in self._tried]:
+            self._study.tell(flight.trial, state=TrialState.FAIL)
+            self._flying.remove(flight)
 
     def _learn(self, before: float = math.inf) -> None:
         """Take in what other processes have recorded since the last look, below this number."""
@@ -292,12 +307,21 @@ class StudyRun:
         """The number of the latest trial that this run knows; not their count: results may have been pruned."""
         return self._past[-1].number if self._past else -1
 
-    def _submit(self, configuration: Configuration) -> Building:
-        return self._queue.submit(self._kernel, configuration, self._evaluator.problem, self._evaluator.device)
-
     def _finish(self, flight: _InFlight) -> TrialResult | None:
-        """Evaluate and record; None where another process was first."""
-        result = self._result_of(flight)
+        """Record what came of an evaluation; None where another process was first, or it has to begin again.
+
+        Raises:
+            WorkerError: there is nothing left to evaluate with.
+        """
+        assert flight.evaluation is not None
+        try:
+            result = self._result_of(flight.configuration, flight.building, flight.evaluation)
+        except WorkerError:
+            if not self._executor.slots:
+                raise
+            flight.evaluation = None
+            return None
+        self._flying.remove(flight)
         number = self._log.record(result)
         if number is None:
             self._repeats += 1
@@ -319,29 +343,22 @@ class StudyRun:
             self._study.tell(flight.trial, state=TrialState.PRUNED)
         return result
 
-    def _result_of(self, flight: _InFlight) -> TrialResult:
-        started = time.perf_counter()
-        try:
-            build = flight.building.result()
-        except CompileError as error:
-            status = TrialStatus.TIMEOUT if isinstance(error, CompileTimeoutError) else TrialStatus.COMPILE
-            return TrialResult(flight.configuration, status, message=f"{error}\n{error.log}")
-        waited = time.perf_counter() - started
-        result = self._evaluated(flight.configuration, build, _leaders(self._ranked()))
-        return replace(result, seconds={"wait": waited, **result.seconds})
-
-    def _evaluated(self, configuration: Configuration, build: Build, leaders: Leaders = NOBODY) -> TrialResult:
-        """One configuration's result; what the kernel's own code raises is one, too.
+    def _result_of(self, configuration: Configuration, building: Building, asked: Future[TrialResult]) -> TrialResult:
+        """One configuration's result; that it is not built, or what the kernel's own code raises, is one, too.
 
         Raises:
             UsersCodeError: it raises in the default configuration: every other one would be likely to say the same.
+            WorkerError: what evaluated it cannot go on.
         """
         try:
-            return self._evaluator.evaluate(configuration, build, leaders)
+            return asked.result()
+        except CompileError as error:
+            status = TrialStatus.TIMEOUT if isinstance(error, CompileTimeoutError) else TrialStatus.COMPILE
+            return TrialResult(configuration, status, message=f"{error}\n{error.log}")
         except UsersCodeError as error:
             if configuration == self._space[self._space.default]:
                 raise UsersCodeError(f"{error} (in the default configuration: {configuration})") from error
-            return TrialResult(configuration, TrialStatus.RUNTIME, build, message=str(error))
+            return TrialResult(configuration, TrialStatus.RUNTIME, building.result(), message=str(error))
 
     def _conclude(self, report: Callable[[Phase], None]) -> Comparison | None:
         # Other processes' last trials, and what their final comparisons have refused.
@@ -358,7 +375,7 @@ class StudyRun:
         default = self._space[self._space.default]
         baseline = next((finalist for finalist in contenders if finalist[0] == default), None)
         report(Phase.COMPARING)
-        comparison = self._evaluator.compare([one for one in contenders if one is not baseline], baseline)
+        comparison = self._executor.compare([one for one in contenders if one is not baseline], baseline)
         self._log.conclude(comparison)
         return comparison
 
@@ -375,7 +392,8 @@ class StudyRun:
         verdict = self._log.result(trial.number).verdict
         if verdict is not None and proven(verdict):
             return True
-        again = self._evaluated(*self._built(trial.configuration))
+        configuration, building = trial.configuration, self._executor.build(trial.configuration)
+        again = self._result_of(configuration, building, self._executor.begin(configuration, building))
         if again.status.timed:
             return True
         stages = again.verdict.stages if again.verdict else ()
@@ -387,7 +405,7 @@ class StudyRun:
         """Those in which compute-sanitizer, where it is installed, finds nothing; the others are refused."""
         if not finalists:
             return []
-        stages = self._evaluator.sanitize(finalists)
+        stages = self._executor.sanitize(finalists)
         for (configuration, _), stage in zip(finalists, stages, strict=True):
             if not stage.passed:
                 self._refuse(configuration, stage)
@@ -403,7 +421,7 @@ class StudyRun:
         self._refusals[f"{stage.name}, {configuration}: {stage.detail}"] += 1
 
     def _built(self, configuration: Configuration) -> Finalist:
-        return configuration, self._submit(configuration).result()
+        return configuration, self._executor.build(configuration).result()
 
     def _ranked(self) -> list[PastTrial]:
         """Correct trials, fastest first, all of them timed by the clock of the first one."""
@@ -421,6 +439,7 @@ class StudyRun:
             best_ms=ranked[0].median_ms if ranked else None,
             default_ms=self._default_ms(),
             last=last,
+            lost=tuple(self._executor.lost),
         )
 
     def _default_ms(self) -> float | None:

@@ -1,7 +1,7 @@
 """Evaluation in a process of its own, which a variant may crash or hang without harm to the study.
 
-One worker process serves one study. The parent sends it one variant at a time and waits with a deadline, so that a
-death is always charged to the right variant. A worker that dies or hangs is killed and replaced; the replacement
+A worker process serves one study on one device. The parent sends it one variant at a time and waits with a deadline, so
+that a death is always charged to the right variant. A worker that dies or hangs is killed and replaced; the replacement
 prepares everything anew, which is also the check that the device still works.
 """
 
@@ -15,6 +15,7 @@ from typing import TypeVar
 from tunebench.tuner.build import Build
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device
+from tunebench.tuner.environment import Environment
 from tunebench.tuner.errors import DeviceLostError, WorkerError
 from tunebench.tuner.isolation import DeathError, DiedError, HungError, IsolatedProcess, asked_again_if_killed, leave
 from tunebench.tuner.problem import Problem
@@ -43,18 +44,27 @@ class WorkerEvaluator:
 
     Args:
         factory: makes the evaluator in the worker.
+        environment: what its results are obtained with; None for what the study's log was opened under.
+        known: the problem and the device. The worker then comes up when it is first asked, in the thread that asks.
 
     Raises:
         UserError: the factory refused, as it would have here.
         WorkerError: the worker died while it prepared.
     """
 
-    def __init__(self, factory: Factory) -> None:
+    def __init__(
+        self, factory: Factory, environment: Environment | None = None, known: tuple[Problem, Device] | None = None
+    ) -> None:
         self._factory = factory
+        self._environment = environment
         self._worker = IsolatedProcess()
         self._deaths = 0
         self._restart_seconds = 0.0  # of the variant at hand
         self._seconds = EVALUATE_SECONDS
+        self._ends = False
+        if known is not None:
+            self.problem, self.device = known
+            return
         try:
             self.problem, self.device = self._prepare()
         except BaseException:
@@ -71,7 +81,7 @@ class WorkerEvaluator:
         result = self._charged(configuration, build, leaders)
         if self._restart_seconds:
             result = replace(result, seconds={"restart": self._restart_seconds, **result.seconds})
-        return result
+        return replace(result, environment=self._environment)
 
     def _charged(self, configuration: Configuration, build: Build, leaders: Leaders) -> TrialResult:
         """The result; a death of the worker is the variant's."""
@@ -119,9 +129,15 @@ class WorkerEvaluator:
             WorkerError: the worker died or hung.
         """
         try:
-            return self._ask(PREPARE_SECONDS, _compare, list(finalists), default)
+            comparison = self._ask(PREPARE_SECONDS, _compare, list(finalists), default)
+            return replace(comparison, environment=self._environment)
         except DeathError as death:
             raise WorkerError(f"the final comparison failed: {death}; the same command tries it again") from death
+
+    def kill(self) -> None:
+        """End whatever another thread waits for here, with a `WorkerError`; nothing can be asked any more."""
+        self._ends = True
+        self._worker.kill()
 
     def close(self) -> None:
         """Kill the worker, whatever it does."""
@@ -151,6 +167,8 @@ class WorkerEvaluator:
         return problem, device
 
     def _start(self) -> tuple[Problem, Device, float]:
+        if self._ends:
+            raise WorkerError("the study has ended")
         self._worker.start()
         return self._worker.ask(PREPARE_SECONDS, _prepare, self._factory)
 

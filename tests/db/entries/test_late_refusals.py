@@ -42,6 +42,7 @@ from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import Stage, TrialStatus
 from tunebench.tuner.search.strategies import make_sampler
 from tunebench.tuner.study.evaluate import Finalist, LocalEvaluator, Subject
+from tunebench.tuner.study.executor import LocalExecutor
 from tunebench.tuner.study.history import StudyDescription
 from tunebench.tuner.study.study import Budget, Outcome, StudyRun
 
@@ -258,7 +259,8 @@ def tune(
     description = StudyDescription(kernel.name, kernel.digest, "space", problem, CPU, CompilerName.CPU, "exhaustive", 3)
     log = open_study(database, description, ENVIRONMENT)
     sampler = make_sampler("exhaustive", space, 3)
-    return log, StudyRun(kernel, evaluator, space, compiler_for(CPU), sampler, log).run(Budget(trials)), asked
+    executor = LocalExecutor(kernel, [evaluator], compiler_for(CPU))
+    return log, StudyRun(executor, space, sampler, log).run(Budget(trials)), asked
 
 
 def test_a_study_whose_finalists_are_all_refused_has_no_winner(database: Database, write_kernel: WriteKernel) -> None:

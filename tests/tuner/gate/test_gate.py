@@ -30,6 +30,7 @@ from tunebench.tuner.kernel import Mode, Plan
 from tunebench.tuner.result import Stage, TrialStatus, Verdict
 from tunebench.tuner.search.strategies import make_sampler
 from tunebench.tuner.study.evaluate import LocalEvaluator, Subject
+from tunebench.tuner.study.executor import LocalExecutor
 from tunebench.tuner.study.study import Budget, StudyRun
 
 CPU = find_device("cpu")
@@ -183,7 +184,8 @@ def test_a_refused_finalist_is_a_row_and_never_leads(make: Make, monkeypatch: py
     log = MemoryLog()
     compiler = compiler_for(CPU)
     sampler = make_sampler("exhaustive", space, 0)
-    outcome = StudyRun(kernel, LocalEvaluator(subject, compiler), space, compiler, sampler, log).run(Budget(12))
+    executor = LocalExecutor(kernel, [LocalEvaluator(subject, compiler)], compiler)
+    outcome = StudyRun(executor, space, sampler, log).run(Budget(12))
     refused = [result for result in log.results if result.status is TrialStatus.CORRECTNESS]
     assert refused[0] is log.results[2]
     for result in refused:

@@ -19,6 +19,7 @@ from tunebench.tuner.result import CONTROL, Baseline, Comparison, TrialResult, T
 from tunebench.tuner.search.strategies import make_sampler
 from tunebench.tuner.search.warm_start import WarmStart
 from tunebench.tuner.study.evaluate import NOBODY, Finalist, Leaders, LocalEvaluator, Subject
+from tunebench.tuner.study.executor import LocalExecutor
 from tunebench.tuner.study.study import Budget, Ending, Outcome, Phase, Progress, StudyRun
 
 CPU = find_device("cpu")
@@ -35,7 +36,7 @@ def run(
     subject = Subject.prepare(kernel, factory, kernel.reference(), Mode.EVAL, CPU)
     space = kernel.space.enumerate(subject.problem, CPU)
     evaluator = LocalEvaluator(subject, compiler_for(CPU))
-    study = StudyRun(kernel, evaluator, space, compiler_for(CPU), make_sampler(sampler, space, 3), log)
+    study = StudyRun(LocalExecutor(kernel, [evaluator], compiler_for(CPU)), space, make_sampler(sampler, space, 3), log)
     return study.run(Budget(trials), report)
 
 
@@ -242,7 +243,8 @@ def test_warm_start_configurations_come_after_the_default(write_kernel: WriteKer
         space = kernel.space.enumerate(subject.problem, CPU)
         evaluator = LocalEvaluator(subject, compiler_for(CPU))
         sampler = make_sampler("random", space, 3)
-        StudyRun(kernel, evaluator, space, compiler_for(CPU), sampler, log, warm_starts=warm_starts).run(Budget(trials))
+        executor = LocalExecutor(kernel, [evaluator], compiler_for(CPU))
+        StudyRun(executor, space, sampler, log, warm_starts).run(Budget(trials))
     assert [result.configuration for result in log.results[1:3]] == [one.configuration for one in warm_starts[:2]]
     assert len(log.results) == 5
 
@@ -269,7 +271,8 @@ def test_what_moves_up_after_a_refusal_is_proven_first(
     space = kernel.space.enumerate(subject.problem, CPU)
     evaluator = Screening(subject, compiler_for(CPU))
     sampler = make_sampler("exhaustive", space, 3)
-    outcome = StudyRun(kernel, evaluator, space, compiler_for(CPU), sampler, log).run(Budget(9))
+    executor = LocalExecutor(kernel, [evaluator], compiler_for(CPU))
+    outcome = StudyRun(executor, space, sampler, log).run(Budget(9))
     assert compared and all(configuration["variety"] == 0 for configuration in compared)
     refused = [result for result in log.results if result.status is TrialStatus.CORRECTNESS]
     assert refused and all(result.configuration["variety"] for result in refused)

@@ -1,0 +1,96 @@
+"""Studies that evaluate several configurations at once, on CPU workers, and what becomes of lost workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sample_kernel import WriteKernel
+
+from tunebench.db.connection.database import open_database
+from tunebench.db.queries.rows import TrialRow
+from tunebench.db.queries.trials import trials
+from tunebench.kernels.runtime.tuned_module import TunedModule
+from tunebench.studies.tune import Announcement, Reporter, StudyReport, request_of, resolve, tune
+from tunebench.tuner.device import Device, DeviceKind, require_one_model
+from tunebench.tuner.errors import UserError
+from tunebench.tuner.study.study import Ending, Progress
+
+pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+LAUNCH = "        blocks = plan"
+TRIALS = 12
+
+
+def study(
+    factory: type[TunedModule], file: Path, announce: Reporter = lambda _: lambda _: None
+) -> tuple[StudyReport, list[TrialRow]]:
+    """A study with two workers: its report, and its trials by number."""
+    options = {"device": "cpu", "workers": 2, "trials": TRIALS, "sampler": "random"}
+    with open_database(file) as database:
+        (report,) = tune(resolve(request_of(str(factory.kernel.folder), options)), database, announce)
+        return report, sorted(trials(database, limit=None), key=lambda row: row.number)
+
+
+def test_two_workers_share_a_study_and_one_that_is_killed_costs_nothing(
+    write_kernel: WriteKernel, tmp_path: Path
+) -> None:
+    marker, killed = tmp_path / "workers", []
+    marker.touch()
+    note = f"        open({str(marker)!r}, 'a').write(f'{{__import__(\"os\").getpid()}}\\n')\n"
+
+    def workers() -> list[int]:
+        return [int(line) for line in marker.read_text(encoding="utf-8").splitlines()]
+
+    def kill_one(announcement: Announcement) -> Callable[[Progress], None]:
+        assert announcement.slots == 2
+
+        def show(progress: Progress) -> None:
+            if progress.done >= 4 and not killed and len(set(workers())) == 2:
+                killed.append(workers()[-1])
+                os.kill(killed[0], signal.SIGKILL)
+
+        return show
+
+    report, rows = study(write_kernel(model={LAUNCH: note + LAUNCH}), tmp_path / "a.db", kill_one)
+    assert (report.outcome.ending, report.outcome.lost, report.outcome.repeats) == (Ending.BUDGET, (), 0)
+    assert [row.number for row in rows] == list(range(TRIALS))
+    assert len({row.configuration for row in rows}) == TRIALS
+    assert all(row.status.timed for row in rows)
+    assert killed and len(set(workers())) == 3
+    assert report.device.multiprocessors == len(os.sched_getaffinity(0)) // 2
+    assert report.outcome.comparison is not None
+
+
+def test_a_study_goes_on_without_a_worker_that_does_not_come_up(write_kernel: WriteKernel, tmp_path: Path) -> None:
+    last = max(os.sched_getaffinity(0))
+    broken = f"    if __import__('os').sched_getaffinity(0) == {{{last}}}: __import__('os').abort()\n"
+    inputs = "    return [torch.rand(rows"
+    report, rows = study(write_kernel(reference={inputs: broken + inputs}), tmp_path / "a.db")
+    assert report.outcome.lost == ("cpu: the worker did not come up: the process was killed by SIGABRT",)
+    assert len({row.configuration for row in rows}) == TRIALS
+    assert all(row.status.timed for row in rows)
+
+
+def test_what_cannot_be_evaluated_on_is_said_in_one_line() -> None:
+    for options, message in (
+        ({"device": "cpu", "workers": 4096}, "4096 workers are more than the"),
+        ({"devices": ["cpu", "cpu"]}, "cpu, cpu are named twice"),
+        ({"devices": ["cpu"], "workers": 2}, "several workers are for the CPU"),
+        ({"devices": ["cpu"], "device": "cpu"}, "give --device or --devices"),
+    ):
+        with pytest.raises(UserError, match=message), open_database(":memory:") as database:
+            tune(resolve(request_of("scalar_mul", {"sizes": {"M": 4}, **options})), database)
+
+
+def test_gpus_of_two_models_make_no_one_study() -> None:
+    names = ["H200", "H200", "H100"]
+    gpus = [
+        Device(DeviceKind.CUDA, index, name, "sm_90", f"GPU-{index}", 132, 150 << 30, 50 << 20)
+        for index, name in enumerate(names)
+    ]
+    require_one_model(gpus[:2])
+    with pytest.raises(UserError, match=r"tune --devices cuda:0,cuda:1 \(H200\), then --devices cuda:2 \(H100\)"):
+        require_one_model(gpus)

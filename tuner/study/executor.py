@@ -1,0 +1,171 @@
+"""Where configurations are built and evaluated, and how many of them at once."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future, wait
+from dataclasses import replace
+from typing import Protocol
+
+from tunebench.tuner.build import Build
+from tunebench.tuner.compile.base import Compiler
+from tunebench.tuner.compile.building import BuildQueue
+from tunebench.tuner.compile.cache import BuildCache
+from tunebench.tuner.configuration import Configuration
+from tunebench.tuner.device import Device
+from tunebench.tuner.errors import WorkerError
+from tunebench.tuner.kernel import Kernel
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.result import Comparison, Stage, TrialResult
+from tunebench.tuner.study.evaluate import NOBODY, Evaluator, Finalist, Leaders
+
+_MAX_COMPILE_WORKERS = 16
+_CLOSE_SECONDS = 10.0
+_KILL_SECONDS = 0.2  # how often what does not end is killed again: it may have been between two processes
+
+
+class Building(Protocol):
+    """A build under way."""
+
+    def result(self) -> Build:
+        """The build, as soon as it is there.
+
+        Raises:
+            CompileError: the source was refused.
+            CompilerMissingError: the compiler went away.
+        """
+
+
+class Executor(Protocol):
+    """Builds configurations and evaluates them, for one problem on devices of one model.
+
+    A study asks no more of it than `slots` evaluations at once, and decides, records and tells everything itself.
+
+    Attributes:
+        device: the first one; the others are of its model.
+        ahead: so many builds are worth having under way beside what is being evaluated.
+        lost: what it can no longer evaluate with, and why.
+    """
+
+    problem: Problem
+    device: Device
+    ahead: int
+    lost: list[str]
+
+    @property
+    def slots(self) -> int:
+        """How many configurations it evaluates at once: fewer when a device is lost, none when it cannot go on."""
+
+    def build(self, configuration: Configuration) -> Building:
+        """The build of a configuration, begun now if it was not already."""
+
+    def begin(self, configuration: Configuration, building: Building, leaders: Leaders = NOBODY) -> Future[TrialResult]:
+        """Begin to evaluate a configuration as soon as it is built; a variant that fails is a result as well.
+
+        The future raises what `Building.result` and `Evaluator.evaluate` do. After a WorkerError, which says nothing of
+        the configuration, there is one slot less.
+        """
+
+    def sanitize(self, finalists: Sequence[Finalist]) -> list[Stage]:
+        """See `Evaluator.sanitize`; on one device, while nothing else is evaluated."""
+
+    def compare(self, finalists: Sequence[Finalist], default: Finalist | None) -> Comparison:
+        """See `Evaluator.compare`; on one device, while nothing else is evaluated."""
+
+    def close(self) -> None:
+        """Let go of the devices, whatever runs there, and drop builds that have not begun."""
+
+
+class LocalExecutor:
+    """Evaluators of this machine, one for each slot.
+
+    Args:
+        evaluators: of one problem, on devices of one model. The first is ready; of several, each is asked by threads.
+        cache: of builds; the user's own unless given.
+    """
+
+    def __init__(
+        self, kernel: Kernel, evaluators: Sequence[Evaluator], compiler: Compiler, cache: BuildCache | None = None
+    ) -> None:
+        self.problem, self.device = evaluators[0].problem, evaluators[0].device
+        self.ahead = min(_MAX_COMPILE_WORKERS, len(os.sched_getaffinity(0)))
+        self.lost: list[str] = []
+        self._kernel = kernel
+        self._queue = BuildQueue(compiler, cache or BuildCache(), self.ahead)
+        self._evaluators = list(evaluators)
+        self._idle = deque(evaluators)
+        self._alone = len(evaluators) == 1
+        self._running: set[Future[TrialResult]] = set()
+
+    @property
+    def slots(self) -> int:
+        """See `Executor.slots`."""
+        return len(self._evaluators)
+
+    def build(self, configuration: Configuration) -> Building:
+        """See `Executor.build`."""
+        return self._queue.submit(self._kernel, configuration, self.problem, self.device)
+
+    def begin(self, configuration: Configuration, building: Building, leaders: Leaders = NOBODY) -> Future[TrialResult]:
+        """See `Executor.begin`; one evaluator alone has evaluated it when this returns."""
+        future: Future[TrialResult] = Future()
+        arguments = (future, self._idle.popleft(), configuration, building, leaders)
+        if self._alone:
+            self._evaluate(*arguments)
+        else:
+            self._running.add(future)
+            threading.Thread(target=self._evaluate, args=arguments, name="evaluate", daemon=True).start()
+        return future
+
+    def sanitize(self, finalists: Sequence[Finalist]) -> list[Stage]:
+        """See `Executor.sanitize`."""
+        return self._evaluators[0].sanitize(finalists)
+
+    def compare(self, finalists: Sequence[Finalist], default: Finalist | None) -> Comparison:
+        """See `Executor.compare`."""
+        return self._evaluators[0].compare(finalists, default)
+
+    def close(self) -> None:
+        """See `Executor.close`."""
+        evaluators = self._evaluators.copy()
+        deadline = time.monotonic() + _CLOSE_SECONDS
+        while self._running and time.monotonic() < deadline:
+            for evaluator in evaluators:
+                evaluator.kill()
+            wait(self._running.copy(), _KILL_SECONDS)
+        for evaluator in evaluators:
+            evaluator.close()
+        self._queue.close()
+
+    def _evaluate(
+        self,
+        future: Future[TrialResult],
+        evaluator: Evaluator,
+        configuration: Configuration,
+        building: Building,
+        leaders: Leaders,
+    ) -> None:
+        started = time.perf_counter()
+        try:
+            build = building.result()
+            waited = time.perf_counter() - started
+            result = evaluator.evaluate(configuration, build, leaders)
+        except Exception as error:  # noqa: BLE001 - it is raised where the result is asked for
+            if isinstance(error, WorkerError):
+                self._lose(evaluator, error)
+            else:
+                self._idle.append(evaluator)
+            future.set_exception(error)
+        else:
+            self._idle.append(evaluator)
+            future.set_result(replace(result, seconds={"wait": waited, **result.seconds}))
+        self._running.discard(future)
+
+    def _lose(self, evaluator: Evaluator, error: WorkerError) -> None:
+        self._evaluators.remove(evaluator)
+        evaluator.close()
+        self.lost.append(f"{evaluator.device.torch_device}: {error}")
