@@ -161,15 +161,17 @@ class Answers:
         label: str,
         inputs: Callable[[], tuple[Any, ...]],
         autocast: torch.dtype | None = None,
+        *,
+        everywhere: bool = False,
     ) -> Case | None:
-        """What the pair's reference makes of these inputs, None where it refuses them."""
+        """What the pair's reference makes of these inputs, None where it refuses them; `everywhere` as in `ask`."""
         pair.asked.append(label)
         key = (pair.key, str(pair.asked))
         if key in self._kept:
             self._catch_up(pair.reference, self._kept[key])
             return self._kept[key]
         try:
-            case = ask(pair.reference, label, inputs(), autocast)
+            case = ask(pair.reference, label, inputs(), autocast, everywhere=everywhere)
             case = replace(case, output={path: self._allowing(path, one) for path, one in case.output.items()})
         except ReferenceRefusal:
             case = None
@@ -279,6 +281,7 @@ class Harness:
         manner: Manner = ORDINARY,
         *,
         strict: bool = False,
+        everywhere: bool = False,
     ) -> Values | None:
         """Ask both the same thing; what the contender returns, None where there was nothing to ask.
 
@@ -286,19 +289,23 @@ class Harness:
             label: which question of its stage this is.
             manner: how the contender is called.
             strict: the output has to lie in memory as the reference's does (see `judge.judge_structure`).
+            everywhere: what is not finite is judged on finite inputs too (see `oracle.ask`).
 
         Raises:
             StageRefused: the contender differs from the reference.
         """
         with about(pair.source, inputs):
-            return self._agree(pair, inputs, label, manner, strict)
+            return self._agree(pair, inputs, label, manner, strict, everywhere)
 
-    def _agree(self, pair: Pair, inputs: Sequence[Any], label: str, manner: Manner, strict: bool) -> Values | None:
+    def _agree(
+        self, pair: Pair, inputs: Sequence[Any], label: str, manner: Manner, strict: bool, everywhere: bool
+    ) -> Values | None:
         with self.refusing(label):
             if (reason := pair.candidate.ready(inputs)) is not None:
                 self.pass_over(reason)
                 return None
-        case = self.answers.case(pair, f"{self._stage}: {label}", lambda: _copies(inputs, manner), manner.autocast)
+        name = f"{self._stage}: {label}"
+        case = self.answers.case(pair, name, lambda: _copies(inputs, manner), manner.autocast, everywhere=everywhere)
         if case is None:
             self.pass_over("the reference refuses such inputs")
             return None

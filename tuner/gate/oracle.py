@@ -77,12 +77,12 @@ def consult_reference(source: Source, party: Party, seeds: Sequence[int]) -> Ora
     bands = Bands()
     party.remember()
 
-    def case_of(name: str, inputs: Sequence[Any], *, strict: bool = False) -> Case:
+    def case_of(name: str, inputs: Sequence[Any], *, everywhere: bool = False) -> Case:
         party.reset(SENTINELS[0])
-        return ask(party, name, tuple(bands.around(value) for value in inputs), strict=strict)
+        return ask(party, name, tuple(bands.around(value) for value in inputs), everywhere=everywhere)
 
     with torch.no_grad():
-        cases = [case_of(f"seed {seed}", source.inputs(seed), strict=True) for seed in seeds]
+        cases = [case_of(f"seed {seed}", source.inputs(seed), everywhere=True) for seed in seeds]
         drawn = cases[0].inputs
         with contextlib.suppress(ReferenceRefusal):  # it may take probabilities only
             cases.append(case_of("mixed signs", [mixed_signs(value) for value in drawn]))
@@ -118,14 +118,14 @@ def consult(model: nn.Module, name: str, inputs: tuple[Any, ...]) -> Case:
 
 
 def ask(
-    party: Party, name: str, inputs: tuple[Any, ...], autocast: torch.dtype | None = None, *, strict: bool = False
+    party: Party, name: str, inputs: tuple[Any, ...], autocast: torch.dtype | None = None, *, everywhere: bool = False
 ) -> Case:
     """One case; the model's buffers move as in any call.
 
     Args:
         autocast: the type that the call at the reference's own precision runs under autocast to.
-        strict: what is not finite in the answer has to be met. Else only where something in the inputs is not finite:
-            of inputs that the reference was not made for, such as a negative number under a root, nothing is asked.
+        everywhere: what is not finite in the answer has to be met. Else only where something in the inputs is not
+            finite: of what the reference was not made for, such as a negative number under a root, nothing is asked.
 
     Raises:
         ReferenceRefusal: the model raises on these inputs, or returns what is no tree of plain values.
@@ -137,7 +137,7 @@ def ask(
         raise ReferenceRefusal(f"the reference does not run: {described(error)}") from error
     if strange := truth.own.strange:
         raise ReferenceRefusal(f"of the reference's answer {strange}; return tensors, numbers and texts")
-    free = not strict and all(_is_finite(value) for value in inputs)
+    free = not everywhere and all(_is_finite(value) for value in inputs)
     output, note = _expected(truth, truth.why, free), truth.why
     if truth.draws and any(one.own.max_relative > _OTHER_DRAWS for one in output.values()):
         note = "it draws other random numbers in float64"

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from tunebench.tuner.gate.oracle import consult
+from tunebench.tuner.gate.quick import Exemptions
 from tunebench.tuner.gate.values import Values, difference_of_kinds
 from tunebench.tuner.kernel import Mode
 
@@ -221,3 +222,38 @@ def test_a_reference_that_calls_float_is_answered_in_float64() -> None:
     with torch.no_grad():
         case = consult(module(lambda _, x: x.float() / 3)(), "drawn", (rand(32, 40),))
     assert 0 < case.own_error < 1e-6 and not case.note
+
+
+def by_transforms(model: Any, x: torch.Tensor) -> torch.Tensor:
+    """A convolution as a product of Fourier transforms."""
+    size, conv = (x.shape[-2] + 2, x.shape[-1] + 2), model.conv
+    weight = torch.fft.rfft2(conv.weight.flip(-1, -2), s=size)
+    product = torch.einsum("bihw,oihw->bohw", torch.fft.rfft2(x, s=size), weight)
+    return torch.fft.irfft2(product, s=size)[..., 1:-1, 1:-1] + conv.bias[:, None, None]
+
+
+def of_halves(model: Any, x: torch.Tensor) -> torch.Tensor:
+    """The same convolution of numbers that were rounded to a half type."""
+    x, weight = x.half().float(), model.conv.weight.half().float()
+    return functional.conv2d(x, weight, model.conv.bias, padding=1)
+
+
+def test_a_rewrite_may_spread_what_is_not_finite_and_be_no_less_precise() -> None:
+    parts = {"conv": lambda: nn.Conv2d(3, 4, 3, padding=1)}
+    model, inputs = module(lambda model, x: model.conv(x), **parts), lambda: [rand(2, 3, 8, 8)]
+    declared = Exemptions(rewrites_algebra=True)
+    assert "not finite" in refusals(model, module(by_transforms, **parts), inputs)
+    assert (
+        not {"not finite", "distributions"}
+        & refusals(model, module(by_transforms, **parts), inputs, exemptions=declared).keys()
+    )
+    dropped = refusals(model, module(lambda model, x: model.conv(x.nan_to_num()), **parts), inputs, exemptions=declared)
+    assert "not finite" in dropped
+    assert "values, seed 1" in refusals(model, module(of_halves, **parts), inputs, exemptions=declared)
+
+
+def test_what_a_domain_leaves_out_may_come_out_otherwise() -> None:
+    """Of numbers that are drawn positive: negative ones have no root, and no right file is refused for these."""
+    forgiving = module(lambda _, x: x.clamp(min=0).sqrt())
+    found = refusals(module(lambda _, x: x.sqrt()), forgiving, lambda: [rand(32, 40)])
+    assert found.keys() == {"not finite"}

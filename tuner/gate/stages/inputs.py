@@ -28,10 +28,11 @@ def distributions(harness: Harness) -> None:
 def non_finite(harness: Harness) -> None:
     """NaN, infinities and denormals: not finite exactly where the reference is not, and of the same kind."""
     for name, change in NON_FINITE.items():
-        _ask(harness, name, change)
+        _ask(harness, name, change, everywhere=True)
 
 
-def _ask(harness: Harness, name: str, change: InputChange) -> None:
+def _ask(harness: Harness, name: str, change: InputChange, *, everywhere: bool = False) -> None:
     pair = harness.pair()
     drawn: tuple[Any, ...] = pair.inputs(1)
-    harness.agree(pair, tuple(changed(value, change, seed) for seed, value in enumerate(drawn)), name)
+    inputs = tuple(changed(value, change, seed) for seed, value in enumerate(drawn))
+    harness.agree(pair, inputs, name, everywhere=everywhere)
