@@ -1,0 +1,248 @@
+"""What the gate says of files whose truth is known: `python -m tests.benchmarks.gate_files`.
+
+Each file of `tests/gate_files` is written to a temporary folder beside its reference and judged as a user would judge
+it: `tunebench check FILE --reference REFERENCE --json` on the CPU. Both verdicts are compared with what is true of the
+file; then comes what is left running, which must be nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tests.gate_files import FILES
+from tests.gate_files.entry import MARK, GateFile
+from tests.gate_files.wrong.hostile import HANGS
+
+_SECONDS = 240.0
+_SECONDS_OF_A_HANG = 15.0
+_END_SECONDS = 10.0
+"""What a check has started may take so long to end after it."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What the gate has said of a file.
+
+    Attributes:
+        right: what is true: whether the claim holds.
+        problem, drop_in: the two verdicts; None where there was none.
+        agrees: the verdicts are as they should be, the check ended as it should, and nothing is left.
+        refused_at: the stage that refused first, and what it said.
+        code: the exit code.
+        trouble: what else is wrong with how the check ended.
+        in_stages, outside: seconds.
+        left: what was left running.
+    """
+
+    name: str
+    kind: str
+    right: bool
+    claim: str
+    problem: bool | None
+    drop_in: bool | None
+    agrees: bool
+    refused_at: str
+    detail: str
+    code: int
+    trouble: str
+    in_stages: float
+    outside: float
+    left: tuple[str, ...]
+
+
+def judge(file: GateFile, folder: Path) -> Judged:
+    """Judge a file by the command, in a folder of its own."""
+    path, reference = folder / f"{file.slug}.py", folder / "reference.py"
+    path.write_text(file.text, encoding="utf-8")
+    reference.write_text(file.reference, encoding="utf-8")
+    seconds = _SECONDS_OF_A_HANG if file.name in HANGS else _SECONDS
+    command = [sys.executable, "-m", "tunebench", "check", str(path), "--device", "cpu", "--json"]
+    command += [*([] if file.alone else ["--reference", str(reference)]), "--seconds", str(seconds), *file.flags]
+    mark = folder / f"mark-{uuid.uuid4().hex}"
+    started = time.perf_counter()
+    run = subprocess.Popen(
+        command,
+        env={**os.environ, MARK: str(mark)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        out, err = run.communicate(timeout=seconds + 60)
+        trouble = ""
+    except subprocess.TimeoutExpired:
+        run.kill()
+        out, err = run.communicate()
+        trouble = "it did not end"
+    took = time.perf_counter() - started
+    left = _left_running(str(mark))
+    trouble = trouble or _trouble(file, run.returncode, out, err, mark)
+    return _judged(file, out, run.returncode, trouble, took, left)
+
+
+def _trouble(file: GateFile, code: int, out: bytes, err: bytes, mark: Path) -> str:
+    if mark.exists():
+        return "its code ran where no code of a file runs"
+    if b"Traceback" in err:
+        return f"a traceback: {err.decode(errors='replace').strip().splitlines()[-1][:300]}"
+    if code == 2 and not file.ends_early:
+        return f"exit code 2: {err.decode(errors='replace').strip()[-300:]}"
+    if code not in (0, 1, 2):
+        return f"exit code {code}"
+    if code != 2:
+        try:
+            json.loads(out)
+        except ValueError:
+            return "what --json prints does not parse"
+    return ""
+
+
+def _judged(
+    file: GateFile, out: bytes, code: int, trouble: str, took: float, left: Sequence[str]
+) -> Judged:
+    report: Mapping[str, Any] = {}
+    if not trouble and code != 2:
+        (report,) = json.loads(out)
+    problem, drop_in = report.get("right_for_problem"), report.get("drop_in")
+    if report and (code == 0) != problem:
+        trouble = f"exit code {code} where right for the problem is {problem}"
+    agrees = file.meets(problem=problem, drop_in=drop_in) if report else code == 2 and file.ends_early
+    stages = report.get("stages", [])
+    refused = next((stage for stage in stages if not stage["passed"]), {"name": "", "detail": ""})
+    in_stages = sum(stage["seconds"] for stage in stages)
+    return Judged(
+        file.name,
+        file.kind,
+        file.right,
+        str(file.claim),
+        problem,
+        drop_in,
+        agrees and not trouble and not left,
+        refused["name"],
+        refused["detail"][:300],
+        code,
+        trouble,
+        round(in_stages, 3),
+        round(took - in_stages, 3),
+        tuple(left),
+    )
+
+
+def _left_running(mark: str) -> list[str]:
+    """Command lines of processes that have the mark in their environment some seconds later, which end here."""
+    deadline = time.monotonic() + _END_SECONDS
+    while (found := _marked(mark)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for number in found:
+        os.kill(number, signal.SIGKILL)
+    return list(found.values())
+
+
+def _marked(mark: str) -> dict[int, str]:
+    found = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                if mark.encode() in (folder / "environ").read_bytes():
+                    found[int(folder.name)] = (folder / "cmdline").read_text(errors="replace").replace("\0", " ")[:200]
+            except OSError:
+                continue
+    return found
+
+
+def print_table(judged: Iterable[Judged]) -> None:
+    """Counts and seconds by class, then every disagreement."""
+    judged = list(judged)
+    print("| files | class | judged | as they should be | refused first at | seconds in stages | outside |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for right in (False, True):
+        for kind in dict.fromkeys(one.kind for one in judged if one.right is right):
+            _print_row("right" if right else "wrong", kind, [o for o in judged if o.kind == kind and o.right is right])
+        _print_row("right" if right else "wrong", "all", [one for one in judged if one.right is right])
+    for one in judged:
+        if not one.agrees:
+            verdicts = f"problem {one.problem}, drop-in {one.drop_in}, exit code {one.code}"
+            print(f"- {one.kind}: {one.name} ({'right' if one.right else 'wrong'}: {one.claim}): {verdicts}", end="")
+            print(f"; {one.refused_at}: {one.detail}" if one.refused_at else "", end="")
+            print(f"; {one.trouble}" if one.trouble else "", end="")
+            print(f"; left running: {', '.join(one.left)}" if one.left else "")
+
+
+def _print_row(what: str, kind: str, judged: Sequence[Judged]) -> None:
+    if not judged:
+        return
+    stages: dict[str, int] = {}
+    for one in judged:
+        if one.refused_at:
+            name = one.refused_at.split(",")[0]
+            stages[name] = stages.get(name, 0) + 1
+    first = ", ".join(f"{name} {count}" for name, count in sorted(stages.items(), key=lambda item: -item[1]))
+    agree = sum(one.agrees for one in judged)
+    inside, outside = (_median([getattr(one, name) for one in judged]) for name in ("in_stages", "outside"))
+    print(f"| {what} | {kind} | {len(judged)} | {agree} | {first} | {inside:.1f} | {outside:.1f} |")
+
+
+def _median(values: Sequence[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+def main(
+    kind: Annotated[list[str] | None, typer.Option("--class", help="Only files of this class; repeatable.")] = None,
+    name: Annotated[list[str] | None, typer.Option(help="Only files with this in their name; repeatable.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="So many checks at a time.")] = 1,
+    results: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Results by name, kept with those that are in it.")
+    ] = None,
+    again: Annotated[bool, typer.Option(help="Only what the file of results lacks, or what disagreed there.")] = False,
+) -> None:
+    """Judge files whose truth is known, and print what the gate got right by class."""
+    known: dict[str, Judged] = {}
+    if results is not None and results.exists():
+        known = {one["name"]: Judged(**one) for one in json.loads(results.read_text(encoding="utf-8"))}
+    chosen = [
+        file
+        for file in FILES
+        if (not kind or file.kind in kind)
+        and (not name or any(part in file.name for part in name))
+        and not (again and file.name in known and known[file.name].agrees)
+    ]
+
+    def one(file: GateFile) -> Judged:
+        with tempfile.TemporaryDirectory(prefix="gate-file-") as folder:
+            judged = judge(file, Path(folder))
+        line = f"{'' if judged.agrees else 'DISAGREES '}{file.kind}: {file.name}: {judged.refused_at} {judged.trouble}"
+        print(line, file=sys.stderr, flush=True)
+        return judged
+
+    with ThreadPoolExecutor(jobs) as pool:
+        for judged in pool.map(one, chosen):
+            known[judged.name] = judged
+            if results is not None:
+                _write(results, known)
+    wanted = {file.name for file in FILES if not kind or file.kind in kind}
+    print_table(judged for name, judged in known.items() if name in wanted)
+
+
+def _write(path: Path, judged: Mapping[str, Judged]) -> None:
+    order = {file.name: number for number, file in enumerate(FILES)}
+    rows = [asdict(judged[name]) for name in sorted(judged, key=lambda name: order.get(name, 0)) if name in order]
+    path.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    typer.run(main)

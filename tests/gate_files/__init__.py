@@ -1,0 +1,51 @@
+"""Submission files that are wrong or right, by class: what `tests/benchmarks/gate_files.py` has the gate judge."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.gate_files.entry import GateFile
+from tests.gate_files.right import (
+    compiled,
+    half_types,
+    in_place,
+    integers,
+    lookups,
+    losses,
+    models,
+    networks,
+    norms,
+    plain,
+    random_numbers,
+    rewrites,
+    several_inputs,
+    structures,
+)
+from tests.gate_files.wrong import caches, gradients, hostile, layouts, memory, modules, precision, sizes, state, values
+
+WRONG: Sequence[GateFile] = tuple(
+    file
+    for module in (values, precision, caches, sizes, layouts, gradients, modules, memory, state, hostile)
+    for file in module.FILES
+)
+RIGHT: Sequence[GateFile] = tuple(
+    file
+    for module in (
+        plain,
+        norms,
+        networks,
+        losses,
+        structures,
+        integers,
+        random_numbers,
+        in_place,
+        lookups,
+        half_types,
+        several_inputs,
+        models,
+        rewrites,
+        compiled,
+    )
+    for file in module.FILES
+)
+FILES: Sequence[GateFile] = (*WRONG, *RIGHT)
