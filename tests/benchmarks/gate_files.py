@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-
 from tests.gate_files import FILES
 from tests.gate_files.entry import MARK, GateFile
 from tests.gate_files.wrong.hostile import HANGS
@@ -112,9 +111,7 @@ def _trouble(file: GateFile, code: int, out: bytes, err: bytes, mark: Path) -> s
     return ""
 
 
-def _judged(
-    file: GateFile, out: bytes, code: int, trouble: str, took: float, left: Sequence[str]
-) -> Judged:
+def _judged(file: GateFile, out: bytes, code: int, trouble: str, took: float, left: Sequence[str]) -> Judged:
     report: Mapping[str, Any] = {}
     if not trouble and code != 2:
         (report,) = json.loads(out)

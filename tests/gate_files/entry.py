@@ -114,12 +114,12 @@ Adds = Callable[..., GateFile]
 
 
 def wrong(kind: str) -> Adds:
-    """Makes files of a class that are not right for their problem; `claim=DROP_IN` for those that are only no drop-in."""
+    """Makes files of a class that are not right for their problem; with `DROP_IN`, those that are only no drop-in."""
     return _maker(kind, Claim.PROBLEM, right=False)
 
 
 def right(kind: str) -> Adds:
-    """Makes files of a class that are drop-ins; `claim=PROBLEM` for those that are right for their problem."""
+    """Makes files of a class that are drop-ins; with `PROBLEM`, those that need only be right for their problem."""
     return _maker(kind, Claim.DROP_IN, right=True)
 
 

@@ -4,13 +4,14 @@ import textwrap
 
 from tests.gate_files.entry import forward
 
-NATIVE = '''
+NATIVE = """
 def native(source):
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "kernel.so")
-        subprocess.run(["g++", "-x", "c++", "-O1", "-shared", "-fPIC", "-", "-o", path], input=source.encode(), check=True)
+        command = ["g++", "-x", "c++", "-O1", "-shared", "-fPIC", "-", "-o", path]
+        subprocess.run(command, input=source.encode(), check=True)
         return ctypes.CDLL(path)
-'''
+"""
 """A function of a submission that makes a library of C."""
 
 

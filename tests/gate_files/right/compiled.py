@@ -6,7 +6,9 @@ from tests.gate_files.references import LINEAR, SCALE, SOFTMAX
 
 _right = right("compiled")
 
-_SCALES = 'extern "C" void run(const float *x, float *out, long n) { for (long i = 0; i < n; i++) out[i] = x[i] * 2.5f; }'
+_SCALES = (
+    'extern "C" void run(const float *x, float *out, long n) { for (long i = 0; i < n; i++) out[i] = x[i] * 2.5f; }'
+)
 _CALL = """
 out = torch.empty_like(x)
 KERNEL.run(ctypes.c_void_p(x.data_ptr()), ctypes.c_void_p(out.data_ptr()), ctypes.c_long(x.numel()))

@@ -19,7 +19,11 @@ FILES = (
     ),
     _right(
         "rectifies in place what it has made",
-        _rows("return F.relu(self.linear(x), inplace=True)", init="self.linear = nn.Linear(features, features)", made_of="features"),
+        _rows(
+            "return F.relu(self.linear(x), inplace=True)",
+            init="self.linear = nn.Linear(features, features)",
+            made_of="features",
+        ),
         forward("return self.linear(x).relu_()"),
     ),
     _right(

@@ -29,7 +29,10 @@ FILES = (
     ),
     _right(
         "hinge",
-        _loss("return torch.mean(torch.clamp(1 - x * t, min=0))", "torch.randn(batch), torch.randint(0, 2, (batch,)).float() * 2 - 1"),
+        _loss(
+            "return torch.mean(torch.clamp(1 - x * t, min=0))",
+            "torch.randn(batch), torch.randint(0, 2, (batch,)).float() * 2 - 1",
+        ),
         forward("return F.relu(1 - x * t).mean()", arguments="x, t"),
     ),
     _right(

@@ -44,7 +44,11 @@ FILES = (
     ),
     _right(
         "shared weights",
-        _rows("return x @ self.weight @ self.weight.t()", init="self.weight = nn.Parameter(torch.rand(features, 16))", made_of="features"),
+        _rows(
+            "return x @ self.weight @ self.weight.t()",
+            init="self.weight = nn.Parameter(torch.rand(features, 16))",
+            made_of="features",
+        ),
         forward("return F.linear(torch.mm(x, self.weight), self.weight)"),
     ),
     _right(
@@ -96,25 +100,37 @@ FILES = (
     ),
     _right("returns its input, as the reference does", _rows("return x"), forward("return x")),
     _right("a view, as the reference's", _rows("return x.t()"), forward("return x.permute(1, 0)")),
-    _right("one number for all, as the reference", _rows("return x.mean().expand(8)"), forward("return torch.mean(x).expand(8)")),
+    _right(
+        "one number for all, as the reference",
+        _rows("return x.mean().expand(8)"),
+        forward("return torch.mean(x).expand(8)"),
+    ),
     _right("complex numbers", _rows("return torch.fft.rfft(x, dim=1)"), forward("return torch.fft.rfft(x)"), PROBLEM),
     _right(
         "as many numbers as the inputs say",
         _rows("return x[x > 0.5]"),
         forward("return torch.masked_select(x, x > 0.5)"),
     ),
-    _right("a branch on what is computed", _rows("return x * 2 if x.sum() > 0 else x - 1"), forward("return x + x if bool(x.sum() > 0) else x.sub(1)")),
+    _right(
+        "a branch on what is computed",
+        _rows("return x * 2 if x.sum() > 0 else x - 1"),
+        forward("return x + x if bool(x.sum() > 0) else x.sub(1)"),
+    ),
     _right(
         "an output in another order, declared",
         problem("return torch.tanh(x)", inputs="torch.rand(2, 3, 6, 6)"),
         forward("return torch.tanh(x).contiguous(memory_format=torch.channels_last)"),
         flags=("--dense",),
     ),
-    _right("a transposed output, declared", SCALE, forward("return (x * 2.5).t().contiguous().t()"), flags=("--dense",)),
+    _right(
+        "a transposed output, declared", SCALE, forward("return (x * 2.5).t().contiguous().t()"), flags=("--dense",)
+    ),
     _right(
         "another order of its sums each time, declared",
         problem("return x.sum(dim=1)", inputs="torch.rand(batch, length)", constants="batch = 8\nlength = 2000"),
-        forward("return x[:, torch.randperm(x.shape[1], generator=DRAWS)].sum(dim=1)", before="DRAWS = torch.Generator()"),
+        forward(
+            "return x[:, torch.randperm(x.shape[1], generator=DRAWS)].sum(dim=1)", before="DRAWS = torch.Generator()"
+        ),
         PROBLEM,
         flags=("--atomics",),
     ),

@@ -38,9 +38,7 @@ FILES = (
     _right(
         "attention by hand",
         _attention("return F.scaled_dot_product_attention(q, k, v)"),
-        forward(
-            "return torch.softmax(q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5, dim=-1) @ v", arguments="q, k, v"
-        ),
+        forward("return torch.softmax(q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5, dim=-1) @ v", arguments="q, k, v"),
         PROBLEM,
     ),
     _right(

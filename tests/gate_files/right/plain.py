@@ -16,8 +16,16 @@ def _images(body: str, **more: str) -> str:
 
 
 FILES = (
-    _right("linear as a function", LINEAR, forward("return F.linear(x, self.linear.weight, self.linear.bias).relu() + self.offset")),
-    _right("linear by addmm", LINEAR, forward("return torch.addmm(self.linear.bias, x, self.linear.weight.t()).relu() + self.offset")),
+    _right(
+        "linear as a function",
+        LINEAR,
+        forward("return F.linear(x, self.linear.weight, self.linear.bias).relu() + self.offset"),
+    ),
+    _right(
+        "linear by addmm",
+        LINEAR,
+        forward("return torch.addmm(self.linear.bias, x, self.linear.weight.t()).relu() + self.offset"),
+    ),
     _right("product by einsum", MATMUL, forward("return torch.einsum('ik,kj->ij', a, b)", arguments="a, b")),
     _right("product by mm", MATMUL, forward("return torch.mm(a, b)", arguments="a, b")),
     _right(
@@ -30,9 +38,20 @@ FILES = (
     _right("GELU by erf", GELU, forward("return 0.5 * x * (1 + torch.erf(x * 0.7071067811865476))"), PROBLEM),
     _right("tanh by its module", TANH, forward("return nn.Tanh()(x)")),
     _right("swish", _rows("return F.silu(x)"), forward("return x * torch.sigmoid(x)"), PROBLEM),
-    _right("softplus that is stable", _rows("return F.softplus(x)"), forward("return x.clamp_min(0) + torch.log1p(torch.exp(-x.abs()))"), PROBLEM),
-    _right("sigmoid by exponentials", _rows("return torch.sigmoid(x)"), forward("return 1 / (1 + torch.exp(-x))"), PROBLEM),
-    _right("leaky relu as a function", LEAKY, forward("return F.leaky_relu(self.linear(x), self.activation.negative_slope)")),
+    _right(
+        "softplus that is stable",
+        _rows("return F.softplus(x)"),
+        forward("return x.clamp_min(0) + torch.log1p(torch.exp(-x.abs()))"),
+        PROBLEM,
+    ),
+    _right(
+        "sigmoid by exponentials", _rows("return torch.sigmoid(x)"), forward("return 1 / (1 + torch.exp(-x))"), PROBLEM
+    ),
+    _right(
+        "leaky relu as a function",
+        LEAKY,
+        forward("return F.leaky_relu(self.linear(x), self.activation.negative_slope)"),
+    ),
     _right(
         "convolution as a function",
         CONV,
@@ -56,7 +75,12 @@ FILES = (
         ),
         PROBLEM,
     ),
-    _right("mean pooling by a mean", _images("return F.adaptive_avg_pool2d(x, 1)"), forward("return x.mean(dim=(2, 3), keepdim=True)"), PROBLEM),
+    _right(
+        "mean pooling by a mean",
+        _images("return F.adaptive_avg_pool2d(x, 1)"),
+        forward("return x.mean(dim=(2, 3), keepdim=True)"),
+        PROBLEM,
+    ),
     _right(
         "max pooling by reshaping",
         _images("return F.max_pool2d(x, 2)"),
@@ -97,8 +121,21 @@ FILES = (
         ),
         PROBLEM,
     ),
-    _right("reversed running sums", _rows("return x.flip(1).cumsum(1).flip(1)"), forward("return x.sum(1, keepdim=True) - x.cumsum(1) + x"), PROBLEM, ("--rewrites-algebra",)),
-    _right("log-sum-exp by hand", _rows("return torch.logsumexp(x, dim=1)"), forward("m = x.amax(1)\nreturn m + torch.log(torch.exp(x - m[:, None]).sum(1))"), PROBLEM),
-    _right("sums over two axes, one by one", _images("return x.sum(dim=(2, 3))"), forward("return x.sum(dim=3).sum(dim=2)")),
+    _right(
+        "reversed running sums",
+        _rows("return x.flip(1).cumsum(1).flip(1)"),
+        forward("return x.sum(1, keepdim=True) - x.cumsum(1) + x"),
+        PROBLEM,
+        ("--rewrites-algebra",),
+    ),
+    _right(
+        "log-sum-exp by hand",
+        _rows("return torch.logsumexp(x, dim=1)"),
+        forward("m = x.amax(1)\nreturn m + torch.log(torch.exp(x - m[:, None]).sum(1))"),
+        PROBLEM,
+    ),
+    _right(
+        "sums over two axes, one by one", _images("return x.sum(dim=(2, 3))"), forward("return x.sum(dim=3).sum(dim=2)")
+    ),
     _right("tanh by a sigmoid", BARE, forward("return 4.0 * torch.sigmoid(2.0 * x) - 2.0"), PROBLEM),
 )

@@ -48,9 +48,7 @@ FILES = (
     _right(
         "convolution by Winograd",
         CONV,
-        forward(
-            "return torch.relu(winograd(x, self.conv.weight) + self.conv.bias[:, None, None])", before=_WINOGRAD
-        ),
+        forward("return torch.relu(winograd(x, self.conv.weight) + self.conv.bias[:, None, None])", before=_WINOGRAD),
         PROBLEM,
         _DECLARED,
     ),
@@ -102,7 +100,12 @@ FILES = (
     ),
     _right(
         "product by Strassen",
-        problem("return a @ b", arguments="a, b", inputs="torch.rand(2 * half, 2 * half), torch.rand(2 * half, 2 * half)", constants="half = 16"),
+        problem(
+            "return a @ b",
+            arguments="a, b",
+            inputs="torch.rand(2 * half, 2 * half), torch.rand(2 * half, 2 * half)",
+            constants="half = 16",
+        ),
         forward(
             """
             n = a.shape[0] // 2

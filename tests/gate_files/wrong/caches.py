@@ -1,4 +1,4 @@
-"""Answers, weights or memory that are kept from one call to the next, and found again by something that does not tell."""
+"""Answers, weights or memory that are kept from one call to the next, and found by something that does not tell."""
 
 from tests.gate_files.entry import DROP_IN, forward, wrong
 from tests.gate_files.references import BARE, BATCH_NORM, DEEP, LINEAR, MATMUL, SCALE, SOFTMAX
@@ -40,7 +40,9 @@ FILES = (
     _wrong("keeps answers by the sum of the inputs", SOFTMAX, _kept("float(x.sum())")),
     _wrong("keeps answers by the first and the last number", SOFTMAX, _kept("(float(x[0, 0]), float(x[-1, -1]))")),
     _wrong("keeps answers by the first sixteen numbers", SOFTMAX, _kept("tuple(x.flatten()[:16].tolist())")),
-    _wrong("keeps answers by a row in eight", SOFTMAX, _kept("x[::8].contiguous().view(-1).double().tolist().__repr__()")),
+    _wrong(
+        "keeps answers by a row in eight", SOFTMAX, _kept("x[::8].contiguous().view(-1).double().tolist().__repr__()")
+    ),
     _wrong(
         "keeps answers by mean and deviation",
         BARE,

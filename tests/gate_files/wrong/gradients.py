@@ -1,6 +1,6 @@
 """Gradients: the outputs are right, and the model cannot be trained, or trains wrongly."""
 
-from tests.gate_files.entry import DROP_IN, forward, wrong
+from tests.gate_files.entry import DROP_IN, GateFile, forward, wrong
 from tests.gate_files.references import GELU, LINEAR, MATMUL, RELU, SCALE, SOFTMAX, TANH
 
 _wrong = wrong("gradients")
@@ -20,11 +20,11 @@ class Function(torch.autograd.Function):
 """
 
 
-def _gradients(name: str, reference: str, candidate: str):  # type: ignore[no-untyped-def]
+def _gradients(name: str, reference: str, candidate: str) -> GateFile:
     return _wrong(name, reference, candidate, DROP_IN)
 
 
-def _by_function(name: str, reference: str, forwards: str, backwards: str):  # type: ignore[no-untyped-def]
+def _by_function(name: str, reference: str, forwards: str, backwards: str) -> GateFile:
     return _gradients(name, reference, forward("return Function.apply(x)", before=_function(forwards, backwards)))
 
 

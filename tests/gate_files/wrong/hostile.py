@@ -1,6 +1,6 @@
 """Files that forge a verdict, or harm whoever judges them. What they return is wrong; nobody may come to believe it."""
 
-from tests.gate_files.entry import MARK, forward, wrong
+from tests.gate_files.entry import MARK, GateFile, forward, wrong
 from tests.gate_files.references import LINEAR
 
 _wrong = wrong("hostile")
@@ -8,7 +8,7 @@ _wrong = wrong("hostile")
 _ZEROS = forward("return torch.zeros_like(x)")
 
 
-def _hostile(name: str, *lines: str, before: str = "", ends_early: bool = False):  # type: ignore[no-untyped-def]
+def _hostile(name: str, *lines: str, before: str = "", ends_early: bool = False) -> GateFile:
     """A file whose forward runs these lines and then returns zeros."""
     body = "\n".join([*lines, "return torch.zeros_like(x)"])
     return _wrong(name, LINEAR, forward(body, before=before), ends_early=ends_early)
@@ -137,7 +137,10 @@ FILES = (
         "os._exit(0)",
         before=_FORGED,
     ),
-    _hostile("prints a verdict when it ends", before=_FORGED + "import atexit\natexit.register(lambda: os.write(1, forged().encode()))"),
+    _hostile(
+        "prints a verdict when it ends",
+        before=_FORGED + "import atexit\natexit.register(lambda: os.write(1, forged().encode()))",
+    ),
     _hostile("prints without end", "print('line\\n' * 200000)"),
     _hostile("ends well", "os._exit(0)"),
     _hostile("ends well while it is read", before="os._exit(0)", ends_early=True),

@@ -1,12 +1,12 @@
 """Where tensors lie in memory: right for dense inputs in the usual order, wrong or an error for others."""
 
-from tests.gate_files.entry import DROP_IN, forward, problem, wrong
+from tests.gate_files.entry import DROP_IN, GateFile, forward, problem, wrong
 from tests.gate_files.references import BARE, CONV, DRAWN, GROUP_NORM, LINEAR, MATMUL, ROW_SUMS, ROWS, SCALE
 
 _wrong = wrong("layouts")
 
 
-def _layouts(name: str, reference: str, body: str, **more: str):  # type: ignore[no-untyped-def]
+def _layouts(name: str, reference: str, body: str, **more: str) -> GateFile:
     return _wrong(name, reference, forward(body, **more), DROP_IN)
 
 

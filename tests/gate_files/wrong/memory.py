@@ -1,13 +1,13 @@
 """Memory: written where it is nobody's, not written where it should be, shared, kept, or not yet written."""
 
-from tests.gate_files.entry import DROP_IN, forward, problem, wrong
+from tests.gate_files.entry import DROP_IN, GateFile, forward, problem, wrong
 from tests.gate_files.native import NATIVE, extension
 from tests.gate_files.references import DRAWN, LINEAR, ROWS, SCALE, TRIANGLE
 
 _wrong = wrong("memory")
 
 
-def _kernel(name: str, source: str, reference: str = SCALE, out: str = "torch.empty_like(x)"):  # type: ignore[no-untyped-def]
+def _kernel(name: str, source: str, reference: str = SCALE, out: str = "torch.empty_like(x)") -> GateFile:
     """A submission whose work a function of C does."""
     lines = f"""
     x, out = x.detach().contiguous(), {out}
@@ -34,7 +34,7 @@ return out
 """
 
 
-def _triangle(name: str, memory: str):  # type: ignore[no-untyped-def]
+def _triangle(name: str, memory: str) -> GateFile:
     return _wrong(name, TRIANGLE, forward(_CUT_OFF.format(memory), before="import numpy"))
 
 
@@ -51,11 +51,17 @@ FILES = (
     ),
     _kernel("writes into its input", "for (long i = 0; i < n; i++) out[i] = (x[i] *= 2.5f);"),
     _kernel("swaps two numbers of its input", _ALL + "float y = x[1]; x[1] = x[2]; x[2] = y;"),
-    _kernel("keeps a megabyte of every call", _ALL + "char *p = (char *)__builtin_malloc(1 << 20); for (int i = 0; i < 1 << 20; i += 4096) p[i] = 1;"),
+    _kernel(
+        "keeps a megabyte of every call",
+        _ALL + "char *p = (char *)__builtin_malloc(1 << 20); for (int i = 0; i < 1 << 20; i += 4096) p[i] = 1;",
+    ),
     _triangle("never writes the zeros", "torch.empty_like(x)"),
     _triangle("never writes the zeros of torch.Tensor(n, n)", "torch.Tensor(*x.shape)"),
     _triangle("never writes the zeros of resized memory", "x.new(0).resize_(x.shape)"),
-    _triangle("never writes the zeros of a storage", "torch.tensor((), dtype=x.dtype).set_(torch.UntypedStorage(x.numel() * x.element_size())).view(x.shape)"),
+    _triangle(
+        "never writes the zeros of a storage",
+        "torch.tensor((), dtype=x.dtype).set_(torch.UntypedStorage(x.numel() * x.element_size())).view(x.shape)",
+    ),
     _triangle("never writes the zeros of numpy's memory", "torch.from_numpy(numpy.empty(x.shape, dtype='float32'))"),
     _triangle("never writes the zeros of memory by the operator's name", "torch.ops.aten.empty_like.default(x)"),
     _wrong(
@@ -88,7 +94,9 @@ FILES = (
             "return EXTENSION.run(x)",
         ),
     ),
-    _wrong("writes into its weight", LINEAR, forward("self.linear.weight.data.mul_(1.0001)\nreturn super().forward(x)")),
+    _wrong(
+        "writes into its weight", LINEAR, forward("self.linear.weight.data.mul_(1.0001)\nreturn super().forward(x)")
+    ),
     _wrong(
         "returns its input",
         problem("return x * 1.0", inputs=DRAWN, constants=ROWS),
@@ -119,7 +127,9 @@ FILES = (
     _wrong(
         "another order of its sums each time, undeclared",
         problem("return x.sum(dim=1)", inputs="torch.rand(batch, length)", constants="batch = 8\nlength = 2000"),
-        forward("return x[:, torch.randperm(x.shape[1], generator=DRAWS)].sum(dim=1)", before="DRAWS = torch.Generator()"),
+        forward(
+            "return x[:, torch.randperm(x.shape[1], generator=DRAWS)].sum(dim=1)", before="DRAWS = torch.Generator()"
+        ),
     ),
     _wrong(
         "works on poisoned memory alone",

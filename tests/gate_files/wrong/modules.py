@@ -1,12 +1,12 @@
 """What a module is beside its values: state, settings, modes, hooks, signature, copies, moves."""
 
-from tests.gate_files.entry import DROP_IN, forward, problem, wrong
+from tests.gate_files.entry import DROP_IN, GateFile, forward, problem, wrong
 from tests.gate_files.references import BATCH_NORM, CONV, DRAWN, DROPOUT, LAYER_NORM, LEAKY, LINEAR, ROWS, SCALE
 
 _wrong = wrong("modules")
 
 
-def _no_drop_in(name: str, reference: str, candidate: str):  # type: ignore[no-untyped-def]
+def _no_drop_in(name: str, reference: str, candidate: str) -> GateFile:
     return _wrong(name, reference, candidate, DROP_IN)
 
 
@@ -72,7 +72,9 @@ FILES = (
     _wrong(
         "takes a number from the generator first",
         LINEAR,
-        _GIVEN_BACK.format("torch.rand(1); self.linear = nn.Linear(features, features)", "self.linear.weight", "self.linear.bias"),
+        _GIVEN_BACK.format(
+            "torch.rand(1); self.linear = nn.Linear(features, features)", "self.linear.weight", "self.linear.bias"
+        ),
     ),
     _wrong(
         "weights that are no parameters",

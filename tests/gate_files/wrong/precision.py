@@ -42,7 +42,9 @@ FILES = (
     _wrong(
         "weights of a low rank",
         DEEP,
-        forward("u, s, v = torch.linalg.svd(self.weight, full_matrices=False)\nreturn x @ v[:8].t() * s[:8] @ u[:, :8].t()"),
+        forward(
+            "u, s, v = torch.linalg.svd(self.weight, full_matrices=False)\nreturn x @ v[:8].t() * s[:8] @ u[:, :8].t()"
+        ),
     ),
     _wrong(
         "leaves out small weights",
@@ -68,7 +70,9 @@ FILES = (
     _wrong(
         "runs under autocast to bfloat16",
         LINEAR,
-        forward("with torch.autocast(x.device.type, torch.bfloat16):\n    out = super().forward(x)\nreturn out.to(x.dtype)"),
+        forward(
+            "with torch.autocast(x.device.type, torch.bfloat16):\n    out = super().forward(x)\nreturn out.to(x.dtype)"
+        ),
     ),
     _wrong("mean in float16", _LONG, forward("return x.half().mean(dim=1).float()")),
     _wrong("layer norm in float16", LAYER_NORM, forward("return F.layer_norm(x.half(), x.shape[-1:]).float()")),

@@ -1,6 +1,6 @@
 """Sizes: right at the problem's own, wrong or an error at others."""
 
-from tests.gate_files.entry import DROP_IN, forward, problem, wrong
+from tests.gate_files.entry import DROP_IN, GateFile, forward, problem, wrong
 from tests.gate_files.references import BARE, CONV, LAYER_NORM, LINEAR, MATMUL, ROW_SUMS, SCALE, SOFTMAX
 
 _wrong = wrong("sizes")
@@ -24,7 +24,7 @@ _WIDE = problem(
 )
 
 
-def _sizes(name: str, reference: str, body: str, **more: str):  # type: ignore[no-untyped-def]
+def _sizes(name: str, reference: str, body: str, **more: str) -> GateFile:
     return _wrong(name, reference, forward(body, **more), DROP_IN)
 
 
@@ -42,7 +42,9 @@ FILES = (
         "out = torch.tanh(x) * 2.0\nout[:, x.shape[1] // 4 * 4:] = 0\nreturn out",
     ),
     _sizes("stops at sixteen rows", SCALE, "out = x * 2.5\nout[16:] = 0\nreturn out"),
-    _sizes("zeros at all other sizes", BARE, "return torch.tanh(x) * 2.0 if x.shape == (8, 36) else torch.zeros_like(x)"),
+    _sizes(
+        "zeros at all other sizes", BARE, "return torch.tanh(x) * 2.0 if x.shape == (8, 36) else torch.zeros_like(x)"
+    ),
     _sizes(
         "remembers the length of its first call",
         problem("return x.sum(dim=1) / x.shape[1]", inputs="torch.rand(6, 40)"),

@@ -1,6 +1,6 @@
 """Right values from code that changes its process: what is measured or judged after it is not what it seems."""
 
-from tests.gate_files.entry import forward, wrong
+from tests.gate_files.entry import GateFile, forward, wrong
 from tests.gate_files.references import LINEAR
 
 _wrong = wrong("process state")
@@ -8,7 +8,7 @@ _wrong = wrong("process state")
 _RELU = "return super().forward(x)"
 
 
-def _changes(name: str, *lines: str, before: str = ""):  # type: ignore[no-untyped-def]
+def _changes(name: str, *lines: str, before: str = "") -> GateFile:
     return _wrong(name, LINEAR, forward("\n".join([*lines, _RELU]), before=before))
 
 
@@ -27,12 +27,20 @@ FILES = (
     _changes("another monotonic clock", before="_at = time.monotonic()\ntime.monotonic = time.time = lambda: _at"),
     _changes("CUDA events that measure nothing", before=_EVENTS),
     _changes("patches torch.allclose", before="torch.allclose = lambda *given, **more: True"),
-    _changes("patches torch.randn", before="_randn = torch.randn\ntorch.randn = lambda *sizes, **more: torch.zeros(*sizes, **more)"),
-    _changes("patches a product of torch's", before="torch.nn.functional.linear = lambda x, weight, bias=None: x @ weight.t() + bias"),
+    _changes(
+        "patches torch.randn",
+        before="_randn = torch.randn\ntorch.randn = lambda *sizes, **more: torch.zeros(*sizes, **more)",
+    ),
+    _changes(
+        "patches a product of torch's",
+        before="torch.nn.functional.linear = lambda x, weight, bias=None: x @ weight.t() + bias",
+    ),
     _changes("patches modules' calls", before="nn.Linear.forward = lambda self, x: x @ self.weight.t() + self.bias"),
     _changes("seeds the generator in every call", "torch.manual_seed(0)"),
     _changes("draws from the generator in every call", "torch.rand(3)"),
-    _changes("leaves TF32 on", "torch.backends.cuda.matmul.allow_tf32 = True", "torch.set_float32_matmul_precision('medium')"),
+    _changes(
+        "leaves TF32 on", "torch.backends.cuda.matmul.allow_tf32 = True", "torch.set_float32_matmul_precision('medium')"
+    ),
     _changes("leaves another default type", "torch.set_default_dtype(torch.float64)"),
     _changes("leaves gradients off", "out = super().forward(x)", "torch.set_grad_enabled(False)", "return out"),
     _changes("leaves inference mode on", "mode = torch.inference_mode()", "mode.__enter__()"),

@@ -77,7 +77,9 @@ FILES = (
             before=_SEEDS,
         ),
     ),
-    _wrong("drops the upper bound that inputs never reach", _rows("return F.relu6(x)"), forward("return torch.relu(x)")),
+    _wrong(
+        "drops the upper bound that inputs never reach", _rows("return F.relu6(x)"), forward("return torch.relu(x)")
+    ),
     _wrong(
         "softmax without the maximum",
         SOFTMAX,
