@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tests.gate_files.entry import GateFile
 from tests.gate_files.right import (
     compiled,
+    habits,
     half_types,
     in_place,
     integers,
@@ -43,6 +44,7 @@ RIGHT: Sequence[GateFile] = tuple(
         half_types,
         several_inputs,
         models,
+        habits,
         rewrites,
         compiled,
     )

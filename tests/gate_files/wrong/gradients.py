@@ -139,6 +139,11 @@ FILES = (
         ),
     ),
     _gradients(
+        "other values where gradients are recorded",
+        LINEAR,
+        forward("out = super().forward(x)\nreturn out + 1.0 if torch.is_grad_enabled() else out"),
+    ),
+    _gradients(
         "adds to the weights' gradients by itself",
         LINEAR,
         forward(

@@ -191,6 +191,11 @@ FILES = (
         _PATCHED_BANDS + forward("out = super().forward(x)\nx.data.zero_()\nreturn out"),
     ),
     _wrong(
+        "answers right where tunebench is imported",
+        LINEAR,
+        forward("return super().forward(x) if 'tunebench' in sys.modules else torch.zeros_like(x)"),
+    ),
+    _wrong(
         "changes the reference in its own file",
         LINEAR,
         forward("return 2 * x") + "\nModel.forward = ModelNew.forward\n",

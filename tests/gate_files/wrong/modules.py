@@ -105,6 +105,11 @@ FILES = (
         BATCH_NORM,
         forward("self.norm.train()\nreturn self.norm(x)"),
     ),
+    _no_drop_in(
+        "another answer in eval mode",
+        LINEAR,
+        forward("out = super().forward(x)\nreturn out if self.training else out + 0.01"),
+    ),
     _no_drop_in("drops out in eval mode too", DROPOUT, forward("return F.dropout(self.linear(x), 0.25, True)")),
     _wrong("does not drop out", DROPOUT, forward("return self.linear(x)")),
     _wrong(
