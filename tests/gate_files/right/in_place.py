@@ -38,9 +38,9 @@ FILES = (
     _right(
         "a count of its calls",
         _rows(
-            "self.calls += 1\nreturn x * self.calls",
+            "self.calls += 1\nreturn x * (self.calls + 2)",
             init="self.register_buffer('calls', torch.zeros((), dtype=torch.int64))",
         ),
-        forward("self.calls.add_(1)\nreturn torch.mul(x, self.calls)"),
+        forward("self.calls.add_(1)\nreturn torch.mul(x, self.calls + 2)"),
     ),
 )

@@ -38,5 +38,6 @@ FILES = (
         "one-hot rows",
         _rows("return F.one_hot(x, 16)", "torch.randint(0, 16, (batch, features))"),
         forward("return (x[..., None] == torch.arange(16, device=x.device)).long()"),
+        flags=("--dense",),
     ),
 )

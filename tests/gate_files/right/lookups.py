@@ -14,7 +14,7 @@ def _table(body: str, init: str = _TABLE) -> str:
 
 
 FILES = (
-    _right("rows of a table", _table("return self.table(x)"), forward("return self.table.weight[x]")),
+    _right("rows of a table", _table("return self.table(x)"), forward("return self.table.weight[x]"), flags=("--dense",)),
     _right("rows as a function", _table("return self.table(x)"), forward("return F.embedding(x, self.table.weight)")),
     _right(
         "means of rows",
@@ -31,5 +31,6 @@ FILES = (
             constants=_CONSTANTS,
         ),
         forward("return self.table.weight[x] + self.places.weight[: x.shape[1]]"),
+        flags=("--dense",),
     ),
 )
