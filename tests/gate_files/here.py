@@ -1,0 +1,85 @@
+"""The gate's questions to a file without the boundary: many files in one process, each in a fork of it.
+
+So the batteries are tried in a tenth of the time. What a hostile file does, and what it changes of its process, is
+nothing that can be asked here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.gate_files.entry import GateFile
+from tests.tuner.gate.in_process import CPU, ModuleContender
+
+from tunebench.tuner.gate.battery import claim_of
+from tunebench.tuner.gate.harness import Answers
+from tunebench.tuner.gate.judgement import both_batteries, refusals_kept
+from tunebench.tuner.gate.oracle import consult_reference
+from tunebench.tuner.gate.quick import Exemptions
+from tunebench.tuner.gate.refusal import Claim
+from tunebench.tuner.gate.sources import LocalSource
+from tunebench.tuner.gate.stage_log import StageLog, StageRefused
+from tunebench.tuner.kernel import Mode
+from tunebench.tuner.reference import load_candidate, load_reference
+from tunebench.tuner.users_code import described
+
+_SECONDS = 120.0
+
+
+def report_here(file: GateFile, folder: Path) -> Mapping[str, Any]:
+    """What `check --json` reports of a file, as far as it is asked here."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        with contextlib.suppress(BaseException):
+            os.write(writing, json.dumps(_report(file, folder)).encode())
+            os._exit(0)
+        traceback.print_exc()
+        os._exit(1)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as answer:
+        if not select.select([answer], [], [], _SECONDS)[0]:
+            os.kill(child, signal.SIGKILL)
+        told = answer.read()
+    _, status = os.waitpid(child, 0)
+    if told:
+        report: Mapping[str, Any] = json.loads(told)
+        return report
+    detail = f"the process ended with {os.waitstatus_to_exitcode(status)}"
+    return _verdicts([{"name": "process", "passed": False, "seconds": 0.0, "detail": detail}])
+
+
+def _report(file: GateFile, folder: Path) -> Mapping[str, Any]:
+    log = StageLog()
+    source = LocalSource(load_reference(folder / "reference.py", text=file.reference), CPU)
+    original = source.party(Mode.TRAIN)
+    oracle = consult_reference(source, original, (1, 2))
+    factory = load_candidate(folder / "submission.py", file.text)
+    contender = ModuleContender(factory, _exemptions(file))
+    with refusals_kept(log, described):
+        with log.stage("model"):
+            try:
+                party = contender.party(source, Mode.TRAIN, original.state())
+            except Exception as error:
+                raise StageRefused(described(error)) from error
+        both_batteries(log, party, contender, oracle, Answers(source, oracle, CPU, Mode.TRAIN))
+    stages = log.verdict(oracle.tolerance).stages
+    return _verdicts([{"name": s.name, "passed": s.passed, "seconds": s.seconds, "detail": s.detail} for s in stages])
+
+
+def _exemptions(file: GateFile) -> Exemptions:
+    return Exemptions(**{flag.removeprefix("--").replace("-", "_"): True for flag in file.flags})
+
+
+def _verdicts(stages: list[dict[str, Any]]) -> Mapping[str, Any]:
+    refused = [claim_of(stage["name"]) for stage in stages if not stage["passed"]]
+    return {"right_for_problem": Claim.PROBLEM not in refused, "drop_in": not refused, "stages": stages}
