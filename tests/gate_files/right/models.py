@@ -101,9 +101,9 @@ FILES = (
     _right("returns its input, as the reference does", _rows("return x"), forward("return x")),
     _right("a view, as the reference's", _rows("return x.t()"), forward("return x.permute(1, 0)")),
     _right(
-        "one number for all, as the reference",
-        _rows("return x.mean().expand(8)"),
-        forward("return torch.mean(x).expand(8)"),
+        "one row for all, as the reference",
+        _rows("return x.mean(dim=0).expand(8, x.shape[1])"),
+        forward("return torch.mean(x, 0).expand(8, x.shape[1])"),
     ),
     _right("complex numbers", _rows("return torch.fft.rfft(x, dim=1)"), forward("return torch.fft.rfft(x)"), PROBLEM),
     _right(
