@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tunebench.db.queries.rows import BestRow, MissRow, TrialRow
     from tunebench.kernels.runtime.tuned_module import TunedModule
     from tunebench.studies.ahead import BuiltAhead
-    from tunebench.studies.check import CheckReport
+    from tunebench.studies.checking.report import CheckReport
     from tunebench.studies.compare import CompareReport, Side
     from tunebench.studies.new.write import NewKernel
     from tunebench.studies.tune import StudyReport
@@ -369,6 +369,7 @@ def check(
     architecture: str | None = None,
     seconds: float = 600.0,
     require: str | None = None,
+    declared: Sequence[str] = (),
     db: str | Path | None = None,
 ) -> list[CheckReport]:
     """Run the whole correctness gate in a process of its own, one report for each mode; a crash is a refusal.
@@ -386,13 +387,15 @@ def check(
         seconds: a check of one mode that takes longer is refused.
         require: what `passed` of a report needs: `problem` (right at the problem's own sizes; a file's default) or
             `drop-in` (whatever else a caller does with the reference as well; a kernel's).
+        declared: of a file: `atomics` (sums come in any order), `rewrites-algebra` (what is not finite may be so in
+            another way), `dense` (outputs may lie in memory in any order of their axes). It is part of the verdict.
         db: where the trials are.
 
     Raises:
         UserError: something is unknown or not on this machine, or the reference cannot be run.
     """
-    from tunebench.studies.check import CheckRequest
     from tunebench.studies.check import check as run_check
+    from tunebench.studies.checking.request import CheckRequest, Declaration
     from tunebench.tuner.build import CompilerName
     from tunebench.tuner.errors import member_of
     from tunebench.tuner.gate.refusal import Claim
@@ -410,6 +413,7 @@ def check(
             architecture=architecture,
             seconds=seconds,
             require=None if require is None else member_of(Claim, "requirement", require),
+            declared=[member_of(Declaration, "declaration", one) for one in declared],
             database=db,
         )
     )

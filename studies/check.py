@@ -1,141 +1,116 @@
-"""The gate alone: a configuration of a kernel, or any file's `ModelNew`, against its reference, in its own process."""
+"""The gate alone: configurations of kernels, and anybody's files with a `ModelNew`, one after another or side by side.
+
+Nothing here imports torch: what runs a model, or judges one, does so in processes of their own.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from multiprocessing.connection import wait
 from pathlib import Path
-from typing import cast
 
-from torch import nn
-
-from tunebench.kernels.runtime.policy import set_policy
 from tunebench.kernels.runtime.registry import is_kernel_file, load_model
-from tunebench.kernels.runtime.tuned_module import TunedModule
-from tunebench.studies.targets import find_target
-from tunebench.tuner.build import CompilerName
-from tunebench.tuner.compile.base import Compiler
-from tunebench.tuner.compile.compilers import compiler_for
-from tunebench.tuner.compile.for_gpu import ARCHITECTURE
-from tunebench.tuner.configuration import Value
-from tunebench.tuner.device import Device, DeviceKind, any_gpu, find_device
-from tunebench.tuner.errors import CompileError, CompilerMissingError, KernelFolderError, UnknownNameError, UserError
-from tunebench.tuner.files import path_named
-from tunebench.tuner.gate.battery import Depth, claim_of, run_battery
-from tunebench.tuner.gate.boundary.contents import Files, OfCandidate, OfReference
-from tunebench.tuner.gate.boundary.judgement import judge_contender
-from tunebench.tuner.gate.boundary.room import RemoteContender, RemoteSource, Room, RoomError
-from tunebench.tuner.gate.contender import KernelContender
-from tunebench.tuner.gate.faults import FAILURES
-from tunebench.tuner.gate.harness import Answers
-from tunebench.tuner.gate.oracle import consult_reference
-from tunebench.tuner.gate.party import LocalParty
-from tunebench.tuner.gate.quick import QuickGate
-from tunebench.tuner.gate.refusal import Claim
-from tunebench.tuner.gate.sources import LocalSource
-from tunebench.tuner.gate.stage_log import Listener, StageLog, StageRefused
-from tunebench.tuner.isolation import TRACER, IsolationError, report, run_isolated, start_forkserver
-from tunebench.tuner.kernel import Mode, ModelFactory, TunableModel, prepare_model
-from tunebench.tuner.reference import read_text, require_dtype
+from tunebench.studies.checking import PRELOADED
+from tunebench.studies.checking.report import CheckReport, Subject
+from tunebench.studies.checking.request import CheckRequest, Submission
+from tunebench.tuner.device import any_gpu
+from tunebench.tuner.errors import KernelFolderError, UnknownNameError, UserError
+from tunebench.tuner.files import path_named, read_text
+from tunebench.tuner.gate.refusal import Claim, Question, Refusal
+from tunebench.tuner.isolation import IsolatedProcess, IsolationError, start_forkserver
+from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import Stage, Verdict
-from tunebench.tuner.users_code import ToldError, described, placed
 
-SEEDS = (1, 2)
-SECONDS = 600.0
 _FILE_MODES = (Mode.EVAL, Mode.TRAIN)
 
+Show = Callable[[CheckRequest, Mode, Question | Stage], None]
+"""Called with each question before it is asked, and with each stage as it ends."""
 
-@dataclass(frozen=True)
-class CheckRequest:
-    """What to check.
 
-    Attributes:
-        target: a shipped kernel's name, a kernel folder, a study file, a trial's number, or a `.py` file that defines
-            `ModelNew`. What a study file or a trial says stands where nothing is said here.
-        reference: the file with `Model`, `get_inputs` and `get_init_inputs`, where the target does not define them.
-        configuration: values of a kernel's tunables in place of the default's.
-        sizes: numeric constants of the reference's file to change.
-        dtype: what models and inputs are converted to; None leaves them as the reference's file makes them.
-        modes: None for every mode of a kernel; for a file, train mode, as KernelBench runs it.
-        architecture: of a GPU that a kernel has to build for, such as `sm_90`, beside running where it is checked; None
-            for that of the CPU's kernels only, where NVRTC is installed.
-        seconds: a check that takes longer is ended, and refused.
-        require: what has to hold for the check to be passed; None for `problem` of a file and `drop-in` of a kernel.
-        database: where trials are; None for the default.
-    """
+_Outcome = CheckReport | UserError
 
-    target: str
-    reference: str | None = None
-    configuration: Mapping[str, Value] = field(default_factory=dict)
-    sizes: Mapping[str, int | float] = field(default_factory=dict)
-    dtype: str | None = None
-    modes: Sequence[str] | None = None
-    device: str | None = None
-    compiler: CompilerName | None = None
-    architecture: str | None = None
-    seconds: float = SECONDS
-    require: Claim | None = None
-    database: str | Path | None = None
+
+def show_nothing(_request: CheckRequest, _mode: Mode, _what: Question | Stage) -> None:
+    """Of a check that nobody watches."""
 
 
 @dataclass(frozen=True)
-class CheckReport:
-    """The verdict on one target in one mode.
+class _Check:
+    """One verdict that is asked for; `submission` is None of a kernel."""
 
-    Attributes:
-        configuration: of a kernel; None for a file.
-        require: what has to hold for `passed`.
-        verdict: on everything that was asked.
-    """
-
-    target: str
+    request: CheckRequest
+    submission: Submission | None
     mode: Mode
-    device: Device
-    configuration: Mapping[str, Value] | None
-    require: Claim
-    verdict: Verdict
-
-    @property
-    def passed(self) -> bool:
-        """Whether what is required holds."""
-        return self.holds(self.require)
-
-    def holds(self, claim: Claim) -> bool:
-        """Whether it is right for the problem; or that, and whatever else a drop-in has to be."""
-        if claim is Claim.DROP_IN:
-            return self.verdict.passed
-        return not any(claim_of(stage.name) is Claim.PROBLEM for stage in self.refusals)
-
-    @property
-    def refusals(self) -> list[Stage]:
-        """The stages that were refused."""
-        return [stage for stage in self.verdict.stages if not stage.passed]
 
 
-Show = Callable[[Mode, Stage], None]
-"""Called with the mode and each stage as it ends."""
-
-
-def check(request: CheckRequest, show: Show = lambda _mode, _stage: None) -> list[CheckReport]:
+def check(request: CheckRequest, show: Show = show_nothing) -> list[CheckReport]:
     """Run the whole gate in a process of its own, one report for each mode; a crash is a refusal.
 
     Raises:
         UserError: the request names what is not there, or the reference cannot be run.
     """
-    request = _completed(request)
-    modes, device = _look(request)
-    submission = _read(request, device) if _is_submission(request.target) else None
-    start_forkserver([__name__, TRACER])
-    return [_check_mode(request, submission, mode, device, show) for mode in modes]
+    reports = []
+    for _, outcome in _run(_checks(request), 1, show):
+        if isinstance(outcome, UserError):
+            raise outcome
+        reports.append(outcome)
+    return reports
+
+
+def check_all(requests: Sequence[CheckRequest], jobs: int = 1, show: Show = show_nothing) -> Iterator[CheckReport]:
+    """Check many, so many at a time; their reports as they come, in the order in which they end.
+
+    What cannot be asked, such as a file whose reference does not run, is refused at the stage `question`.
+    """
+    checks: list[_Check] = []
+    for request in requests:
+        try:
+            checks += _checks(request)
+        except UserError as error:
+            yield _unasked(_Check(request, None, Mode.TRAIN), error)
+    with closing(_run(checks, jobs, show)) as outcomes:
+        for one, outcome in outcomes:
+            yield _unasked(one, outcome) if isinstance(outcome, UserError) else outcome
+
+
+def is_submission(target: str) -> bool:
+    """Whether this is a file with any model in it, and not a kernel with configurations."""
+    return Path(target).suffix == ".py" and not is_kernel_file(target)
+
+
+def _checks(request: CheckRequest) -> list[_Check]:
+    """The verdicts that a request asks for, found without running anybody's file.
+
+    Raises:
+        UserError: it names what is not there.
+    """
+    if is_submission(request.target):
+        legal: Sequence[Mode] = _FILE_MODES
+        usual: Sequence[Mode] = (Mode.TRAIN,)
+        submission: Submission | None = _read(request)
+    else:
+        request, submission = _completed(request), None
+        legal = usual = load_model(request.target).kernel.modes
+    if request.architecture is not None:
+        any_gpu(request.architecture)
+    for mode in request.modes or ():
+        if mode not in legal:
+            raise UnknownNameError(f"mode of {request.target}", mode, legal)
+    modes = [Mode(mode) for mode in request.modes or ()]
+    return [_Check(request, submission, mode) for mode in modes or usual]
 
 
 def _completed(request: CheckRequest) -> CheckRequest:
-    """The request with what a study file or a trial says."""
-    if _is_submission(request.target):
-        return request
+    """The request for a kernel, with what a study file or a trial says."""
+    from tunebench.studies.targets import find_target  # opens databases
+
+    if request.reference is not None:
+        raise UserError("--reference is for files: a kernel has its own reference.py")
+    if request.declared:
+        raise UserError(f"--{request.declared[0]} is for files: a kernel declares it in Kernel.declare")
     found = find_target(request.target, request.database)
     said = found.request
     return replace(
@@ -150,186 +125,129 @@ def _completed(request: CheckRequest) -> CheckRequest:
     )
 
 
-def _look(request: CheckRequest) -> tuple[Sequence[Mode], Device]:
-    """The modes and the device, found without running anybody's file."""
-    is_file = _is_submission(request.target)
-    if request.reference is not None and not is_file:
-        raise UserError("--reference is for files: a kernel has its own reference.py")
-    for name in (request.target, request.reference) if is_file else ():
-        if name is not None and not ((path := path_named(name)) and path.is_file()):
-            raise UserError(f"{name}: cannot read: there is no such file; name a Python file with a model")
-    legal = _FILE_MODES if is_file else load_model(request.target).kernel.modes
-    if is_file and request.configuration:
-        raise UserError(f"{request.target} has no configuration: --config is for kernels")
-    if request.architecture is not None:
-        any_gpu(request.architecture)
-    for mode in request.modes or ():
-        if mode not in legal:
-            raise UnknownNameError(f"mode of {request.target}", mode, legal)
-    modes = [Mode(mode) for mode in request.modes or ()]
-    return modes or ((Mode.TRAIN,) if is_file else legal), find_device(request.device)
-
-
-def _read(request: CheckRequest, device: Device) -> Files:
+def _read(request: CheckRequest) -> Submission:
     """The files of a submission, read once: what is in them later is nobody's."""
+    if request.configuration:
+        raise UserError(f"{request.target} has no configuration: --config is for kernels")
+    for name in filter(None, (request.target, request.reference)):
+        if not ((path := path_named(name)) and path.is_file()):
+            raise UserError(f"{name}: cannot read: there is no such file; name a Python file with a model")
     target = Path(request.target)
     own = (target, read_text(target))
-    reference = own if request.reference is None else (path := Path(request.reference), read_text(path))
-    candidate = None if request.reference is None else own
-    prepare = partial(set_policy, wait=True)  # what is checked is the kernel, whenever it was built
-    where = device.torch_device
-    return Files(reference, candidate, dict(request.sizes), require_dtype(request.dtype), where, prepare=prepare)
+    if "ModelNew" not in own[1]:
+        raise KernelFolderError(f"{target}: no ModelNew; the model to check has that name")
+    separate = request.reference is not None
+    reference = (path := Path(request.reference), read_text(path)) if request.reference is not None else own
+    return Submission(
+        reference, own if separate else None, dict(request.sizes), request.dtype, request.device, request.declared
+    )
 
 
-def _check_mode(request: CheckRequest, submission: Files | None, mode: Mode, device: Device, show: Show) -> CheckReport:
-    stages: list[Stage] = []
-    configuration: Mapping[str, Value] | None = None
-    started = time.perf_counter()
-
-    def listen(message: Stage | Mapping[str, Value]) -> None:
-        nonlocal configuration
-        if isinstance(message, Stage):
-            stages.append(message)
-            show(mode, message)
-        else:
-            configuration = message
-
+def _run(
+    checks: Sequence[_Check], jobs: int, show: Show
+) -> Generator[tuple[_Check, CheckReport | UserError], None, None]:
+    start_forkserver(PRELOADED)
+    waiting, running = list(reversed(checks)), list[_Running]()
     try:
-        if submission is None:
-            verdict = run_isolated(request.seconds, _verdict_on_kernel, request, mode, listen=listen)
-        else:
-            judge = partial(run_isolated, request.seconds, _verdict_on_file, submission, mode)
-            verdict = judge(listen=listen, has_children=True)
-    except IsolationError as error:
-        after = f"after stage '{stages[-1].name}'" if stages else "before the first stage ended"
-        listen(Stage("process", False, time.perf_counter() - started, f"{error}, {after}"))
-        reason = next(stage.detail for stage in stages if not stage.passed)
-        verdict = Verdict(False, tuple(stages), 0.0, None, reason)
-    require = request.require or (Claim.DROP_IN if submission is None else Claim.PROBLEM)
-    return CheckReport(request.target, mode, device, configuration, require, verdict)
+        while waiting or running:
+            while waiting and len(running) < max(1, jobs):
+                running.append(_Running(waiting.pop(), show))
+            first = min(one.process.deadline for one in running)
+            ready = wait(
+                [what for one in running for what in one.process.waited_for], max(0.0, first - time.monotonic())
+            )
+            for one in list(running):
+                if (set(one.process.waited_for) & set(ready) or one.late) and (outcome := one.step()) is not None:
+                    running.remove(one)
+                    yield one.check, outcome
+    finally:
+        for one in running:
+            one.process.close()
 
 
-def _is_submission(target: str) -> bool:
-    """Whether this is a file with any model in it, and not a kernel with configurations."""
-    return Path(target).suffix == ".py" and not is_kernel_file(target)
+class _Running:
+    """A check whose process is at work."""
 
+    def __init__(self, check: _Check, show: Show) -> None:
+        self.check = check
+        self._show = show
+        self._started = time.perf_counter()
+        self._subject = Subject("", "cpu", None, ())
+        self._stages: list[Stage] = []
+        self._refusals: list[Refusal] = []
+        self._asked = "before the first question"
+        is_file = check.submission is not None
+        self.process = IsolatedProcess(has_children=is_file)
+        self.process.start()
+        what = (_judge_file, check.submission) if is_file else (_judge_kernel, check.request)
+        self.process.begin(check.request.seconds, *what, check.mode)
 
-# What follows runs in the process: of a kernel, everything; of a file, the judge alone.
+    @property
+    def late(self) -> bool:
+        """Whether its time is over."""
+        return time.monotonic() >= self.process.deadline
 
-
-class _Reporter(Listener):
-    def ended(self, stage: Stage, refusal: StageRefused | None) -> None:  # noqa: ARG002
-        report(stage)
-
-
-def _verdict_on_file(files: Files, mode: Mode) -> Verdict:
-    """The verdict on a file whose code runs in other processes: the reference's in one, `ModelNew`'s in another."""
-    log = StageLog(_Reporter())
-    with Room(OfReference(files)) as reference, Room(OfCandidate(files)) as candidate:
+    def step(self) -> CheckReport | UserError | None:
+        """What has come of it, None as long as it goes on."""
         try:
-            source = RemoteSource(reference, reference.open())
-            original = source.party(mode)
-            oracle = consult_reference(source, original, SEEDS)
-        except (*FAILURES, RoomError) as error:
-            path = files.reference[0]
-            raise KernelFolderError(f"{path}: the reference does not run: {described(error)}") from error
-        try:
-            candidate.open()
-        except ToldError as error:
-            raise KernelFolderError(str(error)) from error
-        contender = RemoteContender(candidate)
-        judge_contender(log, oracle, contender, source, original.state(), mode, files.device)
-    return log.verdict(oracle.tolerance)
+            if (result := self.process.step(self._hear)) is None:
+                return None
+            verdict = result.value
+        except IsolationError as error:
+            verdict = self._verdict_without_an_answer(error)
+        except UserError as error:
+            self.process.close()
+            return error
+        self.process.close()
+        seconds = time.perf_counter() - self._started
+        return _report(self.check, self._subject, verdict, self._refusals, seconds)
 
-
-def _verdict_on_kernel(request: CheckRequest, mode: Mode) -> Verdict:
-    set_policy(wait=True)  # what is checked is the kernel, whenever it was built
-    device, factory = find_device(request.device), load_model(request.target)
-    kernel, where = factory.kernel, device.torch_device
-    kernel.space.fix(request.configuration)  # refuses what is no value of it before anything that takes time
-    source = LocalSource(kernel.reference(request.sizes, request.dtype), where)
-    compiler = compiler_for(device, request.compiler, kernel.languages)
-    log = StageLog(_Reporter())
-    try:
-        original = source.party(mode)
-        oracle = consult_reference(source, original, SEEDS)
-    except FAILURES as error:
-        raise KernelFolderError(f"{source.reference.path}: the reference does not run: {described(error)}") from error
-    inputs = oracle.cases[0].inputs
-    try:
-        with log.stage("model"):
-            try:
-                model = prepare_model(
-                    source.reference, mode, where, cast(Callable[..., nn.Module], factory), original.state()
-                )
-            except FAILURES as error:
-                raise StageRefused(f"it cannot be made like the reference: {placed(error, kernel.folder)}") from error
-            contender = _contender(factory, compiler, device, request, model, inputs)
-        prepare = _preparation(contender, model)
-        with log.stage("build"):
-            prepare(inputs)
-        _build_for_gpu(contender, request, device, model, inputs, log)
-        verdict = QuickGate(LocalParty(model), oracle, contender.exemptions).check(prepare, log)
-        if verdict.passed:
-            run_battery(Answers(source, oracle, where, mode), contender, log, Depth.EVERYTHING, keep_going=True)
-    except StageRefused:
-        pass  # the log has it
-    except FAILURES as error:
-        with contextlib.suppress(StageRefused), log.stage("run"):
-            raise StageRefused(placed(error, kernel.folder)) from error
-    return log.verdict(oracle.tolerance)
-
-
-def _build_for_gpu(
-    contender: KernelContender,
-    request: CheckRequest,
-    device: Device,
-    model: nn.Module,
-    inputs: Sequence[object],
-    log: StageLog,
-) -> None:
-    """Refuse what a GPU's compiler refuses: g++ takes headers and calls that NVRTC has not."""
-    architecture = request.architecture or (ARCHITECTURE if device.kind is DeviceKind.CPU else None)
-    if architecture is None:
-        return
-    with log.stage("GPU build") as details:
-        try:
-            refusal = contender.refused_for(model, inputs, architecture)
-        except CompilerMissingError as error:
-            if request.architecture is not None:
-                raise
-            details.append(f"passed over: {error}")
+    def _hear(self, message: object) -> None:
+        if isinstance(message, Subject):
+            self._subject = message
             return
-        if refusal is not None:
-            raise StageRefused(f"for {architecture}: {refusal}")
-        details.append(f"it builds for {architecture}")
+        assert isinstance(message, Question | Stage)
+        if isinstance(message, Question):
+            self._asked = str(message)
+        else:
+            self._stages.append(message)
+            if isinstance(message, Refusal):
+                self._refusals.append(message)
+        self._show(self.check.request, self.check.mode, message)
+
+    def _verdict_without_an_answer(self, error: IsolationError) -> Verdict:
+        seconds = time.perf_counter() - self._started - sum(stage.seconds for stage in self._stages)
+        self._hear(Refusal("process", False, seconds, f"{error}, {self._asked}"))
+        stages = tuple(Stage(one.name, one.passed, one.seconds, one.detail) for one in self._stages)
+        return Verdict(False, stages, 0.0, None, self._refusals[0].detail)
 
 
-def _contender(
-    factory: type[TunedModule],
-    compiler: Compiler,
-    device: Device,
-    request: CheckRequest,
-    model: nn.Module,
-    inputs: Sequence[object],
-) -> KernelContender:
-    tuned, kernel = cast(TunableModel, model), factory.kernel
-    problem = tuned.problem(*inputs)
-    if problem is None:
-        raise UserError(f"kernel '{kernel.name}' cannot serve its reference's inputs: {tuned.reason}")
-    valid = kernel.space.fix(request.configuration).enumerate(problem, device)
-    configuration = valid[valid.default]
-    report(dict(configuration))
-    return KernelContender(kernel, cast(ModelFactory, factory), configuration, compiler)
+def _report(
+    check: _Check, subject: Subject, verdict: Verdict, refusals: Sequence[Refusal], seconds: float
+) -> CheckReport:
+    is_file = is_submission(check.request.target)
+    require = check.request.require or (Claim.PROBLEM if is_file else Claim.DROP_IN)
+    return CheckReport(
+        replace(check.request, require=require), check.mode, subject, not is_file, verdict, tuple(refusals), seconds
+    )
 
 
-def _preparation(contender: KernelContender, model: nn.Module) -> Callable[[Sequence[object]], None]:
-    def prepare(inputs: Sequence[object]) -> None:
-        try:
-            reason = contender.ready(model, inputs)
-        except CompileError as error:
-            raise StageRefused(f"it does not compile: {error}") from error
-        if reason is not None:
-            raise StageRefused(reason)
+def _unasked(check: _Check, error: UserError) -> CheckReport:
+    refusal = Refusal("question", False, 0.0, str(error))
+    verdict = Verdict(False, (Stage(refusal.name, False, 0.0, refusal.detail),), 0.0, None, refusal.detail)
+    return _report(check, Subject("", "cpu", None, ()), verdict, [refusal], 0.0)
 
-    return prepare
+
+# What follows runs in the process.
+
+
+def _judge_file(submission: Submission, mode: Mode) -> Verdict:
+    from tunebench.studies.checking.on_file import verdict_on_file
+
+    return verdict_on_file(submission, mode)
+
+
+def _judge_kernel(request: CheckRequest, mode: Mode) -> Verdict:
+    from tunebench.studies.checking.on_kernel import verdict_on_kernel
+
+    return verdict_on_kernel(request, mode)

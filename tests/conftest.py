@@ -16,6 +16,7 @@ from tunebench.kernels.runtime.decision import forget_plans
 from tunebench.kernels.runtime.policy import Policy, set_policy
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
+from tunebench.studies.checking import PRELOADED
 from tunebench.tuner.isolation import TRACER
 
 
@@ -60,7 +61,7 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def one_server() -> Iterator[None]:
     """Whichever test starts the server that processes are forked from, it has imported what those of all tests need."""
-    set_forkserver_preload(["tunebench.studies.tune", "tunebench.studies.check", "tunebench.studies.compare", TRACER])
+    set_forkserver_preload(["tunebench.studies.tune", *PRELOADED, "tunebench.studies.compare", TRACER])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("multiprocessing.set_forkserver_preload", lambda _: None)
         yield

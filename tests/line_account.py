@@ -77,7 +77,7 @@ ADDED: dict[str, tuple[str, ...]] = {
             for name in ("__init_subclass__", "accepts_layout", "settings", "_in_order", "_signature", "_input_names")
         ),
         *("tuner/kernel.py:Kernel.is_one_file", "tuner/kernel.py:_require_forms"),
-        *("studies/check.py:_build_for_gpu", "tuner/study/evaluate.py:LocalEvaluator._own_code"),
+        *("studies/checking/on_kernel.py:_build_for_gpu", "tuner/study/evaluate.py:LocalEvaluator._own_code"),
     ),
     "kernels from a few attributes (blocks), and the four shipped ones that are such": (
         *("kernels/blocks", "kernels/shared/graph_function.py", "kernels/shared/images.py"),

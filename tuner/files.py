@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from tunebench.tuner.errors import UserError
+from tunebench.tuner.errors import KernelFolderError, UserError
 
 _ABANDONED_SECONDS = 60.0
 """How long nothing was written to a file of a process that is not there: it may be on another machine that is."""
@@ -26,6 +26,18 @@ def path_named(text: str | Path) -> Path | None:
         return path if path.exists() else None
     except OSError:  # such as a name that is too long
         return None
+
+
+def read_text(path: Path) -> str:
+    """What is in a Python file.
+
+    Raises:
+        KernelFolderError: it cannot be read.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise KernelFolderError(f"{path}: cannot read it: {error}") from error
 
 
 @contextmanager

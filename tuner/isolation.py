@@ -82,7 +82,9 @@ class _Message:
 
 
 @dataclass(frozen=True)
-class _Result:
+class Result:
+    """What a function returned."""
+
     value: Any
 
 
@@ -101,6 +103,8 @@ def start_forkserver(preload: Sequence[str] = ()) -> None:
 
     The sooner, the better: it imports torch while this process does.
     """
+    if _parent is not None:
+        return  # this process was forked from it, and shares it
     if preload:
         multiprocessing.set_forkserver_preload(list(preload))
     resource_tracker.ensure_running()  # it unblocks what is blocked here, so that it goes first
@@ -149,9 +153,14 @@ class IsolatedProcess:
 
     Args:
         has_children: it starts processes of its own.
+
+    Attributes:
+        deadline: of the last question, on the clock of `time.monotonic`.
     """
 
     def __init__(self, *, has_children: bool = False) -> None:
+        self.deadline = 0.0
+        self._seconds = 0.0
         self._has_children = has_children
         self._process: ForkServerProcess | None = None
         self._connection: Connection | None = None
@@ -171,7 +180,7 @@ class IsolatedProcess:
         self.close()
         start_forkserver()
         ours, theirs = context().Pipe()
-        process = context().Process(target=_serve, args=(theirs, _settings(), scratch_folder()))
+        process = context().Process(target=_serve, args=(theirs, _Home.here()))
         process.daemon = not self._has_children
         with closing(theirs):
             try:
@@ -193,22 +202,55 @@ class IsolatedProcess:
             HungError: there was no answer within the seconds.
             DiedError: the process died, now or earlier.
         """
-        process, connection = self._process, self._connection
-        assert process is not None and connection is not None, "it was never started, or has died"
-        deadline = time.monotonic() + seconds
-        try:
+        self.begin(seconds, function, *arguments)
+        while (result := self.step(listen)) is None:
+            pass
+        answer: Answer = result.value
+        return answer
+
+    def begin(self, seconds: float, function: Callable[..., Any], *arguments: object) -> None:
+        """Ask, for `step` to take the answer; see `ask`."""
+        process, connection = self._running()
+        self._seconds, self.deadline = seconds, time.monotonic() + seconds
+        with self._closed_on_failure():
             _send(process, connection, (function, arguments))
-            while isinstance(message := _receive(process, connection, deadline, seconds), _Message):
+
+    def step(self, listen: Listen) -> Result | None:
+        """Wait for what the process sends next: the result, or None where that was a message for `listen`.
+
+        Raises:
+            TunebenchError: see `ask`.
+        """
+        process, connection = self._running()
+        with self._closed_on_failure():
+            message = _receive(process, connection, self.deadline, self._seconds)
+            if isinstance(message, _Message):
                 listen(message.content)
+                return None
             if isinstance(message, _LastWords):
                 raise DiedError(message.reason)
+        if isinstance(message, _Raised):
+            raise message.error
+        assert isinstance(message, Result)
+        return message
+
+    @property
+    def waited_for(self) -> tuple[Connection, int]:
+        """What `multiprocessing.connection.wait` takes to wait for several processes at once."""
+        process, connection = self._running()
+        return connection, process.sentinel
+
+    def _running(self) -> tuple[ForkServerProcess, Connection]:
+        assert self._process is not None and self._connection is not None, "it was never started, or has died"
+        return self._process, self._connection
+
+    @contextmanager
+    def _closed_on_failure(self) -> Iterator[None]:
+        try:
+            yield
         except BaseException:
             self.close()  # nobody waits for its answer any more
             raise
-        if isinstance(message, _Raised):
-            raise message.error
-        answer: Answer = message.value
-        return answer
 
     def kill(self) -> None:
         """Kill it while another thread waits for its answer, which is then that it died."""
@@ -250,9 +292,38 @@ def asked_again_if_killed(question: Callable[[], Answer]) -> Answer:
     return question()
 
 
-def _settings() -> Mapping[str, str]:
-    """The server may have been started under others."""
-    return {name: value for name, value in os.environ.items() if name.startswith("TUNEBENCH_")}
+_OF_THE_SERVER = ("_forkserver_address", "_forkserver_authkey")
+
+
+@dataclass(frozen=True)
+class _Home:
+    """What a process needs of the one that asks it.
+
+    Attributes:
+        settings: the server may have been started under others.
+        scratch: the folder for temporary files.
+        server: what multiprocessing knows of the server, whose address and key are not part of its interface.
+    """
+
+    settings: Mapping[str, str]
+    scratch: Path
+    server: Mapping[str, object]
+
+    @classmethod
+    def here(cls) -> _Home:
+        """Of this process."""
+        settings = {name: value for name, value in os.environ.items() if name.startswith("TUNEBENCH_")}
+        known = vars(forkserver._forkserver)
+        server: dict[str, object] = {name: known[name] for name in _OF_THE_SERVER if name in known}
+        return cls(settings, scratch_folder(), server)
+
+    def move_in(self) -> None:
+        """Run as the process that asks does; what this one starts is forked from the same server."""
+        for name in [name for name in os.environ if name.startswith("TUNEBENCH_")]:
+            del os.environ[name]
+        os.environ.update(self.settings)
+        share_scratch(self.scratch)
+        vars(forkserver._forkserver).update(self.server, ensure_running=lambda: None)
 
 
 def _send(process: ForkServerProcess, connection: Connection, question: object) -> None:
@@ -306,14 +377,11 @@ def leave(reason: str) -> NoReturn:
     os._exit(1)
 
 
-def _serve(connection: Connection, settings: Mapping[str, str], scratch: Path) -> NoReturn:
+def _serve(connection: Connection, home: _Home) -> NoReturn:
     global _parent  # noqa: PLW0603 - a process has one parent
     _parent = connection
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    for name in [name for name in os.environ if name.startswith("TUNEBENCH_")]:
-        del os.environ[name]
-    os.environ.update(settings)
-    share_scratch(scratch)
+    home.move_in()
     limit_output()
     try:
         while True:
@@ -345,7 +413,7 @@ def _answer(connection: Connection) -> None:
     question = connection.recv_bytes()
     try:
         function, arguments = pickle.loads(question)
-        packed = pickle.dumps(_Result(function(*arguments)))
+        packed = pickle.dumps(Result(function(*arguments)))
     except Exception as error:  # noqa: BLE001 - a process boundary: whatever it is, it is for whoever asked
         packed = _packed(error)
     connection.send_bytes(packed)

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from tunebench.tuner.errors import KernelFolderError, UnknownNameError, UserError
+from tunebench.tuner.files import read_text
 from tunebench.tuner.users_code import users_code
 
 DTYPES: Mapping[str, torch.dtype] = {
@@ -129,18 +130,6 @@ def run_file(path: Path) -> types.ModuleType:
         KernelFolderError: the file cannot be read or run.
     """
     return _execute(path, read_text(path), {})[0]
-
-
-def read_text(path: Path) -> str:
-    """What is in a Python file.
-
-    Raises:
-        KernelFolderError: it cannot be read.
-    """
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise KernelFolderError(f"{path}: cannot read it: {error}") from error
 
 
 def load_candidate(path: Path, text: str, name: str = "ModelNew") -> Callable[..., nn.Module]:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
         tune,
         warm,
     )
-    from tunebench.studies.check import CheckReport
+    from tunebench.studies.checking.report import CheckReport
     from tunebench.studies.compare import CompareReport
     from tunebench.studies.new.write import NewKernel
     from tunebench.studies.tune import StudyReport
@@ -78,7 +78,7 @@ _HOMES = {
         *("Rows", "best", "bundle", "check", "compare", "connect", "export", "load", "misses", "new", "trials"),
         *("tune", "warm"),
     ),
-    "tunebench.studies.check": ("CheckReport",),
+    "tunebench.studies.checking.report": ("CheckReport",),
     "tunebench.studies.compare": ("CompareReport",),
     "tunebench.studies.new.write": ("NewKernel",),
     "tunebench.studies.tune": ("StudyReport",),

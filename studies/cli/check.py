@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
 from tunebench.studies.cli import options
 from tunebench.studies.cli.output import print_json
+from tunebench.studies.terminal import printable
+from tunebench.tuner.result import Stage
+
+if TYPE_CHECKING:
+    from tunebench.studies.checking.report import CheckReport
+    from tunebench.studies.checking.request import CheckRequest
+    from tunebench.tuner.gate.refusal import Question
+    from tunebench.tuner.kernel import Mode
 
 
 def check(
@@ -45,6 +57,20 @@ def check(
         float,
         typer.Option(min=1, max=options.LONGEST, help="Seconds; a check of one mode that takes longer is refused."),
     ] = 600.0,
+    atomics: Annotated[
+        bool, typer.Option("--atomics", help="Of a file: sums come in any order, so that runs differ in last bits.")
+    ] = False,
+    rewrites_algebra: Annotated[
+        bool,
+        typer.Option(
+            "--rewrites-algebra",
+            help="Of a file: where the reference is not finite, the output may be so in another way.",
+        ),
+    ] = False,
+    dense: Annotated[
+        bool,
+        typer.Option("--dense", help="Of a file: the output may lie in memory in any order of its axes, without gaps."),
+    ] = False,
     require: Annotated[
         str | None,
         typer.Option(
@@ -52,6 +78,10 @@ def check(
             help="What has to hold. problem: right values at the problem's own sizes, memory, honesty. drop-in: also "
             "whatever else a caller does with the reference. Default: problem for a file, drop-in for a kernel.",
         ),
+    ] = None,
+    reproduce: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a script that shows the first refusal of a file with torch alone."),
     ] = None,
     db: options.DatabaseOption = None,
     as_json: options.JsonOption = False,
@@ -61,19 +91,18 @@ def check(
     Prints each stage with what it took as it ends, then two verdicts: whether the model is right for the problem, and
     whether it can take the reference's place everywhere. Exits with 1 where what is required does not hold.
     """
-    from dataclasses import asdict
+    from tunebench.studies.checking import PRELOADED
+    from tunebench.tuner.isolation import start_forkserver
 
-    from rich.console import Console
+    start_forkserver(PRELOADED)  # it imports torch while this process does what comes next
 
-    from tunebench.studies.check import CheckRequest
     from tunebench.studies.check import check as run_check
-    from tunebench.studies.terminal import printable
+    from tunebench.studies.checking.request import CheckRequest, Declaration
     from tunebench.tuner.errors import member_of
-    from tunebench.tuner.gate.battery import claim_of, loss_of
     from tunebench.tuner.gate.refusal import Claim
-    from tunebench.tuner.result import Stage
 
     options.require_database(db)
+    given = {Declaration.ATOMICS: atomics, Declaration.REWRITES_ALGEBRA: rewrites_algebra, Declaration.DENSE: dense}
     request = CheckRequest(
         target=target,
         reference=reference,
@@ -86,45 +115,38 @@ def check(
         architecture=arch,
         seconds=seconds,
         require=None if require is None else member_of(Claim, "requirement", require),
+        declared=[one for one, is_so in given.items() if is_so],
         database=db,
     )
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
-
-    def show(shown_mode: str, stage: Stage) -> None:
-        outcome = "passed " if stage.passed else "REFUSED"
-        line = f"{shown_mode:5}  {outcome}  {stage.name:22} {stage.seconds:8.3f} s  {stage.detail}"
-        console.print(printable(line).rstrip(), markup=False)
-
-    reports = run_check(request, show)
+    reports = run_check(request, partial(_show, console))
     if as_json:
-        print_json(
-            [
-                {
-                    "target": report.target,
-                    "mode": report.mode,
-                    "device": report.device.name,
-                    "configuration": report.configuration,
-                    **asdict(report.verdict),
-                    "required": report.require,
-                    "passed": report.passed,
-                    "right_for_problem": report.holds(Claim.PROBLEM),
-                    "drop_in": report.holds(Claim.DROP_IN),
-                }
-                for report in reports
-            ]
-        )
+        print_json([report.values() for report in reports])
     for report in reports:
-        errors, refusals = report.verdict.errors, report.refusals
-        wrong = [stage for stage in refusals if claim_of(stage.name) is Claim.PROBLEM]
-        figures = f" (error {errors.max_relative:.1e} of the output's size)" if errors and not wrong else ""
-        right = f"NOT right for the problem: {wrong[0].detail}" if wrong else f"right for the problem{figures}"
-        console.print(printable(f"{target}, {report.mode}: {right}"), markup=False)
-        if not refusals:
-            console.print(printable(f"{target}, {report.mode}: a drop-in for the reference"), markup=False)
-        elif not wrong:
-            losses = "; ".join(f"{loss_of(stage.name)} ({stage.name})" for stage in refusals)
-            console.print(
-                printable(f"{target}, {report.mode}: NOT a drop-in for the reference: {losses}"), markup=False
-            )
+        console.print(printable(str(report)), markup=False)
+    if reproduce is not None:
+        _reproduce(console, reproduce, reports)
     if not all(report.passed for report in reports):
         raise typer.Exit(1)
+
+
+def _show(console: Console, _request: CheckRequest, mode: Mode, what: Question | Stage) -> None:
+    if isinstance(what, Stage):
+        outcome = "passed " if what.passed else "REFUSED"
+        line = f"{mode:5}  {outcome}  {what.name:22} {what.seconds:8.3f} s  {what.detail}"
+        console.print(printable(line).rstrip(), markup=False)
+
+
+def _reproduce(console: Console, file: Path, reports: Sequence[CheckReport]) -> None:
+    """Write the script of the first refusal that has one, or say why there is none: the verdict stays what it is."""
+    from tunebench.studies.checking.script import write_script
+    from tunebench.tuner.errors import UserError
+
+    refused = next((report for report in reports if report.refusals), reports[0])
+    try:
+        refusal = write_script(file, refused)
+    except UserError as error:
+        line = str(error)
+    else:
+        line = f"{file}: shows what was refused in stage '{refusal.name}'; run it with python"
+    console.print(printable(line), markup=False)

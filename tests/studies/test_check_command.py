@@ -1,12 +1,15 @@
 """`tunebench check` on kernels and on anyone's files: passes, refusals, crashes and wrong questions."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from command_line import CommandLine
 from sample_kernel import WriteKernel
 
-from tunebench.studies.check import CheckRequest, check
+from tunebench.studies.check import check
+from tunebench.studies.checking.request import CheckRequest
 from tunebench.tuner.errors import UserError
 
 FILE = """
@@ -123,7 +126,7 @@ def test_a_crash_is_a_refusal_that_says_when(run: CommandLine, tmp_path: Path) -
     path = written(tmp_path, FILE + NEW.replace("        return torch", crash))
     done = run("check", path, "--device", "cpu")
     assert done.code == 1
-    assert "the process was killed by SIGSEGV, after stage 'degenerate'" in done.out
+    assert "the process was killed by SIGSEGV, in stage 'structure'" in done.out
 
 
 def test_a_hang_is_a_refusal(tmp_path: Path) -> None:
@@ -172,3 +175,40 @@ def test_a_file_without_its_parts_is_a_wrong_question(run: CommandLine, tmp_path
     failing = written(tmp_path, FILE.replace("return torch.relu", "return torch.oops") + NEW)
     with pytest.raises(UserError, match="the reference does not run: AttributeError"):
         check(CheckRequest(str(failing), device="cpu"))
+
+
+def test_a_refusal_is_reproduced_by_a_script_of_its_own(run: CommandLine, tmp_path: Path) -> None:
+    """At the sizes of the question, with its inputs, and with the user's two files alone; mended, it ends well."""
+    reference = written(tmp_path, FILE, "reference.py")
+    wrong = NEW.replace(
+        "        return torch", "        x = x if x.shape[0] != 1 else x.clamp(-2, 2) * 1.01\n        return torch"
+    )
+    path, script = written(tmp_path, wrong), tmp_path / "show.py"
+    done = run("check", path, "--reference", reference, "--device", "cpu", "--json", "--reproduce", script)
+    refusal = next(one for one in done.json[0]["refusals"] if one["stage"] == "sizes")
+    call = refusal["reproduction"]
+    assert (refusal["claim"], call["seed"], call["sizes"]["batch"], call["shapes"]) == (
+        "drop-in",
+        1,
+        1,
+        ["(1, 10) float32"],
+    )
+    shown = subprocess.run([sys.executable, "-I", script], capture_output=True, text=True, check=False)
+    expected, got = call["element"]["expected"], call["element"]["got"]
+    assert shown.returncode == 1 and f"expected {expected} " in shown.stdout and f"got {got}" in shown.stdout
+    written(tmp_path, NEW)
+    assert subprocess.run([sys.executable, "-I", script], check=False).returncode == 0
+
+
+def test_what_is_declared_of_a_file_is_part_of_the_verdict(run: CommandLine, tmp_path: Path) -> None:
+    other = NEW.replace("return torch.relu(", "return torch.relu(1.0 * ").replace("+ self.offset", "+ self.offset).t(")
+    other = other.replace("return torch.relu", "return (torch.relu").replace(").t(", ").t().contiguous().t()")
+    path = written(tmp_path, FILE + other)
+    (refused,) = run("check", path, "--device", "cpu", "--json").json
+    assert not refused["drop_in"] and "strides (1, 12)" in refused["reason"]
+    done = run("check", path, "--device", "cpu", "--dense", "--require", "drop-in")
+    assert done.code == 0, done.out
+    assert any(line.endswith("train: declared: dense") for line in done.out.splitlines())
+    assert run("check", "scalar_mul", "--device", "cpu", "--dense").error.endswith(
+        "--dense is for files: a kernel declares it in Kernel.declare"
+    )

@@ -294,7 +294,7 @@ class Harness:
         Raises:
             StageRefused: the contender differs from the reference.
         """
-        with about(pair.source, inputs):
+        with about(pair.source, inputs, strict=strict):
             return self._agree(pair, inputs, label, manner, strict, everywhere)
 
     def _agree(

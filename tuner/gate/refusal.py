@@ -39,19 +39,25 @@ class Element:
     """One element of an output that is not what it should be.
 
     Attributes:
-        index: by axis; empty of a tensor without axes.
+        part: of an output of several parts, such as `[1]` or `['loss']`; empty of one tensor.
+        index: by axis; empty of a number.
         expected: in float64.
         allowed: how far it may be from that.
     """
 
+    part: str
     index: tuple[int, ...]
     expected: float
     got: float
     allowed: float
 
     def __str__(self) -> str:
-        place = f"[{', '.join(map(str, self.index))}]"
-        return f"element {place}: expected {self.expected:.9g}, got {self.got:.9g} (allowed: {self.allowed:.1e} off)"
+        return f"{self.place}: expected {self.expected:.9g}, got {self.got:.9g} (allowed: {self.allowed:.1e} off)"
+
+    @property
+    def place(self) -> str:
+        """Such as `output[3, 4]`, as Python finds it."""
+        return f"output{self.part}" + (f"[{', '.join(map(str, self.index))}]" if self.index else "")
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,8 @@ class Reproduction:
         sizes: the constants of the reference's file, as they have to be; none where it has none.
         mode: of both models.
         seed: that the inputs are drawn from by `get_inputs`; None where they hold something else.
-        inputs: what `torch.save` writes of the list of inputs, where no seed draws them.
+        inputs: what `torch.save` writes of the list of inputs, where no seed draws them and they are not too many.
+        call_seed: of torch's generators, before each model is called.
         shapes: of the inputs, such as `(12, 10) float32`.
         shown: what the call does, in one line.
         element: the first wrong one; None where the call shows something else, such as another shape or an exception.
@@ -72,12 +79,13 @@ class Reproduction:
     mode: str
     seed: int | None
     inputs: bytes | None = field(repr=False)
+    call_seed: int
     shapes: tuple[str, ...]
     shown: str
     element: Element | None = None
 
     def __str__(self) -> str:
-        drawn = "inputs of the question's own" if self.seed is None else f"inputs from seed {self.seed}"
+        drawn = "this question's own inputs" if self.seed is None else f"inputs from seed {self.seed}"
         sizes = ", ".join(f"{name}={value:g}" for name, value in self.sizes.items())
         return "; ".join(filter(None, (self.shown, f"{drawn}: {', '.join(self.shapes)}", sizes, f"{self.mode} mode")))
 

@@ -19,6 +19,7 @@ class StageRefused(Exception):
         errors: the error figures that it is about, where it is about any.
         source, inputs: of the call that it is about, where it is about one; the source is None where the call is at the
             problem's own sizes.
+        strict: where the output of that call lies in memory counts as well.
     """
 
     def __init__(self, reason: str, errors: ErrorFigures | None = None) -> None:
@@ -26,6 +27,7 @@ class StageRefused(Exception):
         self.errors = errors
         self.source: Source | None = None
         self.inputs: Sequence[Any] | None = None
+        self.strict = False
 
 
 class Listener:
@@ -39,12 +41,12 @@ class Listener:
 
 
 @contextlib.contextmanager
-def about(source: Source | None, inputs: Sequence[Any]) -> Iterator[None]:
-    """Whatever is refused in this block is about a call with these inputs."""
+def about(source: Source | None, inputs: Sequence[Any], *, strict: bool = False) -> Iterator[None]:
+    """Whatever is refused in this block is about a call with these inputs; see `StageRefused`."""
     try:
         yield
     except StageRefused as refusal:
-        refusal.source, refusal.inputs = source, inputs
+        refusal.source, refusal.inputs, refusal.strict = source, inputs, strict
         raise
 
 

@@ -50,8 +50,9 @@ def judge_contender(
             both_batteries(log, party, contender, oracle, answers, depth=depth, claim=claim)
         judge_state(log, oracle, contender, source)
     except RoomError as error:
+        until = log.until
         with contextlib.suppress(StageRefused), log.stage("process"):
-            raise StageRefused(f"{error}, {log.until}") from error
+            raise StageRefused(f"{error}, {until}") from error
 
 
 def judge_state(log: StageLog, oracle: Oracle, contender: RemoteContender, source: RemoteSource) -> None:

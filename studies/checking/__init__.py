@@ -1,0 +1,8 @@
+"""What `check` is made of: what is asked and told, what runs in the judge's process, reproductions, run directories."""
+
+PRELOADED = (
+    "tunebench.studies.check",
+    "tunebench.studies.checking.on_file",
+    "tunebench.studies.checking.on_kernel",
+)
+"""The modules that the processes of a check need."""

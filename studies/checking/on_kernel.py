@@ -1,0 +1,129 @@
+"""The gate on one configuration of a kernel, in a process with its reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import cast
+
+from torch import nn
+
+from tunebench.kernels.runtime.policy import set_policy
+from tunebench.kernels.runtime.registry import load_model
+from tunebench.studies.checking.report import Subject
+from tunebench.studies.checking.request import CheckRequest, Declaration
+from tunebench.studies.checking.telling import SEEDS, Judged, Teller
+from tunebench.tuner.compile.compilers import compiler_for
+from tunebench.tuner.compile.for_gpu import ARCHITECTURE
+from tunebench.tuner.configuration import Configuration
+from tunebench.tuner.device import Device, DeviceKind, find_device
+from tunebench.tuner.errors import CompileError, CompilerMissingError, KernelFolderError, UserError
+from tunebench.tuner.gate.contender import KernelContender
+from tunebench.tuner.gate.faults import FAILURES
+from tunebench.tuner.gate.harness import Answers
+from tunebench.tuner.gate.judgement import both_batteries, refusals_kept
+from tunebench.tuner.gate.oracle import consult_reference
+from tunebench.tuner.gate.party import LocalParty
+from tunebench.tuner.gate.sources import LocalSource
+from tunebench.tuner.gate.stage_log import StageLog, StageRefused
+from tunebench.tuner.isolation import report
+from tunebench.tuner.kernel import Kernel, Mode, ModelFactory, TunableModel, prepare_model
+from tunebench.tuner.result import Verdict
+from tunebench.tuner.users_code import described, placed
+
+
+def verdict_on_kernel(request: CheckRequest, mode: Mode) -> Verdict:
+    """The verdict; what is asked and found is told to the process that asked (see `Teller`).
+
+    Raises:
+        UserError: the request names what is not there, or the reference does not run.
+    """
+    set_policy(wait=True)  # what is checked is the kernel, whenever it was built
+    device, factory = find_device(request.device), load_model(request.target)
+    kernel, where = factory.kernel, device.torch_device
+    kernel.space.fix(request.configuration)  # refuses what is no value of it before anything that takes time
+    source = LocalSource(kernel.reference(request.sizes, request.dtype), where)
+    compiler = compiler_for(device, request.compiler, kernel.languages)
+    teller = Teller(report)
+    log = StageLog(teller)
+    try:
+        original = source.party(mode)
+        oracle = consult_reference(source, original, SEEDS)
+    except FAILURES as error:
+        raise KernelFolderError(f"{source.reference.path}: the reference does not run: {described(error)}") from error
+    inputs, told = oracle.cases[0].inputs, partial(placed, folder=kernel.folder)
+    with refusals_kept(log, told):
+        with log.stage("model"):
+            try:
+                make = cast(Callable[..., nn.Module], factory)
+                model = prepare_model(source.reference, mode, where, make, original.state())
+            except FAILURES as error:
+                raise StageRefused(f"it cannot be made like the reference: {told(error)}") from error
+            configuration = _configuration(kernel, device, request, cast(TunableModel, model), inputs)
+            report(Subject(device.name, str(where), dict(configuration), _declared(kernel)))
+            contender = KernelContender(kernel, cast(ModelFactory, factory), configuration, compiler)
+        prepare = _preparation(contender, model)
+        with log.stage("build"):
+            prepare(inputs)
+        _build_for_gpu(contender, request, device, model, inputs, log)
+        teller.judged = Judged(source, contender, mode, inputs)
+        both_batteries(log, LocalParty(model), contender, oracle, Answers(source, oracle, where, mode), prepare)
+    return log.verdict(oracle.tolerance)
+
+
+def _declared(kernel: Kernel) -> tuple[Declaration, ...]:
+    declared = {Declaration.ATOMICS: kernel.atomics, Declaration.REWRITES_ALGEBRA: kernel.rewrites_algebra}
+    return tuple(name for name, is_so in declared.items() if is_so)
+
+
+def _build_for_gpu(
+    contender: KernelContender,
+    request: CheckRequest,
+    device: Device,
+    model: nn.Module,
+    inputs: Sequence[object],
+    log: StageLog,
+) -> None:
+    """Refuse what a GPU's compiler refuses: g++ takes headers and calls that NVRTC has not."""
+    architecture = request.architecture or (ARCHITECTURE if device.kind is DeviceKind.CPU else None)
+    if architecture is None:
+        return
+    with log.stage("GPU build") as details:
+        try:
+            refusal = contender.refused_for(model, inputs, architecture)
+        except CompilerMissingError as error:
+            if request.architecture is not None:
+                raise
+            details.append(f"passed over: {error}")
+            return
+        if refusal is not None:
+            raise StageRefused(f"for {architecture}: {refusal}")
+        details.append(f"it builds for {architecture}")
+
+
+def _configuration(
+    kernel: Kernel, device: Device, request: CheckRequest, model: TunableModel, inputs: Sequence[object]
+) -> Configuration:
+    """The default's values with those of the request.
+
+    Raises:
+        UserError: the kernel does not serve such a call, or the configuration is not valid there.
+    """
+    problem = model.problem(*inputs)
+    if problem is None:
+        raise UserError(f"kernel '{kernel.name}' cannot serve its reference's inputs: {model.reason}")
+    valid = kernel.space.fix(request.configuration).enumerate(problem, device)
+    default: Configuration = valid[valid.default]
+    return default
+
+
+def _preparation(contender: KernelContender, model: nn.Module) -> Callable[[Sequence[object]], None]:
+    def prepare(inputs: Sequence[object]) -> None:
+        try:
+            reason = contender.ready(model, inputs)
+        except CompileError as error:
+            raise StageRefused(f"it does not compile: {error}") from error
+        if reason is not None:
+            raise StageRefused(reason)
+
+    return prepare

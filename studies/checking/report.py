@@ -1,0 +1,151 @@
+"""What a check tells: the verdict on one target in one mode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+
+from tunebench.studies.checking.request import CheckRequest, Declaration
+from tunebench.tuner.configuration import Value
+from tunebench.tuner.gate.refusal import Claim, Refusal
+from tunebench.tuner.kernel import Mode
+from tunebench.tuner.result import Stage, Verdict
+
+NO_REPRODUCTION = "no short reproduction: one call of a new model does not show it"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What turns out to be judged.
+
+    Attributes:
+        device: its name; empty where none was reached.
+        place: the same as torch names it, such as `cuda:0`.
+        configuration: of a kernel; None of anything else.
+        declared: of the model.
+    """
+
+    device: str
+    place: str
+    configuration: Mapping[str, Value] | None
+    declared: tuple[Declaration, ...]
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """The verdict on one target in one mode; `str` of it is what the command line prints at the end.
+
+    Attributes:
+        request: what was asked, with what has to hold.
+        subject: what it was asked of.
+        trusted: it ran in the judge's own process, so that whoever named it vouches for its code.
+        verdict: on everything that was asked.
+        refusals: the stages that did not pass, each with what it is about and, where one call shows it, a reproduction.
+        seconds: what all of it took, from the question to the verdict.
+    """
+
+    request: CheckRequest
+    mode: Mode
+    subject: Subject
+    trusted: bool
+    verdict: Verdict
+    refusals: tuple[Refusal, ...]
+    seconds: float
+
+    @property
+    def target(self) -> str:
+        """What was checked, as it was named."""
+        return self.request.target
+
+    @property
+    def device(self) -> str:
+        """The device's name; empty where none was reached."""
+        return self.subject.device
+
+    @property
+    def configuration(self) -> Mapping[str, Value] | None:
+        """Of a kernel; None of anything else."""
+        return self.subject.configuration
+
+    @property
+    def declared(self) -> tuple[Declaration, ...]:
+        """What the gate left out, since it was declared of the model."""
+        return self.subject.declared
+
+    @property
+    def require(self) -> Claim:
+        """What has to hold for `passed`."""
+        return self.request.require or Claim.DROP_IN
+
+    @property
+    def passed(self) -> bool:
+        """Whether what is required holds."""
+        return self.holds(self.require)
+
+    def holds(self, claim: Claim | str) -> bool:
+        """Whether it is right for the problem (`problem`), or whatever else a drop-in has to be as well (`drop-in`)."""
+        if Claim(claim) is Claim.DROP_IN:
+            return self.verdict.passed
+        return not any(refusal.claim is Claim.PROBLEM for refusal in self.refusals)
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """Every stage that has ended, in order."""
+        return self.verdict.stages
+
+    @property
+    def seconds_outside(self) -> float:
+        """What was no stage's: starting processes, the reference's own answers, reproductions."""
+        return self.seconds - sum(stage.seconds for stage in self.stages)
+
+    def __str__(self) -> str:
+        """The verdicts, and of each refusal what one call shows."""
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        what, errors, refusals = f"{self.target}, {self.mode}", self.verdict.errors, self.refusals
+        wrong = [refusal for refusal in refusals if refusal.claim is Claim.PROBLEM]
+        for refusal in refusals:
+            yield f"{what}: {refusal.name}: {refusal.reproduction or NO_REPRODUCTION}"
+        if self.declared:
+            yield f"{what}: declared: {', '.join(self.declared)}"
+        is_passed = errors is not None and errors.first_wrong_index is None
+        figures = f" (error {errors.max_relative:.1e} of the output's size)" if errors and is_passed else ""
+        trusted = ", trusted: it ran in the judge's process" if self.trusted else ""
+        yield f"{what}: " + (
+            f"NOT right for the problem: {wrong[0].detail}" if wrong else f"right for the problem{figures}{trusted}"
+        )
+        if not refusals:
+            yield f"{what}: a drop-in for the reference"
+        elif not wrong:
+            losses = "; ".join(f"{refusal.loss or refusal.detail} ({refusal.name})" for refusal in refusals)
+            yield f"{what}: NOT a drop-in for the reference: {losses}"
+
+    def values(self) -> dict[str, object]:
+        """The same in plain values, as `--json` prints it."""
+        stages = sum(stage.seconds for stage in self.stages)
+        return {
+            "target": self.target,
+            "mode": self.mode.value,
+            "device": self.device,
+            "configuration": None if self.configuration is None else dict(self.configuration),
+            "declared": [one.value for one in self.declared],
+            "trusted": self.trusted,
+            **asdict(self.verdict),
+            "required": self.require.value,
+            "passed": self.passed,
+            "right_for_problem": self.holds(Claim.PROBLEM),
+            "drop_in": self.holds(Claim.DROP_IN),
+            "refusals": [_refusal_values(refusal) for refusal in self.refusals],
+            "seconds": {"whole": self.seconds, "stages": stages, "outside": self.seconds_outside},
+        }
+
+
+def _refusal_values(refusal: Refusal) -> dict[str, object]:
+    call = refusal.reproduction
+    shown = {"stage": refusal.name, "claim": refusal.claim.value, "detail": refusal.detail, "loss": refusal.loss}
+    if call is None:
+        return {**shown, "reproduction": None}
+    plain = {"sizes": dict(call.sizes), "mode": call.mode, "seed": call.seed, "shapes": list(call.shapes)}
+    element = None if call.element is None else asdict(call.element)
+    return {**shown, "reproduction": {**plain, "shown": call.shown, "element": element}}
