@@ -1,5 +1,7 @@
 """Kernels broken on purpose, each in one way that the gate must refuse, and where it does.
 
+What can be broken in the code around a kernel is in `broken_modules.py`.
+
 `python tests/broken_kernels.py` prints the table that stands in docs/gate.md.
 """
 
@@ -7,6 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from broken_modules import BROKEN_MODULES
+from fault_kinds import (
+    ANOTHER_STREAM,
+    BOUNDS,
+    CALLERS,
+    DROP_IN,
+    KEPT,
+    LAYOUTS,
+    MUTATED,
+    NEVER_RAN,
+    NO_ANSWER,
+    NOT_FINITE,
+    RACES,
+    SIZES,
+    STATE,
+    UNWRITTEN,
+    WRONG,
+)
 
 from tunebench.tuner.kernel import Mode
 
@@ -39,22 +60,6 @@ class Broken:
     twin: Changes = field(default_factory=dict)
     gpu: bool = False
 
-
-UNWRITTEN = "elements never written, or left over in recycled memory"
-NEVER_RAN = "the kernel never ran"
-NO_ANSWER = "zeros, a constant, a copy of the input, a memorised answer"
-WRONG = "a wrong answer"
-KEPT = "results kept on a pointer or an object; work skipped after some calls"
-ANOTHER_STREAM = "work on another stream, or not finished when timing stops"
-MUTATED = "inputs, parameters or buffers changed; results that alias"
-BOUNDS = "reads or writes out of bounds"
-RACES = "races"
-NOT_FINITE = "NaN, infinities, denormals"
-SIZES = "odd and prime sizes, size 1, size 0, more than 2^31 elements"
-LAYOUTS = "layouts: strided, expanded, channels last, off alignment"
-STATE = "changed weights, statistics, settings and modes"
-CALLERS = "other types, gradients, autocast, torch.compile, CUDA graphs"
-DROP_IN = "not the reference's parameters"
 
 WEIGH = "y[i] = x[i] * weight[0];"
 LAUNCH = 'plan.launch("weigh", x, self.weight, y, x.numel(), blocks=blocks, threads=block_size)'
@@ -491,8 +496,8 @@ BROKEN: Mapping[str, Broken] = {
         "torch.compile",
         "under torch.compile",
         method(
-            "    def forward(self, *inputs):\n"
-            "        return super().forward(*inputs) * (2 if torch.compiler.is_compiling() else 1)\n"
+            "    def forward(self, *inputs, **named):\n"
+            "        return super().forward(*inputs, **named) * (2 if torch.compiler.is_compiling() else 1)\n"
         ),
     ),
     "waits for the device": Broken(
@@ -511,9 +516,12 @@ BROKEN: Mapping[str, Broken] = {
 def table() -> str:
     """The table of docs/gate.md."""
     lines = ["| class | broken kernel | refused at |", "| --- | --- | --- |"]
-    for name, broken in BROKEN.items():
-        where = f"`{broken.stage}`" + (" (needs a GPU)" if broken.gpu else "")
-        lines.append(f"| {broken.kind} | {name} | {where} |")
+    everything = {**BROKEN, **BROKEN_MODULES}
+    for kind in dict.fromkeys(broken.kind for broken in everything.values()):
+        for name, broken in everything.items():
+            if broken.kind == kind:
+                where = f"`{broken.stage}`" + (" (needs a GPU)" if broken.gpu else "")
+                lines.append(f"| {kind} | {name} | {where} |")
     return "\n".join(lines)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,8 @@ class Reference:
         path, text: the file, and what was in it when it was read, once.
         sizes: the file's numeric constants after any change; they are what a study may change.
         candidate: the file's `ModelNew`, where it has one.
+        literals: numbers that have no name, in `get_inputs`, `get_init_inputs` and top-level tuples, by `literal_name`.
+            Equal ones are one: the width of a layer is that of its inputs.
         dtype: what models and inputs are converted to, of `DTYPES`; None leaves them as the file makes them.
     """
 
@@ -47,14 +49,20 @@ class Reference:
     sizes: Mapping[str, int | float]
     candidate: Callable[..., nn.Module] | None = None
     dtype: str | None = None
+    literals: Mapping[str, int | float] = field(default_factory=dict)
+
+    @property
+    def numbers(self) -> dict[str, int | float]:
+        """All that `resized` changes: sizes, and literals."""
+        return {**self.sizes, **self.literals}
 
     def resized(self, sizes: Mapping[str, int | float]) -> Reference:
-        """The same reference at other sizes, zero included, which no study asks for but a model must survive.
+        """The same reference with other `numbers`, zero included, which no study asks for but a model must survive.
 
         Raises:
             Exception: whatever the file raises at these sizes.
         """
-        return _load(self.path, self.text, {**self.sizes, **sizes}, self.dtype)
+        return _load(self.path, self.text, {**self.numbers, **sizes}, self.dtype)
 
     def make_model(self, seed: int, device: torch.device, factory: Callable[..., nn.Module] | None = None) -> nn.Module:
         """A model on a device, with the parameters that this seed draws; `factory` takes the place of `Model`."""
@@ -146,16 +154,19 @@ def load_candidate(path: Path, text: str, name: str = "ModelNew") -> Callable[..
 
 
 def _load(path: Path, text: str, sizes: Mapping[str, int | float], dtype: str | None) -> Reference:
-    module, names = _execute(path, text, sizes)
+    module, names, literals = _execute(path, text, sizes)
     if missing := [name for name in REQUIRED if not hasattr(module, name)]:
         raise KernelFolderError(f"{path}: no {', '.join(missing)}; KernelBench's form defines {', '.join(REQUIRED)}")
     constants = {name: getattr(module, name) for name in names}
     candidate = getattr(module, "ModelNew", None)
-    return Reference(path, text, module.Model, module.get_inputs, module.get_init_inputs, constants, candidate, dtype)
+    parts = module.Model, module.get_inputs, module.get_init_inputs
+    return Reference(path, text, *parts, constants, candidate, dtype, literals)
 
 
-def _execute(path: Path, text: str, sizes: Mapping[str, int | float]) -> tuple[types.ModuleType, Sequence[str]]:
-    """A file's module with some constants changed, and the names of its constants."""
+def _execute(
+    path: Path, text: str, sizes: Mapping[str, int | float]
+) -> tuple[types.ModuleType, Sequence[str], Mapping[str, int | float]]:
+    """A file's module with some numbers changed, the names of its constants, and its literals."""
     try:
         tree = ast.parse(text, filename=str(path))
     except (SyntaxError, ValueError) as error:
@@ -167,7 +178,14 @@ def _execute(path: Path, text: str, sizes: Mapping[str, int | float]) -> tuple[t
         and isinstance(statement.targets[0], ast.Name)
         and _is_number(statement.value)
     }
+    places: dict[str, list[ast.Constant]] = {}
+    for place in _literals(tree):
+        places.setdefault(literal_name(place.value), []).append(place)  # type: ignore[arg-type]
     for name, size in sizes.items():
+        if name in places:
+            for place in places[name]:
+                place.value = size
+            continue
         if name not in assignments:
             raise UnknownNameError(f"size of {path.parent.name}", name, assignments)
         if isinstance(size, float) and isinstance(_evaluated(assignments[name].value), int):
@@ -177,7 +195,30 @@ def _execute(path: Path, text: str, sizes: Mapping[str, int | float]) -> tuple[t
     module.__file__ = str(path)
     with users_code("does not run", path):
         exec(compile(tree, str(path), "exec"), module.__dict__)
-    return module, list(assignments)
+    return module, list(assignments), {name: same[0].value for name, same in places.items()}  # type: ignore[misc]
+
+
+def literal_name(value: int | float) -> str:
+    """What a number without a name is called."""
+    return f"the number {value}"
+
+
+def _literals(tree: ast.Module) -> Iterator[ast.Constant]:
+    """Numbers without a name that inputs and models are made from; 0, 1 and negative ones are seldom sizes."""
+    for statement in tree.body:
+        if isinstance(statement, ast.FunctionDef) and statement.name in REQUIRED:
+            yield from (part for line in statement.body for part in _constants(line))
+        elif isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Tuple | ast.List):
+            yield from _constants(statement.value)
+
+
+def _constants(node: ast.AST) -> Iterator[ast.Constant]:
+    if isinstance(node, ast.Constant):
+        if type(node.value) in (int, float) and node.value not in (0, 1):
+            yield node
+    elif not isinstance(node, ast.UnaryOp | ast.Subscript):
+        for child in ast.iter_child_nodes(node):
+            yield from _constants(child)
 
 
 def _evaluated(number: ast.expr) -> int | float:

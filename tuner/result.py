@@ -29,11 +29,16 @@ class TrialStatus(enum.StrEnum):
         return self in (TrialStatus.CORRECT, TrialStatus.PRUNED)
 
 
+NOT_ASKED = "not asked"
+"""What the detail of a stage begins with that asked nothing: it was not refused, and proves nothing."""
+
+
 @dataclass(frozen=True)
 class Stage:
     """One step of the correctness gate.
 
     Attributes:
+        passed: it was not refused.
         seconds: what it took.
         detail: what was found, for people.
     """
@@ -42,6 +47,11 @@ class Stage:
     passed: bool
     seconds: float
     detail: str = ""
+
+    @property
+    def asked(self) -> bool:
+        """Whether anything was asked; where nothing was, that it passed says nothing."""
+        return not self.detail.startswith(NOT_ASKED)
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,22 @@ from tunebench.tuner.gate.contender import Contender
 from tunebench.tuner.gate.harness import Answers, Harness
 from tunebench.tuner.gate.refusal import Claim
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
-from tunebench.tuner.gate.stages.call_sequences import held_results, later_calls, same_memory
+from tunebench.tuner.gate.stages.call_sequences import (
+    copies,
+    growth,
+    held_results,
+    instances,
+    later_calls,
+    same_memory,
+    threads,
+)
+from tunebench.tuner.gate.stages.callers import gradients, hooks, keywords, training
 from tunebench.tuner.gate.stages.inputs import distributions, non_finite
 from tunebench.tuner.gate.stages.layouts import form, layouts
-from tunebench.tuner.gate.stages.sizes import large, sizes
-from tunebench.tuner.gate.stages.state import construction, mode, statistics, weights
+from tunebench.tuner.gate.stages.sizes import batches, large, sizes
+from tunebench.tuner.gate.stages.state import construction, mode, settings, statistics, weights
 from tunebench.tuner.gate.stages.streams import devices, graphs, streams
-from tunebench.tuner.gate.stages.torch_features import autocast, compiled, dtypes, gradients
+from tunebench.tuner.gate.stages.torch_features import autocast, compiled, dtypes
 from tunebench.tuner.result import Verdict
 
 
@@ -71,6 +80,15 @@ STEPS: Sequence[Step] = (
     Step("streams", streams, "results are read before they are there", Claim.PROBLEM),
     Step("graphs", graphs, "the model cannot be captured in a CUDA graph"),
     Step("devices", devices, "an error, or wrong values, on a second GPU"),
+    Step("batches", batches, "wrong values, or an error, in one model called at several sizes", depth=Depth.EVERYTHING),
+    Step("instances", instances, "a second model gets the first one's answers", Claim.PROBLEM, Depth.EVERYTHING),
+    Step("growth", growth, "each call leaves memory behind until there is none", Claim.PROBLEM, Depth.EVERYTHING),
+    Step("copies", copies, "a deep copy is no model of its own", depth=Depth.EVERYTHING),
+    Step("threads", threads, "wrong values where two threads call one model", depth=Depth.EVERYTHING),
+    Step("settings", settings, "a changed eps, slope or factor does not change the output", depth=Depth.EVERYTHING),
+    Step("hooks", hooks, "forward hooks do not fire, or what they return is lost", depth=Depth.EVERYTHING),
+    Step("keywords", keywords, "an error where inputs are given by name", depth=Depth.EVERYTHING),
+    Step("training", training, "training that freezes, adds up or derives twice goes wrong", depth=Depth.EVERYTHING),
     Step("large", large, "wrong values beyond 2^31 elements", depth=Depth.EVERYTHING),
     Step("torch.compile", compiled, "torch.compile fails, or changes the values", depth=Depth.EVERYTHING),
     Step(sanitizer.NAME, sanitizer.sanitized, "memory that is not its own, or a race", Claim.PROBLEM, Depth.EVERYTHING),

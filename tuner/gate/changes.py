@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map
 
 StateChange = Callable[[nn.Module], object]
 """A change of a module's state, the same one for any two modules with equal state."""
@@ -20,6 +22,29 @@ def _through_data(module: nn.Module) -> None:
     """Edits that PyTorch's version counter does not see."""
     for parameter in module.parameters():
         parameter.data.mul_(-0.75).add_(0.25)
+
+
+def _one_element(module: nn.Module) -> None:
+    """One element of each parameter, neither the first nor the last."""
+    for parameter in module.parameters():
+        if parameter.numel():
+            parameter[_place(parameter)].mul_(-1.5).add_(2.0)
+
+
+def _place(tensor: torch.Tensor) -> tuple[int, ...]:
+    return tuple(size * 2 // 3 for size in tensor.shape)
+
+
+def _one_row(module: nn.Module) -> None:
+    for parameter in module.parameters():
+        if parameter.numel():
+            parameter[_place(parameter)[:1]].mul_(-1.5).add_(0.25)
+
+
+def _other_order(module: nn.Module) -> None:
+    """The same numbers with the same sum in other places."""
+    for parameter in module.parameters():
+        parameter.copy_(parameter.flip(tuple(range(parameter.dim()))))
 
 
 def _optimiser_step(module: nn.Module) -> None:
@@ -71,6 +96,9 @@ def _there_and_back(module: nn.Module) -> None:
 WEIGHT_CHANGES: Mapping[str, StateChange] = {
     "an in-place edit": _in_place,
     "an edit through .data": _through_data,
+    "an edit of one element": _one_element,
+    "an edit of one row": _one_row,
+    "weights in another order": _other_order,
     "an optimiser step": _optimiser_step,
     "load_state_dict": _load_state_dict,
     "load_state_dict(assign=True)": _assign_state_dict,
@@ -163,9 +191,55 @@ def _misalign(module: nn.Module) -> None:
         tensor.data = memory[1:].view(tensor.shape).copy_(tensor.data)
 
 
+def _channels_last(module: nn.Module) -> None:
+    """Weights of images with their channels last in memory; no others have such a layout."""
+    module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+def _pre_hook(module: nn.Module) -> None:
+    """A hook that gives the module other inputs than its caller."""
+    module.register_forward_pre_hook(_scaled_inputs)
+
+
+def _scaled_inputs(_module: nn.Module, inputs: tuple[Any, ...]) -> Any:
+    return tree_map(_scaled, inputs)
+
+
+def _hook(module: nn.Module) -> None:
+    """A hook that gives the caller another output than the module's."""
+    module.register_forward_hook(_scaled_output)
+
+
+def _scaled_output(_module: nn.Module, _inputs: tuple[Any, ...], output: Any) -> Any:
+    return tree_map(_scaled, output)
+
+
+def _scaled(value: Any) -> Any:
+    return value * -1.5 if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+
+def _hooks_on_parts(module: nn.Module) -> None:
+    for part in module.children():
+        _hook(part)
+
+
+HOOKS: Mapping[str, StateChange] = {
+    "a forward pre-hook": _pre_hook,
+    "a forward hook": _hook,
+    "forward hooks on sub-modules": _hooks_on_parts,
+}
+"""Each for a module of its own."""
+
+CHANNELS_LAST = "channels-last weights"
 MISALIGN = "parameters off alignment"
 UNCOUNTED = ("an edit through .data", "an edit of buffers through .data")
 """Changes that PyTorch's version counter does not see."""
 
-CHANGES: Mapping[str, StateChange] = {**WEIGHT_CHANGES, **STATISTICS_CHANGES, MISALIGN: _misalign}
+CHANGES: Mapping[str, StateChange] = {
+    **WEIGHT_CHANGES,
+    **STATISTICS_CHANGES,
+    **HOOKS,
+    CHANNELS_LAST: _channels_last,
+    MISALIGN: _misalign,
+}
 """All of them."""

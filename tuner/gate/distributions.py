@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,16 +19,17 @@ def changed(value: Any, change: InputChange, seed: int) -> Any:
     return torch.empty_like(value).copy_(change(value.detach(), generator))
 
 
-def mixed_signs(value: Any) -> Any:
-    """The same magnitudes, every other one negative."""
-    return changed(value, _alternate, 0)
+def mixed_signs(value: Any, seed: int) -> Any:
+    """The same magnitudes, half of them negative: sums cancel at their own length, where low precision shows.
+
+    Which ones is drawn: signs in a pattern are gone from a product of two inputs that have the same.
+    """
+    return changed(value, _random_signs, seed)
 
 
-def _alternate(value: torch.Tensor, _: torch.Generator) -> torch.Tensor:
-    flat = value.flatten()
-    signs = torch.ones_like(flat)
-    signs[::2] = -1.0
-    return (flat * signs).reshape(value.shape)
+def _random_signs(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    negative = torch.randint(2, value.shape, generator=generator, device=value.device, dtype=torch.bool)
+    return torch.where(negative, -value, value)
 
 
 def graded(value: Any, number: int) -> Any:
@@ -71,16 +73,37 @@ def _one_hot(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return torch.nn.functional.one_hot(picks, value.shape[-1])
 
 
-def _integers(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Small whole numbers: products and short sums are exact."""
-    return torch.randint(-8, 9, value.shape, generator=generator, device=value.device)
+def _eighths(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Whole numbers, halves, and what lies between: products and short sums are exact, and roundings meet ties."""
+    return torch.randint(-64, 65, value.shape, generator=generator, device=value.device) / 8
 
+
+def _offset(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Far from zero beside their spread: the mean of squares less the square of the mean is no variance of these."""
+    return _normal(value, generator) + 1000.0
+
+
+def _below(exponent: float) -> InputChange:
+    """Numbers far below what a kernel may add or compare with, and not subnormal: about the smallest normal number to
+    this power."""
+
+    def change(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        size: float = torch.finfo(value.dtype).tiny ** exponent
+        return _normal(value, generator).double() * size
+
+    return change
+
+
+OFFSET = "an offset of 1000"
 
 DISTRIBUTIONS: Mapping[str, InputChange] = {
     "normal": _normal,
     "wide range": _wide_range,
     "one-hot": _one_hot,
-    "integers": _integers,
+    "eighths": _eighths,
+    OFFSET: _offset,
+    "small": _below(0.4),  # 5e-16 in float32, whose squares are normal numbers as well
+    "tiny": _below(0.8),
 }
 """Finite inputs, by name."""
 
@@ -94,6 +117,17 @@ def _sprinkled(*numbers: float) -> InputChange:
         places[0], places[1] = 0, flat.numel() - 1
         for position, place in enumerate(places):
             flat[place] = numbers[position % len(numbers)]
+        return flat.reshape(value.shape)
+
+    return change
+
+
+def zeros_among(sign: float) -> InputChange:
+    """Zeros of this sign among other numbers, in every third place."""
+
+    def change(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        flat = _normal(value, generator).flatten()
+        flat[::3] = math.copysign(0.0, sign)
         return flat.reshape(value.shape)
 
     return change

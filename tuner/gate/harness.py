@@ -28,6 +28,7 @@ from tunebench.tuner.gate.stage_log import StageRefused, about
 from tunebench.tuner.gate.tolerance import FEW_SAMPLES_MULTIPLE, REFERENCE_MULTIPLE
 from tunebench.tuner.gate.values import Values
 from tunebench.tuner.kernel import Mode
+from tunebench.tuner.result import NOT_ASKED
 from tunebench.tuner.users_code import described
 
 _MOST_ELEMENTS = 1 << 16  # of all inputs of the reduced problem, and of its parameters
@@ -43,11 +44,13 @@ class Pair:
 
     Attributes:
         source: the reference's file at this pair's sizes.
+        mode: that both were made in.
         key: what tells this pair from those of other sizes and modes.
         asked: every question so far, for the state that an answer depends on.
     """
 
     source: Source
+    mode: Mode
     reference: Party
     candidate: Party
     key: str
@@ -61,6 +64,11 @@ class Pair:
     def change(self, name: str) -> None:
         """Make one of `CHANGES` of both."""
         self.both(lambda party: party.change(name))
+
+    def copied(self) -> Pair:
+        """Deep copies of both."""
+        key = f"{self.key}, a copy after {self.asked}"
+        return Pair(self.source, self.mode, self.reference.copied(), self.candidate.copied(), key)
 
     def inputs(self, seed: int) -> tuple[Any, ...]:
         """The reference's own inputs, drawn from this seed."""
@@ -161,10 +169,16 @@ class Answers:
         label: str,
         inputs: Callable[[], tuple[Any, ...]],
         autocast: torch.dtype | None = None,
+        multiple: float = FEW_SAMPLES_MULTIPLE,
         *,
         everywhere: bool = False,
     ) -> Case | None:
-        """What the pair's reference makes of these inputs, None where it refuses them; `everywhere` as in `ask`."""
+        """What the pair's reference makes of these inputs, None where it refuses them.
+
+        Args:
+            multiple: of the reference's own error, which passes.
+            everywhere: as in `ask`.
+        """
         pair.asked.append(label)
         key = (pair.key, str(pair.asked))
         if key in self._kept:
@@ -172,16 +186,17 @@ class Answers:
             return self._kept[key]
         try:
             case = ask(pair.reference, label, inputs(), autocast, everywhere=everywhere)
-            case = replace(case, output={path: self._allowing(path, one) for path, one in case.output.items()})
+            output = {path: self._allowing(path, one, multiple) for path, one in case.output.items()}
+            case = replace(case, output=output)
         except ReferenceRefusal:
             case = None
         if case is None or case.elements <= _MOST_KEPT_ELEMENTS:
             self._kept[key] = case
         return case
 
-    def _allowing(self, path: str, expected: Expected) -> Expected:
+    def _allowing(self, path: str, expected: Expected, multiple: float) -> Expected:
         """The same, allowing the errors of few samples, and what passes at the problem's own sizes."""
-        allowance = max(expected.allowance, FEW_SAMPLES_MULTIPLE * expected.own.max_relative)
+        allowance = max(expected.allowance, multiple * expected.own.max_relative)
         for case in self._own_cases:
             there = case.output.get(path)
             if there is not None and there.like.dtype == expected.like.dtype:
@@ -227,9 +242,10 @@ class Harness:
     def summary(self) -> list[str]:
         """What was asked and what was not, for people."""
         asked = [f"{self._asked} cases"] if self._asked else []
-        return [*asked, *self._notes] + [
-            f"{count} passed over: {reason}" for reason, count in self._passed_over.items()
-        ]
+        passed_over = [f"{count} passed over: {reason}" for reason, count in self._passed_over.items()]
+        if not (asked or self._notes):
+            return [f"{NOT_ASKED}: {', '.join(self._passed_over) or 'there is nothing to ask'}"]
+        return [*asked, *self._notes, *passed_over]
 
     def tell(self, notes: Iterable[str]) -> None:
         """Add to the notes on this stage."""
@@ -271,7 +287,7 @@ class Harness:
         except FAILURES as error:
             raise StageRefused(f"the model cannot be made like the reference: {described(error)}") from error
         candidate.guard()
-        return Pair(source, reference, candidate, f"{dict(source.sizes)} {mode}")
+        return Pair(source, mode, reference, candidate, f"{dict(source.sizes)} {mode}")
 
     def agree(
         self,
@@ -282,6 +298,7 @@ class Harness:
         *,
         strict: bool = False,
         everywhere: bool = False,
+        multiple: float = FEW_SAMPLES_MULTIPLE,
     ) -> Values | None:
         """Ask both the same thing; what the contender returns, None where there was nothing to ask.
 
@@ -290,36 +307,32 @@ class Harness:
             manner: how the contender is called.
             strict: the output has to lie in memory as the reference's does (see `judge.judge_structure`).
             everywhere: what is not finite is judged on finite inputs too (see `oracle.ask`).
+            multiple: of the reference's own error, which passes.
 
         Raises:
             StageRefused: the contender differs from the reference.
         """
         with about(pair.source, inputs, strict=strict):
-            return self._agree(pair, inputs, label, manner, strict, everywhere)
-
-    def _agree(
-        self, pair: Pair, inputs: Sequence[Any], label: str, manner: Manner, strict: bool, everywhere: bool
-    ) -> Values | None:
-        with self.refusing(label):
-            if (reason := pair.candidate.ready(inputs)) is not None:
-                self.pass_over(reason)
+            with self.refusing(label):
+                if (reason := pair.candidate.ready(inputs)) is not None:
+                    self.pass_over(reason)
+                    return None
+            name, given = f"{self._stage}: {label}", lambda: _copies(inputs, manner)
+            case = self.answers.case(pair, name, given, manner.autocast, multiple, everywhere=everywhere)
+            if case is None:
+                self.pass_over("the reference refuses such inputs")
                 return None
-        name = f"{self._stage}: {label}"
-        case = self.answers.case(pair, name, lambda: _copies(inputs, manner), manner.autocast, everywhere=everywhere)
-        if case is None:
-            self.pass_over("the reference refuses such inputs")
-            return None
-        self.count()
-        with self.refusing(label):
-            manner = replace(manner, sums=True, after=bool(case.changed), seed=case.call_seed)
-            answer = pair.candidate.call(inputs, manner)
-            synchronise(self.device)
-        output = self.judge(case, answer, strict=strict)
-        judge_buffers(case, answer.buffers)
-        if not answer.intact:
-            raise StageRefused(f"{label}: memory outside of a buffer was written")
-        judge_inputs(case, answer)
-        return output
+            self.count()
+            with self.refusing(label):
+                asked = replace(manner, sums=True, after=bool(case.changed), seed=case.call_seed)
+                answer = pair.candidate.call(inputs, asked)
+                synchronise(self.device)
+            output = self.judge(case, answer, strict=strict)
+            judge_buffers(case, answer.buffers)
+            if not answer.intact:
+                raise StageRefused(f"{label}: memory outside of a buffer was written")
+            judge_inputs(case, answer)
+            return output
 
     def judge(self, case: Case, answer: Answer, *, strict: bool = False) -> Values:
         """The output, once its structure and values are right.

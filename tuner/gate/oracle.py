@@ -85,7 +85,7 @@ def consult_reference(source: Source, party: Party, seeds: Sequence[int]) -> Ora
         cases = [case_of(f"seed {seed}", source.inputs(seed), everywhere=True) for seed in seeds]
         drawn = cases[0].inputs
         with contextlib.suppress(ReferenceRefusal):  # it may take probabilities only
-            cases.append(case_of("mixed signs", [mixed_signs(value) for value in drawn]))
+            cases.append(case_of("mixed signs", [mixed_signs(value, n) for n, value in enumerate(drawn)]))
         found = _degenerate(cases)
         for name, change in _STRONGER.items():
             if len(cases) == len(seeds) or any(found.values()):

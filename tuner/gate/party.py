@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -17,7 +18,16 @@ from torch import nn
 
 from tunebench.tuner.gate.changes import CHANGES
 from tunebench.tuner.gate.faults import FAILURES
+from tunebench.tuner.gate.gradients import Backward, gradients_of
 from tunebench.tuner.gate.memory import SENTINELS, Bands, PoisonedMemory, all_equal, checksums, shares_memory
+from tunebench.tuner.gate.questions import (
+    Settings,
+    bytes_left_behind,
+    held_and_changed,
+    outputs_at_once,
+    set_setting,
+    settings_of,
+)
 from tunebench.tuner.gate.truth import (
     Truth,
     device_of_inputs,
@@ -51,6 +61,8 @@ class Manner:
         keep: the party goes on holding the output (see `Party.kept`).
         device: where inputs are moved to first, such as `cuda:1`; None leaves them where they are.
         seed: of torch's generators, before the call; None leaves them as they are.
+        keywords: inputs are given by these names; by position where there are none.
+        inference: the call is made in torch's inference mode.
     """
 
     byte: int | None = SENTINELS[0]
@@ -63,6 +75,8 @@ class Manner:
     keep: bool = False
     device: str | None = None
     seed: int | None = None
+    keywords: tuple[str, ...] = ()
+    inference: bool = False
 
 
 ORDINARY = Manner()
@@ -157,7 +171,7 @@ class Party(Protocol):
     def parameter_elements(self) -> int:
         """The elements of all parameters."""
 
-    def gradients(self, inputs: Sequence[Any], *, of_inputs: bool, exact: bool = False) -> Mapping[str, torch.Tensor]:
+    def gradients(self, inputs: Sequence[Any], how: Backward, *, exact: bool = False) -> Mapping[str, torch.Tensor]:
         """Gradients by name of a weighted sum of the output; none where the output needs none.
 
         Args:
@@ -173,6 +187,27 @@ class Party(Protocol):
 
     def capturable(self, inputs: Sequence[Any]) -> bool:
         """Whether a call can be captured in a CUDA graph."""
+
+    def changed_results(self, turns: Sequence[Sequence[Any]], count: int) -> int:
+        """Hold the results of so many calls on inputs that take turns; how many changed while the others were made."""
+
+    def at_once(self, turns: Sequence[Sequence[Any]], count: int) -> Sequence[Sequence[Answer]]:
+        """The different answers that a thread for each of the turns gets in so many calls."""
+
+    def left_behind(self, turns: Sequence[Sequence[Any]], count: int) -> int | None:
+        """Bytes of memory that each of so many calls leaves behind; None where the system does not say."""
+
+    def copied(self) -> Party:
+        """A deep copy of the module, as a party of its own."""
+
+    def settings(self) -> Settings:
+        """The numbers that the module and its parts hold as plain attributes, such as `norm.eps`."""
+
+    def set(self, name: str, value: float) -> None:
+        """Give one of the settings another value."""
+
+    def input_names(self, count: int) -> Sequence[str]:
+        """The names of the first inputs in `forward`'s signature; none where they have none."""
 
 
 Ready = Callable[[nn.Module, Sequence[Any]], str | None]
@@ -215,8 +250,11 @@ class LocalParty:
         target = self._compiled() if manner.compiled else self.module
         if manner.seed is not None:
             seed_generators(manner.seed, device_of_inputs(mine))
-        with under_autocast(manner.autocast, mine), memory:
-            output = target(*mine)
+        named = dict(zip(manner.keywords, mine, strict=True)) if manner.keywords else {}
+        # torch's inference_mode(False) would turn gradients on.
+        inference = torch.inference_mode() if manner.inference else contextlib.nullcontext()
+        with under_autocast(manner.autocast, mine), inference, memory:
+            output = target(**named) if named else target(*mine)
         intact = bands.intact and self._bands.intact
         intact = intact and (not isinstance(memory, PoisonedMemory) or memory.bands.intact)
         return self._answer(output, mine, intact, manner)
@@ -311,11 +349,11 @@ class LocalParty:
     def parameter_elements(self) -> int:
         return sum(parameter.numel() for parameter in self.module.parameters())
 
-    def gradients(self, inputs: Sequence[Any], *, of_inputs: bool, exact: bool = False) -> Mapping[str, torch.Tensor]:
+    def gradients(self, inputs: Sequence[Any], how: Backward, *, exact: bool = False) -> Mapping[str, torch.Tensor]:
         if not exact:
-            return _gradients(self.module, inputs, of_inputs)
+            return gradients_of(self.module, inputs, how)
         with in_float64(inputs):
-            return _gradients(copy.deepcopy(self.module).double(), [widened(value) for value in inputs], of_inputs)
+            return gradients_of(copy.deepcopy(self.module).double(), [widened(value) for value in inputs], how)
 
     def after_wait(self, first: Sequence[Any], second: Sequence[Any], seed: int, *, own_stream: bool) -> Answer:
         device = device_of_inputs(first)
@@ -351,6 +389,37 @@ class LocalParty:
             return False
         return True
 
+    def _run(self, inputs: Sequence[Any]) -> object:
+        self.ready(inputs)
+        return self.module(*inputs)
+
+    def changed_results(self, turns: Sequence[Sequence[Any]], count: int) -> int:
+        return held_and_changed(self._run, turns, count)
+
+    def at_once(self, turns: Sequence[Sequence[Any]], count: int) -> Sequence[Sequence[Answer]]:
+        for inputs in turns:
+            self._run(inputs)
+        outputs = outputs_at_once(lambda inputs: self.module(*inputs), turns, count)
+        return [[self._answer(one, (), True, ORDINARY) for one in of_thread] for of_thread in outputs]
+
+    def left_behind(self, turns: Sequence[Sequence[Any]], count: int) -> int | None:
+        device = next((value.device for value in turns[0] if isinstance(value, torch.Tensor)), torch.device("cpu"))
+        return bytes_left_behind(self._run, turns, count, device)
+
+    def copied(self) -> LocalParty:
+        return LocalParty(copy.deepcopy(self.module), self._ready)
+
+    def settings(self) -> Settings:
+        return settings_of(self.module)
+
+    def set(self, name: str, value: float) -> None:
+        set_setting(self.module, name, value)
+
+    def input_names(self, count: int) -> Sequence[str]:
+        named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        parameters = list(inspect.signature(self.module.forward).parameters.values())[:count]
+        return [one.name for one in parameters] if all(one.kind in named for one in parameters) else []
+
 
 def _kept_by(module: nn.Module) -> list[Any]:
     """Tensors that a module holds on to, in plain attributes as well."""
@@ -360,36 +429,6 @@ def _kept_by(module: nn.Module) -> list[Any]:
         for value in values:
             tensors += value.values() if isinstance(value, dict) else [value]
     return tensors
-
-
-def _gradients(module: nn.Module, drawn: Sequence[Any], of_inputs: bool) -> dict[str, torch.Tensor]:
-    module.zero_grad()
-    inputs = [value.detach().clone() if isinstance(value, torch.Tensor) else value for value in drawn]
-    leaves: dict[str, torch.Tensor] = {}
-    if of_inputs:
-        for number, value in enumerate(inputs):
-            if isinstance(value, torch.Tensor) and value.is_floating_point():
-                leaves[f"input {number + 1}"] = value.requires_grad_()
-    leaves |= dict(module.named_parameters())
-    seed_generators(0, device_of_inputs(inputs))
-    with torch.enable_grad():
-        try:
-            # A module that changes its inputs may not do so to leaves.
-            given = [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
-            outputs = [tensor for tensor in Values.of(module(*given)).tensors.values() if tensor.requires_grad]
-            if not outputs:
-                return {}
-            torch.autograd.backward(outputs, [_weights(tensor) for tensor in outputs])
-        finally:
-            found = {name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
-            module.zero_grad()
-    return found
-
-
-def _weights(output: torch.Tensor) -> torch.Tensor:
-    """What an output's elements count in the sum whose gradients are asked for."""
-    steps = torch.arange(output.numel(), device=output.device).remainder(7) - 2.5
-    return steps.to(output.dtype).reshape(output.shape)
 
 
 def _stream(device: torch.device) -> torch.cuda.Stream:

@@ -22,7 +22,7 @@ from tunebench.tuner.gate import launch_again
 from tunebench.tuner.gate.harness import Harness
 from tunebench.tuner.gate.launches import Launch
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
-from tunebench.tuner.result import Stage
+from tunebench.tuner.result import NOT_ASKED, Stage
 from tunebench.tuner.scratch import scratch
 
 NAME = "sanitizer"
@@ -32,7 +32,7 @@ one buffer may fall into the next one, where memcheck sees nothing wrong."""
 AT_ONCE = 8
 """Contenders under the tools at a time, where each is asked about by itself."""
 
-NOT_INSTALLED = "compute-sanitizer is not installed, so neither memcheck nor racecheck was run"
+NOT_INSTALLED = f"{NOT_ASKED}: compute-sanitizer is not installed, so neither memcheck nor racecheck was run"
 
 _SECONDS = 120
 _FOUND = 86  # the exit code that the sanitizer is asked for when it has found something
@@ -90,14 +90,14 @@ def inspection_of(harness: Harness) -> Inspection:
     """
     index = harness.device.index or 0
     if harness.device.type != "cuda":
-        return Inspection(index, why_not="1 passed over: asked on CUDA devices only")
+        return Inspection(index, why_not=f"{NOT_ASKED}: asked on CUDA devices only")
     if find_sanitizer() is None:
         return Inspection(index, why_not=NOT_INSTALLED)
     pair = harness.pair()
     with harness.refusing("a call to be watched"), torch.no_grad():
         launches = harness.contender.launches(pair.candidate, pair.inputs(1))
     if not launches:
-        return Inspection(index, why_not="1 passed over: no launch of a kernel that was compiled here")
+        return Inspection(index, why_not=f"{NOT_ASKED}: no launch of a kernel that was compiled here")
     return Inspection(index, tuple(launches), harness.contender.exemptions.bulk_copies)
 
 

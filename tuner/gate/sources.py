@@ -14,7 +14,7 @@ from tunebench.tuner.kernel import Mode, prepare_model
 from tunebench.tuner.reference import Reference
 
 Sizes = Mapping[str, int | float]
-"""The numeric constants of a reference's file."""
+"""The numeric constants of a reference's file, and the numbers without a name that inputs and models are made from."""
 
 
 class Source(Protocol):
@@ -22,7 +22,7 @@ class Source(Protocol):
 
     @property
     def sizes(self) -> Sizes:
-        """The file's numeric constants after any change."""
+        """The file's numbers after any change."""
 
     def resized(self, sizes: Sizes) -> Source:
         """The same at other sizes.
@@ -50,7 +50,7 @@ class LocalSource:
 
     @property
     def sizes(self) -> Sizes:
-        return self.reference.sizes
+        return self.reference.numbers
 
     def resized(self, sizes: Sizes) -> LocalSource:
         source = LocalSource(self.reference.resized(sizes), self.device)

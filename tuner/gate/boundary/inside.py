@@ -15,7 +15,7 @@ import signal
 import types
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
@@ -25,6 +25,7 @@ import torch
 from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.gate.boundary.contents import Contents, Opened
 from tunebench.tuner.gate.boundary.wire import WireError, receive, send
+from tunebench.tuner.gate.gradients import Backward, Incoming, Trained
 from tunebench.tuner.gate.party import LocalParty, Manner
 from tunebench.tuner.gate.process_state import Watch, draws
 from tunebench.tuner.gate.sources import LocalSource
@@ -142,10 +143,10 @@ class _Room:
         self._draws = False
 
     def open(self) -> Mapping[str, int | float]:
-        """Run the files; the reference's sizes."""
+        """Run the files; the reference's numbers."""
         self._opened = self._contents.open(self._watch)
         self._watch.look("once it is imported")
-        return dict(self._opened.reference.sizes)
+        return self._opened.reference.numbers
 
     def _source(self, sizes: Mapping[str, int | float]) -> LocalSource:
         assert self._opened is not None
@@ -153,7 +154,7 @@ class _Room:
         if key not in self._sources:
             reference = self._opened.reference
             self._sources[key] = LocalSource(
-                reference if sizes == reference.sizes else reference.resized(sizes), self._opened.device
+                reference if sizes == reference.numbers else reference.resized(sizes), self._opened.device
             )
         return self._sources[key]
 
@@ -179,6 +180,10 @@ class _Room:
         self._parties[number] = source.party(Mode(mode), state) if make is None else make(source, Mode(mode), state)
         self._watch.look("once a model is made")
 
+    def copy(self, number: int, of: int) -> None:
+        """A deep copy of a party, of that number."""
+        self._parties[number] = self._parties[of].copied()
+
     def drop(self, numbers: Sequence[int]) -> None:
         """Let go of parties."""
         for number in numbers:
@@ -193,6 +198,10 @@ class _Room:
         given = dict(arguments)
         if "manner" in given:
             given["manner"] = Manner(**given["manner"])
+        if "how" in given:
+            how = given["how"]
+            how = {**how, "parameters": Trained(how["parameters"]), "incoming": Incoming(how["incoming"])}
+            given["how"] = Backward(**how)
         if question == "put":
             given["mode"] = Mode(given["mode"])
         watched = question == "call" and _may_not_draw(given["manner"])
@@ -216,6 +225,8 @@ def plain(value: Any) -> Any:
         return value
     if isinstance(value, Mapping):
         return dict(value)
-    if isinstance(value, tuple | list):
-        return [plain(item) for item in value] if any(is_dataclass(item) for item in value) else value
+    if isinstance(value, tuple):
+        return tuple(plain(item) for item in value)
+    if isinstance(value, list):
+        return [plain(item) for item in value]
     return {one.name: plain(getattr(value, one.name)) for one in fields(value)}

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
+from enum import StrEnum
 from multiprocessing.context import ForkServerProcess
 from types import TracebackType
 from typing import Any, Self
@@ -17,8 +18,10 @@ import torch
 from tunebench.tuner.gate.boundary.contents import Contents
 from tunebench.tuner.gate.boundary.inside import supervise
 from tunebench.tuner.gate.boundary.wire import WireError, receive, send
+from tunebench.tuner.gate.gradients import Backward
 from tunebench.tuner.gate.launches import Launch
 from tunebench.tuner.gate.party import ORDINARY, Answer, Manner, Party
+from tunebench.tuner.gate.questions import Settings
 from tunebench.tuner.gate.quick import Exemptions
 from tunebench.tuner.gate.sources import Sizes, Source
 from tunebench.tuner.gate.truth import Truth
@@ -68,7 +71,8 @@ class Room:
             RoomError: there is no answer.
         """
         if self._dropped and method != "drop":
-            dropped, self._dropped = self._dropped, []
+            dropped = list(self._dropped)
+            self._dropped.clear()  # one list: every party that is let go of later knows it
             self.ask("drop", numbers=dropped)
         try:
             send(self._connection, (method, arguments))
@@ -85,8 +89,15 @@ class Room:
 
     def party(self, sizes: Sizes, mode: Mode, state: Mapping[str, torch.Tensor] | None) -> RemoteParty:
         """A model, made from one seed, with these weights, in this mode."""
+        return self._new_party("make", sizes=dict(sizes), mode=str(mode), state=state)
+
+    def copy(self, number: int) -> RemoteParty:
+        """A deep copy of a model."""
+        return self._new_party("copy", of=number)
+
+    def _new_party(self, method: str, **arguments: Any) -> RemoteParty:
         self._made += 1
-        self.ask("make", number=self._made, sizes=dict(sizes), mode=str(mode), state=state)
+        self.ask(method, number=self._made, **arguments)
         party = RemoteParty(self, self._made)
         weakref.finalize(party, self._dropped.append, self._made).atexit = False
         return party
@@ -141,7 +152,10 @@ class RemoteParty:
         return self._answer("call", inputs=() if manner.held else tuple(inputs), manner=asdict(manner))
 
     def _answer(self, question: str, **arguments: Any) -> Answer:
-        told = self._ask(question, **arguments)
+        return self._checked(self._ask(question, **arguments))
+
+    @staticmethod
+    def _checked(told: Any) -> Answer:
         try:
             answer = Answer(**{**told, "output": _values(told["output"])})
         except (TypeError, KeyError) as error:
@@ -162,7 +176,7 @@ class RemoteParty:
         return Truth(**{**told, "own": _values(told["own"]), "exact": exact, "rounded": rounded})
 
     def call_many(self, turns: Sequence[Sequence[Any]], count: int) -> None:
-        self._ask("call_many", turns=[tuple(turn) for turn in turns], count=count)
+        self._ask("call_many", turns=_tuples(turns), count=count)
 
     def hold(self, inputs: Sequence[Any]) -> None:
         self._ask("hold", inputs=tuple(inputs))
@@ -222,8 +236,8 @@ class RemoteParty:
     def parameter_elements(self) -> int:
         return int(self._ask("parameter_elements"))
 
-    def gradients(self, inputs: Sequence[Any], *, of_inputs: bool, exact: bool = False) -> Mapping[str, torch.Tensor]:
-        return self._tensors("gradients", inputs=tuple(inputs), of_inputs=of_inputs, exact=exact)
+    def gradients(self, inputs: Sequence[Any], how: Backward, *, exact: bool = False) -> Mapping[str, torch.Tensor]:
+        return self._tensors("gradients", inputs=tuple(inputs), how=_plain(how), exact=exact)
 
     def after_wait(self, first: Sequence[Any], second: Sequence[Any], seed: int, *, own_stream: bool) -> Answer:
         return self._answer("after_wait", first=tuple(first), second=tuple(second), seed=seed, own_stream=own_stream)
@@ -233,6 +247,49 @@ class RemoteParty:
 
     def capturable(self, inputs: Sequence[Any]) -> bool:
         return self._ask("capturable", inputs=tuple(inputs)) is True
+
+    def changed_results(self, turns: Sequence[Sequence[Any]], count: int) -> int:
+        return _whole(self._ask("changed_results", turns=_tuples(turns), count=count))
+
+    def at_once(self, turns: Sequence[Sequence[Any]], count: int) -> Sequence[Sequence[Answer]]:
+        told = self._ask("at_once", turns=_tuples(turns), count=count)
+        if not (isinstance(told, list) and len(told) == len(turns) and all(isinstance(one, list) for one in told)):
+            raise RoomError("an answer that is none")
+        return [[self._checked(answer) for answer in of_thread] for of_thread in told]
+
+    def left_behind(self, turns: Sequence[Sequence[Any]], count: int) -> int | None:
+        told = self._ask("left_behind", turns=_tuples(turns), count=count)
+        return None if told is None else _whole(told)
+
+    def copied(self) -> RemoteParty:
+        return self._room.copy(self._number)
+
+    def settings(self) -> Settings:
+        told = self._ask("settings")
+        if not (isinstance(told, dict) and all(type(value) in (int, float) for value in told.values())):
+            raise RoomError("an answer that is none")
+        return told
+
+    def set(self, name: str, value: float) -> None:
+        self._ask("set", name=name, value=value)
+
+    def input_names(self, count: int) -> Sequence[str]:
+        told = self._ask("input_names", count=count)
+        return tuple(map(str, told)) if isinstance(told, list) else ()
+
+
+def _whole(told: Any) -> int:
+    if type(told) is not int:
+        raise RoomError("an answer that is none")
+    return told
+
+
+def _plain(how: Backward) -> Mapping[str, Any]:
+    return {name: str(value) if isinstance(value, StrEnum) else value for name, value in asdict(how).items()}
+
+
+def _tuples(turns: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
+    return [tuple(turn) for turn in turns]
 
 
 def _values(told: Any) -> Values:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
+from tunebench.tuner.gate.case import Case
 from tunebench.tuner.gate.distributions import DISTRIBUTIONS, changed
+from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Harness, Pair, synchronise
 from tunebench.tuner.gate.memory import same_bits
 from tunebench.tuner.gate.party import Manner
+from tunebench.tuner.gate.questions import LEAK_BYTES
 from tunebench.tuner.gate.stage_log import StageRefused
 from tunebench.tuner.gate.values import Values
 
 _CALLS = 64
 _HELD = 3
+_AT_ONCE = 16
 
 
 def same_memory(harness: Harness) -> None:
@@ -31,6 +36,39 @@ def same_memory(harness: Harness) -> None:
     harness.agree(pair, inputs, "other tensors on the same memory", held)
     inputs = _rewritten(pair, inputs, 4, counted=False)
     harness.agree(pair, inputs, "other tensors on the same memory, new content", held)
+    for name, edit in _EDITS.items():
+        inputs = tuple(edit(value) if _has_elements(value) else value for value in inputs)
+        pair.candidate.rewrite(inputs, counted=False)
+        harness.agree(pair, inputs, name, held)
+
+
+def _has_elements(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point() and bool(value.numel())
+
+
+def _one_element(value: torch.Tensor) -> torch.Tensor:
+    """Neither the first nor the last, at which a key made of a few elements would look."""
+    edited = value.clone()
+    edited[tuple(size * 2 // 3 for size in value.shape)].mul_(-1.5).add_(2.0)
+    return edited
+
+
+def _one_row(value: torch.Tensor) -> torch.Tensor:
+    edited = value.clone()
+    edited[tuple(size * 2 // 3 for size in value.shape[:1])].mul_(-1.5).add_(0.25)
+    return edited
+
+
+def _other_order(value: torch.Tensor) -> torch.Tensor:
+    """With the same sum."""
+    return value.flip(tuple(range(value.dim())))
+
+
+_EDITS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "one element changed": _one_element,
+    "one row changed": _one_row,
+    "the same elements in another order": _other_order,
+}
 
 
 def _rewritten(pair: Pair, inputs: tuple[Any, ...], seed: int, *, counted: bool) -> tuple[Any, ...]:
@@ -72,9 +110,98 @@ def held_results(harness: Harness) -> None:
         raise StageRefused("a result that a caller holds was overwritten by a later call")
     if pair.candidate.keeps_outputs() and not _returns_own_memory(pair):
         raise StageRefused("the output is memory that the module keeps")
+    turns = [pair.inputs(seed) for seed in range(_HELD)]
+    if pair.reference.changed_results(turns, _HELD):
+        return
+    with harness.refusing(f"{_CALLS} results that are held"):
+        overwritten = pair.candidate.changed_results(turns, _CALLS)
+    if overwritten:
+        raise StageRefused(f"{overwritten} of {_CALLS} results that a caller holds were overwritten by later calls")
 
 
 def _returns_own_memory(pair: Pair) -> bool:
     """Whether the reference itself returns one of its parameters or buffers."""
     pair.reference.call(pair.inputs(0), Manner(byte=None, guarded=False, keep=True))
     return pair.reference.keeps_outputs()
+
+
+def growth(harness: Harness) -> None:
+    """Calls leave no memory behind."""
+    pair = harness.pair()
+    turns = [pair.inputs(31), pair.inputs(32)]
+    with harness.refusing(f"{_CALLS} calls"):
+        if (reason := pair.candidate.ready(turns[0])) is not None:
+            harness.pass_over(reason)
+            return
+        left = pair.candidate.left_behind(turns, _CALLS)
+    if left is None:
+        harness.pass_over("this system does not say what memory is in use")
+        return
+    harness.count()
+    if left >= LEAK_BYTES and left > 2 * (pair.reference.left_behind(turns, _CALLS) or 0):
+        raise StageRefused(f"each of {_CALLS} calls leaves {left} bytes of memory in use behind")
+
+
+def instances(harness: Harness) -> None:
+    """Two models with different weights that are called in turns: none gets what the other has kept."""
+    one, other = harness.pair(), harness.pair()
+    if not one.reference.has("parameters"):
+        harness.pass_over("the reference has no parameters")
+        return
+    one.change("an edit of one row")  # as many counted writes as to the other: version counters tell nothing
+    other.change("an in-place edit")
+    inputs = one.inputs(1)
+    for turn in (1, 2):
+        harness.agree(one, inputs, f"turn {turn} of a model")
+        harness.agree(other, inputs, f"turn {turn} of a model with other weights")
+
+
+def copies(harness: Harness) -> None:
+    """A deep copy and its original, one edited and then the other: neither moves the other."""
+    pair = harness.pair()
+    inputs = pair.inputs(1)
+    if harness.agree(pair, inputs, "the original") is None:
+        return
+    try:
+        pair.reference.copied()
+    except FAILURES:
+        harness.pass_over("the reference cannot be copied")
+        return
+    with harness.refusing("a deep copy"):
+        copied = pair.copied()
+    harness.agree(copied, inputs, "a deep copy")
+    copied.change("an in-place edit")
+    harness.agree(copied, inputs, "a deep copy that was edited")
+    harness.agree(pair, inputs, "the original of a copy that was edited")
+    pair.change("an edit of one row")
+    harness.agree(pair, inputs, "an original that was edited after it was copied")
+    harness.agree(copied, inputs, "the copy of an original that was edited")
+
+
+def threads(harness: Harness) -> None:
+    """Two threads that call one model at once, each on inputs of its own, both get what is theirs."""
+    pair = harness.pair()
+    turns = [pair.inputs(41), pair.inputs(42)]
+    cases = []
+    for number, inputs in enumerate(turns):
+        if harness.agree(pair, inputs, f"inputs {number + 1}, one thread") is None:
+            return
+        cases.append(_case(harness, number, inputs))
+    if any(len(answers) > 1 for answers in pair.reference.at_once(turns, _HELD)):
+        harness.pass_over("the reference itself gives another answer in every call")
+        return
+    with harness.refusing("two threads at once"):
+        found = pair.candidate.at_once(turns, _AT_ONCE)
+    for case, answers in zip(cases, found, strict=True):
+        for answer in answers:
+            assert case is not None
+            harness.count()
+            try:
+                harness.judge(case, answer)
+            except StageRefused as refusal:
+                raise StageRefused(f"two threads at once: {refusal}") from refusal
+
+
+def _case(harness: Harness, number: int, inputs: tuple[Any, ...]) -> Case | None:
+    """Of a reference of its own, so that the pair's stay together."""
+    return harness.answers.case(harness.pair(), f"two threads: inputs {number + 1}", lambda: inputs)

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from tunebench.tuner.gate.distributions import DISTRIBUTIONS, NON_FINITE, InputChange, changed
-from tunebench.tuner.gate.harness import Harness
+import torch
 
+from tunebench.tuner.gate.distributions import DISTRIBUTIONS, NON_FINITE, OFFSET, InputChange, changed, zeros_among
+from tunebench.tuner.gate.faults import FAILURES
+from tunebench.tuner.gate.harness import Harness, Pair
+from tunebench.tuner.gate.party import Manner
+from tunebench.tuner.gate.stage_log import StageRefused
+from tunebench.tuner.gate.tolerance import FEW_SAMPLES_MULTIPLE
+
+_IN_ANOTHER_ORDER = 32.0
+"""Where large numbers cancel, sums in another order are so many times as wrong; a formula that loses its digits is
+worse by the square of the offset."""
 _SEEDS = (11, 12)
 _SCALARS = (-2.5, 0.0, 1.0)
 
@@ -17,7 +26,7 @@ def distributions(harness: Harness) -> None:
         pair = harness.pair()
         harness.agree(pair, pair.inputs(seed), f"seed {seed}")
     for name, change in DISTRIBUTIONS.items():
-        _ask(harness, name, change)
+        _ask(harness, name, change, _IN_ANOTHER_ORDER if name == OFFSET else FEW_SAMPLES_MULTIPLE)
     pair = harness.pair()
     for scalar in _SCALARS:
         inputs = tuple(scalar if isinstance(value, float) else value for value in pair.inputs(11))
@@ -29,10 +38,55 @@ def non_finite(harness: Harness) -> None:
     """NaN, infinities and denormals: not finite exactly where the reference is not, and of the same kind."""
     for name, change in NON_FINITE.items():
         _ask(harness, name, change, everywhere=True)
+    _ask_signs(harness)
 
 
-def _ask(harness: Harness, name: str, change: InputChange, *, everywhere: bool = False) -> None:
+def _ask(
+    harness: Harness,
+    name: str,
+    change: InputChange,
+    multiple: float = FEW_SAMPLES_MULTIPLE,
+    *,
+    everywhere: bool = False,
+) -> None:
     pair = harness.pair()
-    drawn: tuple[Any, ...] = pair.inputs(1)
-    inputs = tuple(changed(value, change, seed) for seed, value in enumerate(drawn))
-    harness.agree(pair, inputs, name, everywhere=everywhere)
+    harness.agree(pair, _drawn(pair, change), name, multiple=multiple, everywhere=everywhere)
+
+
+def _drawn(pair: Pair, change: InputChange) -> tuple[Any, ...]:
+    return tuple(changed(value, change, seed) for seed, value in enumerate(pair.inputs(1)))
+
+
+def _ask_signs(harness: Harness) -> None:
+    """Zeros come out with the sign that the reference gives them, where it gives it by the sign of a zero that went in:
+    what is done with them next may be a division."""
+    pair = harness.pair()
+    inputs = _drawn(pair, zeros_among(-1.0))
+    plain = Manner(byte=None, guarded=False, seed=0)
+    try:
+        expected, others = (
+            harness.pair().reference.call(given, plain).output.tensors
+            for given in (inputs, _drawn(pair, zeros_among(1.0)))
+        )
+    except FAILURES:
+        return
+    output = harness.agree(pair, inputs, "-0.0", everywhere=True)
+    if output is None or harness.contender.exemptions.rewrites_algebra:
+        return
+    for path, tensor in output.tensors.items():
+        wrong = _lost_signs(tensor, expected.get(path), others.get(path))
+        if wrong:
+            raise StageRefused(f"-0.0: {wrong} zeros have lost the sign that the reference keeps")
+
+
+def _lost_signs(got: torch.Tensor, expected: torch.Tensor | None, other: torch.Tensor | None) -> int:
+    """Zeros of another sign than expected, where zeros of the other sign in the inputs make zeros of the other sign."""
+    if (
+        expected is None
+        or other is None
+        or not got.is_floating_point()
+        or not got.shape == expected.shape == other.shape
+    ):
+        return 0
+    kept = (expected == 0) & (other == 0) & (torch.signbit(expected) != torch.signbit(other)) & (got == 0)
+    return int((kept & (torch.signbit(got) != torch.signbit(expected))).sum())

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tunebench.tuner.gate.changes import MISALIGN
+from tunebench.tuner.gate.changes import CHANNELS_LAST, MISALIGN
 from tunebench.tuner.gate.harness import Harness
 
 Layout = Callable[[torch.Tensor], torch.Tensor | None]
@@ -75,7 +75,7 @@ def form(harness: Harness) -> None:
 
 
 def layouts(harness: Harness) -> None:
-    """Each layout for all inputs that have it; then parameters and buffers off their alignment."""
+    """Each layout for all inputs that have it; then parameters and buffers in other layouts."""
     for name, layout in LAYOUTS.items():
         pair = harness.pair()
         inputs = pair.inputs(1)
@@ -87,6 +87,10 @@ def layouts(harness: Harness) -> None:
     pair = harness.pair()
     pair.candidate.change(MISALIGN)
     harness.agree(pair, pair.inputs(1), MISALIGN)
+    pair = harness.pair()
+    if any(tensor.dim() == 4 for tensor in pair.reference.state().values()):
+        pair.change(CHANNELS_LAST)
+        harness.agree(pair, pair.inputs(1), CHANNELS_LAST)
 
 
 def _relaid(value: Any, layout: Layout) -> Any:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from tunebench.tuner.gate.faults import FAILURES
-from tunebench.tuner.gate.harness import Harness
+from tunebench.tuner.gate.harness import Harness, Pair
+from tunebench.tuner.gate.party import Manner
 from tunebench.tuner.gate.stage_log import StageRefused
 from tunebench.tuner.users_code import described
 
 _TOGETHER = (1, 7, 31)
+_MOST_ELEMENTS = 1 << 20  # of the inputs of one call of `batches`
+_MOST_AXES = 3
 _MOST_INT = 2**31
 _LARGE_COPIES = 12  # of the large tensor in float32: in and out, in float64 as well, and what comparing takes
 
@@ -31,7 +38,7 @@ def _sweep(base: Mapping[str, int | float]) -> Iterator[dict[str, int | float]]:
         size = int(base[name])
         for other in sorted({0, 1, size + 1, _prime_below(size)} - {size}):
             yield {name: other}
-    for size in _TOGETHER:
+    for size in _TOGETHER if whole else ():
         yield dict.fromkeys(whole, size)
     for name, value in base.items():
         if isinstance(value, float):
@@ -49,6 +56,75 @@ def _ask(harness: Harness, changes: Mapping[str, int | float]) -> None:
     except StageRefused as refusal:
         raise StageRefused(f"{label}: {refusal}") from refusal
     harness.agree(pair, pair.inputs(1), label)
+
+
+def batches(harness: Harness) -> None:
+    """One model, called at several sizes in turn: what it keeps of the first shape it has met is wrong for the next.
+
+    The sizes are taken from the inputs themselves: first the leading one, then every other that they have.
+    """
+    pair = harness.pair()
+    inputs = pair.inputs(1)
+    shapes = [value.shape for value in inputs if isinstance(value, torch.Tensor) and value.dim()]
+    if not shapes or not all(math.prod(shape) for shape in shapes):
+        harness.pass_over("no input has a size")
+        return
+    batch = shapes[0][0]
+    room = batch * _MOST_ELEMENTS // sum(math.prod(shape) for shape in shapes)
+    first = max(1, min(batch, (room - 3) // 4))
+    # The axis in front, or all of that size, such as the rows of one input and the columns of another.
+    ways = (_Resizing(batch, leading=True), _Resizing(batch))
+    way = next((way for way in ways if _takes(pair, way.of(inputs, batch + 1))), ways[0])
+    for size in dict.fromkeys((first, (first + 1) // 2, first + 1, 2 * first, 4 * first + 3)):
+        pair = _ask_at(harness, pair, way, inputs, size)
+    pair = _ask_at(harness, pair, way, inputs, first, "again")
+    others = [size for size in dict.fromkeys(itertools.chain(*shapes)) if size not in (1, batch)]
+    for old in others[:_MOST_AXES]:
+        for size in (old + 1, _prime_below(old)):
+            pair = _ask_at(harness, pair, _Resizing(old), inputs, size)
+
+
+@dataclass(frozen=True)
+class _Resizing:
+    """Which axes of inputs get another size: all of one size, or of these the leading ones only."""
+
+    old: int
+    leading: bool = False
+
+    def of(self, inputs: Sequence[Any], new: int) -> tuple[Any, ...]:
+        """Inputs with another size there, filled with elements of their own."""
+        return tuple(self._resized(value, new, seed) for seed, value in enumerate(inputs))
+
+    def _resized(self, value: Any, new: int, seed: int) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        axes = [n for n, size in enumerate(value.shape) if size == self.old and not (self.leading and n)]
+        if not axes:
+            return value
+        if value.is_floating_point():
+            generator = torch.Generator(value.device).manual_seed(seed)
+            shape = [new if n in axes else size for n, size in enumerate(value.shape)]
+            picks = torch.randint(value.numel(), shape, generator=generator, device=value.device)
+            return value.flatten()[picks]
+        for axis in axes:  # in their order: they may be sorted, or count something
+            value = value.index_select(axis, torch.arange(new, device=value.device) % self.old)
+        return value
+
+
+def _takes(pair: Pair, inputs: tuple[Any, ...]) -> bool:
+    """Whether the reference does, asked of one of its own."""
+    try:
+        pair.source.party(pair.mode).call(inputs, Manner(byte=None, guarded=False))
+    except FAILURES:
+        return False
+    return True
+
+
+def _ask_at(harness: Harness, pair: Pair, way: _Resizing, inputs: Sequence[Any], size: int, again: str = "") -> Pair:
+    """Ask about inputs of another size; the pair to go on with."""
+    label = f"inputs with {size} in place of {way.old} {again}".rstrip()
+    answered = harness.agree(pair, way.of(inputs, size), label) is not None
+    return pair if answered else harness.pair()  # a call that the reference refuses may have moved its buffers
 
 
 def _prime_below(size: int) -> int:

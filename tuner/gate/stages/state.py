@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import torch
 
 from tunebench.tuner.gate.changes import STATISTICS_CHANGES, UNCOUNTED, WEIGHT_CHANGES
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Harness, Pair
+from tunebench.tuner.gate.party import Manner
 from tunebench.tuner.gate.stage_log import StageRefused
 from tunebench.tuner.kernel import Mode
 
@@ -17,6 +21,7 @@ def construction(harness: Harness) -> None:
     expected = source.party(mode).state()
     with harness.refusing("making the model"):
         got = harness.contender.party(source, mode, None).state()
+    harness.count()
     if list(expected) != list(got):
         raise StageRefused(f"its state is ({', '.join(got) or 'empty'}) in place of ({', '.join(expected) or 'empty'})")
     for name, tensor in expected.items():
@@ -74,3 +79,47 @@ def mode(harness: Harness) -> None:
     for number, now in enumerate((Mode.TRAIN, still, Mode.TRAIN, still)):
         pair.both(lambda party, now=now: party.put(now))  # type: ignore[misc]
         harness.agree(pair, inputs, f"call {number + 1}, in {now} mode")
+
+
+def settings(harness: Harness) -> None:
+    """Numbers that the model and its parts hold as attributes, such as `eps` or a slope: where the reference's output
+    follows a change of one, so does the contender's, if it has that attribute at all."""
+    pair = harness.pair()
+    inputs = pair.inputs(1)
+    theirs = pair.candidate.settings()
+    for name, value in pair.reference.settings().items():
+        other = _followed(pair, inputs, name, value)
+        if other is None:
+            continue
+        if theirs.get(name) != value:
+            harness.pass_over("the modules have other attributes")
+            continue
+        changed = harness.pair()
+        harness.agree(changed, inputs, f"before another {name}")
+        for number in (other, value):
+            changed.both(lambda party, name=name, number=number: party.set(name, number))  # type: ignore[misc]
+            harness.agree(changed, inputs, f"with {name} = {number:g}")
+
+
+def _followed(pair: Pair, inputs: Sequence[Any], name: str, value: float) -> int | float | None:
+    """Another value that the reference takes and shows in its output; None where there is none."""
+    others = (1.5 * value + 0.375,) if isinstance(value, float) else (value + 1, 2 * value, value // 2)
+    plain = Manner(byte=None, guarded=False, seed=0)
+    for other in others:
+        outputs = []
+        try:
+            for number in (value, other):
+                party = pair.source.party(pair.mode, pair.reference.state())
+                party.set(name, number)
+                outputs.append(party.call(inputs, plain).output.tensors)
+        except FAILURES:
+            continue
+        if _differ(*outputs):
+            return other
+    return None
+
+
+def _differ(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
+    """Whether outputs of the same structure differ."""
+    alike = list(one) == list(other) and all(one[path].shape == other[path].shape for path in one)
+    return alike and not all(torch.equal(one[path], other[path]) for path in one)

@@ -1,0 +1,185 @@
+"""Questions to a module that take many calls, and the numbers that it holds as plain attributes."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from tunebench.tuner.gate.memory import same_bits
+from tunebench.tuner.gate.values import Values
+
+Call = Callable[[Sequence[Any]], object]
+"""One call of a module on these inputs."""
+
+Settings = Mapping[str, int | float]
+"""Numbers that a module and its parts hold, by dotted name."""
+
+_MOST_HELD_BYTES = 1 << 28
+_SWITCH_SECONDS = 1e-5
+_MOST_TURNS = 64
+LEAK_BYTES = 1024
+"""For each call, that are still in use after it: less is what any program's memory moves by."""
+_WARMING = 8
+
+
+def held_and_changed(call: Call, turns: Sequence[Sequence[Any]], count: int) -> int:
+    """Hold the outputs of so many calls, or of as many as there is room for; how many of them changed later."""
+    held: list[torch.Tensor] = []
+    copies: list[torch.Tensor] = []
+    size = 0
+    for number in range(count):
+        outputs = _tensors(call(turns[number % len(turns)]))
+        held += outputs
+        copies += [output.clone() for output in outputs]
+        size += sum(output.nbytes for output in outputs)
+        if size > _MOST_HELD_BYTES:
+            break
+    return sum(not same_bits(one, copy) for one, copy in zip(held, copies, strict=True))
+
+
+def outputs_at_once(call: Call, turns: Sequence[Sequence[Any]], count: int) -> list[list[object]]:
+    """What a thread for each of the turns returns in so many calls; of outputs that are equal bit by bit the first."""
+    found: list[list[object]] = [[] for _ in turns]
+    raised: list[BaseException] = []
+    start = threading.Barrier(len(turns))
+    width = torch.get_num_threads()
+
+    def work(number: int) -> None:
+        torch.set_num_threads(width)  # it is each thread's own
+        start.wait()
+        try:
+            with torch.no_grad():
+                # Until every thread has had its calls: one may have slept through another's.
+                while len(found[number]) < count or (
+                    len(found[number]) < _MOST_TURNS * count and min(map(len, found)) < count and not raised
+                ):
+                    found[number].append(call(turns[number]))
+        except BaseException as error:  # noqa: BLE001 - it is raised in the thread that asked
+            raised.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(len(turns))]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    if raised:
+        raise raised[0]
+    return [_distinct(outputs) for outputs in found]
+
+
+def _distinct(outputs: Sequence[object]) -> list[object]:
+    kept: list[object] = []
+    for output in outputs:
+        if not any(_same(output, other) for other in kept):
+            kept.append(output)
+    return kept
+
+
+def _same(one: object, other: object) -> bool:
+    mine, theirs = _tensors(one), _tensors(other)
+    return len(mine) == len(theirs) and all(
+        a.shape == b.shape and a.dtype == b.dtype and same_bits(a, b) for a, b in zip(mine, theirs, strict=True)
+    )
+
+
+def bytes_left_behind(call: Call, turns: Sequence[Sequence[Any]], count: int, device: torch.device) -> int | None:
+    """Bytes of memory that each of so many calls leaves behind; None where the system does not say.
+
+    Each call has new inputs. Counted is what both halves of the calls leave, so that a cache that fills once is not;
+    what only Python's collector lets go of is not left behind.
+    """
+    levels = [_level(call, turns, number, device) for number in (_WARMING, count // 2, count // 2)]
+    if (left := _steady(levels, count)) is not None and left >= LEAK_BYTES:
+        levels = [_level(call, turns, number, device, collects=True) for number in (0, count // 2, count // 2)]
+        left = _steady(levels, count)
+    return left
+
+
+def _level(
+    call: Call, turns: Sequence[Sequence[Any]], number: int, device: torch.device, *, collects: bool = False
+) -> int | None:
+    """Bytes in use after so many calls."""
+    for position in range(number):
+        call([_cloned(value) for value in turns[position % len(turns)]])
+    if collects:
+        gc.collect()
+    return _bytes_in_use(device)
+
+
+def _steady(levels: Sequence[int | None], count: int) -> int | None:
+    first, second, third = levels
+    if first is None or second is None or third is None:
+        return None
+    return max(0, min(second - first, third - second)) // (count // 2)
+
+
+def _cloned(value: Any) -> Any:
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+_MALLOC_FIELDS = (
+    "arena",
+    "ordblks",
+    "smblks",
+    "hblks",
+    "hblkhd",
+    "usmblks",
+    "fsmblks",
+    "uordblks",
+    "fordblks",
+    "keepcost",
+)
+
+
+class _MallocInfo(ctypes.Structure):
+    """glibc's `struct mallinfo2`."""
+
+    _fields_ = tuple((name, ctypes.c_size_t) for name in _MALLOC_FIELDS)
+    hblkhd: int
+    uordblks: int
+
+
+def _bytes_in_use(device: torch.device) -> int | None:
+    """Of the device's memory, tensors' and whatever else goes through torch's allocator; of the host's, malloc's."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        return torch.cuda.memory_allocated(device)
+    told = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if told is None:
+        return None
+    told.restype = _MallocInfo
+    info: _MallocInfo = told()
+    return info.uordblks + info.hblkhd
+
+
+def settings_of(module: nn.Module) -> dict[str, int | float]:
+    """Numbers that a module and its parts hold as plain attributes, such as `norm.eps`: of the module itself, whose
+    whole numbers say how it is built, those with a point only."""
+    return {
+        f"{path}.{name}" if path else name: value
+        for path, part in module.named_modules()
+        for name, value in vars(part).items()
+        if not name.startswith("_") and (type(value) is float or (path and type(value) is int))
+    }
+
+
+def set_setting(module: nn.Module, name: str, value: float) -> None:
+    """Give one of `settings_of` another value."""
+    path, _, attribute = name.rpartition(".")
+    setattr(module.get_submodule(path), attribute, value)
+
+
+def _tensors(output: object) -> list[torch.Tensor]:
+    return list(Values.of(output).tensors.values())
