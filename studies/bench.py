@@ -21,6 +21,7 @@ from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.configuration import Configuration, Value
 from tunebench.tuner.device import Device, DeviceKind, find_device
+from tunebench.tuner.device_lock import alone_on
 from tunebench.tuner.environment import Environment, current_environment
 from tunebench.tuner.errors import CompileError, TunebenchError, UnknownNameError, UserError
 from tunebench.tuner.gate.oracle import Oracle
@@ -244,18 +245,19 @@ def bench(cases: Sequence[BenchCase], begin: Callable[[str], None] = lambda _: N
     ceilings: Ceilings | None = None
     results: list[Result] = []
     failures: list[Failure] = []
-    begin("ceilings of the device")
-    try:
-        ceilings = run_isolated(CASE_SECONDS, measure_ceilings, cases[0].device)
-    except TunebenchError as error:
-        begin(f"no ceilings: {error}")
-    for case in cases:
-        begin(str(case))
+    with alone_on(device, "tunebench bench"):
+        begin("ceilings of the device")
         try:
-            results.append(run_isolated(CASE_SECONDS, measure_case, case, ceilings))
+            ceilings = run_isolated(CASE_SECONDS, measure_ceilings, cases[0].device)
         except TunebenchError as error:
-            failures.append(Failure(case, str(error)))
-            begin(f"{case}: failed: {error}")
+            begin(f"no ceilings: {error}")
+        for case in cases:
+            begin(str(case))
+            try:
+                results.append(run_isolated(CASE_SECONDS, measure_case, case, ceilings))
+            except TunebenchError as error:
+                failures.append(Failure(case, str(error)))
+                begin(f"{case}: failed: {error}")
     environment = current_environment(device, compiler_for(device).version())
     return Bench(device, environment, ceilings, tuple(results), tuple(failures))
 

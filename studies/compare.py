@@ -24,6 +24,7 @@ from tunebench.studies.tune import make_evaluator, resolve
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.device import find_device
+from tunebench.tuner.device_lock import alone_on
 from tunebench.tuner.errors import CompileError, TunebenchError, UnknownNameError, UserError, WorkerError
 from tunebench.tuner.files import path_named
 from tunebench.tuner.gate.tolerance import AGREEMENT, AGREEMENT_OTHERWISE
@@ -232,8 +233,10 @@ def compare(question: KernelQuestion | FileQuestion) -> CompareReport:
     function: Callable[..., CompareReport] = (
         _compare_files if isinstance(question, FileQuestion) else _compare_configurations
     )
+    named = question.device if isinstance(question, FileQuestion) else question.request.device
     try:
-        return run_isolated(SECONDS, function, question)
+        with alone_on(find_device(named), "tunebench compare"):
+            return run_isolated(SECONDS, function, question)
     except DeathError as death:
         raise WorkerError(f"the comparison came to no end: {death}") from death
 

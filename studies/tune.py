@@ -26,6 +26,7 @@ from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.compile.for_gpu import refusal_for_gpu
 from tunebench.tuner.configuration import Configuration
+from tunebench.tuner.cores import driving_cores
 from tunebench.tuner.device import Device, DeviceKind, find_devices
 from tunebench.tuner.environment import Environment, current_environment
 from tunebench.tuner.errors import CompilerMissingError, DiskFullError, UnknownNameError, UserError
@@ -178,11 +179,14 @@ def tune(
     return reports
 
 
-def make_evaluator(request: StudyRequest, mode: Mode, cores: Collection[int] = ()) -> LocalEvaluator:
+def make_evaluator(
+    request: StudyRequest, mode: Mode, cores: Collection[int] = (), driving: Collection[int] = ()
+) -> LocalEvaluator:
     """The evaluator of a request in one mode on one device; called in the worker process.
 
     Args:
         cores: the process keeps to these; it may use all that it has unless given.
+        driving: of these, the one that drives timings and does nothing else meanwhile.
 
     Raises:
         UserError: the model cannot serve its reference's inputs, or something is not on this machine.
@@ -192,7 +196,7 @@ def make_evaluator(request: StudyRequest, mode: Mode, cores: Collection[int] = (
         torch.set_num_threads(min(torch.get_num_threads(), len(cores)))
     resolved = resolve(request)
     subject = Subject.prepare(resolved.kernel, resolved.model, resolved.reference, mode, resolved.device)
-    return LocalEvaluator(subject, resolved.compiler, compiled=request.compile)
+    return LocalEvaluator(subject, resolved.compiler, compiled=request.compile, driving=driving)
 
 
 def make_executor(resolved: Resolved, mode: Mode) -> LocalExecutor:
@@ -201,42 +205,69 @@ def make_executor(resolved: Resolved, mode: Mode) -> LocalExecutor:
     Raises:
         UserError: see `make_evaluator`; or there are more workers than cores.
     """
-    request = resolved.request
     evaluators: list[WorkerEvaluator] = []
+    places = _places(resolved)
     try:
-        for device, cores in _places(resolved):
-            name = f"cuda:{device.index}" if device.kind is DeviceKind.CUDA else "cpu"
-            alone = request.model_copy(update={"device": name, "devices": None, "workers": 1})
-            factory = functools.partial(make_evaluator, alone, mode, cores)
+        for place in places:
+            factory = functools.partial(make_evaluator, place.request, mode, place.cores, place.driving)
+            lock = place.device.uuid if place.device.kind is DeviceKind.CUDA else None
             if evaluators:
-                known = (evaluators[0].problem, device)
-                evaluators.append(WorkerEvaluator(factory, _environment(resolved, device), known))
+                known, environment = (evaluators[0].problem, place.device), _environment(resolved, place.device)
+                evaluators.append(WorkerEvaluator(factory, environment, lock, known))
             else:
-                evaluators.append(WorkerEvaluator(factory))
+                evaluators.append(WorkerEvaluator(factory, device_lock=lock))
     except BaseException:
         for evaluator in evaluators:
             evaluator.close()
         raise
-    return LocalExecutor(resolved.kernel, evaluators, resolved.compiler)
+    driving = [core for place in places for core in place.driving]
+    return LocalExecutor(resolved.kernel, evaluators, resolved.compiler, driving=driving)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What one worker evaluates on.
+
+    Attributes:
+        request: the study's, on this device alone.
+        cores, driving: see `make_evaluator`.
+    """
+
+    request: StudyRequest
+    device: Device
+    cores: Collection[int] = ()
+    driving: Collection[int] = ()
+
+
+def _places(resolved: Resolved) -> list[_Place]:
+    request, devices, cores = resolved.request, resolved.devices, sorted(os.sched_getaffinity(0))
+    if devices[0].kind is DeviceKind.CUDA:
+        driving = driving_cores(cores, len(devices))
+        shared = set(cores) - set(driving)
+        return [
+            _Place(
+                request.model_copy(update={"device": f"cuda:{device.index}", "devices": None}),
+                device,
+                shared | {driving[number]} if driving else (),
+                (driving[number],) if driving else (),
+            )
+            for number, device in enumerate(devices)
+        ]
+    if request.workers == 1:
+        return [_Place(request, resolved.device)]
+    if request.workers > len(cores):
+        raise UserError(
+            f"{request.workers} workers are more than the {len(cores)} cores here: give each one core at least"
+        )
+    share = len(cores) // request.workers
+    device, alone = replace(resolved.device, multiprocessors=share), request.model_copy(update={"workers": 1})
+    return [_Place(alone, device, cores[first : first + share]) for first in range(0, request.workers * share, share)]
 
 
 def _environment(resolved: Resolved, device: Device) -> Environment:
     kernel, target = resolved.kernel, target_of(resolved.kernel)
     path = None if target == kernel.name else target
     return current_environment(device, resolved.compiler.version(), kernel.folder, path)
-
-
-def _places(resolved: Resolved) -> list[tuple[Device, Collection[int]]]:
-    """Each worker's device and the cores it keeps to; none where it may use all."""
-    workers = resolved.request.workers
-    if workers == 1:
-        return [(device, ()) for device in resolved.devices]
-    cores = sorted(os.sched_getaffinity(0))
-    if workers > len(cores):
-        raise UserError(f"{workers} workers are more than the {len(cores)} cores here: give each one core at least")
-    share = len(cores) // workers
-    device = replace(resolved.device, multiprocessors=share)
-    return [(device, cores[first : first + share]) for first in range(0, workers * share, share)]
 
 
 def _tune_mode(resolved: Resolved, mode: Mode, database: Database, announce: Reporter) -> StudyReport:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import copy
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from five_models import KERNELS, pair, ran_a_kernel, with_gradient
+
+import tunebench
+from tunebench.tuner.device import find_device
 
 pytestmark = [
     pytest.mark.gpu,
@@ -73,6 +77,15 @@ def test_threads_on_two_devices(name: str) -> None:
 
     with ThreadPoolExecutor(4) as executor:
         list(executor.map(run, range(8)))
+
+
+def test_a_study_on_both_has_trials_of_each(tmp_path: Path) -> None:
+    file, sizes = tmp_path / "results.db", {"M": 1024, "N": 1024}
+    (report,) = tunebench.tune("scalar_mul", devices=DEVICES, trials=24, sizes=sizes, fresh=True, db=file)
+    rows = tunebench.trials(db=file)
+    assert report.outcome.lost == ()
+    assert len({row.configuration for row in rows}) == len(rows) == 24
+    assert {row.device_uuid for row in rows} == {find_device(name).uuid for name in DEVICES}
 
 
 @each_kernel

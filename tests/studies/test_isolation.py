@@ -1,8 +1,10 @@
 """Variants that crash, hang or are killed: rows in the database, and a study that goes on in a new worker."""
 
 import functools
+import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +19,7 @@ from tunebench.studies.tune import make_evaluator, request_of, resolve, tune
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import find_device
+from tunebench.tuner.device_lock import DeviceLock
 from tunebench.tuner.errors import UserError, WorkerError
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import TrialResult, TrialStatus
@@ -62,6 +65,34 @@ def start() -> object:
 
 
 Start = Callable[[type[TunedModule]], WorkerEvaluator]
+
+
+def test_a_worker_has_its_device_for_itself_while_it_is_asked(
+    write_kernel: WriteKernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TUNEBENCH_LOCKS", str(tmp_path / "locks"))
+    lock = DeviceLock("GPU-1", "someone's study")
+    lock.take(pytest.fail)
+    factory, said = write_kernel(), ""
+
+    started: list[WorkerEvaluator] = []
+    request = request_of(str(factory.kernel.folder), {"device": "cpu"})
+    make = functools.partial(make_evaluator, request, Mode.EVAL)
+    thread = threading.Thread(target=lambda: started.append(WorkerEvaluator(make, device_lock="GPU-1")))
+    thread.start()
+    deadline = time.monotonic() + 60
+    while "waiting for GPU-1" not in said and time.monotonic() < deadline:
+        time.sleep(0.05)
+        said += capfd.readouterr().err
+    assert f"process {os.getpid()} on " in said and "someone's study works on it" in said
+    assert not started
+    lock.release()
+    thread.join(60)
+    (evaluator,) = started
+    lock.take(pytest.fail)  # between its questions it is free
+    lock.release()
+    assert evaluate(evaluator, factory, 0).status.timed
+    evaluator.close()
 
 
 def test_a_third_of_all_variants_crashes_and_the_study_ends(write_kernel: WriteKernel, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -15,6 +15,7 @@ from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.compile.bundle import find_bundled
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.configuration import Configuration
+from tunebench.tuner.cores import kept_to
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import CompileTimeoutError
 from tunebench.tuner.kernel import Kernel, Plan
@@ -126,11 +127,19 @@ class Building:
     takes its turn, and being a daemon it does not keep the process from ending.
     """
 
-    def __init__(self, compiler: Compiler, cache: BuildCache, variant: Variant, turns: threading.Semaphore) -> None:
+    def __init__(
+        self,
+        compiler: Compiler,
+        cache: BuildCache,
+        variant: Variant,
+        turns: threading.Semaphore,
+        cores: Collection[int] = (),
+    ) -> None:
         self._compiler = compiler.of(variant)
         self._cache = cache
         self._variant = variant
         self._turns = turns
+        self._cores = cores
         self._future: Future[Build] = Future()
         self._began: float | None = None
         self._ending = threading.Lock()
@@ -158,7 +167,8 @@ class Building:
         if self._future.set_running_or_notify_cancel():
             self._began = time.monotonic()
             try:
-                build = self._cache.build(self._compiler, self._variant)
+                with kept_to(self._cores):
+                    build = self._cache.build(self._compiler, self._variant)
             except BaseException as error:  # noqa: BLE001 - it is raised where the result is asked for
                 self._end(partial(self._future.set_exception, error))
             else:
@@ -182,9 +192,15 @@ class Building:
 
 
 class BuildQueue:
-    """Builds variants on threads; configurations that share a variant share its build."""
+    """Builds variants on threads; configurations that share a variant share its build.
 
-    def __init__(self, compiler: Compiler, cache: BuildCache, workers: int) -> None:
+    Args:
+        workers: so many builds run at once.
+        cores: what compiles keeps to these; to all that this process may use where none is named.
+    """
+
+    def __init__(self, compiler: Compiler, cache: BuildCache, workers: int, cores: Collection[int] = ()) -> None:
+        self._cores = cores
         self._compiler = compiler
         self._cache = cache
         self._turns = threading.Semaphore(workers)
@@ -194,7 +210,7 @@ class BuildQueue:
         """The build of a configuration, begun now if it was not already."""
         variant = kernel.variant(configuration, problem, device.architecture)
         if variant.digest not in self._builds:
-            self._builds[variant.digest] = Building(self._compiler, self._cache, variant, self._turns)
+            self._builds[variant.digest] = Building(self._compiler, self._cache, variant, self._turns, self._cores)
         return self._builds[variant.digest]
 
     def close(self) -> None:

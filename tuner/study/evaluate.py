@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -13,6 +13,7 @@ import torch
 from tunebench.tuner.build import Build
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.configuration import Configuration
+from tunebench.tuner.cores import kept_to
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import (
     ArgumentError,
@@ -161,10 +162,14 @@ class LocalEvaluator:
 
     Args:
         compiled: compare with the reference under torch.compile as well, which takes tens of seconds to compile.
+        driving: the core that drives timings; the thread that times stays on it meanwhile.
     """
 
-    def __init__(self, subject: Subject, compiler: Compiler, *, compiled: bool = False) -> None:
+    def __init__(
+        self, subject: Subject, compiler: Compiler, *, compiled: bool = False, driving: Collection[int] = ()
+    ) -> None:
         self._compiled = compiled
+        self._driving = driving
         self.problem = subject.problem
         self.device = subject.device
         self._subject = subject
@@ -213,7 +218,8 @@ class LocalEvaluator:
             started = time.perf_counter()
             call = self._call(plan)
             with self._own_code():
-                measurement, hopeless = self._measure(call, leaders.incumbent)
+                with kept_to(self._driving):
+                    measurement, hopeless = self._measure(call, leaders.incumbent)
                 timed = Values.of(call())  # one more turn of the timed loop
             verdict = self._above_floor(verdict, measurement)
             seconds["measure"] = time.perf_counter() - started
@@ -264,7 +270,7 @@ class LocalEvaluator:
             pivot, twin = Baseline.REFERENCE, self._reference_call()
         else:
             pivot, twin = Baseline.DEFAULT, self._pinned_call(candidates[Baseline.DEFAULT])
-        with torch.no_grad():
+        with torch.no_grad(), kept_to(self._driving):
             samples = confirm(calls, pivot, twin, pick_clock(self._clocks, list(calls.values())), self._control)
         self._subject.model.pin(None)
         winner = choose(list(candidates), samples, pivot)

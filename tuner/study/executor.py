@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
 from typing import Protocol
@@ -86,16 +86,23 @@ class LocalExecutor:
     Args:
         evaluators: of one problem, on devices of one model. The first is ready; of several, each is asked by threads.
         cache: of builds; the user's own unless given.
+        driving: cores that compilers keep off, see `driving_cores`.
     """
 
     def __init__(
-        self, kernel: Kernel, evaluators: Sequence[Evaluator], compiler: Compiler, cache: BuildCache | None = None
+        self,
+        kernel: Kernel,
+        evaluators: Sequence[Evaluator],
+        compiler: Compiler,
+        cache: BuildCache | None = None,
+        driving: Collection[int] = (),
     ) -> None:
         self.problem, self.device = evaluators[0].problem, evaluators[0].device
-        self.ahead = min(_MAX_COMPILE_WORKERS, len(os.sched_getaffinity(0)))
+        cores = os.sched_getaffinity(0) - set(driving)
+        self.ahead = min(_MAX_COMPILE_WORKERS, len(cores))
         self.lost: list[str] = []
         self._kernel = kernel
-        self._queue = BuildQueue(compiler, cache or BuildCache(), self.ahead)
+        self._queue = BuildQueue(compiler, cache or BuildCache(), self.ahead, cores if driving else ())
         self._evaluators = list(evaluators)
         self._idle = deque(evaluators)
         self._alone = len(evaluators) == 1

@@ -250,7 +250,9 @@ class StudyRun:
         return Ending.BUDGET if len(self._past) >= budget.trials else None
 
     def _ask_ahead(self, budget: Budget) -> None:
-        most = min(self._executor.ahead + self._executor.slots, budget.trials - len(self._past))
+        # No more than it takes to keep compilers and devices busy: proposals around what is pending are worse ones.
+        slots = self._executor.slots
+        most = min(max(self._executor.ahead + 1, 2 * slots), budget.trials - len(self._past))
         while len(self._flying) < most and (asked := self._ask()) is not None:
             self._flying.append(asked)
 

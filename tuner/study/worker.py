@@ -7,17 +7,27 @@ prepares everything anew, which is also the check that the device still works.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from tunebench.tuner.build import Build
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device
+from tunebench.tuner.device_lock import DeviceLock, say_on_stderr
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.errors import DeviceLostError, WorkerError
-from tunebench.tuner.isolation import DeathError, DiedError, HungError, IsolatedProcess, asked_again_if_killed, leave
+from tunebench.tuner.isolation import (
+    DeathError,
+    DiedError,
+    HungError,
+    IsolatedProcess,
+    asked_again_if_killed,
+    leave,
+    report,
+)
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import Comparison, Stage, TrialResult, TrialStatus
 from tunebench.tuner.study.evaluate import NOBODY, Finalist, Leaders, LocalEvaluator
@@ -26,6 +36,7 @@ Factory = Callable[[], LocalEvaluator]
 """Makes the evaluator inside the worker; it is pickled, so a `functools.partial` of a module's function."""
 
 Answer = TypeVar("Answer")
+Question = TypeVar("Question", bound=Callable[..., Any])
 
 PREPARE_SECONDS = 600.0
 """To load the kernel, run the reference in float64 and warm the device up."""
@@ -34,6 +45,9 @@ EVALUATE_SECONDS = 60.0
 """To check and time one variant, beside `REFERENCE_CALLS` times what the reference takes."""
 
 REFERENCE_CALLS = 200.0
+
+_LONGEST_WAIT_SECONDS = 7 * 86400.0
+"""For a device that others work on."""
 
 MOST_DEATHS_IN_A_ROW = 3
 """So many different variants in a row that kill their worker mean that the fault is not the variants'."""
@@ -45,6 +59,7 @@ class WorkerEvaluator:
     Args:
         factory: makes the evaluator in the worker.
         environment: what its results are obtained with; None for what the study's log was opened under.
+        device_lock: the name of a device that only one process works on at a time; None where it is shared.
         known: the problem and the device. The worker then comes up when it is first asked, in the thread that asks.
 
     Raises:
@@ -53,9 +68,14 @@ class WorkerEvaluator:
     """
 
     def __init__(
-        self, factory: Factory, environment: Environment | None = None, known: tuple[Problem, Device] | None = None
+        self,
+        factory: Factory,
+        environment: Environment | None = None,
+        device_lock: str | None = None,
+        known: tuple[Problem, Device] | None = None,
     ) -> None:
         self._factory = factory
+        self._lock = device_lock
         self._environment = environment
         self._worker = IsolatedProcess()
         self._deaths = 0
@@ -107,9 +127,15 @@ class WorkerEvaluator:
 
         def question() -> Answer:
             self._require_worker()
-            return self._worker.ask(seconds or self._seconds, function, *arguments)
+            return self._alone(seconds or self._seconds, function, *arguments)
 
         return asked_again_if_killed(question)
+
+    def _alone(self, seconds: float, function: Callable[..., Answer], *arguments: object) -> Answer:
+        """Ask the worker once it has the device for itself; only then its time begins."""
+        if self._lock is not None:
+            self._worker.ask(_LONGEST_WAIT_SECONDS, _take_device, self._lock, listen=say_on_stderr)
+        return self._worker.ask(seconds, function, *arguments)
 
     def sanitize(self, finalists: Sequence[Finalist]) -> list[Stage]:
         """See `LocalEvaluator.sanitize`.
@@ -170,20 +196,42 @@ class WorkerEvaluator:
         if self._ends:
             raise WorkerError("the study has ended")
         self._worker.start()
-        return self._worker.ask(PREPARE_SECONDS, _prepare, self._factory)
+        return self._alone(PREPARE_SECONDS, _prepare, self._factory)
 
 
 # What follows runs in the worker.
 
 _evaluator: LocalEvaluator | None = None
+_device_lock: DeviceLock | None = None
 
 
+def _take_device(name: str) -> None:
+    """Take the device for the next question; with its answer it is let go of, as it is when this process ends."""
+    global _device_lock  # noqa: PLW0603 - a worker process has one device
+    _device_lock = DeviceLock(name, "tunebench tune")
+    _device_lock.take(report)
+
+
+def _releases_device(question: Question) -> Question:
+    @functools.wraps(question)
+    def asked(*arguments: Any) -> Any:
+        try:
+            return question(*arguments)
+        finally:
+            if _device_lock is not None:
+                _device_lock.release()
+
+    return cast(Question, asked)
+
+
+@_releases_device
 def _prepare(factory: Factory) -> tuple[Problem, Device, float]:
     global _evaluator  # noqa: PLW0603 - a worker process has one evaluator
     _evaluator = factory()
     return _evaluator.problem, _evaluator.device, _evaluator.reference_seconds()
 
 
+@_releases_device
 def _evaluate(configuration: Configuration, build: Build, leaders: Leaders) -> TrialResult:
     assert _evaluator is not None
     try:
@@ -192,11 +240,13 @@ def _evaluate(configuration: Configuration, build: Build, leaders: Leaders) -> T
         leave(str(error))  # the device is lost to this process only: it makes room for the next one
 
 
+@_releases_device
 def _sanitize(finalists: Sequence[Finalist]) -> list[Stage]:
     assert _evaluator is not None
     return _evaluator.sanitize(finalists)
 
 
+@_releases_device
 def _compare(finalists: Sequence[Finalist], default: Finalist | None) -> Comparison:
     assert _evaluator is not None
     return _evaluator.compare(finalists, default)
