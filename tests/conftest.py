@@ -1,5 +1,6 @@
 """A small kernel of one's own, written into a folder as a user would, and broken in any way a test asks for."""
 
+import compileall
 import os
 from collections.abc import Iterator
 from multiprocessing import set_forkserver_preload
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from folder_listing import LAYERS, ROOT
 from hostile_count import tried
 from sample_kernel import MODEL, REFERENCE, SOURCE, WriteKernel
 
@@ -18,6 +20,13 @@ from tunebench.kernels.runtime.registry import load_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.checking import PRELOADED
 from tunebench.tuner.isolation import TRACER
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The product's bytecode, which dozens of processes read, also where the environment has Python write none."""
+    if not hasattr(config, "workerinput"):
+        for layer in LAYERS:
+            compileall.compile_dir(ROOT / layer, quiet=2)
 
 
 @pytest.fixture

@@ -62,9 +62,7 @@ def pin(model: TunedModule, x: torch.Tensor, values: Mapping[str, Value]) -> Non
     problem = model.problem(x)
     assert problem is not None
     device, kernel = device_of(x.device), model.kernel
-    space = kernel.space.enumerate(problem, device)
-    configuration = space[space.nearest({**kernel.space.default, **values})]
-    assert {**configuration, **values} == dict(configuration), "no such configuration"
+    configuration = kernel.space.choose(values, problem, device)
     model.pin(build_plan(kernel, configuration, problem, device, compiler_for(device)))
 
 

@@ -46,7 +46,7 @@ def pair(inputs: int, hidden: int, scale: float = 1.5) -> tuple[Model, ModelNew]
 def pin(model: ModelNew, configuration: Configuration, x: torch.Tensor) -> None:
     problem = model.problem(x)
     assert problem is not None
-    assert SPACE.enumerate(problem, CPU).find(configuration) is not None
+    assert SPACE.admits(configuration, problem, CPU)
     model.pin(build_plan(model.kernel, configuration, problem, CPU, compiler_for(CPU)))
 
 

@@ -88,11 +88,11 @@ def test_a_weight_normalises_where_its_product_allows_it() -> None:
 )
 @pytest.mark.parametrize(("kernel", "architecture"), [("gemm_scale_bn", "sm_90"), ("gemm_sigmoid_residual", "sm_89")])
 def test_it_compiles_for_cuda_without_spills(kernel: str, architecture: str, values: dict[str, str | int]) -> None:
-    space = space_of(kernel, architecture)
-    configuration = space[space.nearest({**space.space.default, **values})]
     problem = Problem({"rows": 128, "in_features": 512, "out_features": 512}, "float32", {"mode": "eval"})
+    one = load_model(kernel).kernel
+    configuration = one.space.choose(values, problem, fictional(architecture))
     try:
-        build = NvrtcCompiler().compile(load_model(kernel).kernel.variant(configuration, problem, architecture))
+        build = NvrtcCompiler().compile(one.variant(configuration, problem, architecture))
     except CompilerMissingError as missing:
         pytest.skip(str(missing))
     assert not any(figures.spill_loads for figures in build.figures.values())
@@ -103,15 +103,12 @@ def test_it_compiles_for_cuda_without_spills(kernel: str, architecture: str, val
 def test_the_product_from_tiles_compiles_for_hopper_without_spills(
     weight_parts: str, columns: int, sum_stages: int
 ) -> None:
-    space = space_of("gemm_sigmoid_residual", "sm_90")
+    kernel = load_model("gemm_sigmoid_residual").kernel
     values = {"product": "fused", "weight_parts": weight_parts, "product_columns": columns, "sum_stages": sum_stages}
-    configuration = space[space.nearest({**space.space.default, **values})]
-    assert {**configuration, **values} == dict(configuration)
     problem = Problem({"rows": 128, "in_features": 512, "out_features": 512}, "float32", {"mode": "eval"})
+    configuration = kernel.space.choose(values, problem, fictional("sm_90"))
     try:
-        build = NvrtcCompiler().compile(
-            load_model("gemm_sigmoid_residual").kernel.variant(configuration, problem, "sm_90")
-        )
+        build = NvrtcCompiler().compile(kernel.variant(configuration, problem, "sm_90"))
     except CompilerMissingError as missing:
         pytest.skip(str(missing))
     assert not any(figures.spill_loads for figures in build.figures.values())
