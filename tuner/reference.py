@@ -75,13 +75,19 @@ class Reference:
         seed_generators(seed, device)
         with torch.device(device):
             inputs = self.get_inputs()
-        return tuple(self._placed(value, device) if isinstance(value, torch.Tensor) else value for value in inputs)
+        return tuple(self._placed(value, device) for value in inputs)
 
     @property
     def _dtype(self) -> torch.dtype | None:
         return None if self.dtype is None else DTYPES[self.dtype]
 
-    def _placed(self, value: torch.Tensor, device: torch.device) -> torch.Tensor:
+    def _placed(self, value: Any, device: torch.device) -> Any:
+        if type(value) in (tuple, list):
+            return type(value)(self._placed(item, device) for item in value)
+        if type(value) is dict:
+            return {key: self._placed(item, device) for key, item in value.items()}
+        if not isinstance(value, torch.Tensor):
+            return value
         return value.to(device, self._dtype if value.is_floating_point() else None)
 
 

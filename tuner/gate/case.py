@@ -139,7 +139,8 @@ def expect(
         return Expected(mine, others, torch.ones(1, 1), 1.0, like, mine.device, aliases, nothing)
     measured = real(mine)
     wide = measured.double() if exact is None else real(figures(exact)).double()  # type: ignore[arg-type]
-    kind = torch.isfinite(measured) & torch.isfinite(wide)
+    most = torch.finfo(measured.dtype).max
+    kind = torch.isfinite(measured) & (wide <= most) & (wide >= -most)
     if not bool(kind.all()):
         # Overflow belongs to a precision: float64 says what the value is, the reference what kind of value it is.
         wide = torch.where(kind, wide, measured.double())

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
+from tunebench.tuner.gate.values import mapped
+
 InputChange = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 
 
 def changed(value: Any, change: InputChange, seed: int) -> Any:
-    """A floating-point tensor with other values, in its own shape and layout; anything else as it is."""
-    if not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel():
+    """A floating-point tensor with other values, in its own shape and layout; so are those within a list or the like.
+
+    Anything else, such as indices, labels and masks, is what it was.
+    """
+    if not isinstance(value, torch.Tensor):
+        numbers = itertools.count(seed)
+        return mapped(value, lambda tensor: changed(tensor, change, next(numbers)))
+    if not value.is_floating_point() or not value.numel():
         return value
     generator = torch.Generator(value.device).manual_seed(seed)
     return torch.empty_like(value).copy_(change(value.detach(), generator))

@@ -26,7 +26,7 @@ from tunebench.tuner.gate.party import ORDINARY, Answer, Manner, Party
 from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.gate.stage_log import StageRefused, about
 from tunebench.tuner.gate.tolerance import FEW_SAMPLES_MULTIPLE, REFERENCE_MULTIPLE
-from tunebench.tuner.gate.values import Values
+from tunebench.tuner.gate.values import Values, mapped, tensors_in
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import NOT_ASKED
 from tunebench.tuner.users_code import described
@@ -158,8 +158,7 @@ class Answers:
                 party.call(inputs, Manner(byte=None, guarded=False))
             except FAILURES:
                 break
-            tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
-            if max(sum(t.numel() for t in tensors), party.parameter_elements()) <= _MOST_ELEMENTS:
+            if max(sum(tensor.numel() for tensor in tensors_in(inputs)), party.parameter_elements()) <= _MOST_ELEMENTS:
                 return source
         return self.source
 
@@ -367,4 +366,4 @@ def _copies(inputs: Sequence[Any], manner: Manner) -> tuple[Any, ...]:
     copies = (Bands().around(value) for value in inputs)
     if manner.device is None:
         return tuple(copies)
-    return tuple(value.to(manner.device) if isinstance(value, torch.Tensor) else value for value in copies)
+    return tuple(mapped(value, lambda tensor: tensor.to(manner.device)) for value in copies)

@@ -8,6 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch.overrides import TorchFunctionMode
 
+from tunebench.tuner.gate.values import mapped, tensors_in
+
 SENTINELS = (0xFF, 0x7F)
 """Bytes that memory is filled with before a run: a NaN that no arithmetic makes, and a large finite number."""
 
@@ -40,8 +42,11 @@ class Bands:
         return inner.set_(whole.untyped_storage(), offset, tensor.size(), tensor.stride())
 
     def around(self, value: Any) -> Any:
-        """A copy of a tensor between two bands, with its strides and all the memory that they span."""
-        if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        """A copy of a tensor, or of each within a value, between two bands, with its strides and all the memory that
+        they span."""
+        if not isinstance(value, torch.Tensor):
+            return mapped(value, self.around)
+        if value.layout is not torch.strided:
             return value
         guarded = self.like(value)
         _bytes_of(guarded)[BAND_BYTES:-BAND_BYTES].copy_(_bytes_of(value))
@@ -124,8 +129,8 @@ def checksum(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def checksums(values: Iterable[Any]) -> list[torch.Tensor]:
-    """The checksum of every tensor among the values."""
-    return [checksum(value) for value in values if isinstance(value, torch.Tensor)]
+    """The checksum of every tensor among the values and within them."""
+    return [checksum(tensor) for tensor in tensors_in(values)]
 
 
 def all_equal(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> list[bool]:
@@ -141,7 +146,7 @@ def shares_memory(tensor: torch.Tensor, values: Iterable[Any]) -> bool:
     if not tensor.numel():
         return False
     mine = tensor.untyped_storage().data_ptr()
-    return any(mine == value.untyped_storage().data_ptr() for value in values if isinstance(value, torch.Tensor))
+    return any(mine == other.untyped_storage().data_ptr() for other in tensors_in(values))
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:

@@ -22,7 +22,7 @@ from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.gate.stage_log import StageRefused
 from tunebench.tuner.gate.tolerance import tolerance_of
 from tunebench.tuner.gate.truth import Truth
-from tunebench.tuner.gate.values import Leaf
+from tunebench.tuner.gate.values import Leaf, tensors_in
 from tunebench.tuner.users_code import described
 
 _OTHER_DRAWS = 0.05
@@ -192,9 +192,7 @@ def _plain(truth: Truth, path: str) -> list[Leaf]:
 
 
 def _is_finite(value: Any) -> bool:
-    if not isinstance(value, torch.Tensor) or not (value.is_floating_point() or value.is_complex()):
-        return True
-    return bool(torch.isfinite(value).all())
+    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors_in([value]))
 
 
 def _answers_to_all(found: Mapping[str, Sequence[str]]) -> tuple[str, ...]:

@@ -31,6 +31,7 @@ from tunebench.tuner.gate.questions import (
 from tunebench.tuner.gate.truth import (
     Truth,
     device_of_inputs,
+    doubled,
     in_float64,
     named_tensors,
     truth_of,
@@ -38,7 +39,7 @@ from tunebench.tuner.gate.truth import (
     widened,
     write,
 )
-from tunebench.tuner.gate.values import Values
+from tunebench.tuner.gate.values import Values, mapped, tensors_in
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.reference import seed_generators
 from tunebench.tuner.timing.capture import capture
@@ -243,7 +244,7 @@ class LocalParty:
         bands = Bands()
         mine = self._held if manner.held else tuple(inputs)
         if manner.device is not None:
-            mine = tuple(value.to(manner.device) if isinstance(value, torch.Tensor) else value for value in mine)
+            mine = tuple(mapped(value, lambda tensor: tensor.to(manner.device)) for value in mine)
         if manner.guarded and not manner.held:
             mine = tuple(bands.around(value) for value in mine)
         memory = contextlib.nullcontext() if manner.byte is None else PoisonedMemory(manner.byte)
@@ -292,12 +293,11 @@ class LocalParty:
         self._held = tuple(inputs)
 
     def rewrite(self, inputs: Sequence[Any], *, counted: bool) -> None:
-        for value, other in zip(self._held, inputs, strict=True):
-            if isinstance(value, torch.Tensor):
-                (value if counted else value.data).copy_(other)
+        for tensor, other in zip(tensors_in(self._held), tensors_in(inputs), strict=True):
+            (tensor if counted else tensor.data).copy_(other)
 
     def exchange(self) -> None:
-        self._held = tuple(value.detach() if isinstance(value, torch.Tensor) else value for value in self._held)
+        self._held = tuple(mapped(value, torch.Tensor.detach) for value in self._held)
 
     def kept(self) -> Sequence[Values]:
         return self._kept
@@ -353,7 +353,7 @@ class LocalParty:
         if not exact:
             return gradients_of(self.module, inputs, how)
         with in_float64(inputs):
-            return gradients_of(copy.deepcopy(self.module).double(), [widened(value) for value in inputs], how)
+            return gradients_of(doubled(self.module), [widened(value) for value in inputs], how)
 
     def after_wait(self, first: Sequence[Any], second: Sequence[Any], seed: int, *, own_stream: bool) -> Answer:
         device = device_of_inputs(first)
@@ -436,4 +436,4 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def _cloned(inputs: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(value.clone() if isinstance(value, torch.Tensor) else value for value in inputs)
+    return tuple(mapped(value, torch.clone) for value in inputs)

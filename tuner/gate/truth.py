@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.memory import Bands, all_equal, checksums, shares_memory
-from tunebench.tuner.gate.values import Leaf, Values
+from tunebench.tuner.gate.values import ROOT, Leaf, Values, mapped, tensors_in
 from tunebench.tuner.reference import seed_generators
 from tunebench.tuner.users_code import described
 
@@ -61,7 +61,7 @@ def truth_of(module: nn.Module, inputs: Sequence[Any], autocast: torch.dtype | N
         Exception: whatever the module raises at its own precision.
     """
     device = device_of_inputs(inputs)
-    exact_module, wide = copy.deepcopy(module).double(), [widened(value) for value in inputs]
+    exact_module, wide = doubled(module), [widened(value) for value in inputs]
     before = checksums(inputs)
     drawn = _seeded(device, seed)
     with under_autocast(autocast, inputs):
@@ -101,6 +101,15 @@ def truth_of(module: nn.Module, inputs: Sequence[Any], autocast: torch.dtype | N
     )
 
 
+def doubled(module: nn.Module) -> nn.Module:
+    """A copy in float64, also of tensors that it holds as plain attributes, such as a first state."""
+    copied = copy.deepcopy(module).double()
+    for part in copied.modules():
+        held = {name: value for name, value in part.__dict__.items() if isinstance(value, torch.Tensor)}
+        part.__dict__.update({name: widened(value) for name, value in held.items()})
+    return copied
+
+
 class _Twin:
     """A module in float64, each call of which begins with the same buffers and the same random numbers.
 
@@ -134,7 +143,7 @@ def in_float64(inputs: Sequence[Any]) -> Iterator[None]:
     Args:
         inputs: of the module at its own precision, in whose type it draws random numbers.
     """
-    floating = (value.dtype for value in inputs if isinstance(value, torch.Tensor) and value.is_floating_point())
+    floating = (tensor.dtype for tensor in tensors_in(inputs) if tensor.is_floating_point())
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
@@ -201,13 +210,13 @@ def _moved(inputs: Sequence[Any], sign: float, autocast: torch.dtype | None) -> 
     """Floating-point inputs in float64, each element off by some rounding errors of the type that is computed in: equal
     ones by equal errors, so that what is equal stays so."""
 
-    def move(value: Any) -> Any:
-        wide = widened(value)
-        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+    def move(tensor: torch.Tensor) -> torch.Tensor:
+        wide: torch.Tensor = widened(tensor)
+        if not tensor.is_floating_point():
             return wide
-        return wide + wide * torch.cos(wide * 1e5) * (sign * _ROUNDINGS * torch.finfo(autocast or value.dtype).eps)
+        return wide + wide * torch.cos(wide * 1e5) * (sign * _ROUNDINGS * torch.finfo(autocast or tensor.dtype).eps)
 
-    return [move(value) for value in inputs]
+    return [mapped(value, move) for value in inputs]
 
 
 def _seeded(device: torch.device, seed: int) -> torch.Tensor:
@@ -231,13 +240,14 @@ def _changed(inputs: Sequence[Any], before: Sequence[torch.Tensor]) -> dict[str,
 
 
 def named_tensors(inputs: Sequence[Any]) -> dict[str, torch.Tensor]:
-    """The tensors among the inputs by their names, which count from 1."""
-    return {f"input {n}": value for n, value in enumerate(inputs, 1) if isinstance(value, torch.Tensor)}
+    """The tensors among the inputs and within them by their names, such as `input 1` or `input 2[0]`."""
+    parts = ((n, Values.of(value).tensors) for n, value in enumerate(inputs, 1))
+    return {f"input {n}{path.removeprefix(ROOT)}": tensor for n, tensors in parts for path, tensor in tensors.items()}
 
 
 def device_of_inputs(inputs: Sequence[Any]) -> torch.device:
     """Where the inputs are; the CPU where none is a tensor."""
-    return next((value.device for value in inputs if isinstance(value, torch.Tensor)), torch.device("cpu"))
+    return next((tensor.device for tensor in tensors_in(inputs)), torch.device("cpu"))
 
 
 @contextlib.contextmanager
@@ -251,17 +261,14 @@ def under_autocast(dtype: torch.dtype | None, inputs: Sequence[Any]) -> Iterator
 
 
 def widened(value: Any) -> Any:
-    """A floating-point or complex tensor in float64, a copy; any other tensor copied, anything else as it is."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    return value.detach().to(_wide_type(value.dtype), copy=True)
+    """The same with floating-point and complex tensors in float64; every tensor is a copy."""
+    return mapped(value, lambda tensor: tensor.detach().to(_wide_type(tensor.dtype), copy=True))
 
 
 def write(inputs: Sequence[Any], others: Sequence[Any]) -> None:
     """Write the values of others into tensors."""
-    for value, other in zip(inputs, others, strict=True):
-        if isinstance(value, torch.Tensor):
-            value.copy_(other)
+    for tensor, other in zip(tensors_in(inputs), tensors_in(others), strict=True):
+        tensor.copy_(other)
 
 
 def buffers_of(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -8,7 +8,7 @@ first, and then leaf by leaf.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -71,6 +71,20 @@ class Values:
         """The same tree with other tensors."""
         leaves = {path: change(leaf) if isinstance(leaf, torch.Tensor) else leaf for path, leaf in self.leaves.items()}
         return replace(self, leaves=leaves)
+
+
+def tensors_in(values: Iterable[object]) -> list[torch.Tensor]:
+    """The tensors among some values and within them, in order."""
+    return [tensor for value in values for tensor in Values.of(value).tensors.values()]
+
+
+def mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """A value with other tensors: itself, or those within tuples, lists and dictionaries."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if type(value) in (tuple, list):
+        return type(value)(mapped(item, change) for item in value)
+    return {key: mapped(item, change) for key, item in value.items()} if type(value) is dict else value
 
 
 def difference_of_kinds(got: Values, wanted: Values, *, by_name: bool = False) -> str | None:

@@ -29,6 +29,7 @@ def module(forward: Forward, **parts: Callable[[], nn.Module]) -> type[nn.Module
             super().__init__()
             for name, part in parts.items():
                 setattr(self, name, part())
+            self.start = torch.full((40,), 0.25)
 
         def forward(self, *inputs: Any) -> Any:
             return forward(self, *inputs)
@@ -146,6 +147,27 @@ TWINS: dict[str, tuple[Forward, Callable[[], Sequence[Any]], Forward, dict[str, 
         lambda: [torch.randint(50, (32,)), rand(32, 16) > 0.5, rand(32)],
         lambda model, index, mask, weight: (model.table.weight[index] * weight[:, None]).where(~mask, -9.0).softmax(1),
         {"values": lambda model, index, mask, weight: (model.table(index * ~mask[:, 0]) * weight[:, None]).softmax(-1)},
+    ),
+    "tensors in lists": (
+        lambda _, pair, named: pair[0] * named["x"] + pair[1],
+        lambda: [[rand(32, 40), rand(32, 40)], {"x": rand(32, 40)}],
+        lambda _, pair, named: torch.addcmul(pair[1], pair[0], named["x"]),
+        {
+            "inputs": lambda _, pair, named: pair[0] * named["x"].mul_(1) + pair[1].add_(0.5) - 0.5,
+            "distributions": lambda _, pair, named: (pair[0] * named["x"] + pair[1]).clamp(max=100),
+        },
+    ),
+    "a state that is no buffer": (
+        lambda model, x: model.linear(x) + model.start,
+        lambda: [rand(32, 40)],
+        lambda model, x: model.start + model.linear(x),
+        {"values": lambda model, x: model.linear(x)},
+    ),
+    "a mask of the type's smallest number": (
+        lambda _, x: x.masked_fill(x < 0.5, torch.finfo(x.dtype).min),
+        lambda: [rand(32, 40)],
+        lambda _, x: torch.masked_fill(x, ~(x >= 0.5), torch.finfo(x.dtype).min),
+        {"values": lambda _, x: x.masked_fill(x < 0.4, torch.finfo(x.dtype).min)},
     ),
     "half types of its own": (
         lambda model, x: model.linear(x.bfloat16().to(model.linear.weight.dtype)).float(),

@@ -10,6 +10,7 @@ import torch
 
 from tunebench.tuner.gate.changes import CHANNELS_LAST, MISALIGN
 from tunebench.tuner.gate.harness import Harness
+from tunebench.tuner.gate.values import mapped
 
 Layout = Callable[[torch.Tensor], torch.Tensor | None]
 """The same values, shape and dtype in another layout; None where a tensor has no such layout."""
@@ -94,7 +95,9 @@ def layouts(harness: Harness) -> None:
 
 
 def _relaid(value: Any, layout: Layout) -> Any:
-    if not isinstance(value, torch.Tensor) or not value.numel():
+    if not isinstance(value, torch.Tensor):
+        return mapped(value, lambda tensor: _relaid(tensor, layout))
+    if not value.numel():
         return value
     other = layout(value)
     return value if other is None else other

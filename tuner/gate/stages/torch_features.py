@@ -6,6 +6,7 @@ import torch
 
 from tunebench.tuner.gate.harness import Harness
 from tunebench.tuner.gate.party import Manner
+from tunebench.tuner.gate.values import mapped
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float64)
 
@@ -15,11 +16,12 @@ def dtypes(harness: Harness) -> None:
     for dtype in _DTYPES:
         pair = harness.pair()
         pair.both(lambda party, dtype=dtype: party.to(dtype))  # type: ignore[misc]
-        inputs = tuple(
-            value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
-            for value in pair.inputs(1)
-        )
+        inputs = tuple(mapped(value, lambda tensor, dtype=dtype: _in(dtype, tensor)) for value in pair.inputs(1))
         harness.agree(pair, inputs, str(dtype).removeprefix("torch."))
+
+
+def _in(dtype: torch.dtype, tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
 def autocast(harness: Harness) -> None:
