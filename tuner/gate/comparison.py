@@ -10,20 +10,43 @@ import torch
 from tunebench.tuner.result import ErrorFigures
 
 _CHUNK_ELEMENTS = 1 << 26  # comparing piece by piece bounds the float64 temporaries to 512 MB each
+_LEAST_FILL = 1e4  # masks fill with -1e4 in half types, and with larger numbers in others
+_FILL_OVER_REST = 1e5
 _ROW_ELEMENTS = 32  # the size of a row of fewer elements is too uncertain
 
 
 def scale_of(expected: torch.Tensor) -> torch.Tensor:
     """What errors are relative to: the RMS of each row (first axis) with enough elements, else of the whole output.
 
+    Where a row is filled with one large number in several places, as a mask does, that is relative to itself, and the
+    rest to the RMS of the rest: beside the fill no error in the rest would show.
+
     Returns:
-        float64 tensor of shape (rows, 1), or (1, 1).
+        float64 tensor of shape (rows, 1), or (1, 1); of the shape of the rows where some are filled.
     """
     rows = _as_rows(expected)
     finite = torch.where(torch.isfinite(rows), rows, 0.0)
-    norms = torch.linalg.vector_norm(finite, dim=1, keepdim=True) / math.sqrt(max(1, rows.shape[1]))
-    floor: torch.Tensor = norms.clamp_min(torch.finfo(torch.float64).tiny)  # a row of zeros must be met exactly
+    scale = _root_mean_square(finite, finite.new_full((1, 1), rows.shape[1]))
+    if rows.numel() and float(torch.linalg.vector_norm(finite, ord=math.inf)) >= _LEAST_FILL:
+        scale = _beside_fills(finite, scale)
+    floor: torch.Tensor = scale.clamp_min(torch.finfo(torch.float64).tiny)  # a row of zeros must be met exactly
     return floor
+
+
+def _root_mean_square(rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.vector_norm(rows, dim=1, keepdim=True) / counts.clamp_min(1).sqrt()
+
+
+def _beside_fills(rows: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """The scale of each element where some rows are filled; the rows' scale where none is."""
+    largest = torch.linalg.vector_norm(rows, ord=math.inf, dim=1, keepdim=True)
+    places = rows.abs() == largest
+    count = places.sum(1, keepdim=True)
+    rest = _root_mean_square(torch.where(places, 0.0, rows), rows.shape[1] - count)
+    filled = (largest >= _LEAST_FILL) & (count > 1) & (rest > 0) & (largest >= _FILL_OVER_REST * rest)
+    if not bool(filled.any()):
+        return scale
+    return torch.where(filled, torch.where(places, largest, rest), scale)
 
 
 def norm_of(expected: torch.Tensor) -> float:
@@ -116,7 +139,8 @@ class _Part:
     def summary(self, difference: torch.Tensor) -> torch.Tensor:
         """Largest difference, largest relative to the scale, norm; not finite where anything is not."""
         largest = torch.linalg.vector_norm(difference, ord=math.inf, dim=1, keepdim=True)
-        return torch.stack([largest.max(), (largest / self.scale).max(), torch.linalg.vector_norm(difference)])
+        relative = largest if self.scale.shape[1] == 1 else difference.abs()
+        return torch.stack([largest.max(), (relative / self.scale).max(), torch.linalg.vector_norm(difference)])
 
     def difference_of_kinds(self, rewritten: bool, free: bool) -> torch.Tensor:
         """The difference where both are finite, 0 where what is not finite passes, infinite elsewhere."""

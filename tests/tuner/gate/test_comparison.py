@@ -63,3 +63,14 @@ def test_long_outputs_are_compared_in_pieces(monkeypatch: pytest.MonkeyPatch) ->
     assert pieces.first_wrong_index == whole.first_wrong_index == 35 * 64 + 1
     assert pieces.max_relative == whole.max_relative
     assert pieces.relative_norm == pytest.approx(whole.relative_norm)
+
+
+def test_what_stands_beside_a_fill_is_judged_by_its_own_size() -> None:
+    expected = torch.rand(2, 64, dtype=torch.float64) + 0.5
+    expected[:, ::3] = -1e9
+    expected[1] = 1e9 * torch.rand(64, dtype=torch.float64)  # large, and not filled
+    assert compare(expected.float(), expected, scale_of(expected), 1e-4).max_relative < 1e-6
+    wrong = expected.clone()
+    wrong[0, 1] *= 1.01
+    figures = compare(wrong, expected, scale_of(expected), 1e-4)
+    assert figures.first_wrong_index == 1 and figures.max_relative > 1e-3

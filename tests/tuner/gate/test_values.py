@@ -166,8 +166,8 @@ TWINS: dict[str, tuple[Forward, Callable[[], Sequence[Any]], Forward, dict[str, 
     "a mask of the type's smallest number": (
         lambda _, x: x.masked_fill(x < 0.5, torch.finfo(x.dtype).min),
         lambda: [rand(32, 40)],
-        lambda _, x: torch.masked_fill(x, ~(x >= 0.5), torch.finfo(x.dtype).min),
-        {"values": lambda _, x: x.masked_fill(x < 0.4, torch.finfo(x.dtype).min)},
+        lambda _, x: torch.masked_fill(x, x.lt(0.5), torch.finfo(x.dtype).min),
+        {"values": lambda _, x: (1.01 * x).masked_fill(x < 0.5, torch.finfo(x.dtype).min)},
     ),
     "half types of its own": (
         lambda model, x: model.linear(x.bfloat16().to(model.linear.weight.dtype)).float(),
