@@ -158,4 +158,4 @@ def without_memory(tensor: torch.Tensor) -> torch.Tensor:
 
 def real(tensor: torch.Tensor) -> torch.Tensor:
     """The same numbers as real ones: complex ones as pairs along one more axis."""
-    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    return torch.view_as_real(tensor.resolve_conj().resolve_neg()) if tensor.is_complex() else tensor

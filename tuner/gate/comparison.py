@@ -34,7 +34,8 @@ def scale_of(expected: torch.Tensor) -> torch.Tensor:
 
 
 def _root_mean_square(rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    return torch.linalg.vector_norm(rows, dim=1, keepdim=True) / counts.clamp_min(1).sqrt()
+    norms: torch.Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    return norms / counts.clamp_min(1).sqrt()
 
 
 def _beside_fills(rows: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:

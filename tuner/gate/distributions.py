@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tunebench.tuner.gate.values import mapped
+from tunebench.tuner.gate.values import mapped, own_part
 
 InputChange = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 
@@ -25,7 +25,8 @@ def changed(value: Any, change: InputChange, seed: int) -> Any:
     if not value.is_floating_point() or not value.numel():
         return value
     generator = torch.Generator(value.device).manual_seed(seed)
-    return torch.empty_like(value).copy_(change(value.detach(), generator))
+    part = own_part(value.detach())
+    return torch.empty_like(part).copy_(change(part, generator)).expand(value.shape)
 
 
 def mixed_signs(value: Any, seed: int) -> Any:

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from tunebench.tuner.gate.truth import device_of_inputs
-from tunebench.tuner.gate.values import Values
+from tunebench.tuner.gate.truth import device_of_inputs, named_tensors
+from tunebench.tuner.gate.values import Values, mapped
 from tunebench.tuner.reference import seed_generators
 
 
@@ -59,22 +59,21 @@ class Backward:
 def gradients_of(module: nn.Module, drawn: Sequence[Any], how: Backward) -> dict[str, torch.Tensor]:
     """Gradients by name of a weighted sum of the output; none where the output needs none."""
     module.zero_grad()
-    inputs = [value.detach().clone() if isinstance(value, torch.Tensor) else value for value in drawn]
+    inputs = [mapped(value, lambda tensor: tensor.detach().clone()) for value in drawn]
     if how.after_inference:
         with torch.inference_mode():
             module(*inputs)
     leaves: dict[str, torch.Tensor] = {}
     if how.inputs:
-        for number, value in enumerate(inputs):
-            if isinstance(value, torch.Tensor) and value.is_floating_point():
-                leaves[f"input {number + 1}"] = value.requires_grad_()
+        floating = {name: tensor for name, tensor in named_tensors(inputs).items() if tensor.is_floating_point()}
+        leaves |= {name: tensor.requires_grad_() for name, tensor in floating.items()}
     with torch.enable_grad(), _frozen(module, how.parameters):
         leaves |= dict(module.named_parameters())
         try:
             for _ in range(how.times):
                 seed_generators(0, device_of_inputs(inputs))
                 # A module that changes its inputs may not do so to leaves.
-                given = [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
+                given = [mapped(value, torch.clone) for value in inputs]
                 outputs = [tensor for tensor in Values.of(module(*given)).tensors.values() if tensor.requires_grad]
                 if not outputs:
                     return {}

@@ -151,8 +151,9 @@ def shares_memory(tensor: torch.Tensor, values: Iterable[Any]) -> bool:
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor's bits as integers; complex numbers as pairs."""
-    real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-    return real.detach().view(_INTEGER_OF_SIZE[real.element_size()])
+    told = tensor.detach().resolve_conj().resolve_neg()
+    real = torch.view_as_real(told) if told.is_complex() else told
+    return real.view(_INTEGER_OF_SIZE[real.element_size()])
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -39,7 +39,7 @@ from tunebench.tuner.gate.truth import (
     widened,
     write,
 )
-from tunebench.tuner.gate.values import Values, mapped, tensors_in
+from tunebench.tuner.gate.values import Values, mapped, own_part, tensors_in
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.reference import seed_generators
 from tunebench.tuner.timing.capture import capture
@@ -294,7 +294,7 @@ class LocalParty:
 
     def rewrite(self, inputs: Sequence[Any], *, counted: bool) -> None:
         for tensor, other in zip(tensors_in(self._held), tensors_in(inputs), strict=True):
-            (tensor if counted else tensor.data).copy_(other)
+            own_part(tensor if counted else tensor.data).copy_(own_part(other))
 
     def exchange(self) -> None:
         self._held = tuple(mapped(value, torch.Tensor.detach) for value in self._held)
@@ -403,8 +403,7 @@ class LocalParty:
         return [[self._answer(one, (), True, ORDINARY) for one in of_thread] for of_thread in outputs]
 
     def left_behind(self, turns: Sequence[Sequence[Any]], count: int) -> int | None:
-        device = next((value.device for value in turns[0] if isinstance(value, torch.Tensor)), torch.device("cpu"))
-        return bytes_left_behind(self._run, turns, count, device)
+        return bytes_left_behind(self._run, turns, count, device_of_inputs(turns[0]))
 
     def copied(self) -> LocalParty:
         return LocalParty(copy.deepcopy(self.module), self._ready)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from tunebench.tuner.gate.memory import same_bits
-from tunebench.tuner.gate.values import Values
+from tunebench.tuner.gate.values import Values, mapped
 
 Call = Callable[[Sequence[Any]], object]
 """One call of a module on these inputs."""
@@ -112,7 +112,7 @@ def _level(
 ) -> int | None:
     """Bytes in use after so many calls."""
     for position in range(number):
-        call([_cloned(value) for value in turns[position % len(turns)]])
+        call([mapped(value, torch.clone) for value in turns[position % len(turns)]])
     if collects:
         gc.collect()
     return _bytes_in_use(device)
@@ -123,10 +123,6 @@ def _steady(levels: Sequence[int | None], count: int) -> int | None:
     if first is None or second is None or third is None:
         return None
     return max(0, min(second - first, third - second)) // (count // 2)
-
-
-def _cloned(value: Any) -> Any:
-    return value.clone() if isinstance(value, torch.Tensor) else value
 
 
 _MALLOC_FIELDS = (

@@ -87,6 +87,14 @@ def mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     return {key: mapped(item, change) for key, item in value.items()} if type(value) is dict else value
 
 
+def own_part(tensor: torch.Tensor) -> torch.Tensor:
+    """The part of a tensor that has memory of its own: one place for all along each axis with a step of zero."""
+    for axis, (size, step) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+        if size > 1 and step == 0:
+            tensor = tensor.narrow(axis, 0, 1)
+    return tensor
+
+
 def difference_of_kinds(got: Values, wanted: Values, *, by_name: bool = False) -> str | None:
     """The first difference in structure, in one line; None where both are built alike.
 

@@ -157,6 +157,12 @@ TWINS: dict[str, tuple[Forward, Callable[[], Sequence[Any]], Forward, dict[str, 
             "distributions": lambda _, pair, named: (pair[0] * named["x"] + pair[1]).clamp(max=100),
         },
     ),
+    "an expanded input and a conjugate": (
+        lambda _, x: torch.fft.fft(x).conj(),
+        lambda: [rand(1, 40).expand(32, 40)],
+        lambda _, x: torch.fft.fft(x).conj(),
+        {"values": lambda _, x: torch.fft.fft(x)},
+    ),
     "a state that is no buffer": (
         lambda model, x: model.linear(x) + model.start,
         lambda: [rand(32, 40)],

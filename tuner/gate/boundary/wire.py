@@ -73,7 +73,7 @@ def _packed(value: object, blobs: list[memoryview]) -> Any:
     if value is None or type(value) in _PLAIN:
         return value
     if isinstance(value, torch.Tensor):
-        return _packed_tensor(value.detach(), value.requires_grad, blobs)
+        return _packed_tensor(value.detach().resolve_conj().resolve_neg(), value.requires_grad, blobs)
     if isinstance(value, torch.dtype):
         return {"dtype": str(value).removeprefix("torch.")}
     if isinstance(value, tuple | list):

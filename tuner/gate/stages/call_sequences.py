@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from tunebench.tuner.gate.memory import same_bits
 from tunebench.tuner.gate.party import Manner
 from tunebench.tuner.gate.questions import LEAK_BYTES
 from tunebench.tuner.gate.stage_log import StageRefused
-from tunebench.tuner.gate.values import Values
+from tunebench.tuner.gate.values import Values, mapped, own_part
 
 _CALLS = 64
 _HELD = 3
@@ -37,13 +38,15 @@ def same_memory(harness: Harness) -> None:
     inputs = _rewritten(pair, inputs, 4, counted=False)
     harness.agree(pair, inputs, "other tensors on the same memory, new content", held)
     for name, edit in _EDITS.items():
-        inputs = tuple(edit(value) if _has_elements(value) else value for value in inputs)
+        inputs = tuple(mapped(value, partial(_edited, edit)) for value in inputs)
         pair.candidate.rewrite(inputs, counted=False)
         harness.agree(pair, inputs, name, held)
 
 
-def _has_elements(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_floating_point() and bool(value.numel())
+def _edited(edit: Callable[[torch.Tensor], torch.Tensor], tensor: torch.Tensor) -> torch.Tensor:
+    if not (tensor.is_floating_point() and tensor.numel()):
+        return tensor
+    return edit(own_part(tensor)).expand(tensor.shape)
 
 
 def _one_element(value: torch.Tensor) -> torch.Tensor:

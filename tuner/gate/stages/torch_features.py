@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from tunebench.tuner.gate.harness import Harness
@@ -16,7 +18,7 @@ def dtypes(harness: Harness) -> None:
     for dtype in _DTYPES:
         pair = harness.pair()
         pair.both(lambda party, dtype=dtype: party.to(dtype))  # type: ignore[misc]
-        inputs = tuple(mapped(value, lambda tensor, dtype=dtype: _in(dtype, tensor)) for value in pair.inputs(1))
+        inputs = tuple(mapped(value, partial(_in, dtype)) for value in pair.inputs(1))
         harness.agree(pair, inputs, str(dtype).removeprefix("torch."))
 
 
