@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from tunebench.kernels.runtime.tuned_module import TunedModule
     from tunebench.studies.ahead import BuiltAhead
     from tunebench.studies.checking.report import CheckReport
-    from tunebench.studies.compare import CompareReport, Side
+    from tunebench.studies.compare import Side
+    from tunebench.studies.compare_report import CompareReport
     from tunebench.studies.new.write import NewKernel
     from tunebench.studies.tune import StudyReport
     from tunebench.tuner.compile.bundle import BundledBuild

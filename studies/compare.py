@@ -1,23 +1,19 @@
 """Is one really faster? Two configurations of a kernel, two files with models, or one of them and its reference.
 
-The comparison runs in a process of its own, which what is compared may crash or hang.
+The comparison runs in a process of its own, which configurations may crash or hang; files run in further ones.
 """
 
 from __future__ import annotations
 
-import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import nn
 
 from tunebench.db.connection.database import open_database
 from tunebench.db.queries.one_trial import TrialDetails, trial_details
-from tunebench.kernels.runtime.policy import set_policy
-from tunebench.kernels.runtime.registry import load_model
+from tunebench.kernels.runtime.registry import is_kernel_file, load_model
+from tunebench.studies.compare_files import File, FileQuestion, compare_files
+from tunebench.studies.compare_report import CompareReport
 from tunebench.studies.study_file import StudyRequest, make_request
 from tunebench.studies.targets import find_target, kernel_of, sizes_of
 from tunebench.studies.tune import make_evaluator, resolve
@@ -25,18 +21,14 @@ from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.device import find_device
 from tunebench.tuner.device_lock import alone_on
-from tunebench.tuner.errors import CompileError, TunebenchError, UnknownNameError, UserError, WorkerError
+from tunebench.tuner.errors import CompileError, UnknownNameError, UserError, WorkerError
 from tunebench.tuner.files import path_named
-from tunebench.tuner.gate.tolerance import AGREEMENT, AGREEMENT_OTHERWISE
+from tunebench.tuner.gate.boundary.room import RoomError
 from tunebench.tuner.isolation import DeathError, run_isolated, start_forkserver
-from tunebench.tuner.kernel import Mode, prepare_model
-from tunebench.tuner.problem import Problem, Work
-from tunebench.tuner.reference import Reference, require_dtype, run_file
-from tunebench.tuner.result import Decision, Ratio
+from tunebench.tuner.kernel import Mode
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.reference import require_dtype
 from tunebench.tuner.study.evaluate import Finalist, LocalEvaluator
-from tunebench.tuner.timing.confirm import confirm
-from tunebench.tuner.timing.measure import Call, Control, clocks_for, pick_clock
-from tunebench.tuner.timing.statistics import Samples, control_ratio, medians_of, speedup
 
 REFERENCE = "reference"
 DEFAULT = "default"
@@ -46,8 +38,6 @@ SECONDS = 600.0
 
 _COMPARED = {"sizes", "dtype", "device", "compiler"}
 """What of a study file matters for a comparison, beside its kernel and modes."""
-
-_UNKNOWN_OPERATIONS = 1 << 60
 
 
 @dataclass(frozen=True)
@@ -73,58 +63,6 @@ class KernelQuestion:
     mode: Mode
     first: KernelSide
     second: KernelSide
-
-
-@dataclass(frozen=True)
-class FileQuestion:
-    """Two files with a `ModelNew` or `Model`; where the second is None, it is the first one's own `Model`."""
-
-    first: Path
-    second: Path | None
-    device: str | None
-    dtype: str | None
-    mode: Mode
-
-
-@dataclass(frozen=True)
-class CompareReport:
-    """What a comparison found.
-
-    Attributes:
-        first, second: what was compared, for people.
-        problem, device: what it was compared for, and where.
-        samples_ms: by `first`, `second` and `control`, the second copy of the second; None where one was refused.
-        refusal: why there is nothing to compare: one of them is wrong or fails.
-    """
-
-    first: str
-    second: str
-    problem: str
-    device: str
-    samples_ms: Samples | None
-    refusal: str = ""
-
-    @property
-    def ratio(self) -> Ratio | None:
-        """How many times faster the first is than the second."""
-        return speedup(self.samples_ms["first"], self.samples_ms["second"]) if self.samples_ms else None
-
-    @property
-    def control(self) -> Ratio | None:
-        """How much faster the second copy of the second seemed."""
-        return control_ratio(self.samples_ms, "second") if self.samples_ms else None
-
-    @property
-    def medians_ms(self) -> Mapping[str, float]:
-        """By contender."""
-        return medians_of(self.samples_ms or {})
-
-    @property
-    def decision(self) -> Decision | None:
-        """Whether the first is faster; a tie where the rounds told equals apart, None where one was refused."""
-        if self.ratio is None or self.control is None:
-            return None
-        return self.ratio.decision if self.control.decision is Decision.TIE else Decision.TIE
 
 
 Side = int | str | Path | Mapping[str, Value]
@@ -167,16 +105,20 @@ def _about_files(first: Side, second: Side, mode: str | None, options: Mapping[s
         is_file = path is not None and path.is_file()
         if not is_file and not (side == REFERENCE and others):
             raise UserError(f"'{side}' is not a file: a file is compared with another file{others}")
+        if is_kernel_file(str(side)):
+            raise UserError(f"{side} is a kernel: 'tunebench compare default reference {side}' compares it")
     if mode not in (None, Mode.EVAL, Mode.TRAIN):
         raise UserError(f"mode '{mode}' is neither eval nor train")
     device, dtype = (None if (given := options.get(name)) is None else str(given) for name in ("device", "dtype"))
-    return FileQuestion(
-        Path(str(first)),
-        None if second == REFERENCE else Path(str(second)),
+    question = FileQuestion(
+        File.read(Path(str(first))),
+        None if second == REFERENCE else File.read(Path(str(second))),
         device,
         require_dtype(dtype),
         Mode(mode or Mode.EVAL),
     )
+    question.require_reference()
+    return question
 
 
 def _about_kernel(
@@ -230,14 +172,13 @@ def compare(question: KernelQuestion | FileQuestion) -> CompareReport:
         WorkerError: what was compared killed its process, or hung.
     """
     start_forkserver([__name__])
-    function: Callable[..., CompareReport] = (
-        _compare_files if isinstance(question, FileQuestion) else _compare_configurations
-    )
     named = question.device if isinstance(question, FileQuestion) else question.request.device
     try:
         with alone_on(find_device(named), "tunebench compare"):
-            return run_isolated(SECONDS, function, question)
-    except DeathError as death:
+            if isinstance(question, FileQuestion):
+                return run_isolated(SECONDS, compare_files, question, has_children=True)
+            return run_isolated(SECONDS, _compare_configurations, question)
+    except (DeathError, RoomError) as death:
         raise WorkerError(f"the comparison came to no end: {death}") from death
 
 
@@ -278,95 +219,3 @@ def _finalist(request: StudyRequest, side: KernelSide, evaluator: LocalEvaluator
         return configuration, BuildCache().build(resolved.compiler, variant)
     except CompileError as error:
         raise UserError(f"'{side.label}' does not compile: {error}") from error
-
-
-def _compare_files(question: FileQuestion) -> CompareReport:
-    set_policy(wait=True)  # what is compared is the kernel, whenever it was built
-    device = find_device(question.device)
-    first = _run(question.first)
-    second = first if question.second is None else _run(question.second)
-    names = _name(first), _name(second) if question.second else "Model"
-    if question.second is None and not (hasattr(first, "ModelNew") and hasattr(first, "Model")):
-        raise UserError(f"{question.first} does not define both ModelNew and Model, which 'reference' compares")
-    source = replace(_source(question.first, first), dtype=question.dtype)
-    labels = f"{question.first}: {names[0]}", f"{question.second or question.first}: {names[1]}"
-    try:
-        factories = [getattr(module, name) for module, name in zip((first, second), names, strict=True)]
-        models = [prepare_model(source, question.mode, device.torch_device, factory) for factory in factories]
-        _share_weights(models)
-        inputs = source.make_inputs(1, device.torch_device)
-        calls = [_call(model, inputs) for model in models]
-        duel = CompareReport(*labels, ", ".join(_shape(value) for value in inputs), device.name, None)
-        with torch.no_grad():
-            outputs = [_tensors(call()) for call in calls]
-            apart, allowed = _apart(*outputs)
-            if not apart <= allowed:
-                return replace(duel, refusal=f"their outputs lie {apart:.2g} apart, where {allowed:.0e} is allowed")
-            touched = (*_tensors(inputs), *models[1].parameters(), *models[1].buffers(), *outputs[1])
-            work = Work(sum(tensor.nbytes for tensor in touched), _UNKNOWN_OPERATIONS)
-            named = {"first": calls[0], "second": calls[1]}
-            twin = _call(models[1], inputs)
-            clock = pick_clock(clocks_for(device, work), [*calls, twin])
-            return replace(duel, samples_ms=confirm(named, "second", twin, clock, Control(device, clock)))
-    except TunebenchError:
-        raise
-    except Exception as error:
-        raise UserError(f"{labels[0]} against {labels[1]}: {type(error).__name__}: {_line(error)}") from error
-
-
-def _run(path: Path) -> types.ModuleType:
-    """The names that a file defines; a model must be among them."""
-    module = run_file(path)
-    if not (hasattr(module, "ModelNew") or hasattr(module, "Model")):
-        raise UserError(f"{path} defines neither ModelNew nor Model: KernelBench's form has one of them")
-    return module
-
-
-def _name(module: types.ModuleType) -> str:
-    return "ModelNew" if hasattr(module, "ModelNew") else "Model"
-
-
-def _source(path: Path, module: types.ModuleType) -> Reference:
-    """The functions that make parameters and inputs for both models: those of the first file."""
-    if missing := [name for name in ("get_inputs", "get_init_inputs") if not hasattr(module, name)]:
-        raise UserError(f"the first file has no {' and no '.join(missing)}: both get their inputs from there")
-    return Reference(path, "", getattr(module, _name(module)), module.get_inputs, module.get_init_inputs, {})
-
-
-def _share_weights(models: Sequence[nn.Module]) -> None:
-    """The second one's weights for both, where their names are the same; else the same seed has to do."""
-    state = models[1].state_dict()
-    if state.keys() == models[0].state_dict().keys():
-        models[0].load_state_dict(state)
-
-
-def _call(model: nn.Module, inputs: Sequence[Any]) -> Call:
-    return lambda: model(*inputs)
-
-
-def _tensors(value: object) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    return [tensor for one in value for tensor in _tensors(one)] if isinstance(value, list | tuple) else []
-
-
-def _apart(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> tuple[float, float]:
-    """How far the outputs differ, and how far they may."""
-    if [(one.shape, one.dtype) for one in first] != [(one.shape, one.dtype) for one in second]:
-        return float("inf"), AGREEMENT_OTHERWISE
-    worst, allowed = 0.0, AGREEMENT_OTHERWISE
-    for one, other in zip(first, second, strict=True):
-        apart = float((one.double() - other.double()).norm())
-        worst = max(worst, apart / (float(other.double().norm()) or 1.0)) if apart == apart else apart  # noqa: PLR0124
-        allowed = max(allowed, AGREEMENT.get(other.dtype, allowed))
-    return worst, allowed
-
-
-def _shape(value: object) -> str:
-    if isinstance(value, torch.Tensor):
-        return f"{'×'.join(map(str, value.shape))} {str(value.dtype).removeprefix('torch.')}"
-    return repr(value)
-
-
-def _line(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0]

@@ -10,6 +10,9 @@ from collections.abc import Iterator, Sequence
 
 from rich.cells import cell_len
 
+TRUSTED = " (trusted: it ran in one process with the judge)"
+"""Stands behind what was found of a kernel, whose code whoever names it vouches for. Files run in other processes."""
+
 _GAP = "  "
 _LINES_OF_A_CELL = 2
 """A column is not made so narrow that its longest cell takes more lines than about this."""

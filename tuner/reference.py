@@ -137,15 +137,6 @@ def require_dtype(name: str | None) -> str | None:
     return name
 
 
-def run_file(path: Path) -> types.ModuleType:
-    """What a file defines that need not be a reference.
-
-    Raises:
-        KernelFolderError: the file cannot be read or run.
-    """
-    return _execute(path, read_text(path), {})[0]
-
-
 def load_candidate(path: Path, text: str, name: str = "ModelNew") -> Callable[..., nn.Module]:
     """The model of that name in a file that need not be a reference.
 

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
         warm,
     )
     from tunebench.studies.checking.report import CheckReport
-    from tunebench.studies.compare import CompareReport
+    from tunebench.studies.compare_report import CompareReport
     from tunebench.studies.new.write import NewKernel
     from tunebench.studies.tune import StudyReport
     from tunebench.tuner import constraints
@@ -79,7 +79,7 @@ _HOMES = {
         *("tune", "warm"),
     ),
     "tunebench.studies.checking.report": ("CheckReport",),
-    "tunebench.studies.compare": ("CompareReport",),
+    "tunebench.studies.compare_report": ("CompareReport",),
     "tunebench.studies.new.write": ("NewKernel",),
     "tunebench.studies.tune": ("StudyReport",),
     "tunebench.tuner.compile.bundle": ("use_bundle",),

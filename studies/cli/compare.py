@@ -12,7 +12,8 @@ from tunebench.studies.cli.output import print_json
 from tunebench.studies.terminal import print_line
 
 if TYPE_CHECKING:
-    from tunebench.studies.compare import CompareReport, Side
+    from tunebench.studies.compare import Side
+    from tunebench.studies.compare_report import CompareReport
 
 _SIDE = "A trial's number, NAME=VALUE[,NAME=VALUE...] (the rest as in the default), default, reference, or a .py file."
 
@@ -81,6 +82,7 @@ def _values(duel: CompareReport) -> dict[str, object]:
         "b": duel.second,
         "problem": duel.problem,
         "device": duel.device,
+        "trusted": duel.trusted,
         "decision": duel.decision,
         "refusal": duel.refusal,
         "ratio": asdict(duel.ratio) if duel.ratio else None,
@@ -91,7 +93,7 @@ def _values(duel: CompareReport) -> dict[str, object]:
 
 
 def _print(duel: CompareReport) -> None:
-    from tunebench.studies.terminal import print_table, printable
+    from tunebench.studies.terminal import TRUSTED, print_table, printable
     from tunebench.tuner.result import Decision
 
     if duel.ratio is None or duel.control is None:
@@ -107,6 +109,6 @@ def _print(duel: CompareReport) -> None:
     words = {Decision.FASTER: "A is faster than B", Decision.SLOWER: "A is slower than B", Decision.TIE: "a tie"}
     assert duel.decision is not None
     interval = f"{100 * duel.ratio.confidence:g} % interval of {duel.ratio.rounds} rounds"
-    print_line(f"{words[duel.decision]}: {duel.ratio}, {interval}")
+    print_line(f"{words[duel.decision]}: {duel.ratio}, {interval}{TRUSTED if duel.trusted else ''}")
     if duel.control.decision is not Decision.TIE:
         print_line(f"the two copies of B were told apart ({duel.control}): these rounds decide nothing, try again")

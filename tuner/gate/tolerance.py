@@ -29,9 +29,6 @@ AGREEMENT: Mapping[torch.dtype, float] = {torch.float16: 1e-2, torch.bfloat16: 5
 """How far the outputs of two models of equal standing may lie apart, by dtype: the norm of their difference over the
 norm of the second's."""
 
-AGREEMENT_OTHERWISE = 1e-3
-"""The same for other dtypes: a TF32 convolution and a strict fp32 one are 3e-4 apart."""
-
 
 def tolerance_of(dtype: torch.dtype) -> float:
     """The tolerance for outputs of a dtype; integers and the like must be met exactly."""

@@ -16,6 +16,7 @@ import types
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,6 +25,7 @@ import torch
 
 from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.gate.boundary.contents import Contents, Opened
+from tunebench.tuner.gate.boundary.turns import Turns
 from tunebench.tuner.gate.boundary.wire import WireError, receive, send
 from tunebench.tuner.gate.gradients import Backward, Incoming, Trained
 from tunebench.tuner.gate.party import LocalParty, Manner
@@ -57,6 +59,7 @@ def supervise(connection: Connection, scratch: Path, contents: Contents) -> NoRe
             os._exit(1)
         os.setsid()
         _close_all_but(connection.fileno())
+        _forget_server()
         serve(connection, scratch, contents)
     ends = select.poll()
     ends.register(os.pidfd_open(child), select.POLLIN)
@@ -74,6 +77,11 @@ def _close_all_but(kept: int) -> None:
     """Close what belongs to the processes that this one was forked from; not the standard streams."""
     os.closerange(_FIRST, kept)
     os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
+
+
+def _forget_server() -> None:
+    """A file that asks for processes gets a server of its own, which ends with it."""
+    vars(forkserver._forkserver).update(vars(forkserver.ForkServer()))
 
 
 def _end_as(code: int) -> NoReturn:
@@ -139,6 +147,7 @@ class _Room:
         self._opened: Opened | None = None
         self._parties: dict[int, LocalParty] = {}
         self._sources: dict[str, LocalSource] = {}
+        self._turns: dict[int, Turns] = {}
         self._watch = Watch()
         self._draws = False
 
@@ -188,6 +197,7 @@ class _Room:
         """Let go of parties."""
         for number in numbers:
             self._parties.pop(number, None)
+            self._turns.pop(number, None)
 
     def changes(self) -> Mapping[str, Any]:
         """What the file has changed of its process, and whether a call draws random numbers."""
@@ -211,6 +221,17 @@ class _Room:
         answer = plain(getattr(self._parties[number], question)(**given))
         self._draws |= watched and draws() != before
         self._watch.look("in a call")
+        return answer
+
+    def begin_turns(self, number: int, bases: Sequence[Sequence[Any]], count: int) -> None:
+        """Make room for a party's batches of so many calls."""
+        self._turns.pop(number, None)
+        self._turns[number] = Turns(self._parties[number], bases, count)
+
+    def turns(self, number: int, question: str, arguments: Mapping[str, Any]) -> Any:
+        """What a party's `Turns` answer."""
+        answer = plain(getattr(self._turns[number], question)(**arguments))
+        self._watch.look("when it is timed")
         return answer
 
 

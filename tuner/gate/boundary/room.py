@@ -139,11 +139,11 @@ class RemoteParty:
     """A party in a room; see `Party` for what the methods do. What the file's code raises comes as a `ToldError`."""
 
     def __init__(self, room: Room, number: int) -> None:
-        self._room = room
-        self._number = number
+        self.room = room
+        self.number = number
 
     def _ask(self, question: str, **arguments: Any) -> Any:
-        return self._room.ask("party", number=self._number, question=question, arguments=arguments)
+        return self.room.ask("party", number=self.number, question=question, arguments=arguments)
 
     def ready(self, inputs: Sequence[Any]) -> str | None:  # noqa: ARG002 - it needs no preparation
         return None
@@ -157,13 +157,13 @@ class RemoteParty:
     @staticmethod
     def _checked(told: Any) -> Answer:
         try:
-            answer = Answer(**{**told, "output": _values(told["output"])})
+            answer = Answer(**{**told, "output": values_told(told["output"])})
         except (TypeError, KeyError) as error:
             raise RoomError("an answer that is none") from error
         named = (answer.buffers, answer.inputs)
         if not (
-            all(isinstance(tensors, dict) and _are_tensors(tensors.values()) for tensors in named)
-            and _are_tensors(answer.input_sums)
+            all(isinstance(tensors, dict) and are_tensors(tensors.values()) for tensors in named)
+            and are_tensors(answer.input_sums)
             and all(isinstance(path, str) for path in answer.aliases)
         ):
             raise RoomError("an answer that is none")
@@ -171,9 +171,9 @@ class RemoteParty:
 
     def consult(self, inputs: Sequence[Any], seed: int, autocast: torch.dtype | None = None) -> Truth:
         told = self._ask("consult", inputs=tuple(inputs), seed=seed, autocast=autocast)
-        exact = None if told["exact"] is None else _values(told["exact"])
-        rounded = [_values(one) for one in told["rounded"]]
-        return Truth(**{**told, "own": _values(told["own"]), "exact": exact, "rounded": rounded})
+        exact = None if told["exact"] is None else values_told(told["exact"])
+        rounded = [values_told(one) for one in told["rounded"]]
+        return Truth(**{**told, "own": values_told(told["own"]), "exact": exact, "rounded": rounded})
 
     def call_many(self, turns: Sequence[Sequence[Any]], count: int) -> None:
         self._ask("call_many", turns=_tuples(turns), count=count)
@@ -188,7 +188,7 @@ class RemoteParty:
         self._ask("exchange")
 
     def kept(self) -> Sequence[Values]:
-        return [_values(output) for output in self._ask("kept")]
+        return [values_told(output) for output in self._ask("kept")]
 
     def forget(self) -> None:
         self._ask("forget")
@@ -201,7 +201,7 @@ class RemoteParty:
 
     def _tensors(self, question: str, **arguments: Any) -> Mapping[str, torch.Tensor]:
         named = self._ask(question, **arguments)
-        if not (isinstance(named, dict) and _are_tensors(named.values())):
+        if not (isinstance(named, dict) and are_tensors(named.values())):
             raise RoomError("an answer that is none")
         return named
 
@@ -262,7 +262,7 @@ class RemoteParty:
         return None if told is None else _whole(told)
 
     def copied(self) -> RemoteParty:
-        return self._room.copy(self._number)
+        return self.room.copy(self.number)
 
     def settings(self) -> Settings:
         told = self._ask("settings")
@@ -292,7 +292,7 @@ def _tuples(turns: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
     return [tuple(turn) for turn in turns]
 
 
-def _values(told: Any) -> Values:
+def values_told(told: Any) -> Values:
     """A tree of values as the other side has taken it apart.
 
     Raises:
@@ -307,7 +307,7 @@ def _values(told: Any) -> Values:
     raise RoomError("an answer that is none")
 
 
-def _are_tensors(values: Any) -> bool:
+def are_tensors(values: Any) -> bool:
     return all(isinstance(value, torch.Tensor) for value in values)
 
 

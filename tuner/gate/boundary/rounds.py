@@ -1,0 +1,296 @@
+"""Times on the judge's clock: batches of calls in rooms, on inputs that the judge chooses; it judges their outputs."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tunebench.tuner.device import Device, DeviceKind
+from tunebench.tuner.gate.boundary.remote_turns import RemoteTurns
+from tunebench.tuner.gate.boundary.room import RemoteParty, RoomError
+from tunebench.tuner.gate.boundary.turns import elements_at, scaled
+from tunebench.tuner.gate.case import Case
+from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal
+from tunebench.tuner.gate.judge import judge_structure, judge_values
+from tunebench.tuner.gate.memory import SENTINELS, same_bits
+from tunebench.tuner.gate.oracle import Oracle, ask
+from tunebench.tuner.gate.party import Party
+from tunebench.tuner.gate.quick import Exemptions
+from tunebench.tuner.gate.sources import Source
+from tunebench.tuner.gate.stage_log import StageLog, StageRefused
+from tunebench.tuner.gate.values import Values
+from tunebench.tuner.result import CacheRegime
+from tunebench.tuner.timing.measure import Call, Clock
+from tunebench.tuner.users_code import described
+
+_BASES = 3
+_SMALLEST_SCALE = 0.75  # none is above 1, so that what lies between 0 and 1 goes on to
+_PLACES = 32
+_BATCH_MS = 20.0  # of the fastest contender: a hundred times what a message takes
+_LONGEST_BATCH_MS = 100.0
+_MOST_CALLS = 4096
+_SHARE_OF_MEMORY = 32
+_PROBES = 3
+_LEAST_MS = 1e-6
+_JUDGED = 1 / 8
+"""The share of batches whose outputs are judged, beside the first and the last: which ones nobody knows before."""
+
+_APART = 1.25
+"""A process whose own clock tells another time than the judge's, by this factor and in every batch, has changed its
+clock, or does its work when nobody times it. In every batch, since on a busy machine both wait for each other."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What the calls of one batch are given, and what is looked at.
+
+    Attributes:
+        values: for each call the number of the base, and its scale.
+        looked_at: the call whose output may be judged, beside the last one's, which is there to be waited for.
+        places: of elements that have to be there when the batch has ended, as shares of all elements.
+        judged: the output is judged as a whole.
+    """
+
+    values: tuple[tuple[int, float], ...]
+    looked_at: int
+    places: tuple[float, ...]
+    judged: bool
+
+
+class Batches:
+    """All batches by number, drawn as they are asked for: contenders get the same ones.
+
+    Args:
+        count: calls of a batch.
+        smallest: of the scales.
+    """
+
+    def __init__(self, count: int, smallest: float) -> None:
+        self._random = random.SystemRandom()
+        self._count = count
+        self._smallest = smallest
+        self._made: list[Batch] = []
+
+    def __getitem__(self, number: int) -> Batch:
+        """The batch of that number."""
+        while len(self._made) <= number:
+            self._made.append(self._draw())
+        return self._made[number]
+
+    def _draw(self) -> Batch:
+        draw = self._random
+        before = self._made[-1].values if self._made else ((0, 1.0),) * self._count
+        # Never the base that stood in the same memory before.
+        bases = [(base + draw.randrange(1, _BASES)) % _BASES for base, _ in before]
+        return Batch(
+            tuple((base, draw.uniform(self._smallest, 1.0)) for base in bases),
+            draw.randrange(self._count),
+            tuple(draw.random() for _ in range(_PLACES)),
+            not self._made or draw.random() < _JUDGED,
+        )
+
+
+class Truths:
+    """What the reference makes of the inputs of timed calls.
+
+    Args:
+        party: the reference's model, which is asked with the state of the beginning.
+        oracle: says whether an answer stays the same from call to call; where not, nothing is asked.
+    """
+
+    def __init__(self, source: Source, party: Party, oracle: Oracle) -> None:
+        draw = random.SystemRandom()
+        self.bases = [source.inputs(draw.randrange(1 << 31)) for _ in range(_BASES)]
+        self.steady = oracle.steady
+        self._party = party
+        self._known: tuple[tuple[int, float], Case] | None = None
+
+    def smallest_scale(self) -> float:
+        """Of the scales that the reference takes: 1 where it refuses its inputs by another."""
+        try:
+            self.of((0, _SMALLEST_SCALE))
+        except ReferenceRefusal:
+            return 1.0
+        return _SMALLEST_SCALE
+
+    def of(self, values: tuple[int, float]) -> Case:
+        """What it makes of a base by a scale; the last answer is kept, since contenders get the same inputs in turn."""
+        if self._known is None or self._known[0] != values:
+            base, scale = values
+            self._party.reset(SENTINELS[0])
+            self._known = values, ask(self._party, "a timed call", scaled(self.bases[base], scale))
+        return self._known[1]
+
+
+class TimedModel:
+    """A contender's model in a room, called batch by batch.
+
+    Args:
+        log: of the contender; a refusal is noted there.
+    """
+
+    def __init__(self, party: RemoteParty, truths: Truths, exemptions: Exemptions, log: StageLog) -> None:
+        self._party = party
+        self._truths = truths
+        self._exemptions = exemptions
+        self._log = log
+        self._turns: RemoteTurns | None = None
+        self._batches: Batches | None = None
+        self._done = 0
+        self._own_ms: list[float] = []
+        self._walls_ms: list[float] = []
+        self._last = 0
+        self._seen: Mapping[str, torch.Tensor] = {}
+
+    def probe(self) -> float:
+        """Milliseconds of one call, roughly.
+
+        Raises:
+            StageRefused: it does not run.
+        """
+        with self._noted():
+            turns = RemoteTurns(self._party, self._truths.bases, 1)
+            called, empty = [], []
+            for number in range(_PROBES):
+                turns.write([(number % _BASES, 1.0)])
+                empty.append(_wall(lambda: turns.empty([0], [0.5]))[0])
+                called.append(_wall(lambda: turns.run([0], [0.5]))[0])
+        return max(min(called) - min(empty), _LEAST_MS)
+
+    def begin(self, batches: Batches, count: int) -> None:
+        """Make room for batches of so many calls."""
+        self._batches, self._last = batches, count - 1
+        self._turns = RemoteTurns(self._party, self._truths.bases, count)
+
+    def take(self) -> float:
+        """Milliseconds of the next batch with its message.
+
+        Raises:
+            StageRefused: it does not run, or an output is wrong or was not there when the batch had ended.
+        """
+        assert self._turns is not None and self._batches is not None
+        turns, batch = self._turns, self._batches[self._done]
+        self._done += 1
+        with self._noted():
+            turns.write(batch.values)
+            wall_ms, told = _wall(lambda: turns.run([batch.looked_at, self._last], batch.places))
+            self._seen = told.seen[0]
+            self._own_ms.append(told.own_ms)
+            self._walls_ms.append(wall_ms)
+            if batch.judged:
+                self._judge(turns, batch)
+        return wall_ms
+
+    def end(self, overhead_ms: float) -> None:
+        """Judge the last batch, a call that comes after it, and the process's own clock.
+
+        Args:
+            overhead_ms: what a batch costs beside its calls.
+
+        Raises:
+            StageRefused: one of them is wrong.
+        """
+        assert self._turns is not None and self._batches is not None
+        with self._noted():
+            self._judge(self._turns, self._batches[self._done - 1])
+        net = [max(wall - overhead_ms, _LEAST_MS) for wall in self._walls_ms]
+        shares = [own / wall for own, wall in zip(self._own_ms, net, strict=True)]
+        with self._log.stage("clock"):
+            if max(shares) < 1 / _APART or min(shares) > _APART:
+                raise StageRefused(
+                    f"its process tells {statistics.median(shares):.3g} times the time that its batches take on the "
+                    "judge's clock: a clock that is changed, or work that is done when nobody times it"
+                )
+
+    @contextlib.contextmanager
+    def _noted(self) -> Iterator[None]:
+        try:
+            yield
+        except (StageRefused, RoomError, *FAILURES) as error:
+            told = str(error) if isinstance(error, StageRefused | RoomError) else described(error)
+            with self._log.stage("after timing"):
+                raise StageRefused(told, error.errors if isinstance(error, StageRefused) else None) from error
+
+    def _judge(self, turns: RemoteTurns, batch: Batch) -> None:
+        output = turns.output(batch.looked_at)
+        self._require_seen(output, batch.places)
+        if self._truths.steady:
+            case = self._truths.of(batch.values[batch.looked_at])
+            judge_structure(case, output, dense=self._exemptions.dense)
+            judge_values(case, output, rewritten=self._exemptions.rewrites_algebra)
+
+    def _require_seen(self, output: Values, places: Sequence[float]) -> None:
+        for path, tensor in output.tensors.items():
+            expected, seen = elements_at(tensor, places), self._seen.get(path)
+            if seen is None or seen.dtype != expected.dtype or not same_bits(seen.contiguous(), expected.contiguous()):
+                raise StageRefused("a timed call's output was not there yet when the batch had ended")
+
+
+class JudgeClock(Clock):
+    """The judge's own: wall time of a batch, less that of an empty one in the reference's process, by call.
+
+    Inputs take turns, so that nothing of a call is in the caches unless all of a batch fits there.
+
+    Args:
+        empty: the reference's turns.
+    """
+
+    name = "judge"
+    regime = CacheRegime.COLD
+    settle_seconds = 0.2
+    drift = 0.05
+
+    def __init__(self, empty: RemoteTurns, count: int) -> None:
+        self._empty = empty
+        self._count = count
+        self._overheads_ms: list[float] = []
+
+    @property
+    def overhead_ms(self) -> float:
+        """What a batch costs beside its calls."""
+        return statistics.median(self._overheads_ms)
+
+    def sample(self, calls: Sequence[Call]) -> list[float]:
+        """One batch of each contender's, and an empty one.
+
+        Args:
+            calls: `TimedModel.take` of contenders.
+        """
+        looked_at = [0, self._count - 1]
+        self._overheads_ms.append(_wall(lambda: self._empty.empty(looked_at, [0.5] * _PLACES))[0])
+        walls = [call() for call in calls]
+        return [max(float(wall) - self.overhead_ms, _LEAST_MS) / self._count for wall in walls]  # type: ignore[arg-type]
+
+
+def calls_of_a_batch(probes_ms: Sequence[float], bytes_of_inputs: int, device: Device) -> int:
+    """So many that a batch takes a hundred times what its message takes, and fits into memory.
+
+    Args:
+        probes_ms: of one call of each contender.
+    """
+    wanted = _BATCH_MS / min(probes_ms)
+    fits = _memory_of(device) / _SHARE_OF_MEMORY / max(bytes_of_inputs, 1)
+    short = _LONGEST_BATCH_MS / max(probes_ms)
+    return max(1, math.ceil(min(wanted, fits, short, _MOST_CALLS)))
+
+
+def _memory_of(device: Device) -> int:
+    if device.kind is DeviceKind.CUDA:
+        return int(torch.cuda.get_device_properties(device.torch_device).total_memory)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _wall(action: Callable[[], Any]) -> tuple[float, Any]:
+    """Milliseconds on this process's clock, and what the action returned."""
+    started = time.perf_counter()
+    value = action()
+    return (time.perf_counter() - started) * 1e3, value

@@ -1,0 +1,133 @@
+"""Batches of calls in a room, which the judge times: every call of a batch has inputs that the module has not met."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tunebench.tuner.gate.harness import synchronise
+from tunebench.tuner.gate.party import LocalParty
+from tunebench.tuner.gate.truth import device_of_inputs
+from tunebench.tuner.gate.values import Values
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a room says of a batch.
+
+    Attributes:
+        own_ms: of the calls alone, by its own clock.
+        seen: of each output that is looked at, the elements asked for, by the path of their tensor.
+    """
+
+    own_ms: float
+    seen: Sequence[Mapping[str, torch.Tensor]]
+
+
+class Turns:
+    """A module, and as many sets of inputs as a batch has calls.
+
+    The sets stay in their memory and get other values between batches: those of one of `bases`, by a scale for what is
+    floating-point. A result that was kept by pointer, or for known values, is wrong in the next batch.
+
+    Args:
+        bases: inputs that values are taken from.
+        count: calls of a batch.
+    """
+
+    def __init__(self, party: LocalParty, bases: Sequence[Sequence[Any]], count: int) -> None:
+        self._party = party
+        self._bases = [tuple(base) for base in bases]
+        self._inputs = [scaled(bases[0], 1.0) for _ in range(count)]
+        self._kept: dict[int, object] = {}
+        self._device = device_of_inputs(bases[0])
+
+    def write(self, values: Sequence[tuple[int, float]]) -> None:
+        """Write the values of the next batch, and let go of what the last one returned.
+
+        Args:
+            values: for each call the number of the base, and its scale.
+        """
+        self._kept.clear()
+        for inputs, (base, scale) in zip(self._inputs, values, strict=True):
+            for mine, value in zip(inputs, self._bases[base], strict=True):
+                if isinstance(mine, torch.Tensor):
+                    _write(mine, value, scale)
+        synchronise(self._device)
+
+    def run(self, looked_at: Sequence[int], places: Sequence[float]) -> Told:
+        """Make every call once, and wait for the device.
+
+        Args:
+            looked_at: the numbers of the calls whose outputs are kept.
+            places: of the elements asked for, each as a share of a tensor's elements.
+        """
+        return self._batch(self._party.module, looked_at, places)
+
+    def empty(self, looked_at: Sequence[int], places: Sequence[float]) -> Told:
+        """The same without the calls: what everything else costs."""
+        return self._batch(_nothing, looked_at, places)
+
+    def _batch(self, call: Callable[..., object], looked_at: Sequence[int], places: Sequence[float]) -> Told:
+        def calls() -> None:
+            for number, inputs in enumerate(self._inputs):
+                output = call(*inputs)
+                if number in looked_at:
+                    self._kept[number] = output
+
+        own_ms = self._timed(calls)
+        return Told(own_ms, [_elements(Values.of(self._kept[number]), places) for number in looked_at])
+
+    def _timed(self, work: Callable[[], None]) -> float:
+        if self._device.type != "cuda":
+            started = time.perf_counter()
+            work()
+            return (time.perf_counter() - started) * 1e3
+        start, end = _event(), _event()
+        start.record()
+        work()
+        end.record()
+        torch.cuda.synchronize(self._device)
+        return float(start.elapsed_time(end))
+
+    def output(self, number: int) -> Values:
+        """What the call of that number returned, of those that were looked at."""
+        return Values.of(self._kept[number])
+
+
+def scaled(inputs: Sequence[Any], scale: float) -> tuple[Any, ...]:
+    """Copies of inputs by a scale, as `Turns.write` writes them."""
+    copies = tuple(value.detach().clone() if isinstance(value, torch.Tensor) else value for value in inputs)
+    for copy, value in zip(copies, inputs, strict=True):
+        if isinstance(copy, torch.Tensor):
+            _write(copy, value, scale)
+    return copies
+
+
+def _write(target: torch.Tensor, value: torch.Tensor, scale: float) -> None:
+    if target.is_floating_point() or target.is_complex():
+        torch.mul(value, scale, out=target)
+    else:
+        target.copy_(value)
+
+
+def elements_at(tensor: torch.Tensor, places: Sequence[float]) -> torch.Tensor:
+    """The elements at places that are each a share of all elements; none of an empty tensor."""
+    flat = torch.tensor([int(place * tensor.numel()) for place in places if tensor.numel()], device=tensor.device)
+    return tensor[torch.unravel_index(flat.long(), tensor.shape)] if tensor.ndim else tensor.reshape(1)
+
+
+def _elements(output: Values, places: Sequence[float]) -> dict[str, torch.Tensor]:
+    return {path: elements_at(tensor, places) for path, tensor in output.tensors.items()}
+
+
+def _nothing(*inputs: Any) -> object:
+    return inputs[0] if inputs else None
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
