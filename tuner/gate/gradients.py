@@ -44,7 +44,7 @@ class Backward:
         parameters: which of them need one.
         incoming: how the gradient of the output lies in memory.
         times: forward and backward so many times, gradients added up.
-        second: gradients of a weighted sum of the gradients.
+        second: gradients of a weighted sum of the gradients; whatever `incoming` says, it is dense.
         after_inference: a call in inference mode comes before.
     """
 
@@ -77,9 +77,10 @@ def gradients_of(module: nn.Module, drawn: Sequence[Any], how: Backward) -> dict
                 outputs = [tensor for tensor in Values.of(module(*given)).tensors.values() if tensor.requires_grad]
                 if not outputs:
                     return {}
-                total = torch.stack([_summed(output, how.incoming) for output in outputs]).sum()
                 if how.second:
-                    total = _summed_gradients(total, [leaf for leaf in leaves.values() if leaf.requires_grad])
+                    total = _summed_gradients(outputs, [leaf for leaf in leaves.values() if leaf.requires_grad])
+                else:
+                    total = torch.stack([_summed(output, how.incoming) for output in outputs]).sum()
                 if total.requires_grad:
                     total.backward()  # type: ignore[no-untyped-call]
         finally:
@@ -88,8 +89,9 @@ def gradients_of(module: nn.Module, drawn: Sequence[Any], how: Backward) -> dict
     return found
 
 
-def _summed_gradients(total: torch.Tensor, leaves: Sequence[torch.Tensor]) -> torch.Tensor:
+def _summed_gradients(outputs: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]) -> torch.Tensor:
     """A weighted sum of gradients, to be derived once more."""
+    total = torch.stack([(output * _weights(output)).sum() for output in outputs]).sum()
     first = torch.autograd.grad(total, leaves, create_graph=True, allow_unused=True)
     sums = [(one * _weights(one)).sum() for one in first if one is not None and one.requires_grad]
     return torch.stack(sums).sum() if sums else total.detach()

@@ -1,42 +1,24 @@
 """Broken modules in plain PyTorch: each is refused at its stage, and its sound twin passes every stage."""
 
 import re
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from broken_modules import BROKEN_MODULES
+from in_process import CPU, ModuleContender
 
 from tunebench.tuner.gate.battery import STEPS
 from tunebench.tuner.gate.harness import Answers, Harness
-from tunebench.tuner.gate.launches import Launch
 from tunebench.tuner.gate.oracle import consult_reference
-from tunebench.tuner.gate.party import LocalParty, Party
 from tunebench.tuner.gate.quick import Exemptions, QuickGate
-from tunebench.tuner.gate.sources import LocalSource, Source
+from tunebench.tuner.gate.sources import LocalSource
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
-from tunebench.tuner.kernel import Mode, prepare_model
+from tunebench.tuner.kernel import Mode
 from tunebench.tuner.reference import load_reference
 from tunebench.tuner.result import Stage
 
-CPU = torch.device("cpu")
 SECONDS_LONG = ("torch.compile",)
-
-
-class ModuleContender:
-    """A file's `ModelNew`, in this process; see `Contender`."""
-
-    def __init__(self) -> None:
-        self.exemptions = Exemptions()
-
-    def party(self, source: Source, mode: Mode, state: Mapping[str, torch.Tensor] | None) -> Party:
-        assert isinstance(source, LocalSource)
-        return LocalParty(prepare_model(source.reference, mode, source.device, source.reference.candidate, state))
-
-    def launches(self, party: Party, inputs: Sequence[Any]) -> Sequence[Launch]:  # noqa: ARG002
-        return ()
 
 
 def stages_of(text: str, only: str | None = None) -> tuple[Stage, ...]:
@@ -44,10 +26,10 @@ def stages_of(text: str, only: str | None = None) -> tuple[Stage, ...]:
     source = LocalSource(load_reference(Path("file.py"), text=text), CPU)
     original = source.party(Mode.TRAIN)
     oracle = consult_reference(source, original, (1, 2))
-    contender, log = ModuleContender(), StageLog()
-    verdict = QuickGate(contender.party(source, Mode.TRAIN, original.state()), oracle, contender.exemptions).check(
-        lambda _: None, log
-    )
+    assert source.reference.candidate is not None
+    contender, log = ModuleContender(source.reference.candidate, Exemptions()), StageLog()
+    party = contender.party(source, Mode.TRAIN, original.state())
+    verdict = QuickGate(party, oracle, contender.exemptions).check(lambda _: None, log)
     if not verdict.passed:
         return verdict.stages
     harness = Harness(Answers(source, oracle, CPU, Mode.TRAIN), contender)
