@@ -91,6 +91,7 @@ ADDED: dict[str, tuple[str, ...]] = {
     "a gate that what it judges cannot reach: another process, what changed, what a source says": (
         *(f"tuner/gate/{name}" for name in ("boundary", "party.py", "changes.py", "sources.py")),
     ),
+    "two git revisions against each other": ("studies/regress", "studies/cli/regress.py"),
     "sources in Triton": (
         *("tuner/compile/triton", "tuner/triton_source.py", "tuner/sources.py"),
         *("db/migrations/versions/0005_triton.py", "tuner/compile/compilers.py:BothCompilers"),

@@ -12,7 +12,7 @@ from tunebench.tuner.triton_source import TritonSource
 from tunebench.tuner.users_code import MODEL_FILE
 from tunebench.tuner.variant import KernelSource, Source
 
-_HEADERS = Path(__file__).parents[1] / "kernels" / "shared" / "include"
+HEADERS = Path(__file__).parents[1] / "kernels" / "shared" / "include"
 """Device code that any source may include."""
 
 
@@ -46,7 +46,7 @@ def read_sources(path: Path, name: str, text: str | None) -> tuple[Source, ...]:
     file = path.parent / f"{name}.cu"
     is_folder = path.name == MODEL_FILE
     if text is not None or (is_folder and file.exists()):
-        read = KernelSource.read(file, _HEADERS, text)
+        read = KernelSource.read(file, HEADERS, text)
         if not read.entry_points:
             what = 'write one as extern "C" __global__ void name(parameters)'
             raise KernelFolderError(f"{file if text is None else path}: no entry point; {what}")

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from tunebench.studies.checking.report import CheckReport
     from tunebench.studies.compare_report import CompareReport
     from tunebench.studies.new.write import NewKernel
+    from tunebench.studies.regress.run import RegressReport, regress
     from tunebench.studies.tune import StudyReport
     from tunebench.tuner import constraints
     from tunebench.tuner.build import Within
@@ -81,6 +82,7 @@ _HOMES = {
     "tunebench.studies.checking.report": ("CheckReport",),
     "tunebench.studies.compare_report": ("CompareReport",),
     "tunebench.studies.new.write": ("NewKernel",),
+    "tunebench.studies.regress.run": ("RegressReport", "regress"),
     "tunebench.studies.tune": ("StudyReport",),
     "tunebench.tuner.compile.bundle": ("use_bundle",),
     "tunebench.tuner.device": ("Device",),
@@ -112,6 +114,7 @@ __all__ = [
     "Policy",
     "Problem",
     "Ratio",
+    "RegressReport",
     "Rows",
     "SearchSpace",
     "StudyReport",
@@ -137,6 +140,7 @@ __all__ = [
     "misses",
     "new",
     "record_misses",
+    "regress",
     "save_choices",
     "set_policy",
     "trials",

@@ -22,6 +22,7 @@ from tunebench.studies.cli.new import new
 from tunebench.studies.cli.options import help_without_command
 from tunebench.studies.cli.prune import prune
 from tunebench.studies.cli.query import query
+from tunebench.studies.cli.regress import regress
 from tunebench.studies.cli.replay import replay
 from tunebench.studies.cli.report import report
 from tunebench.studies.cli.ship import ship
@@ -58,7 +59,7 @@ def _root(
 
 
 for command in (
-    *(new, tune, check, bench, compare, replay, ship, warm, bundle, export),
+    *(new, tune, check, bench, compare, regress, replay, ship, warm, bundle, export),
     *(best, studies, trials, misses, show, query, diff, report, dashboard, prune, doctor),
 ):
     app.command()(command)

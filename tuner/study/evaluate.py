@@ -287,16 +287,25 @@ class LocalEvaluator:
             conditions=self._control.conditions(),
         )
 
-    def duel(self, first: Finalist | None, second: Finalist | None) -> Samples:
-        """Rounds of two contenders, `first` and `second`, and a copy of the second; None is the reference."""
+    def duel(
+        self, first: Finalist | None, second: Finalist | None, *, opponent: LocalEvaluator | None = None
+    ) -> Samples:
+        """Rounds of two contenders, `first` and `second`, and a copy of the second; None is the reference.
 
-        def call_of(side: Finalist | None) -> Call:
-            return self._reference_call() if side is None else self._pinned_call(self._plan(*side))
+        Args:
+            opponent: whose the second is, another version of the kernel, on this one's inputs; None for this one's own.
+        """
+        other = opponent or self
 
-        calls, twin = {"first": call_of(first), "second": call_of(second)}, call_of(second)
+        def call_of(side: Finalist | None, owner: LocalEvaluator) -> Call:
+            return owner._reference_call() if side is None else owner._pinned_call(owner._plan(*side), self._inputs)
+
+        calls = {"first": call_of(first, self), "second": call_of(second, other)}
+        twin = call_of(second, other)
         with torch.no_grad():
             samples = confirm(calls, "second", twin, pick_clock(self._clocks, [*calls.values(), twin]), self._control)
-        self._subject.model.pin(None)
+        for evaluator in {self, other}:
+            evaluator._subject.model.pin(None)
         return samples
 
     def sanitize(self, finalists: Sequence[Finalist]) -> list[Stage]:
@@ -368,9 +377,9 @@ class LocalEvaluator:
 
         return call
 
-    def _pinned_call(self, plan: Plan) -> Call:
+    def _pinned_call(self, plan: Plan, inputs: Sequence[object] | None = None) -> Call:
         """The whole forward under a plan that is pinned anew each time, for calls that take turns."""
-        model, inputs = self._subject.model, self._inputs
+        model, inputs = self._subject.model, self._inputs if inputs is None else inputs
 
         def call() -> object:
             model.pin(plan)

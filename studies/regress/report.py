@@ -1,0 +1,141 @@
+"""What `regress` found: a table for people, one in Markdown for a pull request, plain values for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from tunebench.studies.regress.contest import Contest, Side, Take
+from tunebench.studies.regress.repository import Revision
+from tunebench.studies.regress.run import KernelChange, Outcome, RegressReport
+from tunebench.studies.tables import milliseconds, problem_values
+from tunebench.studies.terminal import print_line, print_table, printable
+from tunebench.tuner.configuration import Value
+
+_COLUMNS = ("kernel", "mode", "problem", "BASE", "HEAD", "HEAD is")
+
+
+def print_report(report: RegressReport) -> None:
+    """The table on standard output, and below it what has to be said of its rows."""
+    rows = [tuple(_cells(change)) for change in report.changes]
+    title = f"BASE {report.base}, HEAD {report.head}"
+    if rows:
+        print_table(_COLUMNS, rows, title)
+    else:
+        print_line(title)
+    for line in _lines(report):
+        print_line(line)
+
+
+def markdown(report: RegressReport) -> str:
+    """The same for a pull request."""
+    lines = [f"### tunebench: {_escaped(str(report.base))} → {_escaped(str(report.head))}", ""]
+    if report.changes:
+        lines += [f"| {' | '.join(_COLUMNS)} |", f"|{' --- |' * len(_COLUMNS)}"]
+        lines += [f"| {' | '.join(map(_escaped, _cells(change)))} |" for change in report.changes] + [""]
+    lines += [f"- {_escaped(line)}" for line in _lines(report)]
+    return "\n".join(lines) + "\n"
+
+
+def report_values(report: RegressReport) -> dict[str, object]:
+    """The same as plain values for `--json`."""
+    return {
+        "base": _revision_values(report.base),
+        "head": _revision_values(report.head),
+        "threshold": report.threshold,
+        "passed": report.passed,
+        "unchanged": list(report.unchanged),
+        "changes": [_change_values(change) for change in report.changes],
+    }
+
+
+def _revision_values(revision: Revision) -> dict[str, object]:
+    return {"name": revision.name, "commit": revision.commit, "changed_files": revision.changed}
+
+
+def _change_values(change: KernelChange) -> dict[str, object]:
+    found = change.contest
+    return {
+        "kernel": change.kernel,
+        "path": change.place,
+        "mode": change.mode,
+        "outcome": change.outcome,
+        "says": change.said,
+        "problem": problem_values(found.problem) if found else None,
+        "device": found.device if found else None,
+        "ratio": asdict(change.ratio) if change.ratio else None,
+        "medians_ms": {side.lower(): median for side, median in change.medians_ms.items()},
+        "takes": [_take_values(take) for take in found.rounds.takes] if found else [],
+        "configurations": _configuration_values(found) if found else None,
+    }
+
+
+def _take_values(take: Take) -> dict[str, object]:
+    return {
+        "copied": take.copied.lower(),
+        "control": asdict(take.control),
+        "samples_ms": {name.lower(): list(samples) for name, samples in take.samples_ms.items()},
+    }
+
+
+def _configuration_values(found: Contest) -> dict[str, object]:
+    both = {"base": found.base, "head": found.head}
+    return {name: {"values": dict(one.configuration), "origin": one.origin} for name, one in both.items()}
+
+
+def _cells(change: KernelChange) -> list[str]:
+    medians = change.medians_ms
+    said = f"{change.ratio}, {_WORDS[change.outcome]}" if change.ratio else _WORDS[change.outcome]
+    return [
+        change.kernel,
+        change.mode or "",
+        str(change.contest.problem) if change.contest else "",
+        milliseconds(medians.get(Side.BASE)),
+        milliseconds(medians.get(Side.HEAD)),
+        said,
+    ]
+
+
+_WORDS = {one: one.value for one in Outcome} | {Outcome.REGRESSION: "slower: a REGRESSION", Outcome.WRONG: "WRONG"}
+
+
+def _lines(report: RegressReport) -> list[str]:
+    """What has to be said of the rows, and what comes of them all."""
+    lines = []
+    for change in report.changes:
+        name = f"{change.kernel} ({change.mode})" if change.mode else change.kernel
+        if change.said:
+            lines.append(f"{name}: {change.said}")
+        if change.contest is not None:
+            lines += [f"{name}: {line}" for line in _configurations(change.contest)]
+    same = len(report.unchanged)
+    if same:
+        lines.append(f"the same in both revisions: {', '.join(report.unchanged)}")
+    if not report.changes:
+        lines.append("nothing to time: what runs is the same in both revisions")
+    limit = f"{100 * report.threshold:g} %"
+    failing = [one for one in report.changes if one.outcome in (Outcome.REGRESSION, Outcome.WRONG)]
+    names = ", ".join(dict.fromkeys(one.kernel for one in failing))
+    lines.append(f"FAILED: {names}" if failing else f"passed: nothing is slower by more than {limit}, nothing is wrong")
+    return [printable(line) for line in lines]
+
+
+def _configurations(found: Contest) -> list[str]:
+    if dict(found.base.configuration) == dict(found.head.configuration):
+        origins = dict.fromkeys([found.base.origin, found.head.origin])
+        return [f"both with {_shown(found.head.configuration)} ({'; '.join(origins)})"]
+    return [
+        f"{name} with {_shown(one.configuration)} ({one.origin})"
+        for name, one in (("BASE", found.base), ("HEAD", found.head))
+    ]
+
+
+def _shown(values: Mapping[str, Value]) -> str:
+    return " ".join(f"{name}={value}" for name, value in values.items())
+
+
+def _escaped(text: str) -> str:
+    """Text that Markdown shows as it is."""
+    for character in "\\`*_[]<>|":
+        text = text.replace(character, f"\\{character}")
+    return text
