@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tunebench.tuner.gate.memory import same_bits
+from tunebench.tuner.gate.memory import same_bits, shares_memory
 from tunebench.tuner.gate.values import Values, mapped
 
 Call = Callable[[Sequence[Any]], object]
@@ -30,12 +30,16 @@ _WARMING = 8
 
 
 def held_and_changed(call: Call, turns: Sequence[Sequence[Any]], count: int) -> int:
-    """Hold the outputs of so many calls, or of as many as there is room for; how many of them changed later."""
+    """Hold the outputs of so many calls, or of as many as there is room for; how many of them changed later.
+
+    Not those that are memory of an input, which the caller has given twice.
+    """
     held: list[torch.Tensor] = []
     copies: list[torch.Tensor] = []
     size = 0
     for number in range(count):
-        outputs = _tensors(call(turns[number % len(turns)]))
+        inputs = turns[number % len(turns)]
+        outputs = [output for output in _tensors(call(inputs)) if not shares_memory(output, inputs)]
         held += outputs
         copies += [output.clone() for output in outputs]
         size += sum(output.nbytes for output in outputs)
