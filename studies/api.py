@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tunebench.db.queries.rows import BestRow, MissRow, TrialRow
     from tunebench.kernels.runtime.tuned_module import TunedModule
     from tunebench.studies.ahead import BuiltAhead
+    from tunebench.studies.checking.on_modules import Inputs, Model
     from tunebench.studies.checking.report import CheckReport
     from tunebench.studies.compare import Side
     from tunebench.studies.compare_report import CompareReport
@@ -358,9 +359,12 @@ def tune(
 
 
 def check(
-    target: str | Path,
+    target: str | Path | Sequence[str | Path] | Model,
+    reference: str | Path | Model | None = None,
     *,
-    reference: str | Path | None = None,
+    inputs: Inputs | None = None,
+    init_inputs: Sequence[Any] = (),
+    problems: str | Path | None = None,
     configuration: Mapping[str, Value] | None = None,
     sizes: Mapping[str, int | float] | None = None,
     dtype: str | None = None,
@@ -371,53 +375,82 @@ def check(
     seconds: float = 600.0,
     require: str | None = None,
     declared: Sequence[str] = (),
+    jobs: int = 1,
     db: str | Path | None = None,
 ) -> list[CheckReport]:
-    """Run the whole correctness gate in a process of its own, one report for each mode; a crash is a refusal.
+    """Run the whole correctness gate, one report for each target and mode.
+
+    A kernel is checked in a process of its own, a file and its reference in one each, so that a crash is a refusal.
+    Two models of this process are checked in it: whoever passes them vouches for their code, and a crash ends it.
 
     Args:
         target: a shipped kernel's name, the path of a kernel's folder, of a study file, or of a `.py` file that
-            defines `ModelNew`, or a trial's number.
-        reference: the file with `Model`, `get_inputs` and `get_init_inputs`, where the target does not define them.
+            defines `ModelNew`, or a trial's number; a list of these, or a folder of such files, as KernelBench's run
+            directories are; or a model: a class of `torch.nn.Module`, a module, or a function of tensors.
+        reference: the file with `Model`, `get_inputs` and `get_init_inputs`, where the target does not define them; of
+            a model, the model to compare with.
+        inputs: of models: one call's inputs, or what draws them with torch's generators, which are seeded before. Of
+            given inputs the elements come in other orders as well; where that is wrong, give what draws them.
+        init_inputs: what classes are called with.
+        problems: KernelBench's folder: `level_1_problem_23_sample_0_kernel.py` is judged against `level1/23_*.py`.
         configuration: values of a kernel's tunables in place of the default's.
         sizes: numeric constants of the reference's file to change.
         dtype: as in `tune`.
-        modes: every mode of a kernel unless given; for a file `train`, as in KernelBench.
+        modes: every mode of a kernel unless given; for a file `train`, as in KernelBench; for a module its own.
         device, compiler: as in `tune`.
         architecture: of a GPU that a kernel has to build for as well, such as `sm_90`.
         seconds: a check of one mode that takes longer is refused.
-        require: what `passed` of a report needs: `problem` (right at the problem's own sizes; a file's default) or
-            `drop-in` (whatever else a caller does with the reference as well; a kernel's).
-        declared: of a file: `atomics` (sums come in any order), `rewrites-algebra` (what is not finite may be so in
-            another way), `dense` (outputs may lie in memory in any order of their axes). It is part of the verdict.
+        require: what `passed` of a report needs: `problem` (right at the problem's own sizes; default of files and
+            models) or `drop-in` (whatever else a caller does with the reference as well; default of kernels).
+        declared: of a file or a model: `atomics` (sums come in any order), `rewrites-algebra` (what is not finite may
+            be so in another way), `dense` (outputs may lie in memory in any order of their axes).
+        jobs: so many of several targets at a time.
         db: where the trials are.
 
+    Returns:
+        Reports with `passed`, `holds("problem")`, `holds("drop-in")`, `refusals`, and the verdict as text by `str`. Of
+        a list or a folder, what cannot be asked is refused at the stage `question`.
+
     Raises:
-        UserError: something is unknown or not on this machine, or the reference cannot be run.
+        UserError: something is unknown or not on this machine, or the reference of a single target cannot be run.
     """
     from tunebench.studies.check import check as run_check
+    from tunebench.studies.check import check_all
     from tunebench.studies.checking.request import CheckRequest, Declaration
+    from tunebench.studies.checking.submissions import is_run_folder, requests_for
     from tunebench.tuner.build import CompilerName
-    from tunebench.tuner.errors import member_of
+    from tunebench.tuner.errors import UserError, member_of
     from tunebench.tuner.gate.refusal import Claim
 
-    return run_check(
-        CheckRequest(
-            target=str(target),
-            reference=None if reference is None else str(reference),
-            configuration=configuration or {},
-            sizes=sizes or {},
-            dtype=dtype,
-            modes=modes,
-            device=device,
-            compiler=None if compiler is None else member_of(CompilerName, "compiler", compiler),
-            architecture=architecture,
-            seconds=seconds,
-            require=None if require is None else member_of(Claim, "requirement", require),
-            declared=[member_of(Declaration, "declaration", one) for one in declared],
-            database=db,
-        )
+    are_files = isinstance(target, str | Path | Sequence)
+    if are_files != (reference is None or isinstance(reference, str | Path)):
+        raise UserError("a model is compared with a model, and a file with a file: give two of a kind")
+    request = CheckRequest(
+        target="" if are_files else getattr(target, "__name__", type(target).__name__),
+        reference=str(reference) if are_files and reference is not None else None,
+        configuration=configuration or {},
+        sizes=sizes or {},
+        dtype=dtype,
+        modes=modes,
+        device=device,
+        compiler=None if compiler is None else member_of(CompilerName, "compiler", compiler),
+        architecture=architecture,
+        seconds=seconds,
+        require=None if require is None else member_of(Claim, "requirement", require),
+        declared=[member_of(Declaration, "declaration", one) for one in declared],
+        database=db,
     )
+    if not isinstance(target, str | Path | Sequence):
+        from tunebench.studies.checking.on_modules import check_modules
+
+        if inputs is None or reference is None or isinstance(reference, str | Path):
+            raise UserError("of a model, give the model to compare with and inputs=…: a call's, or what draws them")
+        return check_modules(target, reference, inputs, init_inputs, request)
+    targets = [str(target)] if isinstance(target, str | Path) else [str(one) for one in target]
+    requests = requests_for(targets, request, None if problems is None else Path(problems))
+    if isinstance(target, str | Path) and not is_run_folder(targets[0]):
+        return run_check(requests[0])
+    return list(check_all(requests, jobs))
 
 
 def warm(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from tunebench.studies.checking.request import CheckRequest, Declaration
 from tunebench.tuner.configuration import Value
@@ -116,10 +117,26 @@ class CheckReport:
             f"NOT right for the problem: {wrong[0].detail}" if wrong else f"right for the problem{figures}{trusted}"
         )
         if not refusals:
-            yield f"{what}: a drop-in for the reference"
+            left = ", ".join(stage.name for stage in self.stages if not stage.asked)
+            yield f"{what}: a drop-in for the reference" + (f" (not asked: {left})" if left else "")
         elif not wrong:
             losses = "; ".join(f"{refusal.loss or refusal.detail} ({refusal.name})" for refusal in refusals)
             yield f"{what}: NOT a drop-in for the reference: {losses}"
+
+    @property
+    def line(self) -> str:
+        """The verdicts in one line."""
+        name, _, problem, drop_in, refusal, seconds = self.row
+        told = f": {refusal}" if refusal else ""
+        return f"{name}, {self.mode}: problem {problem}, drop-in {drop_in}, {seconds} s{told}"
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        """Target, mode, the two verdicts, the first refusal and the seconds, for a table."""
+        problem, drop_in = ("yes" if self.holds(claim) else "NO" for claim in Claim)
+        first = min(self.refusals, key=lambda one: one.claim is not Claim.PROBLEM, default=None)
+        told = _told(first) if first else ""
+        return Path(self.target).name, self.mode.value, problem, drop_in, told, f"{self.seconds:.1f}"
 
     def values(self) -> dict[str, object]:
         """The same in plain values, as `--json` prints it."""
@@ -132,6 +149,7 @@ class CheckReport:
             "declared": [one.value for one in self.declared],
             "trusted": self.trusted,
             **asdict(self.verdict),
+            "stages": [{**asdict(stage), "asked": stage.asked} for stage in self.stages],
             "required": self.require.value,
             "passed": self.passed,
             "right_for_problem": self.holds(Claim.PROBLEM),
@@ -139,6 +157,12 @@ class CheckReport:
             "refusals": [_refusal_values(refusal) for refusal in self.refusals],
             "seconds": {"whole": self.seconds, "stages": stages, "outside": self.seconds_outside},
         }
+
+
+def _told(refusal: Refusal) -> str:
+    """The stage and what it found, which often begins with the stage's name, or the end of it."""
+    begin, _, rest = refusal.detail.partition(": ")
+    return f"{refusal.name}: {rest if refusal.name.endswith(begin) else refusal.detail}"
 
 
 def _refusal_values(refusal: Refusal) -> dict[str, object]:

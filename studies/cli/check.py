@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,9 +12,9 @@ import typer
 from rich.console import Console
 
 from tunebench.studies.cli import options
-from tunebench.studies.cli.output import print_json
-from tunebench.studies.terminal import printable
-from tunebench.tuner.result import Stage
+from tunebench.studies.cli.output import print_json, print_json_array
+from tunebench.studies.terminal import print_table, printable
+from tunebench.tuner.result import NOT_ASKED, Stage
 
 if TYPE_CHECKING:
     from tunebench.studies.checking.report import CheckReport
@@ -21,18 +22,28 @@ if TYPE_CHECKING:
     from tunebench.tuner.gate.refusal import Question
     from tunebench.tuner.kernel import Mode
 
+_COLUMNS = ("file", "mode", "problem", "drop-in", "first refusal", "seconds")
+
 
 def check(
-    target: Annotated[
-        str,
+    targets: Annotated[
+        list[str],
         typer.Argument(
-            metavar="TARGET",
-            help="A kernel's name, a kernel folder, a study file, a trial's number, or a .py file with ModelNew.",
+            metavar="TARGET...",
+            help="A kernel's name, a kernel folder, a study file, a trial's number, a .py file with ModelNew, or a "
+            "folder of such files, such as KernelBench's run directories.",
         ),
     ],
     reference: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="The file with Model, get_inputs and get_init_inputs. Default: TARGET."),
+    ] = None,
+    problems: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="KernelBench's folder: level_1_problem_23_sample_0_kernel.py is judged against level1/23_*.py in it.",
+        ),
     ] = None,
     config: Annotated[
         list[str] | None,
@@ -83,28 +94,32 @@ def check(
         Path | None,
         typer.Option(metavar="FILE", help="Write a script that shows the first refusal of a file with torch alone."),
     ] = None,
+    jobs: Annotated[int, typer.Option(min=1, max=256, help="So many checks at a time.")] = 1,
     db: options.DatabaseOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Is it right? The whole correctness gate on one configuration of a kernel, or on any file's ModelNew.
 
     Prints each stage with what it took as it ends, then two verdicts: whether the model is right for the problem, and
-    whether it can take the reference's place everywhere. Exits with 1 where what is required does not hold.
+    whether it can take the reference's place everywhere. Of many files, prints a line as each ends, and a table.
+    Exits with 1 where what is required does not hold; after Ctrl-C, what was done is printed.
     """
     from tunebench.studies.checking import PRELOADED
-    from tunebench.tuner.isolation import start_forkserver
+    from tunebench.tuner.isolation import TRACER, start_forkserver
 
-    start_forkserver(PRELOADED)  # it imports torch while this process does what comes next
+    one_file = len(targets) == 1 and targets[0].endswith(".py")
+    # It imports torch while this process does what comes next; the tracer is worth it where several stages need it.
+    start_forkserver(PRELOADED if one_file else [*PRELOADED, TRACER])
 
-    from tunebench.studies.check import check as run_check
     from tunebench.studies.checking.request import CheckRequest, Declaration
-    from tunebench.tuner.errors import member_of
+    from tunebench.studies.checking.submissions import is_run_folder, requests_for
+    from tunebench.tuner.errors import UserError, member_of
     from tunebench.tuner.gate.refusal import Claim
 
     options.require_database(db)
     given = {Declaration.ATOMICS: atomics, Declaration.REWRITES_ALGEBRA: rewrites_algebra, Declaration.DENSE: dense}
     request = CheckRequest(
-        target=target,
+        target="",
         reference=reference,
         configuration=options.parse_values(config or []),
         sizes=options.parse_sizes(sizes or []),
@@ -118,7 +133,21 @@ def check(
         declared=[one for one, is_so in given.items() if is_so],
         database=db,
     )
+    requests = requests_for(targets, request, problems)
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
+    if len(targets) == 1 and not is_run_folder(targets[0]):
+        passed = _check_one(console, requests[0], reproduce, as_json=as_json)
+    elif reproduce is not None:
+        raise UserError("--reproduce writes one script: name one file")
+    else:
+        passed = _check_many(console, requests, jobs, as_json=as_json)
+    if not passed:
+        raise typer.Exit(1)
+
+
+def _check_one(console: Console, request: CheckRequest, reproduce: Path | None, *, as_json: bool) -> bool:
+    from tunebench.studies.check import check as run_check
+
     reports = run_check(request, partial(_show, console))
     if as_json:
         print_json([report.values() for report in reports])
@@ -126,14 +155,49 @@ def check(
         console.print(printable(str(report)), markup=False)
     if reproduce is not None:
         _reproduce(console, reproduce, reports)
-    if not all(report.passed for report in reports):
-        raise typer.Exit(1)
+    return all(report.passed for report in reports)
+
+
+def _check_many(console: Console, requests: Sequence[CheckRequest], jobs: int, *, as_json: bool) -> bool:
+    """Print each report as it comes, and all of them as a table, also where Ctrl-C ends it."""
+    reports: list[CheckReport] = []
+    interrupted = False
+
+    def coming() -> Iterator[CheckReport]:
+        from tunebench.studies.check import check_all
+
+        nonlocal interrupted
+        with console.status("") as status:
+
+            def show(request: CheckRequest, _mode: Mode, what: Question | Stage) -> None:
+                if not isinstance(what, Stage):
+                    status.update(printable(f"{len(reports)} judged; {Path(request.target).name}: {what}"))
+
+            try:
+                for report in check_all(requests, jobs, show):
+                    reports.append(report)
+                    console.print(printable(f"{len(reports)}/{len(requests)}  {report.line}"), markup=False)
+                    yield report
+            except KeyboardInterrupt:
+                interrupted = True
+
+    if as_json:
+        print_json_array(report.values() for report in coming())
+    else:
+        for _ in coming():
+            pass
+        print_table(_COLUMNS, [report.row for report in sorted(reports, key=attrgetter("target", "mode"))])
+    if interrupted:
+        raise KeyboardInterrupt
+    return all(report.passed for report in reports)
 
 
 def _show(console: Console, _request: CheckRequest, mode: Mode, what: Question | Stage) -> None:
     if isinstance(what, Stage):
-        outcome = "passed " if what.passed else "REFUSED"
-        line = f"{mode:5}  {outcome}  {what.name:22} {what.seconds:8.3f} s  {what.detail}"
+        outcome = "REFUSED" if not what.passed else "passed" if what.asked else "not asked"
+        line = (
+            f"{mode:5}  {outcome:9}  {what.name:22} {what.seconds:8.3f} s  {what.detail.removeprefix(f'{NOT_ASKED}: ')}"
+        )
         console.print(printable(line).rstrip(), markup=False)
 
 

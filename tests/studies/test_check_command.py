@@ -1,13 +1,16 @@
 """`tunebench check` on kernels and on anyone's files: passes, refusals, crashes and wrong questions."""
 
-import subprocess
-import sys
+import copy
+import runpy
 from pathlib import Path
 
 import pytest
+import torch
 from command_line import CommandLine
 from sample_kernel import WriteKernel
+from torch import nn
 
+import tunebench
 from tunebench.studies.check import check
 from tunebench.studies.checking.request import CheckRequest
 from tunebench.tuner.errors import UserError
@@ -115,7 +118,7 @@ def test_a_file_that_is_right_for_its_problem_passes_and_is_told_what_else_it_la
     assert done.code == 0, done.out
     right, lacks = done.out.splitlines()[-2:]
     assert "train: right for the problem (error" in right
-    assert lacks.endswith("NOT a drop-in for the reference: the model cannot be trained, or trains wrongly (gradients)")
+    assert "NOT a drop-in for the reference: the model cannot be trained, or trains wrongly (gradients); " in lacks
     assert run("check", tmp_path / "submission.py", "--device", "cpu", "--require", "all").error.endswith(
         "unknown requirement 'all' (known: drop-in, problem)"
     )
@@ -177,7 +180,9 @@ def test_a_file_without_its_parts_is_a_wrong_question(run: CommandLine, tmp_path
         check(CheckRequest(str(failing), device="cpu"))
 
 
-def test_a_refusal_is_reproduced_by_a_script_of_its_own(run: CommandLine, tmp_path: Path) -> None:
+def test_a_refusal_is_reproduced_by_a_script_of_its_own(
+    run: CommandLine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """At the sizes of the question, with its inputs, and with the user's two files alone; mended, it ends well."""
     reference = written(tmp_path, FILE, "reference.py")
     wrong = NEW.replace(
@@ -193,16 +198,18 @@ def test_a_refusal_is_reproduced_by_a_script_of_its_own(run: CommandLine, tmp_pa
         1,
         ["(1, 10) float32"],
     )
-    shown = subprocess.run([sys.executable, "-I", script], capture_output=True, text=True, check=False)
-    expected, got = call["element"]["expected"], call["element"]["got"]
-    assert shown.returncode == 1 and f"expected {expected} " in shown.stdout and f"got {got}" in shown.stdout
+    with pytest.raises(SystemExit, match="1"):
+        runpy.run_path(str(script))
+    shown, (expected, got) = capsys.readouterr().out, (call["element"]["expected"], call["element"]["got"])
+    assert f"expected {expected} " in shown and f"got {got}" in shown
     written(tmp_path, NEW)
-    assert subprocess.run([sys.executable, "-I", script], check=False).returncode == 0
+    with pytest.raises(SystemExit, match="0"):
+        runpy.run_path(str(script))
 
 
 def test_what_is_declared_of_a_file_is_part_of_the_verdict(run: CommandLine, tmp_path: Path) -> None:
-    other = NEW.replace("return torch.relu(", "return torch.relu(1.0 * ").replace("+ self.offset", "+ self.offset).t(")
-    other = other.replace("return torch.relu", "return (torch.relu").replace(").t(", ").t().contiguous().t()")
+    forward = "return torch.relu(torch.nn.functional.linear(x, self.linear.weight, self.linear.bias)) + self.offset"
+    other = NEW.replace(forward, "return (torch.relu(self.linear(x)) + self.offset).t().contiguous().t()")
     path = written(tmp_path, FILE + other)
     (refused,) = run("check", path, "--device", "cpu", "--json").json
     assert not refused["drop_in"] and "strides (1, 12)" in refused["reason"]
@@ -212,3 +219,38 @@ def test_what_is_declared_of_a_file_is_part_of_the_verdict(run: CommandLine, tmp
     assert run("check", "scalar_mul", "--device", "cpu", "--dense").error.endswith(
         "--dense is for files: a kernel declares it in Kernel.declare"
     )
+
+
+def test_a_run_directory_is_judged_file_by_file(run: CommandLine, tmp_path: Path) -> None:
+    folder, level = tmp_path / "run", tmp_path / "problems" / "level1"
+    folder.mkdir()
+    level.mkdir(parents=True)
+    written(level, FILE, "23_Linear.py")
+    (folder / "notes.py").write_text("no model", encoding="utf-8")
+    texts = {"23_sample_0": NEW.replace("+ self.offset", "+ 1"), "23_sample_1": "import nothing_there\n" + NEW}
+    for name, text in {**texts, "7_sample_0": NEW}.items():
+        written(folder, text, f"level_1_problem_{name}_kernel.py")
+    asked = ("check", folder, "--problems", tmp_path / "problems", "--device", "cpu", "--jobs", "2")
+    done = run(*asked, "--json")
+    assert done.code == 1
+    first = {Path(one["target"]).name[16:-10]: one["refusals"][0] for one in done.json}
+    assert {name: one["stage"] for name, one in first.items()} == {
+        "23_sample_0": "values, seed 1",
+        "23_sample_1": "import",
+        "7_sample_0": "question",
+    }
+    assert "No module named 'nothing_there'" in first["23_sample_1"]["detail"]
+    assert "level1/7_*.py: cannot read: there is no such file" in first["7_sample_0"]["detail"]
+    assert "neither a kernel's folder" in run("check", tmp_path, "--device", "cpu").error
+
+
+def test_modules_are_checked_where_they_are() -> None:
+    twice = nn.Linear(4, 4).eval()
+    inputs = [torch.rand(6, 4)]
+    (report,) = tunebench.check(twice, copy.deepcopy(twice), inputs=inputs, require="drop-in")
+    assert (report.passed, report.trusted, report.mode, report.target) == (True, True, "eval", "Linear")
+    (report,) = tunebench.check(lambda x: x + 1e-3, lambda x: x * 1.0, inputs=inputs)
+    assert not report.holds("problem") and report.refusals[0].reproduction is not None
+    assert "NOT right for the problem" in str(report) and "expected" in str(report)
+    with pytest.raises(UserError, match="a model is compared with a model"):
+        tunebench.check(twice, "reference.py")

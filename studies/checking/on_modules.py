@@ -1,0 +1,166 @@
+"""The gate on two modules of this process, whose code the caller vouches for."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from tunebench.studies.checking.report import CheckReport, Subject
+from tunebench.studies.checking.request import CheckRequest
+from tunebench.studies.checking.telling import SEEDS, Judged, Teller, exemptions_of
+from tunebench.tuner.device import device_of
+from tunebench.tuner.errors import UserError
+from tunebench.tuner.gate.faults import FAILURES
+from tunebench.tuner.gate.harness import Answers
+from tunebench.tuner.gate.judgement import both_batteries, refusals_kept
+from tunebench.tuner.gate.launches import Launch
+from tunebench.tuner.gate.oracle import consult_reference
+from tunebench.tuner.gate.party import LocalParty, Party
+from tunebench.tuner.gate.quick import Exemptions
+from tunebench.tuner.gate.refusal import Claim, Refusal
+from tunebench.tuner.gate.sources import LocalSource, Source
+from tunebench.tuner.gate.stage_log import StageLog, StageRefused
+from tunebench.tuner.kernel import Mode, prepare_model
+from tunebench.tuner.reference import Reference, require_dtype
+from tunebench.tuner.users_code import described
+
+Model = nn.Module | Callable[..., Any]
+"""A class of modules, a module, or a function of tensors."""
+
+Inputs = Sequence[Any] | Callable[[], Sequence[Any]]
+"""One call's inputs, or what draws them with torch's generators."""
+
+
+def check_modules(
+    candidate: Model, reference: Model, inputs: Inputs, init_inputs: Sequence[Any], request: CheckRequest
+) -> list[CheckReport]:
+    """The verdict in each mode; see `tunebench.check`.
+
+    Args:
+        request: its target is the candidate's name; of files and kernels nothing in it counts.
+
+    Raises:
+        UserError: the reference does not run.
+    """
+    original = _Given(
+        Path("reference"),
+        "",
+        _maker(reference),
+        _drawer(inputs),
+        lambda: init_inputs,
+        {},
+        dtype=require_dtype(request.dtype),
+    )
+    modes = [Mode(mode) for mode in request.modes or ()] or [_mode_of(reference)]
+    device = torch.device(request.device) if request.device else _device_of(reference, inputs)
+    request = replace(request, require=request.require or Claim.PROBLEM)
+    return [_verdict(_maker(candidate), original, device, mode, request) for mode in modes]
+
+
+@dataclass(frozen=True)
+class _Given(Reference):
+    """A reference that no file defines."""
+
+    def resized(self, sizes: Mapping[str, int | float]) -> Reference:
+        """None: nobody knows which numbers are sizes.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError(f"a module has no sizes to change: {sizes}")
+
+
+class _Function(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self._function = function
+
+    def forward(self, *inputs: Any) -> Any:
+        return self._function(*inputs)
+
+
+class _ModuleContender:
+    """What makes modules of this process; see `Contender`."""
+
+    def __init__(self, make: Callable[..., nn.Module], device: torch.device, exemptions: Exemptions) -> None:
+        self.exemptions = exemptions
+        self._make = make
+        self._device = device
+
+    def party(self, source: Source, mode: Mode, state: Mapping[str, torch.Tensor] | None) -> LocalParty:
+        assert isinstance(source, LocalSource), "a module runs beside its reference"
+        return LocalParty(prepare_model(source.reference, mode, self._device, self._make, state))
+
+    def launches(self, party: Party, inputs: Sequence[Any]) -> Sequence[Launch]:  # noqa: ARG002
+        """None: what it launches is not known here."""
+        return ()
+
+
+def _verdict(
+    make: Callable[..., nn.Module], original: Reference, device: torch.device, mode: Mode, request: CheckRequest
+) -> CheckReport:
+    started = time.perf_counter()
+    told: list[object] = []
+    teller = Teller(told.append)
+    source, log = LocalSource(original, device), StageLog(teller)
+    contender = _ModuleContender(make, device, exemptions_of(request.declared))
+    try:
+        party = source.party(mode)
+        oracle = consult_reference(source, party, SEEDS)
+    except FAILURES as error:
+        raise UserError(f"the reference does not run: {described(error)}") from error
+    teller.judged = Judged(source, contender, mode, oracle.cases[0].inputs)
+    with refusals_kept(log, described):
+        with log.stage("model"):
+            try:
+                candidate = contender.party(source, mode, party.state())
+            except FAILURES as error:
+                raise StageRefused(f"it cannot be made like the reference: {described(error)}") from error
+        both_batteries(log, candidate, contender, oracle, Answers(source, oracle, device, mode))
+    subject = Subject(device_of(device).name, str(device), None, tuple(request.declared))
+    refusals = tuple(one for one in told if isinstance(one, Refusal))
+    seconds = time.perf_counter() - started
+    return CheckReport(request, mode, subject, True, log.verdict(oracle.tolerance), refusals, seconds)
+
+
+def _maker(model: Model) -> Callable[..., nn.Module]:
+    """What makes a new module each time, of `init_inputs` where it is a class."""
+    if isinstance(model, nn.Module):
+        return lambda *_: copy.deepcopy(model)
+    if isinstance(model, type):
+        return model
+    return lambda *_: _Function(model)
+
+
+def _drawer(inputs: Inputs) -> Callable[[], Sequence[Any]]:
+    """What draws inputs: of given ones their elements in another order, so that every value stays one that is meant."""
+    if callable(inputs):
+        return inputs
+    given = tuple(inputs)
+    return lambda: [_shuffled(value) if isinstance(value, torch.Tensor) else value for value in given]
+
+
+def _shuffled(value: torch.Tensor) -> torch.Tensor:
+    order = torch.randperm(value.numel(), device="cpu").to(value.device)
+    return torch.empty_like(value).copy_(value.detach().flatten()[order].reshape(value.shape))
+
+
+def _mode_of(model: Model) -> Mode:
+    """The mode that a module is in; of a class, train mode, as modules are made."""
+    return Mode.TRAIN if not isinstance(model, nn.Module) or model.training else Mode.EVAL
+
+
+def _device_of(model: Model, inputs: Inputs) -> torch.device:
+    """Where the module or the inputs are; the CPU where nothing says."""
+    parameters = list(model.parameters()) if isinstance(model, nn.Module) else []
+    given = [] if callable(inputs) else [value for value in inputs if isinstance(value, torch.Tensor)]
+    return next((tensor.device for tensor in (*parameters, *given)), torch.device("cpu"))
