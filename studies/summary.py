@@ -68,6 +68,8 @@ def _print_notes(report: StudyReport) -> None:
         lines.append(f"given up early: {outcome.counts[TrialStatus.PRUNED]}, hopelessly slower than the best")
     if outcome.sanitizer and report.device.kind is DeviceKind.CUDA:
         lines.append(f"compute-sanitizer on the finalists: {outcome.sanitizer}")
+    if outcome.confirmed:
+        lines.append(f"the winner: {outcome.confirmed}")
     lines += [f"went on without {text}" for text in outcome.lost]
     if report.warm_starts:
         lines.append(f"warm-start configurations from earlier studies: {len(report.warm_starts)}")

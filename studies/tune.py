@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import torch
 
@@ -18,10 +19,12 @@ from tunebench.db.entries.study_log import open_study
 from tunebench.db.queries.warm_start import begun_study, earlier_studies
 from tunebench.db.upkeep.optuna_mirror import publish
 from tunebench.kernels.runtime.decision import forget_plans
+from tunebench.kernels.runtime.policy import set_policy
 from tunebench.kernels.runtime.registry import load_model, target_of
 from tunebench.kernels.runtime.shipped import shipped_studies
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.study_file import StudyRequest, make_request, read_study_file
+from tunebench.tuner.build import Build
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.compile.for_gpu import refusal_for_gpu
@@ -30,14 +33,19 @@ from tunebench.tuner.cores import driving_cores
 from tunebench.tuner.device import Device, DeviceKind, find_devices
 from tunebench.tuner.environment import Environment, current_environment
 from tunebench.tuner.errors import CompilerMissingError, DiskFullError, UnknownNameError, UserError
+from tunebench.tuner.gate.boundary.contents import Files
+from tunebench.tuner.gate.contender import KernelContender
+from tunebench.tuner.gate.quick import Exemptions
+from tunebench.tuner.gate.sources import LocalSource
 from tunebench.tuner.isolation import TRACER, start_forkserver
-from tunebench.tuner.kernel import Kernel, Mode
+from tunebench.tuner.kernel import Kernel, Mode, ModelFactory
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.reference import Reference
 from tunebench.tuner.search.sampler import PoolSampler
 from tunebench.tuner.search.strategies import find_sampler
 from tunebench.tuner.search.warm_start import WarmStart, choose_warm_starts
 from tunebench.tuner.space import SearchSpace
+from tunebench.tuner.study.confirm_winner import MOST_BYTES, ConfirmWinner
 from tunebench.tuner.study.evaluate import LocalEvaluator, Subject
 from tunebench.tuner.study.executor import LocalExecutor
 from tunebench.tuner.study.history import StudyDescription
@@ -199,6 +207,32 @@ def make_evaluator(
     return LocalEvaluator(subject, resolved.compiler, compiled=request.compile, driving=driving)
 
 
+def make_contender(
+    request: StudyRequest, configuration: Configuration, build: Build
+) -> tuple[LocalSource, KernelContender]:
+    """A configuration of a request's kernel, and its reference; called in a process of its own."""
+    set_policy(wait=True)
+    resolved = resolve(request)
+    contender = KernelContender(
+        resolved.kernel, cast(ModelFactory, resolved.model), configuration, resolved.compiler, build
+    )
+    return LocalSource(resolved.reference, resolved.device.torch_device), contender
+
+
+def _confirmation(resolved: Resolved, mode: Mode, problem: Problem) -> ConfirmWinner:
+    """What judges the winner of a study once more."""
+    request, kernel, reference = _places(resolved)[0].request, resolved.kernel, resolved.reference
+    own, where = (reference.path, reference.text), resolved.device.torch_device
+    return ConfirmWinner(
+        Files(own, None, dict(request.sizes), request.dtype, where),
+        kernel.path if kernel.is_one_file else kernel.folder,
+        functools.partial(make_contender, request),
+        Exemptions.of(kernel),
+        mode,
+        kernel.work(problem).bytes <= MOST_BYTES,
+    )
+
+
 def make_executor(resolved: Resolved, mode: Mode) -> LocalExecutor:
     """A worker for each device of a request, or for each share of the CPU's cores.
 
@@ -293,7 +327,7 @@ def _tune_mode(resolved: Resolved, mode: Mode, database: Database, announce: Rep
         log = open_study(database, description, _environment(resolved, device), warm_starts)
         if (begun := begun_study(database, description)) is not None:
             warm_starts = begun.warm_starts  # another process may have begun it in the meantime
-        run = StudyRun(executor, space, sampler, log, warm_starts)
+        run = StudyRun(executor, space, sampler, log, warm_starts, _confirmation(resolved, mode, problem))
         done = len(log.past())
         progress = announce(
             Announcement(kernel.name, problem, device, len(space), warm_starts, done, slots=executor.slots)

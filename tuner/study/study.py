@@ -66,6 +66,7 @@ class Phase(enum.StrEnum):
 
     PROVING = "putting the finalists through the full gate"
     COMPARING = "timing the finalists again, in interleaved rounds with the reference and the default"
+    CONFIRMING = "judging the winner once more, with its reference and the judge in other processes"
 
 
 def told(result: TrialResult) -> str:
@@ -124,6 +125,7 @@ class Outcome:
         refusals: the first line of each kind of failure and how often it came, in this run.
         sanitizer: what compute-sanitizer was asked about the finalists, or why it was not; empty without finalists.
         default_ms: the default configuration's median among the trials; None where there is none.
+        confirmed: what the winner was asked across the gate's boundary, or why it was not; empty without a winner.
         repeats: configurations that this run evaluated although another process had just recorded them; none, unless a
             claim was lost with the session of a server.
         lost: devices that this run could not go on with, and why; it went on with the others.
@@ -141,6 +143,7 @@ class Outcome:
     sanitizer: str
     seconds: float
     default_ms: float | None = None
+    confirmed: str = ""
     repeats: int = 0
     lost: tuple[str, ...] = ()
 
@@ -160,6 +163,7 @@ class StudyRun:
 
     Args:
         warm_starts: what to try after the default, before the strategy's own proposals.
+        confirm: judges the winner once more; where it refuses, another finalist wins.
     """
 
     def __init__(
@@ -169,8 +173,10 @@ class StudyRun:
         sampler: PoolSampler,
         log: TrialLog,
         warm_starts: Sequence[WarmStart] = (),
+        confirm: Callable[[Finalist], Stage] | None = None,
     ) -> None:
         self._executor = executor
+        self._confirm = confirm
         self._space = space
         self._sampler = sampler
         self._log = log
@@ -184,6 +190,7 @@ class StudyRun:
         self._repeats = 0
         self._refusals: Counter[str] = Counter()
         self._sanitizer = ""
+        self._confirmed = ""
         self._started = time.monotonic()
 
     def run(self, budget: Budget, report: Callable[[Progress], None] = lambda _: None) -> Outcome:
@@ -221,6 +228,7 @@ class StudyRun:
             proven=len({trial.configuration for trial in self._past}) == len(self._space),
             refusals=dict(self._refusals),
             sanitizer=self._sanitizer,
+            confirmed=self._confirmed,
             seconds=time.monotonic() - self._started,
             default_ms=self._default_ms(),
             repeats=self._repeats,
@@ -366,6 +374,20 @@ class StudyRun:
         # Other processes' last trials, and what their final comparisons have refused.
         self._past = list(self._log.past())
         sane: dict[Configuration, Finalist] = {}
+        while True:
+            comparison = self._compare(sane, report)
+            if comparison is None:
+                return None
+            if self._confirms(sane[comparison.best], report):
+                self._log.conclude(comparison)
+                return comparison
+
+    def _compare(self, sane: dict[Configuration, Finalist], report: Callable[[Phase], None]) -> Comparison | None:
+        """Time the finalists again; None where there is none.
+
+        Args:
+            sane: finalists that stand, to which those that are asked now are added.
+        """
         report(Phase.PROVING)
         # A refusal makes room among the finalists for others, until all of them stand.
         while unasked := [trial for trial in self._contenders() if trial.configuration not in sane]:
@@ -377,9 +399,18 @@ class StudyRun:
         default = self._space[self._space.default]
         baseline = next((finalist for finalist in contenders if finalist[0] == default), None)
         report(Phase.COMPARING)
-        comparison = self._executor.compare([one for one in contenders if one is not baseline], baseline)
-        self._log.conclude(comparison)
-        return comparison
+        return self._executor.compare([one for one in contenders if one is not baseline], baseline)
+
+    def _confirms(self, winner: Finalist, report: Callable[[Phase], None]) -> bool:
+        """Whether the winner stands where its own code cannot reach; where not it is refused, and another one wins."""
+        if self._confirm is None:
+            return True
+        report(Phase.CONFIRMING)
+        stage = self._confirm(winner)
+        if not stage.passed:
+            self._refuse(winner[0], stage)
+        self._confirmed = stage.detail
+        return stage.passed
 
     def _contenders(self) -> list[PastTrial]:
         """What is timed again, the simplest first, and the default configuration last, where it is correct."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import nn
@@ -36,6 +36,9 @@ class Opened:
 
 class Contents(Protocol):
     """What a room runs; it travels to the room by pickle, from the judge and never back."""
+
+    prepares: ClassVar[bool]
+    """Whether its models are made ready before they are called."""
 
     @property
     def path(self) -> Path:
@@ -77,6 +80,7 @@ class OfReference:
     """Files whose `Model` is asked."""
 
     files: Files
+    prepares: ClassVar[bool] = False
 
     @property
     def path(self) -> Path:
@@ -93,6 +97,7 @@ class OfCandidate:
     """Files whose `ModelNew` is asked."""
 
     files: Files
+    prepares: ClassVar[bool] = False
 
     @property
     def path(self) -> Path:

@@ -28,6 +28,7 @@ from tunebench.tuner.gate.boundary.contents import Contents, Opened
 from tunebench.tuner.gate.boundary.turns import Turns
 from tunebench.tuner.gate.boundary.wire import WireError, receive, send
 from tunebench.tuner.gate.gradients import Backward, Incoming, Trained
+from tunebench.tuner.gate.oracle import ask
 from tunebench.tuner.gate.party import LocalParty, Manner
 from tunebench.tuner.gate.process_state import Watch, draws
 from tunebench.tuner.gate.sources import LocalSource
@@ -174,6 +175,12 @@ class _Room:
     def inputs(self, sizes: Mapping[str, int | float], seed: int) -> tuple[Any, ...]:
         """Of the reference."""
         return self._source(sizes).inputs(seed)
+
+    def bounds(self, sizes: Mapping[str, int | float], mode: str) -> Mapping[str, float]:
+        """The errors that pass at these sizes, by the path of each part of the output."""
+        source = self._source(sizes)
+        case = ask(source.party(Mode(mode)), "its own sizes", source.inputs(1))
+        return {path: expected.bound for path, expected in case.output.items()}
 
     def elements(self, sizes: Mapping[str, int | float], changes: Mapping[str, int | float]) -> tuple[int, int]:
         """Of the output and of the parameters."""

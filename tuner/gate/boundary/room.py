@@ -43,6 +43,7 @@ class Room:
     """A process that runs a file and answers questions about its models; nothing that it says is a verdict."""
 
     def __init__(self, contents: Contents) -> None:
+        self.prepares = contents.prepares
         self._dropped: list[int] = []
         self._made = 0
         self._most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _SHARE_OF_MEMORY
@@ -145,8 +146,11 @@ class RemoteParty:
     def _ask(self, question: str, **arguments: Any) -> Any:
         return self.room.ask("party", number=self.number, question=question, arguments=arguments)
 
-    def ready(self, inputs: Sequence[Any]) -> str | None:  # noqa: ARG002 - it needs no preparation
-        return None
+    def ready(self, inputs: Sequence[Any]) -> str | None:
+        if not self.room.prepares:
+            return None
+        told = self._ask("ready", inputs=tuple(inputs))
+        return None if told is None else str(told)
 
     def call(self, inputs: Sequence[Any], manner: Manner = ORDINARY) -> Answer:
         return self._answer("call", inputs=() if manner.held else tuple(inputs), manner=asdict(manner))
@@ -331,6 +335,11 @@ class RemoteSource:
 
     def party(self, mode: Mode, state: Mapping[str, torch.Tensor] | None = None) -> Party:
         return self._room.party(self._sizes, mode, state)
+
+    def bounds(self, mode: Mode) -> Mapping[str, float]:
+        """The errors that pass at these sizes, by the path of each part; nothing else leaves the process."""
+        bounds: Mapping[str, float] = self._room.ask("bounds", sizes=dict(self._sizes), mode=str(mode))
+        return bounds
 
     def changes(self) -> tuple[list[str], bool]:
         """See `Room.changes`."""

@@ -1,0 +1,47 @@
+"""The winner of a study is judged once more across the boundary, where the kernel's own code cannot reach."""
+
+from pathlib import Path
+
+import pytest
+from sample_kernel import WriteKernel
+
+from tunebench.db.connection.database import open_database
+from tunebench.db.queries.trials import trials
+from tunebench.kernels.runtime.tuned_module import TunedModule
+from tunebench.studies.tune import StudyReport, request_of, resolve, tune
+from tunebench.tuner.result import TrialStatus
+from tunebench.tuner.study.confirm_winner import MOST_BYTES
+
+PATCHED_JUDGE = """import multiprocessing
+import torch
+if multiprocessing.parent_process() is not None:
+    import tunebench.tuner.gate.harness as harness, tunebench.tuner.gate.quick as quick
+    from tunebench.tuner.result import ErrorFigures
+    harness.judge_values = quick.judge_values = lambda *_, **__: ErrorFigures(0.0, 0.0, 0.0, 0.0, 0.0)
+"""
+
+
+def study(factory: type[TunedModule], folder: Path, trials_: int) -> tuple[StudyReport, list[tuple[TrialStatus, str]]]:
+    """What a study reports, and its rows' statuses and messages."""
+    options = {"device": "cpu", "sampler": "exhaustive", "trials": trials_, "sizes": {"rows": 300}}
+    with open_database(folder / "results.db") as database:
+        (report,) = tune(resolve(request_of(str(factory.kernel.folder), options)), database)
+        return report, [(row.status, row.message) for row in trials(database, limit=None)]
+
+
+def test_a_kernel_that_patches_the_judge_wins_nothing(write_kernel: WriteKernel, tmp_path: Path) -> None:
+    wrong = {"y[i] = x[i] * weight[0];": "y[i] = 1.5f * x[i] * weight[0];"}
+    report, rows = study(write_kernel(source=wrong, model={"import torch\n": PATCHED_JUDGE}), tmp_path, 1)
+    ((status, message),) = rows
+    assert status is TrialStatus.CORRECTNESS and report.outcome.comparison is None
+    assert message.startswith("refused late by boundary: values, seed "), message
+
+
+@pytest.mark.parametrize(("most_bytes", "sizes"), [(MOST_BYTES, "its own sizes"), (1, "rows=256")])
+def test_a_sound_winner_is_right_there_too(
+    write_kernel: WriteKernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_bytes: int, sizes: str
+) -> None:
+    monkeypatch.setattr("tunebench.studies.tune.MOST_BYTES", most_bytes)
+    report, rows = study(write_kernel(), tmp_path, 2)
+    assert report.outcome.comparison is not None and [status.timed for status, _ in rows] == [True, True]
+    assert report.outcome.confirmed == f"right across the boundary, at {sizes}"

@@ -1,0 +1,182 @@
+"""A study's winner is judged once more where its own code cannot reach: kernel, reference and judge in three processes.
+
+Trials are judged in the process that runs them, next to the kernel's own Python code. What wins is served and shipped,
+so that it goes through the quick battery across the gate's boundary, on inputs that the worker has never seen.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from tunebench.tuner.build import Build
+from tunebench.tuner.configuration import Configuration
+from tunebench.tuner.errors import KernelFolderError, WorkerError
+from tunebench.tuner.gate.boundary.contents import Files, OfReference, Opened
+from tunebench.tuner.gate.boundary.judgement import judge_state
+from tunebench.tuner.gate.boundary.room import RemoteContender, RemoteSource, Room, RoomError
+from tunebench.tuner.gate.case import Case
+from tunebench.tuner.gate.contender import KernelContender
+from tunebench.tuner.gate.faults import FAILURES
+from tunebench.tuner.gate.judgement import refusals_kept
+from tunebench.tuner.gate.oracle import consult_reference
+from tunebench.tuner.gate.party import Party
+from tunebench.tuner.gate.process_state import Watch
+from tunebench.tuner.gate.quick import Exemptions, QuickGate
+from tunebench.tuner.gate.sources import LocalSource, Sizes
+from tunebench.tuner.gate.stage_log import StageLog, StageRefused
+from tunebench.tuner.gate.tolerance import FEW_SAMPLES_MULTIPLE
+from tunebench.tuner.isolation import DeathError, asked_again_if_killed, run_isolated
+from tunebench.tuner.kernel import Mode
+from tunebench.tuner.result import Stage
+from tunebench.tuner.study.evaluate import Finalist
+from tunebench.tuner.users_code import described
+
+NAME = "boundary"
+SECONDS = 600.0
+_SEEDS = 2
+MOST_BYTES = 64 << 20
+"""Moved by one call: inputs and outputs travel between the processes. What moves more is asked at reduced sizes."""
+
+_CAPS = (256, 128, 64, 32, 16, 8)
+
+
+@dataclass(frozen=True)
+class OfKernel:
+    """A kernel's folder under one configuration, as a room's contents.
+
+    Attributes:
+        path: of its files.
+        make: the reference's source, and the contender; it runs the folder's code.
+    """
+
+    path: Path
+    make: Callable[[], tuple[LocalSource, KernelContender]]
+    prepares: ClassVar[bool] = True
+
+    def open(self, watch: Watch) -> Opened:
+        """See `Contents.open`."""
+        watch.start()
+        source, contender = self.make()
+        return Opened(source.reference, source.device, contender.party)
+
+
+@dataclass(frozen=True)
+class ConfirmWinner:
+    """Judges finalists of one study across the boundary.
+
+    Attributes:
+        reference: the file of the kernel's reference.
+        path: of the kernel's files.
+        make: makes a configuration's contender in its process, see `OfKernel`.
+        exemptions: what the kernel has declared.
+        small: one call at the study's sizes moves little enough to travel between processes.
+    """
+
+    reference: Files
+    path: Path
+    make: Callable[[Configuration, Build], tuple[LocalSource, KernelContender]]
+    exemptions: Exemptions
+    mode: Mode
+    small: bool
+
+    def __call__(self, finalist: Finalist) -> Stage:
+        """What the judge finds.
+
+        Raises:
+            WorkerError: the judge's process came to no end.
+        """
+        kernel = OfKernel(self.path, partial(self.make, *finalist))
+        started = time.perf_counter()
+        try:
+            reason, detail = asked_again_if_killed(
+                lambda: run_isolated(SECONDS, _judge, self, kernel, has_children=True)
+            )
+        except DeathError as death:
+            raise WorkerError(f"the winner's last check failed: {death}; the same command tries it again") from death
+        return Stage(NAME, not reason, time.perf_counter() - started, reason or detail)
+
+
+# What follows runs in the judge's process.
+
+
+def _judge(asked: ConfirmWinner, kernel: OfKernel) -> tuple[str, str]:
+    """Why it is refused, empty where it is not; and what was asked, for people."""
+    log, detail = StageLog(), ""
+    with torch.no_grad(), Room(OfReference(asked.reference)) as reference, Room(kernel) as candidate:
+        contender = RemoteContender(candidate, asked.exemptions)
+        try:
+            with refusals_kept(log, described):
+                candidate.open()
+                detail = _quick(asked, RemoteSource(reference, reference.open()), contender, log)
+        except RoomError as error:
+            return f"{error}, {log.until}", ""
+    refused = (f"{stage.name}: {stage.detail}" for stage in log.verdict(0.0).stages if not stage.passed)
+    return next(refused, ""), detail
+
+
+def _quick(asked: ConfirmWinner, source: RemoteSource, contender: RemoteContender, log: StageLog) -> str:
+    """Put it through the quick battery; what was asked, for people."""
+    try:
+        bounds = {} if asked.small else source.bounds(asked.mode)
+    except FAILURES as error:
+        return f"not asked across the boundary: the reference does not run beside the worker: {described(error)}"
+    for at in _at_sizes(source, asked.small):
+        original = at.party(asked.mode)
+        state = original.state()
+        party = contender.party(at, asked.mode, state)
+        if party.ready(at.inputs(0)) is not None:
+            continue  # another configuration serves there
+        draw = random.SystemRandom()
+        oracle = consult_reference(at, original, [draw.randrange(1 << 31) for _ in range(_SEEDS)])
+        if bounds:
+            oracle = replace(oracle, cases=tuple(_eased(case, bounds) for case in oracle.cases))
+        QuickGate(party, oracle, contender.exemptions).check(partial(_prepare, party), log)
+        judge_state(log, oracle, contender, at)
+        return _told(at.sizes, source.sizes)
+    return "not asked across the boundary: this configuration serves no size that is small enough"
+
+
+def _prepare(party: Party, inputs: Sequence[Any]) -> None:
+    if (reason := party.ready(inputs)) is not None:
+        raise StageRefused(reason)
+
+
+def _at_sizes(source: RemoteSource, small: bool) -> Iterator[RemoteSource]:
+    """The reference at its own sizes, or at reduced ones, the larger ones first."""
+    if small:
+        yield source
+        return
+    for cap in _CAPS:
+        whole = {name: size for name, size in source.sizes.items() if isinstance(size, int)}
+        try:
+            reduced = source.resized({name: min(size, cap) for name, size in whole.items()})
+        except (*FAILURES, KernelFolderError):
+            continue
+        yield reduced
+
+
+def _eased(case: Case, bounds: Mapping[str, float]) -> Case:
+    """The case at reduced sizes: what passes at the problem's own passes, and errors of few samples do."""
+    output = {
+        path: replace(
+            one,
+            allowance=max(one.allowance, bounds.get(path, 0.0), FEW_SAMPLES_MULTIPLE * one.own.max_relative),
+        )
+        for path, one in case.output.items()
+    }
+    return replace(case, output=output)
+
+
+def _told(sizes: Sizes, own: Sizes) -> str:
+    changed = {name: size for name, size in sizes.items() if own[name] != size}
+    if not changed:
+        return "right across the boundary, at its own sizes"
+    return f"right across the boundary, at {', '.join(f'{name}={size:g}' for name, size in changed.items())}"
