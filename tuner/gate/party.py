@@ -18,6 +18,7 @@ from torch import nn
 
 from tunebench.tuner.gate.changes import CHANGES
 from tunebench.tuner.gate.faults import FAILURES
+from tunebench.tuner.gate.float64 import in_float64, widened
 from tunebench.tuner.gate.gradients import Backward, gradients_of
 from tunebench.tuner.gate.memory import SENTINELS, Bands, PoisonedMemory, all_equal, checksums, shares_memory
 from tunebench.tuner.gate.questions import (
@@ -31,12 +32,9 @@ from tunebench.tuner.gate.questions import (
 from tunebench.tuner.gate.truth import (
     Truth,
     device_of_inputs,
-    doubled,
-    in_float64,
     named_tensors,
     truth_of,
     under_autocast,
-    widened,
     write,
 )
 from tunebench.tuner.gate.values import Values, mapped, own_part, tensors_in
@@ -352,8 +350,8 @@ class LocalParty:
     def gradients(self, inputs: Sequence[Any], how: Backward, *, exact: bool = False) -> Mapping[str, torch.Tensor]:
         if not exact:
             return gradients_of(self.module, inputs, how)
-        with in_float64(inputs):
-            return gradients_of(doubled(self.module), [widened(value) for value in inputs], how)
+        with in_float64(self.module, inputs):
+            return gradients_of(self.module, [widened(value) for value in inputs], how)
 
     def after_wait(self, first: Sequence[Any], second: Sequence[Any], seed: int, *, own_stream: bool) -> Answer:
         device = device_of_inputs(first)

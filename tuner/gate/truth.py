@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
 from tunebench.tuner.gate.faults import FAILURES
+from tunebench.tuner.gate.float64 import in_float64, widened
 from tunebench.tuner.gate.memory import Bands, all_equal, checksums, shares_memory
 from tunebench.tuner.gate.values import ROOT, Leaf, Values, mapped, tensors_in
 from tunebench.tuner.reference import seed_generators
@@ -61,7 +60,20 @@ def truth_of(module: nn.Module, inputs: Sequence[Any], autocast: torch.dtype | N
         Exception: whatever the module raises at its own precision.
     """
     device = device_of_inputs(inputs)
-    exact_module, wide = doubled(module), [widened(value) for value in inputs]
+    wide, exact, rounded, why = [widened(value) for value in inputs], None, [], ""
+    exact_buffers: Mapping[str, torch.Tensor] = {}
+    before = checksums(wide)
+    try:
+        exact, exact_buffers = _exactly(module, inputs, wide, seed)
+        if _has_decisions(exact):
+            moved = [_moved(inputs, sign, autocast) for sign in (1.0, -1.0)]
+            rounded = [_exactly(module, inputs, values, seed)[0] for values in moved]
+    except torch.OutOfMemoryError:
+        raise
+    except FAILURES as error:
+        why = f"it does not run in float64: {described(error)}"
+    changes = exact is None or not all(all_equal(before, checksums(wide)))
+    held = tuple(mapped(value, torch.clone) for value in inputs) if changes else inputs
     before = checksums(inputs)
     drawn = _seeded(device, seed)
     with under_autocast(autocast, inputs):
@@ -72,21 +84,8 @@ def truth_of(module: nn.Module, inputs: Sequence[Any], autocast: torch.dtype | N
     if changed := _changed(inputs, before):
         own = own.mapped(Bands().around)  # the output may be memory of an input; its strides stay
         changed = {name: tensor.clone() for name, tensor in changed.items()}
-        write(inputs, wide)
-    exact, why, rounded = None, "", []
+        write(inputs, held)
     own_buffers = buffers_of(module)
-    exact_buffers = {name: buffer.double() for name, buffer in own_buffers.items()}
-    if own.strange is None:
-        twin = _Twin(exact_module, inputs, seed)
-        try:
-            exact = twin(wide)
-            exact_buffers = {name: buffer.double() for name, buffer in twin.buffers().items()}
-            if _has_decisions(own):
-                rounded = [twin(_moved(inputs, sign, autocast)) for sign in (1.0, -1.0)]
-        except torch.OutOfMemoryError:
-            raise
-        except FAILURES as error:
-            why = f"it does not run in float64: {described(error)}"
     return Truth(
         own=own,
         exact=exact,
@@ -94,105 +93,20 @@ def truth_of(module: nn.Module, inputs: Sequence[Any], autocast: torch.dtype | N
         rounded=rounded,
         draws=draws,
         own_buffers=own_buffers,
-        exact_buffers=exact_buffers,
+        exact_buffers=exact_buffers or own_buffers,
         own_inputs=changed,
         exact_inputs={} if exact is None else {name: named_tensors(wide)[name] for name in changed},
         aliases=aliases,
     )
 
 
-def doubled(module: nn.Module) -> nn.Module:
-    """A copy in float64, also of tensors that it holds as plain attributes, such as a first state."""
-    copied = copy.deepcopy(module).double()
-    for part in copied.modules():
-        held = {name: value for name, value in part.__dict__.items() if isinstance(value, torch.Tensor)}
-        part.__dict__.update({name: widened(value) for name, value in held.items()})
-    return copied
-
-
-class _Twin:
-    """A module in float64, each call of which begins with the same buffers and the same random numbers.
-
-    Args:
-        inputs: of the module that it is a twin of.
-    """
-
-    def __init__(self, module: nn.Module, inputs: Sequence[Any], seed: int) -> None:
-        self._module = module
-        self._before = self.buffers()
-        self._seed = seed
-        self._inputs = inputs
-
-    def buffers(self) -> dict[str, torch.Tensor]:
-        """What they hold now."""
-        return buffers_of(self._module)
-
-    def __call__(self, inputs: Sequence[Any]) -> Values:
-        """What it makes of these inputs, which are in float64."""
-        for name, buffer in self._module.named_buffers():
-            buffer.copy_(self._before[name])
-        seed_generators(self._seed, device_of_inputs(inputs))
-        with in_float64(self._inputs):
-            return Values.of(self._module(*inputs)).mapped(torch.Tensor.detach)
-
-
-@contextlib.contextmanager
-def in_float64(inputs: Sequence[Any]) -> Iterator[None]:
-    """Whatever a module in float64 asks of floating-point types, it gets in float64.
-
-    Args:
-        inputs: of the module at its own precision, in whose type it draws random numbers.
-    """
-    floating = (tensor.dtype for tensor in tensors_in(inputs) if tensor.is_floating_point())
-    default = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        with _InFloat64(default, next(floating, default)):
-            yield
-    finally:
-        torch.set_default_dtype(default)
-
-
-class _InFloat64(TorchFunctionMode):
-    """Turns what a forward asks of other floating-point types into float64, as `.float()` or `dtype=torch.half`.
-
-    Random numbers are drawn in the type that they are drawn in without it, since float64 draws others.
-    """
-
-    _CONVERSIONS = (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16)
-    _LIKE = (torch.rand_like, torch.randn_like)
-    _FACTORIES = (torch.rand, torch.randn)
-    _IN_PLACE = (torch.Tensor.normal_, torch.Tensor.uniform_, torch.Tensor.exponential_)
-
-    def __init__(self, default: torch.dtype, drawn_in: torch.dtype) -> None:
-        super().__init__()
-        self._default = default
-        self._drawn_in = drawn_in
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        """Run the operation in float64."""
-        named = dict(kwargs or {})
-        if func in self._CONVERSIONS:
-            return args[0].double(**named)
-        if func in self._LIKE or func in self._FACTORIES:
-            kind = named.get("dtype") or (self._drawn_in if func in self._LIKE else self._default)
-            return func(*args, **{**named, "dtype": kind}).double()
-        if func in self._IN_PLACE and args[0].dtype is torch.float64:
-            drawn = func(torch.empty_like(args[0], dtype=self._drawn_in), *args[1:], **named)
-            return args[0].copy_(drawn)
-        if func is torch.bernoulli:
-            return func(args[0].to(self._drawn_in), *args[1:], **named).double()
-        return func(*(_wide_type(value) for value in args), **{key: _wide_type(value) for key, value in named.items()})
-
-
-def _wide_type(value: Any) -> Any:
-    if not isinstance(value, torch.dtype):
-        return value
-    if value.is_complex:
-        return torch.complex128
-    return torch.float64 if value.is_floating_point else value
+def _exactly(
+    module: nn.Module, inputs: Sequence[Any], wide: Sequence[Any], seed: int
+) -> tuple[Values, Mapping[str, torch.Tensor]]:
+    """What a module makes in float64 of inputs that are in float64, and its buffers then; it stays as it was."""
+    seed_generators(seed, device_of_inputs(inputs))
+    with in_float64(module, inputs):
+        return Values.of(module(*wide)).mapped(torch.Tensor.detach), buffers_of(module)
 
 
 def _has_decisions(own: Values) -> bool:
@@ -258,11 +172,6 @@ def under_autocast(dtype: torch.dtype | None, inputs: Sequence[Any]) -> Iterator
         return
     with torch.autocast(device_of_inputs(inputs).type, dtype):
         yield
-
-
-def widened(value: Any) -> Any:
-    """The same with floating-point and complex tensors in float64; every tensor is a copy."""
-    return mapped(value, lambda tensor: tensor.detach().to(_wide_type(tensor.dtype), copy=True))
 
 
 def write(inputs: Sequence[Any], others: Sequence[Any]) -> None:
