@@ -267,10 +267,21 @@ class Harness:
         return self._base
 
     def _serves(self, source: Source) -> bool:
+        """Whether the contender is right there at all: one that knows the problem's sizes only is asked at these."""
         if not self.answers.is_alike(source):
             return False
-        pair = self.pair(source)
-        return pair.candidate.ready(pair.inputs(0)) is None
+        try:
+            pair = self.pair(source)
+            inputs = pair.inputs(0)
+            if pair.candidate.ready(inputs) is not None:
+                return False
+            if (case := self.answers.case(pair, "reduced sizes", lambda: _copies(inputs, ORDINARY))) is None:
+                return False
+            self.judge(case, pair.candidate.call(inputs, replace(ORDINARY, seed=case.call_seed)))
+        except (StageRefused, *FAILURES):
+            synchronise(self.device)  # raises where no later call can succeed either
+            return False
+        return True
 
     def pair(self, source: Source | None = None) -> Pair:
         """A new pair with the same weights, at the base's sizes or at another's.
