@@ -12,6 +12,7 @@ import torch
 from folder_listing import LAYERS, ROOT
 from hostile_count import tried
 from sample_kernel import MODEL, REFERENCE, SOURCE, WriteKernel
+from warm_process import warm_server
 
 from tunebench.kernels.runtime.choices_file import load_choices
 from tunebench.kernels.runtime.decision import forget_plans
@@ -74,6 +75,13 @@ def one_server() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("multiprocessing.set_forkserver_preload", lambda _: None)
         yield
+
+
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The socket of a process from which commands are forked, which then need not import torch."""
+    with warm_server(tmp_path_factory.mktemp("warm") / "socket") as place:
+        yield place
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -13,7 +13,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ import typer
 from folder_listing import listing
 from line_account import account
 from sample_kernel import MODEL, REFERENCE, SOURCE
+from warm_process import commands_in
 
 from tunebench.db.connection.database import open_database
 from tunebench.db.exchange.files import import_file
@@ -106,7 +106,7 @@ def thin(export: Path, thinned: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def world(tmp_path_factory: pytest.TempPathFactory, warm: Path) -> Path:
     """A folder with what the documentation's examples name: seven studies, of an H200 and of this machine's CPU."""
     folder = tmp_path_factory.mktemp("world")
     kernel = folder / "path" / "to" / "my_kernel"
@@ -128,12 +128,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tune(resolve(request_of(str(kernel), {"device": "cpu", "trials": 4})), database)
     for name in ("machine1.db", "machine2.db", "laptop.db", "server.db"):
         shutil.copy(folder / "tunebench.db", folder / name)
-    scripts = folder / "bin"
-    scripts.mkdir()
-    for name, module in (("tunebench", "-m tunebench"), ("python", "")):
-        script = scripts / name
-        script.write_text(f'#!/bin/sh\nexec {sys.executable} {module} "$@"\n', encoding="utf-8")
-        script.chmod(0o755)
+    commands_in(folder / "bin", warm)
     return folder
 
 
@@ -146,7 +141,7 @@ def test_a_block_runs(block: Block, world: Path, tmp_path: Path) -> None:
     shutil.copytree(world, folder, symlinks=True)
     path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
     own = {"PATH": path, "TUNEBENCH_DB": str(folder / "tunebench.db"), "PYTHONPATH": str(ROOT / "src")}
-    start = ["bash", "-euo", "pipefail", "-c"] if block.language == "sh" else [sys.executable, "-c"]
+    start = ["bash", "-euo", "pipefail", "-c"] if block.language == "sh" else [folder / "bin" / "python", "-c"]
     ran = subprocess.run(
         [*start, block.text],
         cwd=folder,

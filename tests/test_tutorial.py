@@ -7,11 +7,11 @@ import io
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from notebook import PAGE, notebook
+from warm_process import commands_in
 
 ROOT = Path(__file__).parents[1]
 
@@ -21,19 +21,15 @@ def test_the_notebook_is_the_page() -> None:
     assert text == notebook(), "run: python -m tests.notebook > docs/tutorial.ipynb"
 
 
-def test_the_cells_run_in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cells_run_in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: Path) -> None:
     commands, folder = tmp_path / "bin", tmp_path / "work"
-    commands.mkdir()
+    commands_in(commands, warm)
     folder.mkdir()
-    script = commands / "tunebench"
-    script.write_text(f'#!/bin/sh\nexec {sys.executable} -m tunebench "$@"\n', encoding="utf-8")
-    script.chmod(0o755)
     monkeypatch.chdir(folder)
     for name, value in {
         "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT / "src"),
         "TUNEBENCH_DB": str(tmp_path / "results.db"),
-        "TUNEBENCH_CONFIRM_SECONDS": "1",
     }.items():
         monkeypatch.setenv(name, value)
     printed, names = [], {"__name__": "notebook"}
