@@ -291,6 +291,8 @@ def tune(
     device: str | None = None,
     devices: Sequence[str] | None = None,
     workers: int | None = None,
+    executor: str | None = None,
+    address: str | None = None,
     sampler: str | None = None,
     seed: int | None = None,
     compiler: str | None = None,
@@ -315,6 +317,8 @@ def tune(
         devices: several GPUs of one model in place of `device`, each of which evaluates configurations: their names, or
             `["all"]`.
         workers: on the CPU, so many evaluate configurations at once, each on its share of the cores; 1 unless given.
+        executor: `local`, or `ray` for a Ray cluster, where `workers` are so many devices at most.
+        address: of the Ray cluster; one that runs here or is named by RAY_ADDRESS, else a new one, unless given.
         sampler: `gp` unless given; docs/search.md has the others.
         compiler: `nvrtc`, `inline` or `cpu`; by device unless given. Triton sources are Triton's own.
         compile: compare the winner with the reference under torch.compile too.
@@ -343,6 +347,8 @@ def tune(
         "device": device,
         "devices": devices,
         "workers": workers,
+        "executor": executor,
+        "address": address,
         "sampler": sampler,
         "seed": seed,
         "compiler": compiler,

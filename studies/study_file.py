@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,13 @@ from tunebench.tuner.files import path_named
 from tunebench.tuner.kernel import Mode
 
 
+class ExecutorName(enum.StrEnum):
+    """Where configurations are evaluated."""
+
+    LOCAL = "local"
+    RAY = "ray"
+
+
 class StudyRequest(BaseModel):
     """What to tune, on what, and for how long: the keys of a study file, and the options of `tunebench tune`.
 
@@ -24,7 +32,10 @@ class StudyRequest(BaseModel):
         trials: in all; running the same study again goes on where it ended.
         seconds: limit of one run, for each problem; None for none.
         devices: several GPUs of one model, each evaluating configurations, such as `cuda:0` and `cuda:1`, or `all`.
-        workers: on the CPU, so many processes that evaluate configurations, each on its share of the cores.
+        workers: on the CPU, so many processes that evaluate configurations, each on its share of the cores; on a Ray
+            cluster, so many devices at most.
+        executor: where configurations are evaluated: on this machine, or on a Ray cluster.
+        address: of the cluster; None for one that runs here or is named by RAY_ADDRESS, else one that is started.
         compile: compare the winner with the reference under torch.compile too; it takes tens of seconds to compile.
         fresh: begin without anything from earlier studies of the kernel.
         stop_early: end when another trial is not expected to gain what the timing can tell.
@@ -43,7 +54,9 @@ class StudyRequest(BaseModel):
     seed: int = Field(default=0, ge=0, lt=2**63)
     device: str | None = None
     devices: tuple[str, ...] | None = Field(default=None, strict=False, min_length=1)
-    workers: int = Field(default=1, ge=1)
+    workers: int | None = Field(default=None, ge=1)
+    executor: ExecutorName = Field(default=ExecutorName.LOCAL, strict=False)
+    address: str | None = None
     compiler: CompilerName | None = Field(default=None, strict=False)
     compile: bool = False
     fresh: bool = False

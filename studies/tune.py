@@ -23,7 +23,7 @@ from tunebench.kernels.runtime.policy import set_policy
 from tunebench.kernels.runtime.registry import load_model, target_of
 from tunebench.kernels.runtime.shipped import shipped_studies
 from tunebench.kernels.runtime.tuned_module import TunedModule
-from tunebench.studies.study_file import StudyRequest, make_request, read_study_file
+from tunebench.studies.study_file import ExecutorName, StudyRequest, make_request, read_study_file
 from tunebench.tuner.build import Build
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.compile.compilers import compiler_for
@@ -47,10 +47,13 @@ from tunebench.tuner.search.warm_start import WarmStart, choose_warm_starts
 from tunebench.tuner.space import SearchSpace
 from tunebench.tuner.study.confirm_winner import MOST_BYTES, ConfirmWinner
 from tunebench.tuner.study.evaluate import LocalEvaluator, Subject
-from tunebench.tuner.study.executor import LocalExecutor
+from tunebench.tuner.study.executor import Executor, LocalExecutor
 from tunebench.tuner.study.history import StudyDescription
 from tunebench.tuner.study.study import Budget, Ending, Outcome, Progress, StudyRun
 from tunebench.tuner.study.worker import WorkerEvaluator
+
+_PRELOAD = (__name__, TRACER)
+"""What worker processes need, imported once by the server that they are forked from."""
 
 
 @dataclass(frozen=True)
@@ -150,11 +153,7 @@ def resolve(request: StudyRequest) -> Resolved:
     model = load_model(request.kernel)
     kernel = model.kernel
     find_sampler(request.sampler)
-    if request.device and request.devices:
-        raise UserError("a study runs on one device or on several: give --device or --devices")
-    devices = find_devices(request.devices or [request.device])
-    if request.workers > 1 and (request.devices or devices[0].kind is not DeviceKind.CPU):
-        raise UserError("several workers are for the CPU: name GPUs as --devices cuda:0,cuda:1 or --devices all")
+    devices = _devices(request)
     space = kernel.space.restrict(request.tunables)
     return Resolved(
         request=request,
@@ -167,6 +166,23 @@ def resolve(request: StudyRequest) -> Resolved:
     )
 
 
+def _devices(request: StudyRequest) -> Sequence[Device]:
+    if request.device and request.devices:
+        raise UserError("a study runs on one device or on several: give --device or --devices")
+    if request.executor is ExecutorName.RAY:
+        if request.devices:
+            raise UserError("Ray says which devices there are: leave --devices out; --workers says how many at most")
+        from tunebench.studies.on_ray import devices_of
+
+        return [device for device, _ in devices_of(request)]
+    devices = find_devices(request.devices or [request.device])
+    if request.address:
+        raise UserError("an address is that of a Ray cluster: give --executor ray, or leave it out")
+    if request.workers and (request.devices or devices[0].kind is not DeviceKind.CPU):
+        raise UserError("several workers are for the CPU: name GPUs as --devices cuda:0,cuda:1 or --devices all")
+    return devices
+
+
 def tune(
     resolved: Resolved,
     database: Database,
@@ -177,7 +193,7 @@ def tune(
     Raises:
         UserError: the model cannot serve its reference's inputs, or no configuration is valid for them.
     """
-    start_forkserver([__name__, TRACER])
+    start_forkserver(_PRELOAD)
     reports: list[StudyReport] = []
     for mode in resolved.modes:
         reports.append(_tune_mode(resolved, mode, database, announce))
@@ -221,7 +237,7 @@ def make_contender(
 
 def _confirmation(resolved: Resolved, mode: Mode, problem: Problem) -> ConfirmWinner:
     """What judges the winner of a study once more."""
-    request, kernel, reference = _places(resolved)[0].request, resolved.kernel, resolved.reference
+    request, kernel, reference = alone(resolved.request, resolved.device), resolved.kernel, resolved.reference
     own, where = (reference.path, reference.text), resolved.device.torch_device
     return ConfirmWinner(
         Files(own, None, dict(request.sizes), request.dtype, where),
@@ -233,12 +249,19 @@ def _confirmation(resolved: Resolved, mode: Mode, problem: Problem) -> ConfirmWi
     )
 
 
-def make_executor(resolved: Resolved, mode: Mode) -> LocalExecutor:
+def make_executor(resolved: Resolved, mode: Mode) -> Executor:
     """A worker for each device of a request, or for each share of the CPU's cores.
 
     Raises:
         UserError: see `make_evaluator`; or there are more workers than cores.
     """
+    if resolved.request.executor is ExecutorName.RAY:
+        from tunebench.studies.on_ray import ray_executor
+
+        factory = functools.partial(make_evaluator, alone(resolved.request, resolved.device), mode)
+        return ray_executor(
+            resolved.request, resolved.kernel, resolved.compiler, factory, environment_for(resolved), _PRELOAD
+        )
     evaluators: list[WorkerEvaluator] = []
     places = _places(resolved)
     try:
@@ -246,7 +269,7 @@ def make_executor(resolved: Resolved, mode: Mode) -> LocalExecutor:
             factory = functools.partial(make_evaluator, place.request, mode, place.cores, place.driving)
             lock = place.device.uuid if place.device.kind is DeviceKind.CUDA else None
             if evaluators:
-                known, environment = (evaluators[0].problem, place.device), _environment(resolved, place.device)
+                known, environment = (evaluators[0].problem, place.device), environment_for(resolved)(place.device)
                 evaluators.append(WorkerEvaluator(factory, environment, lock, known))
             else:
                 evaluators.append(WorkerEvaluator(factory, device_lock=lock))
@@ -280,28 +303,40 @@ def _places(resolved: Resolved) -> list[_Place]:
         shared = set(cores) - set(driving)
         return [
             _Place(
-                request.model_copy(update={"device": f"cuda:{device.index}", "devices": None}),
+                alone(request, device),
                 device,
                 shared | {driving[number]} if driving else (),
                 (driving[number],) if driving else (),
             )
             for number, device in enumerate(devices)
         ]
-    if request.workers == 1:
-        return [_Place(request, resolved.device)]
-    if request.workers > len(cores):
-        raise UserError(
-            f"{request.workers} workers are more than the {len(cores)} cores here: give each one core at least"
-        )
-    share = len(cores) // request.workers
-    device, alone = replace(resolved.device, multiprocessors=share), request.model_copy(update={"workers": 1})
-    return [_Place(alone, device, cores[first : first + share]) for first in range(0, request.workers * share, share)]
+    workers = request.workers or 1
+    if workers == 1:
+        return [_Place(alone(request, resolved.device), resolved.device)]
+    if workers > len(cores):
+        raise UserError(f"{workers} workers are more than the {len(cores)} cores here: give each one core at least")
+    share = len(cores) // workers
+    device = replace(resolved.device, multiprocessors=share)
+    return [
+        _Place(alone(request, resolved.device), device, cores[first : first + share])
+        for first in range(0, workers * share, share)
+    ]
 
 
-def _environment(resolved: Resolved, device: Device) -> Environment:
+def alone(request: StudyRequest, device: Device) -> StudyRequest:
+    """The same on one device of the machine that it is on."""
+    name = f"cuda:{device.index}" if device.kind is DeviceKind.CUDA else "cpu"
+    local = {"executor": ExecutorName.LOCAL, "address": None}
+    return request.model_copy(update={"device": name, "devices": None, "workers": None, **local})
+
+
+def environment_for(resolved: Resolved) -> Callable[[Device], Environment]:
+    """What results of a study on a device are obtained with, on the machine on which this is called."""
     kernel, target = resolved.kernel, target_of(resolved.kernel)
-    path = None if target == kernel.name else target
-    return current_environment(device, resolved.compiler.version(), kernel.folder, path)
+    version, path = resolved.compiler.version(), None if target == kernel.name else target
+    return functools.partial(
+        current_environment, compiler_version=version, kernel_folder=kernel.folder, kernel_path=path
+    )
 
 
 def _tune_mode(resolved: Resolved, mode: Mode, database: Database, announce: Reporter) -> StudyReport:
@@ -324,7 +359,7 @@ def _tune_mode(resolved: Resolved, mode: Mode, database: Database, announce: Rep
         )
         sampler = find_sampler(request.sampler)(space, request.seed)
         warm_starts = _warm_starts(resolved, description, sampler, database)
-        log = open_study(database, description, _environment(resolved, device), warm_starts)
+        log = open_study(database, description, environment_for(resolved)(device), warm_starts)
         if (begun := begun_study(database, description)) is not None:
             warm_starts = begun.warm_starts  # another process may have begun it in the meantime
         run = StudyRun(executor, space, sampler, log, warm_starts, _confirmation(resolved, mode, problem))

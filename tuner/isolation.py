@@ -295,6 +295,11 @@ def asked_again_if_killed(question: Callable[[], Answer]) -> Answer:
 _OF_THE_SERVER = ("_forkserver_address", "_forkserver_authkey")
 
 
+def settings() -> Mapping[str, str]:
+    """What the environment here says to tunebench; processes elsewhere may have been started under another one."""
+    return {name: value for name, value in os.environ.items() if name.startswith("TUNEBENCH_")}
+
+
 @dataclass(frozen=True)
 class _Home:
     """What a process needs of the one that asks it.
@@ -312,10 +317,9 @@ class _Home:
     @classmethod
     def here(cls) -> _Home:
         """Of this process."""
-        settings = {name: value for name, value in os.environ.items() if name.startswith("TUNEBENCH_")}
         known = vars(forkserver._forkserver)
         server: dict[str, object] = {name: known[name] for name in _OF_THE_SERVER if name in known}
-        return cls(settings, scratch_folder(), server)
+        return cls(settings(), scratch_folder(), server)
 
     def move_in(self) -> None:
         """Run as the process that asks does; what this one starts is forked from the same server."""

@@ -39,7 +39,18 @@ def tune(
             min=1,
             max=options.LARGEST,
             metavar="N",
-            help="On the CPU: so many evaluate configurations at once, each on its share of the cores. Default: 1.",
+            help="On the CPU: so many evaluate at once, each on its share of the cores. On Ray: so many at most.",
+        ),
+    ] = None,
+    executor: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Where to evaluate: local, or ray for a Ray cluster. Default: local."),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="With --executor ray: the cluster's. Default: one that runs here or $RAY_ADDRESS, else a new one.",
         ),
     ] = None,
     from_misses: Annotated[
@@ -130,6 +141,8 @@ def tune(
         "device": device,
         "devices": devices.split(",") if devices else None,
         "workers": workers,
+        "executor": executor,
+        "address": address,
         "trials": trials,
         "seconds": seconds,
         "sampler": sampler,

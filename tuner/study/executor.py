@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import abc
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from tunebench.tuner.build import Build
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.compile.building import BuildQueue
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.configuration import Configuration
-from tunebench.tuner.device import Device
+from tunebench.tuner.device_lock import alone_on
 from tunebench.tuner.errors import WorkerError
 from tunebench.tuner.kernel import Kernel
-from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import Comparison, Stage, TrialResult
 from tunebench.tuner.study.evaluate import NOBODY, Evaluator, Finalist, Leaders
 
-_MAX_COMPILE_WORKERS = 16
+Answer = TypeVar("Answer")
+
+MOST_BUILDS = 16
+"""At once: what is built ahead is pending for the search, and proposals around it are worse ones."""
+
 _CLOSE_SECONDS = 10.0
 _KILL_SECONDS = 0.2  # how often what does not end is killed again: it may have been between two processes
 
@@ -40,69 +44,24 @@ class Building(Protocol):
         """
 
 
-class Executor(Protocol):
+class Executor(abc.ABC):
     """Builds configurations and evaluates them, for one problem on devices of one model.
 
     A study asks no more of it than `slots` evaluations at once, and decides, records and tells everything itself.
 
     Attributes:
         device: the first one; the others are of its model.
-        ahead: so many builds are worth having under way beside what is being evaluated.
+        ahead: so many builds run at once, beside what is being evaluated.
         lost: what it can no longer evaluate with, and why.
-    """
-
-    problem: Problem
-    device: Device
-    ahead: int
-    lost: list[str]
-
-    @property
-    def slots(self) -> int:
-        """How many configurations it evaluates at once: fewer when a device is lost, none when it cannot go on."""
-
-    def build(self, configuration: Configuration) -> Building:
-        """The build of a configuration, begun now if it was not already."""
-
-    def begin(self, configuration: Configuration, building: Building, leaders: Leaders = NOBODY) -> Future[TrialResult]:
-        """Begin to evaluate a configuration as soon as it is built; a variant that fails is a result as well.
-
-        The future raises what `Building.result` and `Evaluator.evaluate` do. After a WorkerError, which says nothing of
-        the configuration, there is one slot less.
-        """
-
-    def sanitize(self, finalists: Sequence[Finalist]) -> list[Stage]:
-        """See `Evaluator.sanitize`; on one device, while nothing else is evaluated."""
-
-    def compare(self, finalists: Sequence[Finalist], default: Finalist | None) -> Comparison:
-        """See `Evaluator.compare`; on one device, while nothing else is evaluated."""
-
-    def close(self) -> None:
-        """Let go of the devices, whatever runs there, and drop builds that have not begun."""
-
-
-class LocalExecutor:
-    """Evaluators of this machine, one for each slot.
 
     Args:
-        evaluators: of one problem, on devices of one model. The first is ready; of several, each is asked by threads.
-        cache: of builds; the user's own unless given.
-        driving: cores that compilers keep off, see `driving_cores`.
+        evaluators: one for each slot. The first is ready; of several, each is asked by threads.
     """
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        evaluators: Sequence[Evaluator],
-        compiler: Compiler,
-        cache: BuildCache | None = None,
-        driving: Collection[int] = (),
-    ) -> None:
+    def __init__(self, evaluators: Sequence[Evaluator], ahead: int) -> None:
         self.problem, self.device = evaluators[0].problem, evaluators[0].device
-        cores = os.sched_getaffinity(0) - set(driving)
-        self.ahead = min(_MAX_COMPILE_WORKERS, len(cores))
+        self.ahead = ahead
         self.lost: list[str] = []
-        self._kernel = kernel
-        self._queue = BuildQueue(compiler, cache or BuildCache(), self.ahead, cores if driving else ())
         self._evaluators = list(evaluators)
         self._idle = deque(evaluators)
         self._alone = len(evaluators) == 1
@@ -110,15 +69,22 @@ class LocalExecutor:
 
     @property
     def slots(self) -> int:
-        """See `Executor.slots`."""
+        """How many configurations it evaluates at once: fewer when a device is lost, none when it cannot go on."""
         return len(self._evaluators)
 
+    @abc.abstractmethod
     def build(self, configuration: Configuration) -> Building:
-        """See `Executor.build`."""
-        return self._queue.submit(self._kernel, configuration, self.problem, self.device)
+        """The build of a configuration, begun now if it was not already."""
 
     def begin(self, configuration: Configuration, building: Building, leaders: Leaders = NOBODY) -> Future[TrialResult]:
-        """See `Executor.begin`; one evaluator alone has evaluated it when this returns."""
+        """Begin to evaluate a configuration as soon as it is built; a variant that fails is a result as well.
+
+        One evaluator alone has evaluated it when this returns.
+
+        Returns:
+            A future that raises what `Building.result` and `Evaluator.evaluate` do. After a WorkerError, which says
+            nothing of the configuration, there is one slot less.
+        """
         future: Future[TrialResult] = Future()
         arguments = (future, self._idle.popleft(), configuration, building, leaders)
         if self._alone:
@@ -129,15 +95,20 @@ class LocalExecutor:
         return future
 
     def sanitize(self, finalists: Sequence[Finalist]) -> list[Stage]:
-        """See `Executor.sanitize`."""
+        """See `Evaluator.sanitize`; on one device, while nothing else is evaluated."""
         return self._evaluators[0].sanitize(finalists)
 
     def compare(self, finalists: Sequence[Finalist], default: Finalist | None) -> Comparison:
-        """See `Executor.compare`."""
+        """See `Evaluator.compare`; on one device, while nothing else is evaluated."""
         return self._evaluators[0].compare(finalists, default)
 
+    def run(self, function: Callable[..., Answer], *arguments: object) -> Answer:
+        """What a function returns on the machine of the first device, which it has for itself."""
+        with alone_on(self.device, "tunebench tune"):
+            return function(*arguments)
+
     def close(self) -> None:
-        """See `Executor.close`."""
+        """Let go of the devices, whatever runs there."""
         evaluators = self._evaluators.copy()
         deadline = time.monotonic() + _CLOSE_SECONDS
         while self._running and time.monotonic() < deadline:
@@ -146,7 +117,6 @@ class LocalExecutor:
             wait(self._running.copy(), _KILL_SECONDS)
         for evaluator in evaluators:
             evaluator.close()
-        self._queue.close()
 
     def _evaluate(
         self,
@@ -176,3 +146,35 @@ class LocalExecutor:
         self._evaluators.remove(evaluator)
         evaluator.close()
         self.lost.append(f"{evaluator.device.torch_device}: {error}")
+
+
+class LocalExecutor(Executor):
+    """Evaluators of this machine, and compilers on its threads.
+
+    Args:
+        evaluators: see `Executor`.
+        cache: of builds; the user's own unless given.
+        driving: cores that compilers keep off, see `driving_cores`.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        evaluators: Sequence[Evaluator],
+        compiler: Compiler,
+        cache: BuildCache | None = None,
+        driving: Collection[int] = (),
+    ) -> None:
+        cores = os.sched_getaffinity(0) - set(driving)
+        super().__init__(evaluators, min(MOST_BUILDS, len(cores)))
+        self._kernel = kernel
+        self._queue = BuildQueue(compiler, cache or BuildCache(), self.ahead, cores if driving else ())
+
+    def build(self, configuration: Configuration) -> Building:
+        """See `Executor.build`."""
+        return self._queue.submit(self._kernel, configuration, self.problem, self.device)
+
+    def close(self) -> None:
+        """Let go of the devices, and drop builds that have not begun."""
+        super().close()
+        self._queue.close()

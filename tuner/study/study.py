@@ -406,7 +406,7 @@ class StudyRun:
         if self._confirm is None:
             return True
         report(Phase.CONFIRMING)
-        stage = self._confirm(winner)
+        stage = self._executor.run(self._confirm, winner)
         if not stage.passed:
             self._refuse(winner[0], stage)
         self._confirmed = stage.detail
