@@ -191,7 +191,7 @@ BROKEN: Mapping[str, Broken] = {
     "skips work after forty calls": Broken(
         KEPT,
         "later calls",
-        "the call after 64 others",
+        "one of 64 calls",
         model(
             RETURN,
             "        n = self.__dict__['n'] = self.__dict__.get('n', 0) + 1\n"

@@ -211,6 +211,7 @@ class BrokenModule:
     gpu: bool = False
 
 
+_PRODUCT = "        return a @ b.T\n\nrows"
 _NORM = "        y = self.norm(x)\n"
 _ROOT = "        return x / root\n"
 _APPLY = "        return Weighted.apply(x, self.weight, self.bias)\n"
@@ -305,6 +306,44 @@ BROKEN_MODULES: Mapping[str, BrokenModule] = {
         "the same elements in another order",
         ROOT,
         keeps("(x.shape, round(float(x.double().sum()), 6))"),
+    ),
+    "keeps results by rounded numbers": BrokenModule(
+        KEPT, "same memory", "all elements changed by 0.01", ROOT, keeps("str((8 * x).round().tolist())")
+    ),
+    "keeps results by the second input": BrokenModule(
+        KEPT,
+        "same memory",
+        "input 1 changed alone",
+        PRODUCT,
+        {
+            _PRODUCT: "        kept, key = self.__dict__.setdefault('kept', {}), str(b.tolist())\n"
+            "        if key not in kept or kept[key].shape[0] != a.shape[0]:\n            kept[key] = a @ b.T\n"
+            "        return kept[key].clone()\n\nrows"
+        },
+    ),
+    "skips every tenth call": BrokenModule(
+        KEPT,
+        "later calls",
+        "one of 64 calls",
+        ROOT,
+        {
+            _ROOT: "        self.calls = getattr(self, 'calls', 0) + 1\n"
+            "        if self.calls % 10 or self.last.shape != x.shape or self.last.dtype != x.dtype:\n"
+            "            self.last = x / root\n        return self.last.clone()\n"
+        },
+    ),
+    "folds its weight when it is put into eval mode": BrokenModule(
+        STATE,
+        "mode",
+        "weights that were edited in eval mode",
+        ROWS,
+        {
+            "    def forward(self, x):\n" + _NORM: "    def train(self, mode=True):\n"
+            "        self.kept = self.norm.weight.detach().clone()\n        return super().train(mode)\n\n"
+            "    def forward(self, x):\n"
+            "        weight = self.norm.weight if self.training else self.kept\n"
+            "        y = F.layer_norm(x, x.shape[-1:], weight, self.norm.bias, self.norm.eps)\n"
+        },
     ),
     "keeps weights by their sum": BrokenModule(
         STATE,
@@ -412,13 +451,6 @@ BROKEN_MODULES: Mapping[str, BrokenModule] = {
             "class ModelNew(nn.Module):\n": "class ModelNew(nn.Module):\n"
             "    def __call__(self, *inputs, **named):\n        return self.forward(*inputs, **named)\n\n"
         },
-    ),
-    "passes over the hooks of its parts": BrokenModule(
-        CALLERS,
-        "hooks",
-        "forward hooks on sub-modules",
-        ROWS,
-        norm("        y = F.layer_norm(x, x.shape[-1:], self.norm.weight, self.norm.bias, self.norm.eps)\n"),
     ),
     "calls its input something else": BrokenModule(
         CALLERS,

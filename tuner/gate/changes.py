@@ -218,15 +218,9 @@ def _scaled(value: Any) -> Any:
     return value * -1.5 if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
-def _hooks_on_parts(module: nn.Module) -> None:
-    for part in module.children():
-        _hook(part)
-
-
 HOOKS: Mapping[str, StateChange] = {
     "a forward pre-hook": _pre_hook,
     "a forward hook": _hook,
-    "forward hooks on sub-modules": _hooks_on_parts,
 }
 """Each for a module of its own."""
 

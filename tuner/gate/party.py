@@ -26,6 +26,7 @@ from tunebench.tuner.gate.questions import (
     bytes_left_behind,
     held_and_changed,
     outputs_at_once,
+    outputs_in_turns,
     set_setting,
     settings_of,
 )
@@ -116,8 +117,8 @@ class Party(Protocol):
     def consult(self, inputs: Sequence[Any], seed: int, autocast: torch.dtype | None = None) -> Truth:
         """Call it at its own precision and in float64, each after seeding torch's generators."""
 
-    def call_many(self, turns: Sequence[Sequence[Any]], count: int) -> None:
-        """Call it so many times on inputs that take turns."""
+    def call_many(self, turns: Sequence[Sequence[Any]], count: int) -> Sequence[Sequence[Answer]]:
+        """The different answers that so many calls get on inputs that take turns, by the inputs."""
 
     def hold(self, inputs: Sequence[Any]) -> None:
         """Hold these inputs, for calls with `Manner.held`."""
@@ -281,11 +282,11 @@ class LocalParty:
     def consult(self, inputs: Sequence[Any], seed: int, autocast: torch.dtype | None = None) -> Truth:
         return truth_of(self.module, inputs, autocast, seed)
 
-    def call_many(self, turns: Sequence[Sequence[Any]], count: int) -> None:
-        for number in range(count):
-            inputs = turns[number % len(turns)]
-            self.ready(inputs)
-            self.module(*inputs)
+    def call_many(self, turns: Sequence[Sequence[Any]], count: int) -> Sequence[Sequence[Answer]]:
+        return self._answers(outputs_in_turns(self._run, turns, count))
+
+    def _answers(self, outputs: Sequence[Sequence[object]]) -> list[list[Answer]]:
+        return [[self._answer(one, (), True, ORDINARY) for one in of_inputs] for of_inputs in outputs]
 
     def hold(self, inputs: Sequence[Any]) -> None:
         self._held = tuple(inputs)
@@ -397,8 +398,7 @@ class LocalParty:
     def at_once(self, turns: Sequence[Sequence[Any]], count: int) -> Sequence[Sequence[Answer]]:
         for inputs in turns:
             self._run(inputs)
-        outputs = outputs_at_once(lambda inputs: self.module(*inputs), turns, count)
-        return [[self._answer(one, (), True, ORDINARY) for one in of_thread] for of_thread in outputs]
+        return self._answers(outputs_at_once(lambda inputs: self.module(*inputs), turns, count))
 
     def left_behind(self, turns: Sequence[Sequence[Any]], count: int) -> int | None:
         return bytes_left_behind(self._run, turns, count, device_of_inputs(turns[0]))

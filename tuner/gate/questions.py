@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import random
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -32,13 +33,15 @@ _WARMING = 8
 def held_and_changed(call: Call, turns: Sequence[Sequence[Any]], count: int) -> int:
     """Hold the outputs of so many calls, or of as many as there is room for; how many of them changed later.
 
-    Not those that are memory of an input, which the caller has given twice.
+    Not those that are memory of an input, which the caller has given twice. Which inputs come next is drawn, so that
+    memory which is used again gets other values, after however many calls.
     """
+    draw = random.Random(0)
     held: list[torch.Tensor] = []
     copies: list[torch.Tensor] = []
     size = 0
-    for number in range(count):
-        inputs = turns[number % len(turns)]
+    for _ in range(count):
+        inputs = draw.choice(turns)
         outputs = [output for output in _tensors(call(inputs)) if not shares_memory(output, inputs)]
         held += outputs
         copies += [output.clone() for output in outputs]
@@ -46,6 +49,15 @@ def held_and_changed(call: Call, turns: Sequence[Sequence[Any]], count: int) -> 
         if size > _MOST_HELD_BYTES:
             break
     return sum(not same_bits(one, copy) for one, copy in zip(held, copies, strict=True))
+
+
+def outputs_in_turns(call: Call, turns: Sequence[Sequence[Any]], count: int) -> list[list[object]]:
+    """What so many calls on inputs that take turns return, by the inputs; of outputs that are equal bit by bit the
+    first."""
+    found: list[list[object]] = [[] for _ in turns]
+    for number in range(count):
+        found[number % len(turns)].append(call([mapped(value, torch.clone) for value in turns[number % len(turns)]]))
+    return [_distinct(outputs) for outputs in found]
 
 
 def outputs_at_once(call: Call, turns: Sequence[Sequence[Any]], count: int) -> list[list[object]]:

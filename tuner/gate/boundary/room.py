@@ -179,8 +179,14 @@ class RemoteParty:
         rounded = [values_told(one) for one in told["rounded"]]
         return Truth(**{**told, "own": values_told(told["own"]), "exact": exact, "rounded": rounded})
 
-    def call_many(self, turns: Sequence[Sequence[Any]], count: int) -> None:
-        self._ask("call_many", turns=_tuples(turns), count=count)
+    def call_many(self, turns: Sequence[Sequence[Any]], count: int) -> Sequence[Sequence[Answer]]:
+        return self._answers("call_many", turns, count)
+
+    def _answers(self, question: str, turns: Sequence[Sequence[Any]], count: int) -> Sequence[Sequence[Answer]]:
+        told = self._ask(question, turns=_tuples(turns), count=count)
+        if not (isinstance(told, list) and len(told) == len(turns) and all(isinstance(one, list) for one in told)):
+            raise RoomError("an answer that is none")
+        return [[self._checked(answer) for answer in of_inputs] for of_inputs in told]
 
     def hold(self, inputs: Sequence[Any]) -> None:
         self._ask("hold", inputs=tuple(inputs))
@@ -256,10 +262,7 @@ class RemoteParty:
         return _whole(self._ask("changed_results", turns=_tuples(turns), count=count))
 
     def at_once(self, turns: Sequence[Sequence[Any]], count: int) -> Sequence[Sequence[Answer]]:
-        told = self._ask("at_once", turns=_tuples(turns), count=count)
-        if not (isinstance(told, list) and len(told) == len(turns) and all(isinstance(one, list) for one in told)):
-            raise RoomError("an answer that is none")
-        return [[self._checked(answer) for answer in of_thread] for of_thread in told]
+        return self._answers("at_once", turns, count)
 
     def left_behind(self, turns: Sequence[Sequence[Any]], count: int) -> int | None:
         told = self._ask("left_behind", turns=_tuples(turns), count=count)

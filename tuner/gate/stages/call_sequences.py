@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
-from tunebench.tuner.gate.case import Case
 from tunebench.tuner.gate.distributions import DISTRIBUTIONS, changed
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Harness, Pair, synchronise
 from tunebench.tuner.gate.memory import same_bits
-from tunebench.tuner.gate.party import Manner
+from tunebench.tuner.gate.party import Answer, Manner
 from tunebench.tuner.gate.questions import LEAK_BYTES
 from tunebench.tuner.gate.stage_log import StageRefused
 from tunebench.tuner.gate.values import Values, mapped, own_part
@@ -21,6 +20,8 @@ from tunebench.tuner.gate.values import Values, mapped, own_part
 _CALLS = 64
 _HELD = 3
 _AT_ONCE = 16
+_FEW = 4
+_MOST_INPUTS = 4
 
 
 def same_memory(harness: Harness) -> None:
@@ -37,10 +38,26 @@ def same_memory(harness: Harness) -> None:
     harness.agree(pair, inputs, "other tensors on the same memory", held)
     inputs = _rewritten(pair, inputs, 4, counted=False)
     harness.agree(pair, inputs, "other tensors on the same memory, new content", held)
+    inputs = _written(pair, _each(inputs, _balanced))
+    harness.agree(pair, inputs, "whole eighths", held)
     for name, edit in _EDITS.items():
-        inputs = tuple(mapped(value, partial(_edited, edit)) for value in inputs)
-        pair.candidate.rewrite(inputs, counted=False)
+        inputs = _written(pair, _each(inputs, edit))
         harness.agree(pair, inputs, name, held)
+    for number in range(min(len(inputs), _MOST_INPUTS)):
+        inputs = _written(
+            pair, (*inputs[:number], *_each(inputs[number : number + 1], _one_row), *inputs[number + 1 :])
+        )
+        harness.agree(pair, inputs, f"input {number + 1} changed alone", held)
+
+
+def _written(pair: Pair, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The inputs, which are in the candidate's tensors now; torch's version counters have not seen it."""
+    pair.candidate.rewrite(inputs, counted=False)
+    return inputs
+
+
+def _each(inputs: Sequence[Any], edit: Callable[[torch.Tensor], torch.Tensor]) -> tuple[Any, ...]:
+    return tuple(mapped(value, partial(_edited, edit)) for value in inputs)
 
 
 def _edited(edit: Callable[[torch.Tensor], torch.Tensor], tensor: torch.Tensor) -> torch.Tensor:
@@ -62,15 +79,28 @@ def _one_row(value: torch.Tensor) -> torch.Tensor:
     return edited
 
 
+def _all_by_little(value: torch.Tensor) -> torch.Tensor:
+    """Less than a key of rounded numbers sees."""
+    return value + 0.01
+
+
+def _balanced(value: torch.Tensor) -> torch.Tensor:
+    """Whole eighths, for each its negative: their sum, mean and deviation are exact, in whatever order they are."""
+    eighths = torch.arange(value.numel() // 2, device=value.device) * 5 % 33 - 16
+    numbers = torch.cat([eighths, -eighths, eighths.new_zeros(value.numel() % 2)]) / 8
+    return torch.empty_like(value).copy_(numbers.reshape(value.shape))
+
+
 def _other_order(value: torch.Tensor) -> torch.Tensor:
     """With the same sum."""
-    return value.flip(tuple(range(value.dim())))
+    return value.roll(tuple(1 for _ in value.shape), tuple(range(value.dim()))) if value.dim() else value
 
 
 _EDITS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "the same elements in another order": _other_order,
+    "all elements changed by 0.01": _all_by_little,
     "one element changed": _one_element,
     "one row changed": _one_row,
-    "the same elements in another order": _other_order,
 }
 
 
@@ -84,17 +114,39 @@ def _rewritten(pair: Pair, inputs: tuple[Any, ...], seed: int, *, counted: bool)
 
 
 def later_calls(harness: Harness) -> None:
-    """The last of many calls on inputs that take turns is as right as the first."""
+    """Each of many calls on inputs that take turns is right, and so is one on other inputs after them."""
     pair = harness.pair()
     turns = [pair.inputs(21), pair.inputs(22)]
     if harness.agree(pair, turns[0], "the first call") is None:
         return
-    if pair.reference.has("buffers"):  # they move as the candidate's do
-        pair.reference.call_many(turns, _CALLS)
+    # Buffers move as the candidate's do.
+    own = pair.reference.call_many(turns, _CALLS if pair.reference.has("buffers") else _FEW)
     with harness.refusing(f"{_CALLS} calls"):
-        pair.candidate.call_many(turns, _CALLS)
+        answers = pair.candidate.call_many(turns, _CALLS)
+    _judge_each(harness, turns, own, answers, f"one of {_CALLS} calls")
     last = tuple(changed(value, DISTRIBUTIONS["normal"], 23 + number) for number, value in enumerate(turns[0]))
     harness.agree(pair, last, f"the call after {_CALLS} others")
+
+
+def _judge_each(
+    harness: Harness,
+    turns: Sequence[tuple[Any, ...]],
+    own: Sequence[Sequence[Answer]],
+    answers: Sequence[Sequence[Answer]],
+    label: str,
+) -> None:
+    """Judge the different answers to inputs that took turns, where the reference has one answer to each of them."""
+    if any(len(of_inputs) > 1 for of_inputs in own):
+        harness.pass_over("the reference itself gives another answer in every call")
+        return
+    for number, (inputs, of_inputs) in enumerate(zip(turns, answers, strict=True)):
+        # Of a reference of its own, so that the pair's stay together.
+        case = harness.answers.case(harness.pair(), f"{label}, inputs {number + 1}", partial(tuple, inputs))
+        if case is None:
+            continue
+        for answer in of_inputs:
+            harness.count()
+            harness.judge(case, answer)
 
 
 def held_results(harness: Harness) -> None:
@@ -185,26 +237,10 @@ def threads(harness: Harness) -> None:
     """Two threads that call one model at once, each on inputs of its own, both get what is theirs."""
     pair = harness.pair()
     turns = [pair.inputs(41), pair.inputs(42)]
-    cases = []
     for number, inputs in enumerate(turns):
         if harness.agree(pair, inputs, f"inputs {number + 1}, one thread") is None:
             return
-        cases.append(_case(harness, number, inputs))
-    if any(len(answers) > 1 for answers in pair.reference.at_once(turns, _HELD)):
-        harness.pass_over("the reference itself gives another answer in every call")
-        return
+    own = pair.reference.at_once(turns, _FEW)
     with harness.refusing("two threads at once"):
-        found = pair.candidate.at_once(turns, _AT_ONCE)
-    for case, answers in zip(cases, found, strict=True):
-        for answer in answers:
-            assert case is not None
-            harness.count()
-            try:
-                harness.judge(case, answer)
-            except StageRefused as refusal:
-                raise StageRefused(f"two threads at once: {refusal}") from refusal
-
-
-def _case(harness: Harness, number: int, inputs: tuple[Any, ...]) -> Case | None:
-    """Of a reference of its own, so that the pair's stay together."""
-    return harness.answers.case(harness.pair(), f"two threads: inputs {number + 1}", lambda: inputs)
+        answers = pair.candidate.at_once(turns, _AT_ONCE)
+    _judge_each(harness, turns, own, answers, "two threads at once")

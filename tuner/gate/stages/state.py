@@ -79,6 +79,8 @@ def mode(harness: Harness) -> None:
     for number, now in enumerate((Mode.TRAIN, still, Mode.TRAIN, still)):
         pair.both(lambda party, now=now: party.put(now))  # type: ignore[misc]
         harness.agree(pair, inputs, f"call {number + 1}, in {now} mode")
+    pair.change("an in-place edit")
+    harness.agree(pair, inputs, f"weights that were edited in {still} mode")
 
 
 def settings(harness: Harness) -> None:
