@@ -355,12 +355,19 @@ def _receive(process: ForkServerProcess, connection: Connection, deadline: float
 
 
 def _death(process: ForkServerProcess) -> DiedError:
+    return DiedError(how_it_ended(process), from_outside=process.exitcode in _FROM_OUTSIDE)
+
+
+def how_it_ended(process: ForkServerProcess) -> str:
+    """The end of a process that answers no more, in one line."""
     process.join(_REAP_SECONDS)
     code = process.exitcode
     if code is None:
-        return DiedError("the process answers no more")
-    name = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    return DiedError(f"the process {name}", from_outside=code in _FROM_OUTSIDE)
+        return "the process answers no more"
+    if code >= 0:
+        return f"the process ended with exit code {code}"
+    hint = " (as the system does when memory runs out)" if code == -signal.SIGKILL else ""
+    return f"the process was killed by {signal.Signals(-code).name}{hint}"
 
 
 # What follows runs in the process.

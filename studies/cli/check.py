@@ -104,13 +104,6 @@ def check(
     whether it can take the reference's place everywhere. Of many files, prints a line as each ends, and a table.
     Exits with 1 where what is required does not hold; after Ctrl-C, what was done is printed.
     """
-    from tunebench.studies.checking import PRELOADED
-    from tunebench.tuner.isolation import TRACER, start_forkserver
-
-    one_file = len(targets) == 1 and targets[0].endswith(".py")
-    # It imports torch while this process does what comes next; the tracer is worth it where several stages need it.
-    start_forkserver(PRELOADED if one_file else [*PRELOADED, TRACER])
-
     from tunebench.studies.checking.request import CheckRequest, Declaration
     from tunebench.studies.checking.submissions import is_run_folder, requests_for
     from tunebench.tuner.errors import UserError, member_of

@@ -182,10 +182,11 @@ def require_database(named: str | None) -> None:
     Raises:
         DatabaseError: it cannot.
     """
+    if named is None:
+        return
     from tunebench.db.connection.database import open_database
 
-    if named is not None:
-        open_database(named, read_only=True).close()
+    open_database(named, read_only=True).close()
 
 
 def known_kernel(name: str | None, database: Database) -> str | None:

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO, cast
 
@@ -58,10 +59,23 @@ def run() -> int:
 
 
 def _run_command() -> int:
+    _start_early(sys.argv[1:])
+
     from tunebench.studies.cli import app
 
     ending = typer.main.get_command(app).main(prog_name="tunebench", standalone_mode=False)
     return ending if isinstance(ending, int) else 0
+
+
+def _start_early(arguments: Sequence[str]) -> None:
+    """Have torch imported by the server of a check's processes, while this process imports the command line."""
+    if arguments[:1] != ["check"] or "--help" in arguments:
+        return
+    from tunebench.studies.checking import PRELOADED
+    from tunebench.tuner.isolation import TRACER, start_forkserver
+
+    one_file = sum(one.endswith(".py") for one in arguments) in (1, 2)  # a file, and its reference's
+    start_forkserver(PRELOADED if one_file else [*PRELOADED, TRACER])  # one file needs the tracer once, at the end
 
 
 def _say(message: str, code: int) -> int:

@@ -277,7 +277,10 @@ def test_a_variant_whose_worker_is_killed_from_outside_has_one_more_try(
         assert result.status.timed
         assert result.seconds["restart"] > 0
     else:
-        assert (result.status, result.message) == (TrialStatus.RUNTIME, "the process was killed by SIGKILL")
+        assert (result.status, result.message) == (
+            TrialStatus.RUNTIME,
+            "the process was killed by SIGKILL (as the system does when memory runs out)",
+        )
 
 
 def test_a_study_killed_at_random_moments_ends_as_if_nothing_had_happened(

@@ -143,7 +143,7 @@ def test_one_that_hangs_is_killed(process: IsolatedProcess) -> None:
         ("exit", "the process ended with exit code 3", False),
         ("leave", "the device is lost", False),
         ("SIGSEGV", "the process was killed by SIGSEGV", False),
-        ("SIGKILL", "the process was killed by SIGKILL", True),
+        ("SIGKILL", "the process was killed by SIGKILL (as the system does when memory runs out)", True),
         ("SIGTERM", "the process was killed by SIGTERM", True),
     ],
 )

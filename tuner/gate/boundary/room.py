@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -26,7 +25,7 @@ from tunebench.tuner.gate.quick import Exemptions
 from tunebench.tuner.gate.sources import Sizes, Source
 from tunebench.tuner.gate.truth import Truth
 from tunebench.tuner.gate.values import Leaf, Values
-from tunebench.tuner.isolation import IsolationError, context, without_main
+from tunebench.tuner.isolation import IsolationError, context, how_it_ended, without_main
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.scratch import scratch_folder
 from tunebench.tuner.users_code import ToldError
@@ -79,7 +78,7 @@ class Room:
             send(self._connection, (method, arguments))
             reply = receive(self._connection, self._most)
         except (EOFError, OSError):
-            raise RoomError(self._death()) from None
+            raise RoomError(how_it_ended(self._process)) from None
         except WireError as error:
             raise RoomError(str(error)) from error
         if not isinstance(reply, dict) or set(reply) not in ({"value"}, {"error", "type"}):
@@ -109,17 +108,6 @@ class Room:
         if not (isinstance(told, dict) and isinstance(told.get("changed"), list)):
             raise RoomError("an answer that is none")
         return [str(line) for line in told["changed"]], told.get("draws") is True
-
-    def _death(self) -> str:
-        self._process.join(_REAP_SECONDS)
-        code = self._process.exitcode
-        if code is None:
-            return "the process answers no more"
-        return (
-            f"the process was killed by {signal.Signals(-code).name}"
-            if code < 0
-            else f"the process ended with exit code {code}"
-        )
 
     def close(self) -> None:
         """End the process and everything that it has started: its supervisor sees that nobody listens."""
