@@ -91,6 +91,9 @@ ADDED: dict[str, tuple[str, ...]] = {
     "a gate that what it judges cannot reach: another process, what changed, what a source says": (
         *(f"tuner/gate/{name}" for name in ("boundary", "party.py", "changes.py", "sources.py")),
     ),
+    "tools for agents, kernels listed and spaces described": (
+        *("studies/mcp", "studies/spaces.py", "studies/cli/mcp.py", "studies/cli/kernels.py", "studies/cli/space.py"),
+    ),
     "two git revisions against each other": ("studies/regress", "studies/cli/regress.py"),
     "sources in Triton": (
         *("tuner/compile/triton", "tuner/triton_source.py", "tuner/sources.py"),

@@ -17,6 +17,8 @@ from tunebench.studies.cli.db import database_app
 from tunebench.studies.cli.diff import diff
 from tunebench.studies.cli.doctor import doctor
 from tunebench.studies.cli.export import export
+from tunebench.studies.cli.kernels import kernels
+from tunebench.studies.cli.mcp import mcp
 from tunebench.studies.cli.misses import misses
 from tunebench.studies.cli.new import new
 from tunebench.studies.cli.options import help_without_command
@@ -27,6 +29,7 @@ from tunebench.studies.cli.replay import replay
 from tunebench.studies.cli.report import report
 from tunebench.studies.cli.ship import ship
 from tunebench.studies.cli.show import show
+from tunebench.studies.cli.space import space
 from tunebench.studies.cli.studies import studies
 from tunebench.studies.cli.trials import trials
 from tunebench.studies.cli.tune import tune
@@ -60,7 +63,7 @@ def _root(
 
 for command in (
     *(new, tune, check, bench, compare, regress, replay, ship, warm, bundle, export),
-    *(best, studies, trials, misses, show, query, diff, report, dashboard, prune, doctor),
+    *(kernels, space, best, studies, trials, misses, show, query, diff, report, dashboard, mcp, prune, doctor),
 ):
     app.command()(command)
 app.add_typer(database_app)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import subprocess
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from tunebench.kernels.runtime.registry import is_kernel_file
+from tunebench.studies.spaces import declares_kernel
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.scratch import scratch
 from tunebench.tuner.users_code import MODEL_FILE
@@ -83,19 +82,10 @@ def kernels_in(revision: Revision) -> set[PurePosixPath]:
     found = set()
     for name in filter(None, listed.split("\0")):
         file = revision.root / name
-        if is_kernel_file(str(file)) and _has_model(file):
+        if declares_kernel(file):
             place = PurePosixPath(name)
             found.add(place.parent if place.name == MODEL_FILE else place)
     return found
-
-
-def _has_model(file: Path) -> bool:
-    """Whether a file has the class `ModelNew`, and not only a text in which one is written."""
-    try:
-        tree = ast.parse(file.read_text(encoding="utf-8", errors="replace"))
-    except (SyntaxError, ValueError):
-        return True  # it is a kernel that does not load, which has to be said
-    return any(isinstance(one, ast.ClassDef) and one.name == "ModelNew" for one in tree.body)
 
 
 def _commit(repository: Path, name: str) -> str:

@@ -1,0 +1,54 @@
+"""`space`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tunebench.studies.cli import options
+from tunebench.studies.cli.completion import complete_kernel, complete_mode
+from tunebench.studies.cli.output import print_json
+
+
+def space(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET", help="A kernel's name or folder, or a study file.", autocompletion=complete_kernel
+        ),
+    ],
+    mode: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODE", help="eval, train or frozen; repeatable. Default: all.", autocompletion=complete_mode
+        ),
+    ] = None,
+    sizes: options.SizesOption = None,
+    dtype: options.RunDtypeOption = None,
+    device: options.RunDeviceOption = None,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Describe what a study of a kernel would search: tunables, constraints, and how many configurations are valid."""
+    from tunebench.studies.spaces import describe_space
+    from tunebench.studies.terminal import print_line, print_table
+    from tunebench.studies.tune import request_of
+
+    asked = {"modes": mode, "sizes": options.parse_sizes(sizes or []), "dtype": dtype, "device": device}
+    described = describe_space(request_of(target, {name: value for name, value in asked.items() if value}))
+    if as_json:
+        print_json([one.values() for one in described])
+        return
+    for one in described:
+        rows = [
+            (
+                tunable.name,
+                str(one.space.default[tunable.name]),
+                ", ".join(map(str, tunable.values)),
+                "only in some configurations" if tunable.when else "",
+            )
+            for tunable in one.space.tunables
+        ]
+        title = f"{one.kernel} ({one.problem}) on {one.device}: {one.valid} valid configurations"
+        print_table(("tunable", "default", "values", ""), rows, title)
+        print_line(f"constraints: {', '.join(constraint.name for constraint in one.space.constraints) or 'none'}")

@@ -1,0 +1,213 @@
+"""What the tools answer, as a schema: `result` is what the command prints with `--json`.
+
+Answers may get more members; what is named here stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Value = bool | int | float | str
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+class Problem(_Answer):
+    """The shapes, dtype and options that a measurement belongs to."""
+
+    axes: Mapping[str, int]
+    dtype: str
+    options: Mapping[str, str]
+
+
+class Ratio(_Answer):
+    """How many times faster one is than another, with its interval."""
+
+    value: float
+    low: float
+    high: float
+    rounds: int | None = None
+
+
+class KernelAnswer(_Answer):
+    """A kernel that can be named to the other tools by its `target`."""
+
+    target: str
+    kernel: str | None
+    path: str | None
+    modes: Sequence[str]
+    dtypes: Sequence[str]
+    sources: Sequence[str]
+    sizes: Mapping[str, float] = Field(description="Constants of its reference that `sizes` may change.")
+    tunables: Sequence[str]
+    source_digest: str | None
+    error: str | None = Field(description="Why it does not load; null where it does.")
+
+
+class TunableAnswer(_Answer):
+    """A tunable with its values."""
+
+    name: str
+    values: Sequence[Value]
+    default: Value
+    conditional: bool = Field(description="It matters in some configurations alone, and is absent from the others.")
+    host: bool
+
+
+class SpaceAnswer(_Answer):
+    """What a study of a kernel would search, in one mode."""
+
+    kernel: str
+    mode: str
+    problem: Problem
+    device: str
+    valid_configurations: int
+    default: Mapping[str, Value]
+    tunables: Sequence[TunableAnswer]
+    constraints: Sequence[str]
+
+
+class StageAnswer(_Answer):
+    """A stage of the correctness gate."""
+
+    name: str
+    passed: bool
+    seconds: float
+    detail: str
+
+
+class CheckAnswer(_Answer):
+    """The gate's verdict in one mode."""
+
+    target: str
+    mode: str
+    device: str
+    configuration: Mapping[str, Value] | None
+    stages: Sequence[StageAnswer]
+    tolerance: float
+    errors: Mapping[str, Any] | None
+    reason: str = Field(description="The first refusal in one line; empty where there was none.")
+    required: str
+    passed: bool = Field(description="Whether what is required holds.")
+    right_for_problem: bool
+    drop_in: bool
+
+
+class EvaluationAnswer(_Answer):
+    """A configuration (`a`), through the gate and timed against the default or the reference (`b`)."""
+
+    a: str
+    b: str
+    problem: str
+    device: str
+    decision: str | None = Field(description="faster, slower or tie; null where one was refused.")
+    refusal: str
+    ratio: Ratio | None = Field(description="How many times faster a is than b.")
+    control: Ratio | None
+    medians_ms: Mapping[str, float]
+    samples_ms: Mapping[str, Sequence[float]]
+
+
+class StudyAnswer(_Answer):
+    """What a study found, in one mode."""
+
+    kernel: str
+    study: int
+    problem: Problem
+    device: str
+    trials: int
+    valid_configurations: int
+    counts: Mapping[str, int] = Field(description="How many trials ended how.")
+    refusals: Mapping[str, int]
+    ending: str
+    proven: bool
+    seconds: float
+    best: Mapping[str, Value] | None
+    medians_ms: Mapping[str, float] | None
+    speedups: Mapping[str, Mapping[str, Any]]
+    trusted: bool | None
+
+
+class TrialAnswer(_Answer):
+    """A trial."""
+
+    trial: int = Field(description="Its number, for `explain`.")
+    study: int
+    kernel: str
+    problem: Problem
+    device: str
+    status: str
+    configuration: Mapping[str, Value]
+    median_ms: float | None
+    message: str
+    confirmed: bool
+    over_reference: Ratio | None
+    over_default: Ratio | None
+
+
+class Verdict(_Answer):
+    """The gate's verdict on a trial, stage by stage."""
+
+    passed: bool
+    stages: Sequence[StageAnswer]
+    tolerance: float
+    errors: Mapping[str, Any] | None
+    reason: str
+
+
+class DetailsAnswer(TrialAnswer):
+    """Everything about a trial."""
+
+    environment: Mapping[str, Any]
+    build: Mapping[str, Any] | None
+    verdict: Verdict | None
+    measurement: Mapping[str, Any] | None
+    seconds: Mapping[str, float]
+    comparisons: Sequence[Mapping[str, Any]]
+
+
+class Kernels(BaseModel):
+    """Of `kernels`."""
+
+    result: Sequence[KernelAnswer]
+
+
+class Spaces(BaseModel):
+    """Of `space`, one for each mode."""
+
+    result: Sequence[SpaceAnswer]
+
+
+class Checks(BaseModel):
+    """Of `check`, one for each mode."""
+
+    result: Sequence[CheckAnswer]
+
+
+class Evaluation(BaseModel):
+    """Of `evaluate`."""
+
+    result: EvaluationAnswer
+
+
+class Studies(BaseModel):
+    """Of `tune`, one for each mode."""
+
+    result: Sequence[StudyAnswer]
+
+
+class Trials(BaseModel):
+    """Of `best` and `trials`."""
+
+    result: Sequence[TrialAnswer]
+
+
+class Details(BaseModel):
+    """Of `explain`."""
+
+    result: DetailsAnswer

@@ -1,0 +1,172 @@
+"""Runs a command of tunebench in a folder of its own, and gives back what `--json` prints.
+
+The command is a process: its progress is what it says on standard error, and cancelling ends it with all that it has
+started, everything done recorded, as Ctrl-C does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
+from pathlib import Path
+
+import anyio
+from anyio.abc import Process
+from anyio.streams.text import TextReceiveStream
+
+from tunebench.tuner.errors import TunebenchError, UserError
+
+Say = Callable[[float, float | None, str], Awaitable[None]]
+"""Told of progress: how far, of how much where that is known, and a line for people."""
+
+STATE = ".tunebench"
+"""The folder, in the working folder, of what can be made again."""
+
+_CACHES = {
+    "TUNEBENCH_CACHE": "builds",
+    "XDG_CACHE_HOME": "cache",
+    "XDG_DATA_HOME": "data",
+    "XDG_CONFIG_HOME": "config",
+    "TORCH_EXTENSIONS_DIR": "torch_extensions",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TRITON_CACHE_DIR": "triton",
+    "CUDA_CACHE_PATH": "cuda",
+}
+"""Where tunebench, torch, Triton and the driver keep what can be made again, by the variable that says so."""
+
+_TEMPORARY = "temporary"
+
+_OF = re.compile(r"^\s*(\d+)/(\d+)\s")
+_ANSWERS = (0, 1)
+_ENDING_SECONDS = 20.0
+
+
+class Commands:
+    """Runs commands, those that time something one after another.
+
+    Args:
+        folder: nothing is written outside of it, but for the lock of a GPU, which the whole machine shares.
+
+    Raises:
+        UserError: the folder is none, or cannot be written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.resolve()
+        try:
+            for name in ("", _TEMPORARY, *_CACHES.values()):
+                (self.folder / STATE / name).mkdir(mode=0o700, exist_ok=True)
+            self._temporary = os.open(self.folder / STATE / _TEMPORARY, os.O_PATH | os.O_DIRECTORY)
+        except OSError as error:
+            raise UserError(f"{folder}: cannot be the working folder: {error.strerror}") from error
+        self._alone = anyio.Lock()
+
+    async def ask(self, *arguments: str) -> object:
+        """What a quick command prints with `--json`.
+
+        Raises:
+            UserError: the question was wrong, in one line.
+            TunebenchError: the command could not go on, in one line.
+        """
+        return await self._run(arguments, _say_nothing)
+
+    async def work(self, say: Say, *arguments: str) -> object:
+        """The same of a command that takes long: it waits for the one before it, and says how far it is."""
+        await say(0.0, None, "waiting for what runs before it" if self._alone.locked() else "starting")
+        async with self._alone:
+            return await self._run(arguments, say)
+
+    async def _run(self, arguments: tuple[str, ...], say: Say) -> object:
+        # -P: what lies in the working folder is not taken for modules of tunebench or of what it needs.
+        command = [sys.executable, "-P", "-m", "tunebench", arguments[0], "--json", *arguments[1:]]
+        process = await anyio.open_process(
+            command, stdin=subprocess.DEVNULL, cwd=self.folder, env=self._environment(), start_new_session=True
+        )
+        printed: list[str] = []
+        said: list[str] = []
+
+        async def collect() -> None:
+            assert process.stdout is not None
+            async for text in TextReceiveStream(process.stdout, errors="replace"):
+                printed.append(text)
+
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(collect)
+                assert process.stderr is not None
+                async for line in _lines(TextReceiveStream(process.stderr, errors="replace")):
+                    said.append(line)
+                    await say(*_progress(line, len(said)))
+            code = await process.wait()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await _end(process)
+        return _answer(code, "".join(printed), said)
+
+    def _environment(self) -> Mapping[str, str]:
+        places = {name: str(self.folder / STATE / place) for name, place in _CACHES.items()}
+        # The server's folder may be another than the commands'.
+        path = os.pathsep.join(
+            str(Path(one).resolve()) for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one
+        )
+        own = {
+            "TUNEBENCH_DB": str(self.folder / "tunebench.db"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            # Sockets are made there, whose names have to be short, wherever the folder is.
+            "TMPDIR": f"/proc/{os.getpid()}/fd/{self._temporary}",
+        }
+        return {**os.environ, **places, **own, **({"PYTHONPATH": path} if path else {})}
+
+
+async def _say_nothing(_done: float, _total: float | None, _text: str) -> None:
+    pass
+
+
+async def _lines(stream: AsyncIterable[str]) -> AsyncIterable[str]:
+    rest = ""
+    async for text in stream:
+        *lines, rest = (rest + text).split("\n")
+        for line in lines:
+            yield line
+    if rest:
+        yield rest
+
+
+def _progress(line: str, number: int) -> tuple[float, float | None, str]:
+    """How far a line says that a command is: trials of trials, else lines."""
+    if found := _OF.match(line):
+        return float(found[1]), float(found[2]), line.strip()
+    return float(number), None, line.strip()
+
+
+def _answer(code: int, printed: str, said: list[str]) -> object:
+    """What a command has answered.
+
+    Raises:
+        UserError, TunebenchError: nothing; the message is the line that it ended with.
+    """
+    if code in _ANSWERS:
+        with contextlib.suppress(ValueError):
+            return json.loads(printed)
+    line = next((one for one in reversed(said) if one.startswith("tunebench: ")), "")
+    text = line.removeprefix("tunebench: ") or f"the command ended with exit code {code}"
+    raise (UserError if code == 2 else TunebenchError)(text)
+
+
+async def _end(process: Process) -> None:
+    """End a process that still runs, and whatever of its session is left."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGTERM)
+        with anyio.move_on_after(_ENDING_SECONDS):
+            await process.wait()
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
+    await process.aclose()

@@ -1,0 +1,267 @@
+"""The server of the Model Context Protocol: each tool is a command, whose `--json` is what the tool answers."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import anyio
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.types import CallToolResult, TextContent, ToolAnnotations
+from pydantic import Field
+
+from tunebench import __version__
+from tunebench.kernels.runtime.registry import kernel_names
+from tunebench.studies.mcp import answers
+from tunebench.studies.mcp.commands import Commands, Say
+from tunebench.tuner.errors import TunebenchError, UserError
+from tunebench.tuner.result import TrialStatus
+
+_INSTRUCTIONS = """\
+tunebench compiles CUDA kernels in many configurations, proves each against a PyTorch reference and times it.
+Begin with `kernels` and `space`. `tune` runs a study within a budget and records every trial; `best` and `trials` read
+them, and `explain` says everything about one, such as why it was refused. `check` is the correctness gate alone, also
+for any .py file with Model and ModelNew; `evaluate` checks and times one configuration. Paths lie in the working
+folder.
+"""
+
+_READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+_WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
+
+Target = Annotated[
+    str, Field(description="A shipped kernel's name, or the path of a kernel folder in the working folder.")
+]
+Sizes = Annotated[Mapping[str, int | float] | None, Field(description="Constants of the reference to change.")]
+Dtype = Annotated[
+    str | None, Field(description="float32, float64, float16 or bfloat16; as the file makes them if null.")
+]
+Modes = Annotated[Sequence[str] | None, Field(description="eval, train, frozen; every mode of the kernel if null.")]
+Device = Annotated[str | None, Field(description="cuda, cuda:INDEX or cpu; a GPU where there is one if null.")]
+Configuration = Annotated[
+    Mapping[str, answers.Value], Field(description="Values of tunables; others as in the default.")
+]
+
+Tool = Callable[..., Awaitable[CallToolResult]]
+
+
+class Tools:
+    """The tools; their docstrings are what a client shows.
+
+    Args:
+        folder: the working folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._commands = Commands(folder)
+
+    async def kernels(self) -> Annotated[CallToolResult, answers.Kernels]:
+        """List the kernels: those that ship with tunebench, and those in the working folder."""
+        return _result(await self._commands.ask("kernels", "."))
+
+    async def space(
+        self, kernel: Target, sizes: Sizes = None, dtype: Dtype = None, modes: Modes = None, device: Device = None
+    ) -> Annotated[CallToolResult, answers.Spaces]:
+        """Describe what a study of a kernel would search: its tunables with their values, and how many are valid."""
+        options = _options(size=sizes, dtype=dtype, mode=modes, device=device)
+        return _result(await self._commands.ask("space", self._kernel(kernel), *options))
+
+    async def check(
+        self,
+        context: Context[Any, Any],
+        target: Annotated[str, Field(description="As `kernel`, or a .py file with ModelNew.")],
+        reference: Annotated[str | None, Field(description="The file with Model, where target has none.")] = None,
+        configuration: Configuration | None = None,
+        sizes: Sizes = None,
+        dtype: Dtype = None,
+        modes: Modes = None,
+        device: Device = None,
+        require: Annotated[Literal["problem", "drop-in"] | None, Field(description="What `passed` needs.")] = None,
+        seconds: Annotated[float, Field(ge=1, description="A check of one mode that takes longer is refused.")] = 600.0,
+    ) -> Annotated[CallToolResult, answers.Checks]:
+        """Is it right? The whole correctness gate on a kernel's configuration, or on any file's ModelNew."""
+        options = _options(
+            config=configuration, size=sizes, dtype=dtype, mode=modes, device=device, require=require, seconds=seconds
+        )
+        if reference is not None:
+            options.append(f"--reference={self._inside(reference)}")
+        return _result(await self._commands.work(_say(context), "check", self._kernel(target), *options))
+
+    async def evaluate(
+        self,
+        context: Context[Any, Any],
+        kernel: Target,
+        configuration: Configuration,
+        against: Literal["default", "reference"] = "default",
+        sizes: Sizes = None,
+        dtype: Dtype = None,
+        mode: Annotated[str | None, Field(description="The kernel's first mode if null.")] = None,
+        device: Device = None,
+    ) -> Annotated[CallToolResult, answers.Evaluation]:
+        """Check one configuration of a kernel, and time it against the default or the reference, unrecorded."""
+        values = ",".join(_pair(name, value) for name, value in configuration.items()) or "default"
+        options = _options(size=sizes, dtype=dtype, mode=mode, device=device)
+        question = ("compare", values, against, self._kernel(kernel))
+        return _result(await self._commands.work(_say(context), *question, *options))
+
+    async def tune(
+        self,
+        context: Context[Any, Any],
+        kernel: Target,
+        trials: Annotated[int, Field(ge=1, description="Of each study, those of earlier runs included.")] = 100,
+        seconds: Annotated[float | None, Field(gt=0, description="That each study may take.")] = None,
+        sizes: Sizes = None,
+        dtype: Dtype = None,
+        modes: Modes = None,
+        device: Device = None,
+        tunables: Annotated[
+            Mapping[str, Sequence[answers.Value]] | None, Field(description="Values to restrict tunables to.")
+        ] = None,
+        sampler: Annotated[str | None, Field(description="gp, tpe, random or exhaustive; gp if null.")] = None,
+        seed: Annotated[int, Field(ge=0)] = 0,
+    ) -> Annotated[CallToolResult, answers.Studies]:
+        """Run a study within a budget, or go on with it. Every trial is recorded, also where the call is cancelled."""
+        restricted = {name: ",".join(_text(value) for value in values) for name, values in (tunables or {}).items()}
+        options = _options(
+            **{"trials": trials, "seconds": seconds, "size": sizes, "dtype": dtype, "mode": modes, "device": device},
+            **{"tunable": restricted, "sampler": sampler, "seed": seed},
+        )
+        return _result(await self._commands.work(_say(context), "tune", self._kernel(kernel), *options))
+
+    async def best(self, kernel: str | None = None) -> Annotated[CallToolResult, answers.Trials]:
+        """Read the best configuration of each kernel, problem and device that is recorded in the working folder."""
+        return _result(await self._commands.ask("best", *_named(kernel)))
+
+    async def trials(
+        self,
+        kernel: str | None = None,
+        study: Annotated[int | None, Field(ge=1)] = None,
+        status: TrialStatus | None = None,
+        fastest: Annotated[bool, Field(description="Correct ones, the fastest first; else the newest first.")] = False,
+        limit: Annotated[int, Field(ge=1, le=1000)] = 20,
+    ) -> Annotated[CallToolResult, answers.Trials]:
+        """Read recorded trials."""
+        options = _options(study=study, status=status, limit=limit)
+        fast = ["--fastest"] if fastest else []
+        return _result(await self._commands.ask("trials", *options, *fast, *_named(kernel)))
+
+    async def explain(
+        self, trial: Annotated[int, Field(ge=1, description="The trial's number, as `trials` has it.")]
+    ) -> Annotated[CallToolResult, answers.Details]:
+        """Everything about one trial: the gate's stages and what they found, the compiler's log, the samples."""
+        return _result(await self._commands.ask("show", str(trial)))
+
+    def _kernel(self, target: str) -> str:
+        """A kernel as a command takes it."""
+        if target in kernel_names():
+            return target
+        place = self._inside(target)
+        if not (place.is_dir() or place.suffix == ".py"):
+            raise UserError(f"'{target}' is neither a kernel folder nor a Python file")
+        return str(place)
+
+    def _inside(self, text: str) -> Path:
+        """A place in the working folder.
+
+        Raises:
+            UserError: it is elsewhere, also by a symbolic link, or not there.
+        """
+        folder = self._commands.folder
+        try:
+            place = (folder / text).resolve(strict=True)
+        except (OSError, ValueError, RuntimeError):
+            known = ", ".join(kernel_names())
+            raise UserError(f"'{text}' is no path in {folder}, and no shipped kernel (those are {known})") from None
+        if not place.is_relative_to(folder):
+            raise UserError(f"'{text}' is outside of the working folder {folder}: give a path in it")
+        return place
+
+
+def make_server(folder: Path) -> MCPServer[Any]:
+    """The server, with its tools, for one working folder.
+
+    Raises:
+        UserError: the folder is none, or cannot be written.
+    """
+    server: MCPServer[Any] = MCPServer(
+        "tunebench", version=__version__, instructions=_INSTRUCTIONS, log_level="WARNING", warn_on_duplicate_tools=True
+    )
+    tools = Tools(folder)
+    reading: tuple[Tool, ...] = (tools.kernels, tools.space, tools.best, tools.trials, tools.explain)
+    working: tuple[Tool, ...] = (tools.check, tools.evaluate, tools.tune)
+    for tool in (*reading, *working):
+        server.add_tool(_told(tool), annotations=_READS if tool in reading else _WRITES)
+    return server
+
+
+def published(folder: Path) -> list[dict[str, Any]]:
+    """The tools as a client is told of them: names, descriptions, and the schemas of what they take and answer."""
+    found = anyio.run(make_server(folder).list_tools)
+    return [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in found]
+
+
+def _told(method: Tool) -> Tool:
+    """A tool whose own errors a client is told, in one line."""
+
+    @functools.wraps(method)
+    async def tool(*arguments: Any, **options: Any) -> CallToolResult:
+        try:
+            return await method(*arguments, **options)
+        except TunebenchError as error:
+            raise ToolError(str(error)) from error
+
+    return tool
+
+
+def _result(answer: object) -> CallToolResult:
+    text = TextContent(type="text", text=json.dumps(answer, ensure_ascii=False))
+    return CallToolResult(content=[text], structured_content={"result": answer})
+
+
+def _say(context: Context[Any, Any]) -> Say:
+    last = 0.0
+
+    async def say(done: float, total: float | None, text: str) -> None:
+        nonlocal last
+        last = max(done, last + 0.001)  # the protocol wants it to grow
+        await context.report_progress(last, total, text)
+
+    return say
+
+
+def _named(kernel: str | None) -> list[str]:
+    """The name of a kernel whose results are asked for."""
+    if kernel is None:
+        return []
+    return ["--", kernel]
+
+
+def _options(**given: object) -> list[str]:
+    """Options of a command: a mapping makes one for each pair, a sequence one for each element."""
+    options: list[str] = []
+    for name, value in given.items():
+        if isinstance(value, Mapping):
+            options += [f"--{name}={_pair(key, one)}" for key, one in value.items()]
+        elif isinstance(value, Sequence) and not isinstance(value, str):
+            options += [f"--{name}={one}" for one in value]
+        elif value is not None:
+            options.append(f"--{name}={value}")
+    return options
+
+
+def _pair(name: str, value: object) -> str:
+    if not name.isidentifier():
+        raise UserError(f"'{name}' is not a name")
+    return f"{name}={value if isinstance(value, str) else _text(value)}"
+
+
+def _text(value: object) -> str:
+    """A tunable's value as a command takes it."""
+    text = json.dumps(value) if not isinstance(value, str) else value
+    if not text or set(text) & set(", \t\n"):
+        raise UserError(f"{value!r} is no value of a tunable")
+    return text
