@@ -283,6 +283,7 @@ class LocalParty:
         return truth_of(self.module, inputs, autocast, seed)
 
     def call_many(self, turns: Sequence[Sequence[Any]], count: int) -> Sequence[Sequence[Answer]]:
+        seed_generators(0, device_of_inputs(turns[0]))
         return self._answers(outputs_in_turns(self._run, turns, count))
 
     def _answers(self, outputs: Sequence[Sequence[object]]) -> list[list[Answer]]:

@@ -135,6 +135,12 @@ TWINS: dict[str, tuple[Forward, Callable[[], Sequence[Any]], Forward, dict[str, 
         lambda model, x: torch.dropout(x, 0.3, model.training),
         {"values": lambda _, x: x * 1.0},
     ),
+    "dropout before statistics": (
+        lambda model, x: model.norm(dropped(model, x)),
+        lambda: [rand(32, 40)],
+        lambda model, x: model.norm(torch.dropout(x, 0.3, model.training)),
+        {"values": lambda model, x: model.norm(x)},
+    ),
     "noise": (noisy, lambda: [rand(32, 40)], lambda _, x: torch.randn_like(x) + x, {"values": lambda _, x: x + 0.0}),
     "a change of its input": (
         lambda _, x, y: x.add_(y).sum(1),
@@ -188,7 +194,7 @@ TWINS: dict[str, tuple[Forward, Callable[[], Sequence[Any]], Forward, dict[str, 
         },
     ),
 }
-PARTS = {"linear": lambda: nn.Linear(40, 40), "table": lambda: nn.Embedding(50, 16)}
+PARTS = {"norm": lambda: nn.BatchNorm1d(40), "linear": lambda: nn.Linear(40, 40), "table": lambda: nn.Embedding(50, 16)}
 
 
 @pytest.mark.parametrize("name", TWINS)
