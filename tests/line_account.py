@@ -95,6 +95,11 @@ ADDED: dict[str, tuple[str, ...]] = {
         *("studies/mcp", "studies/spaces.py", "studies/cli/mcp.py", "studies/cli/kernels.py", "studies/cli/space.py"),
     ),
     "two git revisions against each other": ("studies/regress", "studies/cli/regress.py"),
+    "refusals that are shown again, many files at once, and the gate as a library": (
+        *(f"studies/checking/{name}.py" for name in ("script", "submissions", "on_modules")),
+        *("tuner/gate/reproduction.py", "tuner/gate/refusal.py:Element", "tuner/gate/refusal.py:Reproduction"),
+        *("studies/check.py:check_all", "studies/cli/check.py:_check_many", "studies/cli/check.py:_reproduce"),
+    ),
     "sources in Triton": (
         *("tuner/compile/triton", "tuner/triton_source.py", "tuner/sources.py"),
         *("db/migrations/versions/0005_triton.py", "tuner/compile/compilers.py:BothCompilers"),

@@ -43,6 +43,11 @@ def modules_after(code: str, environment: Mapping[str, str] | None = None, argum
     return set(json.loads(done.stderr.splitlines()[-1]))
 
 
+def test_the_process_that_has_files_checked_needs_no_torch() -> None:
+    """Each of the processes that do has forked from a server that has it."""
+    assert not modules_after("import tunebench.studies.check, tunebench.studies.checking.script") & (SLOW - {"numpy"})
+
+
 @pytest.fixture
 def results(tmp_path: Path) -> str:
     """A database with a trial of a shipped kernel as it is now, whose digest this machine knows."""
