@@ -69,8 +69,17 @@ class Expected:
         errors = compare(
             real(tensor), self.values, self.scale, self.bound, self.norm, rewritten=rewritten, free=self.free
         )
-        own = self.own
+        own, wrong = self.own, errors.first_wrong_index
+        if wrong is not None and self.like.is_complex():
+            errors = replace(errors, first_wrong_index=wrong // 2)  # of the numbers, not of their parts
         return replace(errors, reference_max_relative=own.max_relative, reference_relative_norm=own.relative_norm)
+
+    def allowed_at(self, index: int) -> float:
+        """How far off the element at a flat index may be."""
+        rows, columns = self.scale.shape
+        width = self.values.numel() // rows
+        scale = self.scale[index // width if rows > 1 else 0, index % width if columns > 1 else 0]
+        return 0.0 if self.is_exact else self.bound * float(scale)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import shorten
 
 import torch
 
@@ -61,7 +62,7 @@ def judge_values(case: Case, output: Values, *, rewritten: bool = False) -> Erro
     for path, answers in case.plain.items():
         got = output.leaves[path]
         if not any(got == answer for answer in answers):
-            raise StageRefused(f"{case.name}: {words(path)} is {got!r} in place of {answers[0]!r}")
+            raise StageRefused(f"{case.name}: {words(path)} is {shorten(repr(got), 60)} in place of {answers[0]!r}")
     worst = ErrorFigures(0.0, 0.0, 0.0, 0.0, 0.0)
     for path, expected in case.output.items():
         name = case.name if path == ROOT else f"{case.name}: {path}"

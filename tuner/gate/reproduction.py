@@ -69,8 +69,7 @@ def _first_wrong(case: Case, output: Values, rewritten: bool) -> Element | None:
         if errors.first_wrong_index is None or tensor.is_complex():
             return None
         place = _place(errors.first_wrong_index, tensor.shape)
-        scale = float(expected.scale[place[0] if expected.scale.shape[0] > 1 else 0])
-        allowed = 0.0 if expected.is_exact else expected.bound * scale
+        allowed = expected.allowed_at(errors.first_wrong_index)
         return Element(path.removeprefix(ROOT), place, float(expected.values[place]), float(tensor[place]), allowed)
     return None
 

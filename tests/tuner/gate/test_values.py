@@ -252,6 +252,15 @@ def test_what_cannot_run_in_float64_is_its_own_truth() -> None:
     assert case.output["output"].bound == 2e-4
 
 
+def test_what_an_element_may_be_off_by() -> None:
+    masked = module(lambda _, x: x.masked_fill(x < 0.5, -1e9))
+    with torch.no_grad():
+        expected = consult(masked(), "drawn", (rand(32, 40),)).output["output"]
+    filled, other = (expected.values.flatten() < 0).to(torch.uint8).argmax(), expected.values.flatten().argmax()
+    assert expected.allowed_at(int(filled)) == 1e5
+    assert 5e-5 < expected.allowed_at(int(other)) < 1e-4
+
+
 def test_a_reference_that_calls_float_is_answered_in_float64() -> None:
     with torch.no_grad():
         case = consult(module(lambda _, x: x.float() / 3)(), "drawn", (rand(32, 40),))
