@@ -61,7 +61,8 @@ def check_modules(
     modes = [Mode(mode) for mode in request.modes or ()] or [_mode_of(reference)]
     device = torch.device(request.device) if request.device else _device_of(reference, inputs)
     request = replace(request, require=request.require or Claim.PROBLEM)
-    return [_verdict(_maker(candidate), original, device, mode, request) for mode in modes]
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):  # the gate seeds the caller's generators
+        return [_verdict(_maker(candidate), original, device, mode, request) for mode in modes]
 
 
 @dataclass(frozen=True)

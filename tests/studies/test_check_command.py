@@ -246,8 +246,9 @@ def test_a_run_directory_is_judged_file_by_file(run: CommandLine, tmp_path: Path
 
 def test_modules_are_checked_where_they_are() -> None:
     twice = nn.Linear(4, 4).eval()
-    inputs = [torch.rand(6, 4)]
+    inputs, drawn = [torch.rand(6, 4)], torch.get_rng_state()
     (report,) = tunebench.check(twice, copy.deepcopy(twice), inputs=inputs, require="drop-in")
+    assert torch.equal(drawn, torch.get_rng_state())
     assert (report.passed, report.trusted, report.mode, report.target) == (True, True, "eval", "Linear")
     (report,) = tunebench.check(lambda x: x + 1e-3, lambda x: x * 1.0, inputs=inputs)
     assert not report.holds("problem") and report.refusals[0].reproduction is not None
