@@ -17,10 +17,10 @@ import torch
 from torch import nn
 
 from tunebench.tuner.gate.changes import CHANGES
-from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.float64 import in_float64, widened
 from tunebench.tuner.gate.gradients import Backward, gradients_of
 from tunebench.tuner.gate.memory import SENTINELS, Bands, PoisonedMemory, all_equal, checksums, shares_memory
+from tunebench.tuner.gate.on_streams import after_wait, capturable, replayed
 from tunebench.tuner.gate.questions import (
     Settings,
     bytes_left_behind,
@@ -30,20 +30,10 @@ from tunebench.tuner.gate.questions import (
     set_setting,
     settings_of,
 )
-from tunebench.tuner.gate.truth import (
-    Truth,
-    device_of_inputs,
-    named_tensors,
-    truth_of,
-    under_autocast,
-    write,
-)
+from tunebench.tuner.gate.truth import Truth, device_of_inputs, named_tensors, truth_of, under_autocast
 from tunebench.tuner.gate.values import Values, mapped, own_part, tensors_in
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.reference import seed_generators
-from tunebench.tuner.timing.capture import capture
-
-_WAIT_CYCLES = 6_000_000  # some 3 ms, many times what the host needs to queue a call
 
 
 @dataclass(frozen=True)
@@ -257,10 +247,9 @@ class LocalParty:
             output = target(**named) if named else target(*mine)
         intact = bands.intact and self._bands.intact
         intact = intact and (not isinstance(memory, PoisonedMemory) or memory.bands.intact)
-        return self._answer(output, mine, intact, manner)
+        return self._answer(Values.of(output), mine, intact, manner)
 
-    def _answer(self, returned: object, mine: Sequence[Any], intact: bool, manner: Manner) -> Answer:
-        output = Values.of(returned)
+    def _answer(self, output: Values, mine: Sequence[Any], intact: bool, manner: Manner) -> Answer:
         aliases = tuple(path for path, tensor in output.tensors.items() if shares_memory(tensor, mine))
         earlier = [tensor for kept in self._kept for tensor in kept.tensors.values()]
         own = [tensor for path, tensor in output.tensors.items() if path not in aliases]
@@ -287,7 +276,7 @@ class LocalParty:
         return self._answers(outputs_in_turns(self._run, turns, count))
 
     def _answers(self, outputs: Sequence[Sequence[object]]) -> list[list[Answer]]:
-        return [[self._answer(one, (), True, ORDINARY) for one in of_inputs] for of_inputs in outputs]
+        return [[self._answer(Values.of(one), (), True, ORDINARY) for one in of_inputs] for of_inputs in outputs]
 
     def hold(self, inputs: Sequence[Any]) -> None:
         self._held = tuple(inputs)
@@ -356,38 +345,13 @@ class LocalParty:
             return gradients_of(self.module, [widened(value) for value in inputs], how)
 
     def after_wait(self, first: Sequence[Any], second: Sequence[Any], seed: int, *, own_stream: bool) -> Answer:
-        device = device_of_inputs(first)
-        stream = _stream(device) if own_stream else torch.cuda.default_stream(device)
-        read, done = _stream(device), torch.cuda.Event()  # type: ignore[no-untyped-call]
-        torch.cuda.synchronize(device)
-        with torch.cuda.stream(stream):
-            inputs = _cloned(first)
-            torch.cuda._sleep(_WAIT_CYCLES)  # type: ignore[no-untyped-call]
-            write(inputs, second)
-            seed_generators(seed, device)
-            output = Values.of(self.module(*inputs))
-            done.record()
-        with torch.cuda.stream(read):
-            read.wait_event(done)
-            seen = output.mapped(torch.clone)
-        torch.cuda.synchronize(device)
-        return self._answer(seen, (), True, Manner())
+        return self._answer(after_wait(self.module, first, second, seed, own_stream=own_stream), (), True, ORDINARY)
 
     def replayed(self, inputs: Sequence[Any], others: Sequence[Any]) -> Answer:
-        mine = _cloned(inputs)
-        graph, output = capture(lambda: self.module(*mine), warming=lambda: self.module(*mine))
-        write(mine, others)
-        graph.replay()
-        torch.cuda.synchronize()
-        return self._answer(output, (), True, Manner())
+        return self._answer(replayed(self.module, inputs, others), (), True, ORDINARY)
 
     def capturable(self, inputs: Sequence[Any]) -> bool:
-        mine = _cloned(inputs)
-        try:
-            capture(lambda: self.module(*mine), warming=lambda: self.module(*mine))
-        except FAILURES:
-            return False
-        return True
+        return capturable(self.module, inputs)
 
     def _run(self, inputs: Sequence[Any]) -> object:
         self.ready(inputs)
@@ -427,11 +391,3 @@ def _kept_by(module: nn.Module) -> list[Any]:
         for value in values:
             tensors += value.values() if isinstance(value, dict) else [value]
     return tensors
-
-
-def _stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-
-def _cloned(inputs: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(mapped(value, torch.clone) for value in inputs)
