@@ -31,6 +31,7 @@ from tunebench.tuner.gate.party import Manner, Party
 from tunebench.tuner.gate.quick import Exemptions
 from tunebench.tuner.gate.refusal import Claim
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
+from tunebench.tuner.gate.values import tensors_in
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Work
 from tunebench.tuner.reference import REQUIRED
@@ -278,9 +279,9 @@ class _Comparison:
         sides["control"] = sides["second"]
         truths = Truths(self._source, self._original, self._oracle)
         timed = {name: self._timed(side, truths) for name, side in sides.items()}
-        size = sum(value.nbytes for value in truths.bases[0] if isinstance(value, torch.Tensor))
+        size = sum(tensor.nbytes for tensor in tensors_in(truths.bases[0]))
         try:
-            count = calls_of_a_batch([model.probe() for model in timed.values()], size, self._device)
+            count = calls_of_a_batch(list(timed.values()), size, self._device)
             batches = Batches(count, truths.smallest_scale())
             for model in timed.values():
                 model.begin(batches, count)
@@ -304,6 +305,7 @@ class _Comparison:
 
 
 def _shape(value: object) -> str:
-    if isinstance(value, torch.Tensor):
-        return f"{'×'.join(map(str, value.shape))} {str(value.dtype).removeprefix('torch.')}"
-    return repr(value)
+    tensors = [
+        f"{'×'.join(map(str, one.shape))} {str(one.dtype).removeprefix('torch.')}" for one in tensors_in([value])
+    ]
+    return ", ".join(tensors) or repr(value)

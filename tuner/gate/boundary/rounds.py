@@ -40,6 +40,7 @@ _LONGEST_BATCH_MS = 100.0
 _MOST_CALLS = 4096
 _SHARE_OF_MEMORY = 32
 _PROBES = 3
+_GROWTH = 8
 _LEAST_MS = 1e-6
 _JUDGED = 1 / 8
 """The share of batches whose outputs are judged, beside the first and the last: which ones nobody knows before."""
@@ -151,17 +152,17 @@ class TimedModel:
         self._last = 0
         self._seen: Mapping[str, torch.Tensor] = {}
 
-    def probe(self) -> float:
-        """Milliseconds of one call, roughly.
+    def probe(self, count: int) -> float:
+        """Milliseconds of a batch of so many calls, roughly.
 
         Raises:
             StageRefused: it does not run.
         """
         with self._noted():
-            turns = RemoteTurns(self._party, self._truths.bases, 1)
+            turns = RemoteTurns(self._party, self._truths.bases, count)
             called, empty = [], []
             for number in range(_PROBES):
-                turns.write([(number % _BASES, 1.0)])
+                turns.write([(number % _BASES, 1.0)] * count)
                 empty.append(_wall(lambda: turns.empty([0], [0.5]))[0])
                 called.append(_wall(lambda: turns.run([0], [0.5]))[0])
         return max(min(called) - min(empty), _LEAST_MS)
@@ -271,16 +272,21 @@ class JudgeClock(Clock):
         return [max(float(wall) - self.overhead_ms, _LEAST_MS) / self._count for wall in walls]  # type: ignore[arg-type]
 
 
-def calls_of_a_batch(probes_ms: Sequence[float], bytes_of_inputs: int, device: Device) -> int:
+def calls_of_a_batch(models: Sequence[TimedModel], bytes_of_inputs: int, device: Device) -> int:
     """So many that a batch takes a hundred times what its message takes, and fits into memory.
 
-    Args:
-        probes_ms: of one call of each contender.
+    Raises:
+        StageRefused: a model does not run.
     """
-    wanted = _BATCH_MS / min(probes_ms)
-    fits = _memory_of(device) / _SHARE_OF_MEMORY / max(bytes_of_inputs, 1)
-    short = _LONGEST_BATCH_MS / max(probes_ms)
-    return max(1, math.ceil(min(wanted, fits, short, _MOST_CALLS)))
+    fits = _memory_of(device) // _SHARE_OF_MEMORY // max(bytes_of_inputs, 1)
+    most = max(1, min(fits, _MOST_CALLS))
+    count = 1
+    while True:
+        batches_ms = [model.probe(count) for model in models]
+        fast, slow = min(batches_ms) / count, max(batches_ms) / count
+        if count == most or fast * count >= _BATCH_MS / _GROWTH or slow * count >= _LONGEST_BATCH_MS / _GROWTH:
+            return max(1, math.ceil(min(_BATCH_MS / fast, _LONGEST_BATCH_MS / slow, most)))
+        count = min(count * _GROWTH, most)
 
 
 def _memory_of(device: Device) -> int:

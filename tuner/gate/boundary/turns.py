@@ -12,7 +12,7 @@ import torch
 from tunebench.tuner.gate.harness import synchronise
 from tunebench.tuner.gate.party import LocalParty
 from tunebench.tuner.gate.truth import device_of_inputs
-from tunebench.tuner.gate.values import Values
+from tunebench.tuner.gate.values import Values, mapped, tensors_in
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,7 @@ class Turns:
         """
         self._kept.clear()
         for inputs, (base, scale) in zip(self._inputs, values, strict=True):
-            for mine, value in zip(inputs, self._bases[base], strict=True):
-                if isinstance(mine, torch.Tensor):
-                    _write(mine, value, scale)
+            _write(inputs, self._bases[base], scale)
         synchronise(self._device)
 
     def run(self, looked_at: Sequence[int], places: Sequence[float]) -> Told:
@@ -101,18 +99,19 @@ class Turns:
 
 def scaled(inputs: Sequence[Any], scale: float) -> tuple[Any, ...]:
     """Copies of inputs by a scale, as `Turns.write` writes them."""
-    copies = tuple(value.detach().clone() if isinstance(value, torch.Tensor) else value for value in inputs)
-    for copy, value in zip(copies, inputs, strict=True):
-        if isinstance(copy, torch.Tensor):
-            _write(copy, value, scale)
+    copies = tuple(
+        mapped(value, lambda tensor: tensor.detach().clone().resolve_conj().resolve_neg()) for value in inputs
+    )
+    _write(copies, inputs, scale)
     return copies
 
 
-def _write(target: torch.Tensor, value: torch.Tensor, scale: float) -> None:
-    if target.is_floating_point() or target.is_complex():
-        torch.mul(value, scale, out=target)
-    else:
-        target.copy_(value)
+def _write(inputs: Sequence[Any], values: Sequence[Any], scale: float) -> None:
+    for mine, value in zip(tensors_in(inputs), tensors_in(values), strict=True):
+        if mine.is_floating_point() or mine.is_complex():
+            torch.mul(value, scale, out=mine)
+        else:
+            mine.copy_(value)
 
 
 def elements_at(tensor: torch.Tensor, places: Sequence[float]) -> torch.Tensor:
