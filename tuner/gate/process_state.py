@@ -174,6 +174,10 @@ class Watch:
         self._functions = functions()
         self._changes: dict[str, str] = {}
 
+    def forget(self) -> None:
+        """What is changed now is as it should be, what was noted stays."""
+        self._settings = settings()
+
     def look(self, when: str) -> None:
         """Note the settings that are others now.
 

@@ -24,9 +24,10 @@ from typing import Any, NoReturn
 import torch
 
 from tunebench.tuner.errors import KernelFolderError
-from tunebench.tuner.gate.boundary.contents import Contents, Opened
+from tunebench.tuner.gate.boundary.contents import Contents, MakeParty, Opened
 from tunebench.tuner.gate.boundary.turns import Turns
 from tunebench.tuner.gate.boundary.wire import WireError, receive, send
+from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.gradients import Backward, Incoming, Trained
 from tunebench.tuner.gate.oracle import ask
 from tunebench.tuner.gate.party import LocalParty, Manner
@@ -151,6 +152,7 @@ class _Room:
         self._turns: dict[int, Turns] = {}
         self._watch = Watch()
         self._draws = False
+        self._made: tuple[LocalSource, Mode] | None = None
 
     def open(self) -> Mapping[str, int | float]:
         """Run the files; the reference's numbers."""
@@ -194,6 +196,7 @@ class _Room:
         assert self._opened is not None
         make = self._opened.make
         self._parties[number] = source.party(Mode(mode), state) if make is None else make(source, Mode(mode), state)
+        self._made = source, Mode(mode)
         self._watch.look("once a model is made")
 
     def copy(self, number: int, of: int) -> None:
@@ -208,7 +211,23 @@ class _Room:
 
     def changes(self) -> Mapping[str, Any]:
         """What the file has changed of its process, and whether a call draws random numbers."""
+        if self._made is not None and self._opened is not None and self._opened.make is not None:
+            self._call_freely(self._opened.make, *self._made)
         return {"changed": self._watch.changes("at the end"), "draws": self._draws}
+
+    def _call_freely(self, make: MakeParty, source: LocalSource, mode: Mode) -> None:
+        """One call as a user's program makes it, outside of everything that puts torch's modes back behind it."""
+        party, inputs = make(source, mode, None), source.inputs(0)
+        torch.set_grad_enabled(True)
+        self._watch.forget()
+        try:
+            party.ready(inputs)
+            with contextlib.suppress(*FAILURES):  # the gate has asked whether it runs
+                party.module(*inputs)
+        finally:
+            self._watch.look("in a call")
+            torch.set_grad_enabled(False)
+            self._watch.forget()
 
     def party(self, number: int, question: str, arguments: Mapping[str, Any]) -> Any:
         """What a party answers to one of the questions of `Party`."""
