@@ -81,7 +81,10 @@ def described(error: BaseException) -> str:
     """An exception in one line, without its place; of another process's, with it."""
     if isinstance(error, ToldError):
         return str(error)
-    text = str(error.msg if isinstance(error, SyntaxError) else error).strip()
+    try:
+        text = str(error.msg if isinstance(error, SyntaxError) else error).strip()
+    except Exception:  # noqa: BLE001 - a class of the user's own may not even tell its text
+        text = ""
     if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS:
         text += f": pip install 'tunebench[{_EXTRAS[error.name]}]'"
     return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__

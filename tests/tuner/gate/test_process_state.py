@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from tunebench.tuner.gate.process_state import Watch, draws
+from tunebench.tuner.users_code import described
 
 
 @contextmanager
@@ -100,3 +101,11 @@ def test_a_draw_is_seen(draw: Callable[[], object]) -> None:
     assert draws() == before
     draw()
     assert draws() != before
+
+
+def test_an_exception_that_tells_no_text_has_its_type() -> None:
+    class SilentError(Exception):
+        def __str__(self) -> str:
+            raise ValueError
+
+    assert described(SilentError()) == "SilentError"
