@@ -1,6 +1,7 @@
 """A small kernel of one's own, written into a folder as a user would, and broken in any way a test asks for."""
 
 import compileall
+import gc
 import os
 from collections.abc import Iterator
 from multiprocessing import set_forkserver_preload
@@ -20,7 +21,7 @@ from tunebench.kernels.runtime.policy import Policy, set_policy
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.checking import PRELOADED
-from tunebench.tuner.isolation import TRACER
+from tunebench.tuner.isolation import FROZEN, TRACER
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -28,6 +29,12 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         for layer in LAYERS:
             compileall.compile_dir(ROOT / layer, quiet=2)
+
+
+def pytest_collection_finish() -> None:
+    """What there is by now stays for the whole run: no test's collection of garbage need look at it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
@@ -71,7 +78,9 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def one_server() -> Iterator[None]:
     """Whichever test starts the server that processes are forked from, it has imported what those of all tests need."""
-    set_forkserver_preload(["tunebench.studies.tune", *PRELOADED, "tunebench.studies.compare", TRACER])
+    set_forkserver_preload(
+        ["tunebench.studies.tune", *PRELOADED, "tunebench.studies.compare", TRACER, "database_process", FROZEN]
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("multiprocessing.set_forkserver_preload", lambda _: None)
         yield

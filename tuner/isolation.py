@@ -35,6 +35,9 @@ Listen = Callable[[Any], None]
 TRACER = "torch._dynamo"
 """What torch imports at its first autocast or trace, in a second. Processes that are forked from it have it, too."""
 
+FROZEN = "tunebench.tuner.forked"
+"""What a server imports last."""
+
 _REAP_SECONDS = 5.0
 _SERVER_GONE = 255  # the exit code that multiprocessing gives where the server died, and cannot tell
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, _SERVER_GONE)
@@ -106,7 +109,7 @@ def start_forkserver(preload: Sequence[str] = ()) -> None:
     if _parent is not None:
         return  # this process was forked from it, and shares it
     if preload:
-        multiprocessing.set_forkserver_preload(list(preload))
+        multiprocessing.set_forkserver_preload([*preload, FROZEN])
     resource_tracker.ensure_running()  # it unblocks what is blocked here, so that it goes first
     # Ctrl-C goes to every process of the terminal, and is this one's to answer. What is blocked stays so in the server
     # and its forks, from their first instruction on.
