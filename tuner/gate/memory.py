@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tunebench.tuner.gate.values import mapped, tensors_in
 
@@ -84,7 +85,6 @@ class PoisonedMemory(TorchFunctionMode):
 
     only_allocates: ClassVar = True
 
-    # Not a TorchDispatchMode: entering the first one imports torch's compiler, which takes seconds.
     _ALLOCATORS = (
         torch.empty,
         torch.empty_like,
@@ -111,6 +111,57 @@ class PoisonedMemory(TorchFunctionMode):
             result = self.bands.like(result).requires_grad_(result.requires_grad)
         _bytes_of(result).fill_(self._byte)
         return result
+
+
+class PoisonedAllocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The same for every allocation that goes through torch's dispatcher, as those of C++ extensions do.
+
+    A tuned module takes it for something that intercepts its operations, so that it is for other modules.
+
+    Attributes:
+        bands: around everything that was allocated.
+    """
+
+    def __init__(self, byte: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.bands = Bands()
+        self.bands.fill(byte)
+        self._byte = byte
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else the first operation imports torch's compiler, which takes seconds
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True  # what torch.compile has made runs as it does without
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run the operation; where it allocated, give out guarded and poisoned memory in its place."""
+        before = args[0].untyped_storage().nbytes() if func in _RESIZING else 0
+        result = func(*args, **(kwargs or {}))
+        if func in _RESIZING:
+            _bytes_of(result)[before:].fill_(self._byte)
+        if func not in _ALLOCATING or type(result) is not torch.Tensor:
+            return result
+        if result.device.type == "meta" or result.layout is not torch.strided:
+            return result
+        result = self.bands.like(result)
+        _bytes_of(result).fill_(self._byte)
+        return result
+
+
+_ALLOCATING = (
+    torch.ops.aten.empty.memory_format,
+    torch.ops.aten.empty_like.default,
+    torch.ops.aten.empty_strided.default,
+    torch.ops.aten.empty_permuted.default,
+    torch.ops.aten.new_empty.default,
+    torch.ops.aten.new_empty_strided.default,
+)
+_RESIZING = (torch.ops.aten.resize_.default,)
 
 
 def checksum(tensor: torch.Tensor) -> torch.Tensor:

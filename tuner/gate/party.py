@@ -19,7 +19,15 @@ from torch import nn
 from tunebench.tuner.gate.changes import CHANGES
 from tunebench.tuner.gate.float64 import in_float64, widened
 from tunebench.tuner.gate.gradients import Backward, gradients_of
-from tunebench.tuner.gate.memory import SENTINELS, Bands, PoisonedMemory, all_equal, checksums, shares_memory
+from tunebench.tuner.gate.memory import (
+    SENTINELS,
+    Bands,
+    PoisonedAllocations,
+    PoisonedMemory,
+    all_equal,
+    checksums,
+    shares_memory,
+)
 from tunebench.tuner.gate.on_streams import after_wait, capturable, replayed
 from tunebench.tuner.gate.questions import (
     Settings,
@@ -236,18 +244,21 @@ class LocalParty:
             mine = tuple(mapped(value, lambda tensor: tensor.to(manner.device)) for value in mine)
         if manner.guarded and not manner.held:
             mine = tuple(bands.around(value) for value in mine)
-        memory = contextlib.nullcontext() if manner.byte is None else PoisonedMemory(manner.byte)
+        memory = None if manner.byte is None else self._poisoned(manner.byte)
         target = self._compiled() if manner.compiled else self.module
         if manner.seed is not None:
             seed_generators(manner.seed, device_of_inputs(mine))
         named = dict(zip(manner.keywords, mine, strict=True)) if manner.keywords else {}
         # torch's inference_mode(False) would turn gradients on.
         inference = torch.inference_mode() if manner.inference else contextlib.nullcontext()
-        with under_autocast(manner.autocast, mine), inference, memory:
+        with under_autocast(manner.autocast, mine), inference, memory or contextlib.nullcontext():
             output = target(**named) if named else target(*mine)
-        intact = bands.intact and self._bands.intact
-        intact = intact and (not isinstance(memory, PoisonedMemory) or memory.bands.intact)
+        intact = bands.intact and self._bands.intact and (memory is None or memory.bands.intact)
         return self._answer(Values.of(output), mine, intact, manner)
+
+    def _poisoned(self, byte: int) -> PoisonedMemory | PoisonedAllocations:
+        """What a tuned module would take for a mode that intercepts its operations is for others."""
+        return PoisonedAllocations(byte) if self._ready is always_ready else PoisonedMemory(byte)
 
     def _answer(self, output: Values, mine: Sequence[Any], intact: bool, manner: Manner) -> Answer:
         aliases = tuple(path for path, tensor in output.tensors.items() if shares_memory(tensor, mine))

@@ -76,7 +76,7 @@ def outputs_at_once(call: Call, turns: Sequence[Sequence[Any]], count: int) -> l
                 while len(found[number]) < count or (
                     len(found[number]) < _MOST_TURNS * count and min(map(len, found)) < count and not raised
                 ):
-                    found[number].append(call(turns[number]))
+                    found[number].append(call([mapped(value, torch.clone) for value in turns[number]]))
         except BaseException as error:  # noqa: BLE001 - it is raised in the thread that asked
             raised.append(error)
 

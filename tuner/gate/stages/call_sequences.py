@@ -80,13 +80,15 @@ def _one_row(value: torch.Tensor) -> torch.Tensor:
 
 
 def _all_by_little(value: torch.Tensor) -> torch.Tensor:
-    """Less than a key of rounded numbers sees."""
-    return value + 0.01
+    """Less than a key of rounded numbers sees, and not all by the same, which a softmax does not see."""
+    signs = torch.arange(value.numel(), device=value.device) % 2 * 2 - 1
+    return value + 0.05 * signs.to(value.dtype).reshape(value.shape)
 
 
 def _balanced(value: torch.Tensor) -> torch.Tensor:
-    """Whole eighths, for each its negative: their sum, mean and deviation are exact, in whatever order they are."""
-    eighths = torch.arange(value.numel() // 2, device=value.device) * 5 % 33 - 16
+    """Whole eighths, none of them zero, for each its negative: their sum, mean and deviation are exact, in whatever
+    order they are."""
+    eighths = torch.arange(value.numel() // 2, device=value.device) * 5 % 16 + 1
     numbers = torch.cat([eighths, -eighths, eighths.new_zeros(value.numel() % 2)]) / 8
     return torch.empty_like(value).copy_(numbers.reshape(value.shape))
 
@@ -98,7 +100,7 @@ def _other_order(value: torch.Tensor) -> torch.Tensor:
 
 _EDITS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "the same elements in another order": _other_order,
-    "all elements changed by 0.01": _all_by_little,
+    "all elements changed by 0.05": _all_by_little,
     "one element changed": _one_element,
     "one row changed": _one_row,
 }
@@ -240,7 +242,7 @@ def threads(harness: Harness) -> None:
     for number, inputs in enumerate(turns):
         if harness.agree(pair, inputs, f"inputs {number + 1}, one thread") is None:
             return
-    own = pair.reference.at_once(turns, _FEW)
+    own = pair.reference.at_once(turns, _AT_ONCE)
     with harness.refusing("two threads at once"):
         answers = pair.candidate.at_once(turns, _AT_ONCE)
     _judge_each(harness, turns, own, answers, "two threads at once")
