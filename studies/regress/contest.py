@@ -77,12 +77,15 @@ class Look:
     """What a revision's kernel is.
 
     Attributes:
+        sizes: names of its reference's constants.
         reference: what runs in its `reference.py`; empty of a kernel in one file.
     """
 
     name: str
     digest: str
-    modes: tuple[Mode, ...]
+    modes: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    sizes: tuple[str, ...]
     reference: str
 
 
@@ -243,8 +246,9 @@ def look(repository: Path, revision: Revision, place: PurePosixPath) -> Look:
     """What a revision's kernel is; its files run here."""
     with modules_of(revision.root, repository):
         kernel = load_model(str(revision.root / place)).kernel
+        sizes = tuple(kernel.reference().sizes)
     reference = running_text(kernel.texts.get("reference.py", ""))
-    return Look(kernel.name, kernel.digest, kernel.modes, reference)
+    return Look(kernel.name, kernel.digest, kernel.modes, kernel.dtypes, sizes, reference)
 
 
 def _take(matter: Matter, order: tuple[Side, Side]) -> _Rounds:

@@ -22,9 +22,11 @@ from tunebench.studies.regress.contest import (
 )
 from tunebench.studies.regress.repository import Revision, kernels_in, repository_of, revisions
 from tunebench.studies.study_file import make_request, read_study_file
+from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import TunebenchError, UnknownNameError, UserError
 from tunebench.tuner.isolation import DeathError, IsolatedProcess, start_forkserver
 from tunebench.tuner.kernel import Mode
+from tunebench.tuner.reference import require_dtype
 from tunebench.tuner.result import MEANINGFUL, Ratio
 from tunebench.tuner.timing.statistics import medians_of
 from tunebench.tuner.users_code import MODEL_FILE
@@ -141,6 +143,9 @@ def regress(
         raise UserError(f"threshold {threshold}: give a share from 0 to 1, such as 0.02 for two percent")
     asked = {"sizes": sizes, "dtype": dtype, "modes": modes, "device": device, "compiler": compiler}
     options = {name: value for name, value in asked.items() if value is not None}
+    make_request({"kernel": "", **options}, "regress")  # before anything is checked out
+    require_dtype(dtype)
+    find_device(device)
     root = repository_of(Path(repository))
     start_forkserver([__name__])
     with revisions(root, base, head) as (first, second):
@@ -269,16 +274,31 @@ def _changes(
         yield KernelChange(name, place, None, Outcome.NOT_COMPARED, said=said)
     else:
         note = "the reference changed too: each is checked against its own" if base.reference != head.reference else ""
-        for mode in wanted.modes or dict.fromkeys((*head.modes, *base.modes)):
-            lacking = [side for side, one in ((Side.BASE, base), (Side.HEAD, head)) if mode not in one.modes]
-            if len(lacking) > 1:
-                raise UnknownNameError(f"mode of kernel '{name}'", mode, head.modes)
-            if lacking:
-                said = f"{lacking[0]} does not have the mode '{mode}'"
+        for mode in wanted.modes or map(Mode, dict.fromkeys((*head.modes, *base.modes))):
+            if said := _lacking(name, {Side.BASE: base, Side.HEAD: head}, mode, wanted.options):
                 yield KernelChange(name, place, mode, Outcome.NOT_COMPARED, said=said)
                 continue
             matter = Matter(root, *sides, wanted.place, mode, wanted.options, threshold, database)
             yield _change(name, matter, note)
+
+
+def _lacking(name: str, looks: Mapping[Side, Look], mode: Mode, options: Mapping[str, object]) -> str:
+    """What one of the revisions has not of what is asked for; empty where both have everything.
+
+    Raises:
+        UnknownNameError: both lack it.
+    """
+    sizes, dtype = options.get("sizes"), options.get("dtype")
+    asked = [("mode", str(mode)), *(("size", str(one)) for one in (sizes if isinstance(sizes, Mapping) else ()))]
+    asked += [("dtype", str(dtype))] if dtype is not None else []
+    for kind, value in asked:
+        having = {side: getattr(one, f"{kind}s") for side, one in looks.items()}
+        lacking = [side for side, legal in having.items() if value not in legal]
+        if len(lacking) > 1:
+            raise UnknownNameError(f"{kind} of kernel '{name}'", value, having[Side.HEAD])
+        if lacking:
+            return f"{lacking[0]} does not have the {kind} '{value}'"
+    return ""
 
 
 def _change(name: str, matter: Matter, note: str) -> KernelChange:

@@ -94,10 +94,16 @@ def test_wrong_questions(run: CommandLine, repository: Repository, tmp_path: Pat
     assert "unknown revision 'nosuch'" in run("regress", "nosuch").error
     assert "unknown revision '--all'" in run("regress", "--", "--all").error
     assert "is not in a git repository" in run("regress", "HEAD", "--repository", tmp_path).error
+    assert "unknown dtype 'half'" in run("regress", "HEAD", "--dtype", "half").error
+    assert "'modes.0' is not legal" in run("regress", "HEAD", "--mode", "fast").error
+    assert "'tpu' is no device" in run("regress", "HEAD", "--device", "tpu").error
     assert "not in the repository" in last(run("regress", "HEAD", "--kernel", "scalar_mul"))
     assert "unknown kernel 'nosuch'" in last(run("regress", "HEAD", "--kernel", "nosuch"))
     same = run("regress", "HEAD", "--kernel", "root", "--json")
     assert (same.code, same.json["unchanged"], same.json["changes"]) == (0, ["root"], [])
+    repository.turns(101)
+    assert "unknown size of kernel 'root' 'M'" in last(run("regress", "HEAD~1", "--size", "M=1"))
+    assert "unknown mode of kernel 'root' 'train'" in last(run("regress", "HEAD~1", "--mode", "train"))
     repository.git("rm", "-r", "--quiet", "root")
     repository.commit("nothing")
     (repository.folder / "empty.py").write_text("", encoding="utf-8")

@@ -56,6 +56,7 @@ BASE: dict[str, tuple[str, ...]] = {
 
 LEGAL = {
     ("doctor", "db"): "what is wrong with a database is what it is asked for",
+    ("mcp", "folder"): "no name is that of the current folder, which is served",
     ("prune", "source"): "no source has that digest, so nothing would go",
     ("report", "output"): "a report may have any name, and replaces what has it",
 }
