@@ -103,11 +103,13 @@ def _recorded(file: Path) -> RecordedSpace:
     return recorded
 
 
-def _search(url: str, space: Path, sampler: str, trials: int, seconds: float) -> tuple[int, float | None]:
-    """One process: configurations that another one had recorded first, and the best time."""
+def _search(url: str, number: int, space: Path, sampler: str, trials: int, seconds: float) -> tuple[int, float | None]:
+    """One process, on a card of its own: configurations that another one had recorded first, and the best time."""
     recorded = _recorded(space)
     with open_database(url) as database, tempfile.TemporaryDirectory() as builds:
-        log = open_study(database, _study(0), _ENVIRONMENT)
+        description = _study(0)
+        card = replace(description.device, uuid=f"GPU-{number}")
+        log = open_study(database, replace(description, device=card), replace(_ENVIRONMENT, device_uuid=card.uuid))
         strategy = find_sampler(sampler)(recorded.space, 0)
         kernel = replace(load_model("scalar_mul").kernel, space=recorded.space.space)
         evaluator = Waiting(recorded, seconds)
@@ -122,24 +124,32 @@ def main(
     trials: int = 200,
     sampler: str = "gp",
     seconds: Annotated[float, typer.Option(help="What a trial takes, in the median.")] = 0.25,
+    database_url: Annotated[str | None, typer.Option(help="An empty database; default: a SQLite file.")] = None,
     studies: Annotated[int, typer.Option(help="How often the whole is done.")] = 1,
 ) -> None:
     """Print what each study comes to."""
     optimum_ms = _recorded(space).optimum_ms
     for _ in range(studies):
         with tempfile.TemporaryDirectory() as folder:
-            url = str(Path(folder) / "results.db")
+            url = database_url or str(Path(folder) / "results.db")
             open_database(url).close()
             begun = time.perf_counter()
             with multiprocessing.get_context("spawn").Pool(processes) as pool:
-                ends = pool.starmap(_search, [(url, space, sampler, trials, seconds)] * processes, chunksize=1)
+                asked = [(url, number, space, sampler, trials, seconds) for number in range(processes)]
+                ends = pool.starmap(_search, asked, chunksize=1)
             elapsed = time.perf_counter() - begun
             with open_database(url, read_only=True) as database, database.reading() as connection:
                 recorded = connection.exec_driver_sql("select count(*) from tunebench_trials").scalar_one()
+                begun_studies = connection.exec_driver_sql("select count(*) from tunebench_studies").scalar_one()
+                cards = connection.exec_driver_sql(
+                    "select count(distinct e.device_uuid) from tunebench_trials t "
+                    "join tunebench_environments e on e.id = t.environment_id"
+                ).scalar_one()
         repeats = sum(count for count, _ in ends)
         best_ms = min(best for _, best in ends if best is not None)
         print(
-            f"{sampler}, {processes} processes: {recorded} trials for a budget of {trials}, {repeats} evaluated twice "
+            f"{sampler}, {processes} processes: {begun_studies} study, {cards} cards, {recorded} trials "
+            f"for a budget of {trials}, {repeats} evaluated twice "
             f"({repeats / (recorded + repeats):.1%}), best/optimum {best_ms / optimum_ms:.3f}, {elapsed:.0f} s"
         )
 
