@@ -85,11 +85,12 @@ class Turns:
             started = time.perf_counter()
             work()
             return (time.perf_counter() - started) * 1e3
-        start, end = _event(), _event()
-        start.record()
-        work()
-        end.record()
-        torch.cuda.synchronize(self._device)
+        with torch.cuda.device(self._device):  # events are those of the current one
+            start, end = _event(), _event()
+            start.record()
+            work()
+            end.record()
+            torch.cuda.synchronize()
         return float(start.elapsed_time(end))
 
     def output(self, number: int) -> Values:
