@@ -221,10 +221,17 @@ class LocalParty:
 
     Args:
         ready: makes the module ready for a call.
+        memory: what a call allocates is poisoned by; a tuned module steps aside for `PoisonedAllocations`.
     """
 
-    def __init__(self, module: nn.Module, ready: Ready = always_ready) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        ready: Ready = always_ready,
+        memory: type[PoisonedMemory | PoisonedAllocations] = PoisonedMemory,
+    ) -> None:
         self.module = module
+        self._memory = memory
         self._ready = ready
         self._bands = Bands()
         self._held: tuple[Any, ...] = ()
@@ -244,7 +251,7 @@ class LocalParty:
             mine = tuple(mapped(value, lambda tensor: tensor.to(manner.device)) for value in mine)
         if manner.guarded and not manner.held:
             mine = tuple(bands.around(value) for value in mine)
-        memory = None if manner.byte is None else self._poisoned(manner.byte)
+        memory = None if manner.byte is None else self._memory(manner.byte)
         target = self._compiled() if manner.compiled else self.module
         if manner.seed is not None:
             seed_generators(manner.seed, device_of_inputs(mine))
@@ -255,10 +262,6 @@ class LocalParty:
             output = target(**named) if named else target(*mine)
         intact = bands.intact and self._bands.intact and (memory is None or memory.bands.intact)
         return self._answer(Values.of(output), mine, intact, manner)
-
-    def _poisoned(self, byte: int) -> PoisonedMemory | PoisonedAllocations:
-        """What a tuned module would take for a mode that intercepts its operations is for others."""
-        return PoisonedAllocations(byte) if self._ready is always_ready else PoisonedMemory(byte)
 
     def _answer(self, output: Values, mine: Sequence[Any], intact: bool, manner: Manner) -> Answer:
         aliases = tuple(path for path, tensor in output.tensors.items() if shares_memory(tensor, mine))
@@ -380,7 +383,7 @@ class LocalParty:
         return bytes_left_behind(self._run, turns, count, device_of_inputs(turns[0]))
 
     def copied(self) -> LocalParty:
-        return LocalParty(copy.deepcopy(self.module), self._ready)
+        return LocalParty(copy.deepcopy(self.module), self._ready, self._memory)
 
     def settings(self) -> Settings:
         return settings_of(self.module)

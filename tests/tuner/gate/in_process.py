@@ -11,6 +11,7 @@ from torch import nn
 
 from tunebench.tuner.gate.battery import Depth, run_battery
 from tunebench.tuner.gate.harness import Answers
+from tunebench.tuner.gate.memory import PoisonedAllocations
 from tunebench.tuner.gate.oracle import consult_reference
 from tunebench.tuner.gate.party import LocalParty
 from tunebench.tuner.gate.quick import Exemptions, QuickGate
@@ -32,7 +33,8 @@ class ModuleContender:
 
     def party(self, source: Source, mode: Mode, state: Mapping[str, torch.Tensor] | None) -> LocalParty:
         assert isinstance(source, LocalSource)
-        return LocalParty(prepare_model(source.reference, mode, CPU, self._factory, state))
+        module = prepare_model(source.reference, mode, CPU, self._factory, state)
+        return LocalParty(module, memory=PoisonedAllocations)
 
     @staticmethod
     def launches(_party: object, _inputs: object) -> tuple[()]:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from tunebench.tuner.errors import KernelFolderError
+from tunebench.tuner.gate.memory import PoisonedAllocations, PoisonedMemory
 from tunebench.tuner.gate.party import LocalParty
 from tunebench.tuner.gate.process_state import Watch
 from tunebench.tuner.gate.sources import LocalSource, Sizes
@@ -128,6 +129,12 @@ def _reference_of(files: Files) -> Reference:
 
 def _maker(factory: Callable[..., nn.Module]) -> MakeParty:
     def make(source: LocalSource, mode: Mode, state: Mapping[str, Any] | None) -> LocalParty:
-        return LocalParty(prepare_model(source.reference, mode, source.device, factory, state))
+        module = prepare_model(source.reference, mode, source.device, factory, state)
+        return LocalParty(module, memory=_memory_of(module))
 
     return make
+
+
+def _memory_of(module: nn.Module) -> type[PoisonedMemory | PoisonedAllocations]:
+    """A model that can be pinned to a plan runs its reference's operations under what intercepts those of C++."""
+    return PoisonedMemory if hasattr(module, "pin") else PoisonedAllocations
