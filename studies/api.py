@@ -526,6 +526,7 @@ def compare(
     dtype: str | None = None,
     device: str | None = None,
     compiler: str | None = None,
+    declared: Sequence[str] = (),
     db: str | Path | None = None,
 ) -> CompareReport:
     """Is the first really faster than the second? Both are checked, then timed in interleaved rounds.
@@ -536,6 +537,7 @@ def compare(
         kernel: a name, a folder or a study file; a trial brings its own.
         mode: the kernel's first mode unless given.
         sizes, dtype, device, compiler: as in `tune`; a trial brings its sizes and its dtype.
+        declared: of files, as in `check`.
         db: where the trials are.
 
     Raises:
@@ -548,4 +550,5 @@ def compare(
     options = {"sizes": sizes, "dtype": dtype, "device": device, "compiler": compiler}
     given = {key: value for key, value in options.items() if value is not None}
     target = None if kernel is None else str(kernel)
-    return compare_sides(question_of(first, second, kernel=target, mode=mode, options=given, database=db))
+    question = question_of(first, second, kernel=target, mode=mode, options=given, declared=declared, database=db)
+    return compare_sides(question)

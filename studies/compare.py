@@ -12,6 +12,7 @@ from pathlib import Path
 from tunebench.db.connection.database import open_database
 from tunebench.db.queries.one_trial import TrialDetails, trial_details
 from tunebench.kernels.runtime.registry import is_kernel_file, load_model
+from tunebench.studies.checking.request import Declaration
 from tunebench.studies.compare_files import File, FileQuestion, compare_files
 from tunebench.studies.compare_report import CompareReport
 from tunebench.studies.study_file import StudyRequest, make_request
@@ -21,7 +22,7 @@ from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.device import find_device
 from tunebench.tuner.device_lock import alone_on
-from tunebench.tuner.errors import CompileError, UnknownNameError, UserError, WorkerError
+from tunebench.tuner.errors import CompileError, UnknownNameError, UserError, WorkerError, member_of
 from tunebench.tuner.files import path_named
 from tunebench.tuner.gate.boundary.room import RoomError
 from tunebench.tuner.isolation import DeathError, run_isolated, start_forkserver
@@ -76,6 +77,7 @@ def question_of(
     kernel: str | None = None,
     mode: str | None = None,
     options: Mapping[str, object] | None = None,
+    declared: Sequence[str] = (),
     database: str | Path | None = None,
 ) -> KernelQuestion | FileQuestion:
     """The question whether the first is faster than the second.
@@ -83,6 +85,7 @@ def question_of(
     Args:
         kernel: its name or folder, or a study file; None where a trial brings it.
         options: keys of `StudyRequest`: the device, the compiler, sizes and the dtype, which are else a trial's.
+        declared: of files, as in `CheckRequest`.
         database: where trials are; None for the default.
 
     Raises:
@@ -90,7 +93,9 @@ def question_of(
     """
     options = options or {}
     if any(str(side).endswith(".py") for side in (first, second) if isinstance(side, str | Path)):
-        return _about_files(first, second, mode, options)
+        return _about_files(first, second, mode, options, declared)
+    if declared:
+        raise UserError(f"--{declared[0]} is for files: a kernel declares it in Kernel.declare")
     if kernel is not None and Path(kernel).suffix == ".toml":
         request = find_target(kernel).request
         kernel, mode = request.kernel, mode or next(iter(request.modes or ()), None)
@@ -99,7 +104,9 @@ def question_of(
     return _about_kernel(sides, kernel, mode, options)
 
 
-def _about_files(first: Side, second: Side, mode: str | None, options: Mapping[str, object]) -> FileQuestion:
+def _about_files(
+    first: Side, second: Side, mode: str | None, options: Mapping[str, object], declared: Sequence[str]
+) -> FileQuestion:
     for side, others in ((first, ""), (second, ", or with 'reference'")):
         path = path_named(side) if isinstance(side, str | Path) else None
         is_file = path is not None and path.is_file()
@@ -116,6 +123,7 @@ def _about_files(first: Side, second: Side, mode: str | None, options: Mapping[s
         device,
         require_dtype(dtype),
         Mode(mode or Mode.EVAL),
+        tuple(member_of(Declaration, "declaration", one) for one in declared),
     )
     question.require_reference()
     return question

@@ -13,6 +13,8 @@ from typing import cast
 import torch
 
 from tunebench.kernels.runtime.policy import set_policy
+from tunebench.studies.checking.request import Declaration
+from tunebench.studies.checking.telling import exemptions_of
 from tunebench.studies.compare_report import CompareReport
 from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.errors import KernelFolderError, UserError
@@ -103,13 +105,18 @@ def _defined(path: Path, text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class FileQuestion:
-    """Two files with a `ModelNew` or `Model`; where the second is None, it is the first one's own `Model`."""
+    """Two files with a `ModelNew` or `Model`; where the second is None, it is the first one's own `Model`.
+
+    Attributes:
+        declared: of both, see `CheckRequest`.
+    """
 
     first: File
     second: File | None
     device: str | None
     dtype: str | None
     mode: Mode
+    declared: tuple[Declaration, ...] = ()
 
     @property
     def reference(self) -> File:
@@ -239,7 +246,7 @@ class _Comparison:
             room.open()
         except (ToldError, RoomError) as error:
             raise _RefusedError(f"{OfCandidate(files).path} is refused (import): {error}") from error
-        return RemoteContender(room)
+        return RemoteContender(room, exemptions_of(self._question.declared))
 
     def _side(self, file: File | None) -> _Side:
         """A side that was found right for the problem.

@@ -89,7 +89,8 @@ ADDED: dict[str, tuple[str, ...]] = {
         *(f"{RUNTIME}/installed.py", "db/migrations/versions/0006_kernel_path.py"),
     ),
     "a gate that what it judges cannot reach: another process, what changed, what a source says": (
-        *(f"tuner/gate/{name}" for name in ("boundary", "party.py", "changes.py", "sources.py")),
+        *(f"tuner/gate/{name}" for name in ("boundary", "party.py", "changes.py", "sources.py", "process_state.py")),
+        *("studies/compare_files.py", "tuner/study/confirm_winner.py"),
     ),
     "tools for agents, kernels listed and spaces described": (
         *("studies/mcp", "studies/spaces.py", "studies/cli/mcp.py", "studies/cli/kernels.py", "studies/cli/space.py"),

@@ -68,20 +68,9 @@ def check(
         float,
         typer.Option(min=1, max=options.LONGEST, help="Seconds; a check of one mode that takes longer is refused."),
     ] = 600.0,
-    atomics: Annotated[
-        bool, typer.Option("--atomics", help="Of a file: sums come in any order, so that runs differ in last bits.")
-    ] = False,
-    rewrites_algebra: Annotated[
-        bool,
-        typer.Option(
-            "--rewrites-algebra",
-            help="Of a file: where the reference is not finite, the output may be so in another way.",
-        ),
-    ] = False,
-    dense: Annotated[
-        bool,
-        typer.Option("--dense", help="Of a file: the output may lie in memory in any order of its axes, without gaps."),
-    ] = False,
+    atomics: options.AtomicsOption = False,
+    rewrites_algebra: options.RewritesAlgebraOption = False,
+    dense: options.DenseOption = False,
     require: Annotated[
         str | None,
         typer.Option(

@@ -34,6 +34,9 @@ def compare(
     mode: Annotated[str | None, typer.Option(help="eval or train. Default: the kernel's first mode.")] = None,
     sizes: options.SizesOption = None,
     dtype: options.RunDtypeOption = None,
+    atomics: options.AtomicsOption = False,
+    rewrites_algebra: options.RewritesAlgebraOption = False,
+    dense: options.DenseOption = False,
     db: options.DatabaseOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
@@ -49,13 +52,18 @@ def compare(
 
     start_forkserver(["tunebench.studies.compare"])  # it imports torch while this process does
 
+    from tunebench.studies.checking.request import Declaration
     from tunebench.studies.compare import compare as compare_sides
     from tunebench.studies.compare import question_of
     from tunebench.tuner.result import Decision
 
     asked = {"device": device, "compiler": compiler, "sizes": options.parse_sizes(sizes or []), "dtype": dtype}
     given: dict[str, object] = {name: value for name, value in asked.items() if value not in (None, {})}
-    question = question_of(_side(first), _side(second), kernel=kernel, mode=mode, options=given, database=db)
+    flags = {Declaration.ATOMICS: atomics, Declaration.REWRITES_ALGEBRA: rewrites_algebra, Declaration.DENSE: dense}
+    declared = [one for one, is_so in flags.items() if is_so]
+    question = question_of(
+        _side(first), _side(second), kernel=kernel, mode=mode, options=given, declared=declared, database=db
+    )
     duel = compare_sides(question)
     if as_json:
         print_json(_values(duel))

@@ -29,6 +29,19 @@ DatabaseOption = Annotated[
         help="The results database: a file, or a SQLAlchemy URL. Default: $TUNEBENCH_DB, else your own file.",
     ),
 ]
+AtomicsOption = Annotated[
+    bool, typer.Option("--atomics", help="Of a file: sums come in any order, so that runs differ in last bits.")
+]
+RewritesAlgebraOption = Annotated[
+    bool,
+    typer.Option(
+        "--rewrites-algebra", help="Of a file: where the reference is not finite, the output may be so in another way."
+    ),
+]
+DenseOption = Annotated[
+    bool,
+    typer.Option("--dense", help="Of a file: the output may lie in memory in any order of its axes, without gaps."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, and nothing else there.")]
 CsvOption = Annotated[bool, typer.Option("--csv", help="Print CSV on standard output, and nothing else there.")]
 KernelArgument = Annotated[

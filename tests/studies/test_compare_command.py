@@ -200,6 +200,7 @@ def test_a_configuration_that_is_wrong_is_no_faster(write_kernel: WriteKernel, r
         (("nonsense", "default", "scalar_mul"), "'nonsense' is not of the form"),
         (("1", "2"), "there is no results database"),
         (("none.py", "reference"), "'none.py' is not a file"),
+        (("default", "reference", "scalar_mul", "--atomics"), "--atomics is for files"),
         (("default", "reference", "scalar_mul", "--mode", "train"), "unknown mode"),
     ],
 )
