@@ -35,12 +35,14 @@ def judge_structure(
         raise StageRefused(f"{case.name}: {difference}")
     for path, tensor in output.tensors.items():
         name, want = case.name if path == ROOT else f"{case.name}: {path}", case.output[path]
-        any_order = not strict or (dense and torch.ops.aten.is_non_overlapping_and_dense(tensor))
-        got = (tuple(tensor.shape), tensor.dtype, _strides_that_matter(want.like if any_order else tensor))
-        if got != (tuple(want.like.shape), want.like.dtype, _strides_that_matter(want.like)):
+        like = want.like
+        wrong = tensor.shape != like.shape or tensor.dtype != like.dtype
+        if strict and not (dense and torch.ops.aten.is_non_overlapping_and_dense(tensor)):
+            wrong = wrong or _strides_that_matter(tensor) != _strides_that_matter(like)
+        if wrong:
             raise StageRefused(
-                f"{name}: shape {got[0]}, {got[1]}, strides {tensor.stride()} in place of "
-                f"{tuple(want.like.shape)}, {want.like.dtype}, {want.like.stride()}"
+                f"{name}: shape {tuple(tensor.shape)}, {tensor.dtype}, strides {tensor.stride()} in place of "
+                f"{tuple(like.shape)}, {like.dtype}, {like.stride()}"
             )
         if tensor.device != want.device:
             raise StageRefused(f"{name}: the output is on {tensor.device}, the reference's on {want.device}")
