@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from tunebench.studies.on_this_machine import MakeEvaluator, alone
 from tunebench.studies.study_file import StudyRequest
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.device import Device, DeviceKind
@@ -14,7 +16,7 @@ from tunebench.tuner.isolation import settings
 from tunebench.tuner.kernel import Kernel
 
 if TYPE_CHECKING:
-    from tunebench.tuner.study.ray_executor import Factory, RayExecutor
+    from tunebench.tuner.study.ray_executor import RayExecutor
 
 
 def devices_of(request: StudyRequest) -> list[tuple[Device, str]]:
@@ -35,29 +37,27 @@ def ray_executor(
     request: StudyRequest,
     kernel: Kernel,
     compiler: Compiler,
-    factory: Factory,
+    make: MakeEvaluator,
     environment: Callable[[Device], Environment],
     preload: Sequence[str],
 ) -> RayExecutor:
     """An actor for each device of the cluster that the request may use.
 
     Args:
-        factory: makes an evaluator there.
         environment: what is said there of its results.
         preload: modules that its worker processes need.
 
     Raises:
-        UserError: the factory refuses, or the cluster does not have such devices any more.
+        UserError: an evaluator cannot be made, or the cluster does not have such devices any more.
         WorkerError: no actor comes up.
     """
     from tunebench.tuner.study.ray_executor import RayEvaluator, RayExecutor, Share, Work, cores_of_a_share
 
+    devices = devices_of(request)
+    factory = functools.partial(make, alone(request, devices[0][0]))
     work = Work(factory, environment, settings(), preload)
-    cores = cores_of_a_share(request.workers or 1)
-    evaluators = [
-        RayEvaluator(work, Share(number, cores if where[0].kind is DeviceKind.CPU else 0), where)
-        for number, where in enumerate(devices_of(request))
-    ]
+    cores = cores_of_a_share(request.workers or 1) if devices[0][0].kind is DeviceKind.CPU else 0
+    evaluators = [RayEvaluator(work, Share(number, cores), where) for number, where in enumerate(devices)]
     try:
         evaluators[0].prepare()
     except BaseException:

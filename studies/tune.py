@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -23,13 +23,13 @@ from tunebench.kernels.runtime.policy import set_policy
 from tunebench.kernels.runtime.registry import load_model, target_of
 from tunebench.kernels.runtime.shipped import shipped_studies
 from tunebench.kernels.runtime.tuned_module import TunedModule
+from tunebench.studies.on_this_machine import alone, local_executor
 from tunebench.studies.study_file import ExecutorName, StudyRequest, make_request, read_study_file
 from tunebench.tuner.build import Build
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.compile.for_gpu import refusal_for_gpu
 from tunebench.tuner.configuration import Configuration
-from tunebench.tuner.cores import driving_cores
 from tunebench.tuner.device import Device, DeviceKind, find_devices
 from tunebench.tuner.environment import Environment, current_environment
 from tunebench.tuner.errors import CompilerMissingError, DiskFullError, UnknownNameError, UserError
@@ -47,10 +47,9 @@ from tunebench.tuner.search.warm_start import WarmStart, choose_warm_starts
 from tunebench.tuner.space import SearchSpace
 from tunebench.tuner.study.confirm_winner import MOST_BYTES, ConfirmWinner
 from tunebench.tuner.study.evaluate import LocalEvaluator, Subject
-from tunebench.tuner.study.executor import Executor, LocalExecutor
+from tunebench.tuner.study.executor import Executor
 from tunebench.tuner.study.history import StudyDescription
 from tunebench.tuner.study.study import Budget, Ending, Outcome, Progress, StudyRun
-from tunebench.tuner.study.worker import WorkerEvaluator
 
 _PRELOAD = (__name__, TRACER)
 """What worker processes need, imported once by the server that they are forked from."""
@@ -255,79 +254,13 @@ def make_executor(resolved: Resolved, mode: Mode) -> Executor:
     Raises:
         UserError: see `make_evaluator`; or there are more workers than cores.
     """
-    if resolved.request.executor is ExecutorName.RAY:
+    request, kernel, compiler = resolved.request, resolved.kernel, resolved.compiler
+    make, environment = functools.partial(make_evaluator, mode=mode), environment_for(resolved)
+    if request.executor is ExecutorName.RAY:
         from tunebench.studies.on_ray import ray_executor
 
-        factory = functools.partial(make_evaluator, alone(resolved.request, resolved.device), mode)
-        return ray_executor(
-            resolved.request, resolved.kernel, resolved.compiler, factory, environment_for(resolved), _PRELOAD
-        )
-    evaluators: list[WorkerEvaluator] = []
-    places = _places(resolved)
-    try:
-        for place in places:
-            factory = functools.partial(make_evaluator, place.request, mode, place.cores, place.driving)
-            lock = place.device.uuid if place.device.kind is DeviceKind.CUDA else None
-            if evaluators:
-                known, environment = (evaluators[0].problem, place.device), environment_for(resolved)(place.device)
-                evaluators.append(WorkerEvaluator(factory, environment, lock, known))
-            else:
-                evaluators.append(WorkerEvaluator(factory, device_lock=lock))
-    except BaseException:
-        for evaluator in evaluators:
-            evaluator.close()
-        raise
-    driving = [core for place in places for core in place.driving]
-    return LocalExecutor(resolved.kernel, evaluators, resolved.compiler, driving=driving)
-
-
-@dataclass(frozen=True)
-class _Place:
-    """What one worker evaluates on.
-
-    Attributes:
-        request: the study's, on this device alone.
-        cores, driving: see `make_evaluator`.
-    """
-
-    request: StudyRequest
-    device: Device
-    cores: Collection[int] = ()
-    driving: Collection[int] = ()
-
-
-def _places(resolved: Resolved) -> list[_Place]:
-    request, devices, cores = resolved.request, resolved.devices, sorted(os.sched_getaffinity(0))
-    if devices[0].kind is DeviceKind.CUDA:
-        driving = driving_cores(cores, len(devices))
-        shared = set(cores) - set(driving)
-        return [
-            _Place(
-                alone(request, device),
-                device,
-                shared | {driving[number]} if driving else (),
-                (driving[number],) if driving else (),
-            )
-            for number, device in enumerate(devices)
-        ]
-    workers = request.workers or 1
-    if workers == 1:
-        return [_Place(alone(request, resolved.device), resolved.device)]
-    if workers > len(cores):
-        raise UserError(f"{workers} workers are more than the {len(cores)} cores here: give each one core at least")
-    share = len(cores) // workers
-    device = replace(resolved.device, multiprocessors=share)
-    return [
-        _Place(alone(request, resolved.device), device, cores[first : first + share])
-        for first in range(0, workers * share, share)
-    ]
-
-
-def alone(request: StudyRequest, device: Device) -> StudyRequest:
-    """The same on one device of the machine that it is on."""
-    name = f"cuda:{device.index}" if device.kind is DeviceKind.CUDA else "cpu"
-    local = {"executor": ExecutorName.LOCAL, "address": None}
-    return request.model_copy(update={"device": name, "devices": None, "workers": None, **local})
+        return ray_executor(request, kernel, compiler, make, environment, _PRELOAD)
+    return local_executor(request, kernel, compiler, resolved.devices, make, environment)
 
 
 def environment_for(resolved: Resolved) -> Callable[[Device], Environment]:

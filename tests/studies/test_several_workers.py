@@ -14,6 +14,7 @@ from tunebench.db.connection.database import open_database
 from tunebench.db.queries.rows import TrialRow
 from tunebench.db.queries.trials import trials
 from tunebench.kernels.runtime.tuned_module import TunedModule
+from tunebench.studies.on_this_machine import _places, alone
 from tunebench.studies.tune import Announcement, Reporter, StudyReport, request_of, resolve, tune
 from tunebench.tuner.device import Device, DeviceKind, require_one_model
 from tunebench.tuner.errors import UserError
@@ -86,12 +87,24 @@ def test_what_cannot_be_evaluated_on_is_said_in_one_line() -> None:
             tune(resolve(request_of("scalar_mul", {"sizes": {"M": 4}, **options})), database)
 
 
+GPUS = [
+    Device(DeviceKind.CUDA, index, name, "sm_90", f"GPU-{index}", 132, 150 << 30, 50 << 20)
+    for index, name in enumerate(["H200", "H200", "H100"])
+]
+
+
 def test_gpus_of_two_models_make_no_one_study() -> None:
-    names = ["H200", "H200", "H100"]
-    gpus = [
-        Device(DeviceKind.CUDA, index, name, "sm_90", f"GPU-{index}", 132, 150 << 30, 50 << 20)
-        for index, name in enumerate(names)
-    ]
-    require_one_model(gpus[:2])
+    require_one_model(GPUS[:2])
     with pytest.raises(UserError, match=r"tune --devices cuda:0,cuda:1 \(H200\), then --devices cuda:2 \(H100\)"):
-        require_one_model(gpus)
+        require_one_model(GPUS)
+
+
+def test_each_gpu_has_a_core_that_drives_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    request = request_of("scalar_mul", {"device": "cpu"})
+    first, second = _places(request, GPUS[:2])
+    assert (first.driving, first.cores) == ({0}, {0, 2, 3, 4, 5, 6, 7})
+    assert (second.driving, second.cores) == ({1}, {1, 2, 3, 4, 5, 6, 7})
+    assert alone(request, second.device).device == "cuda:1"
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    assert [(place.driving, place.cores) for place in _places(request, GPUS[:2])] == [((), ())] * 2

@@ -76,8 +76,8 @@ class Share:
         return cores[first : first + self.cores]
 
 
-Factory = Callable[[Collection[int]], LocalEvaluator]
-"""Makes the evaluator in the worker process of an actor, which keeps to these cores; it travels by pickle."""
+Factory = Callable[..., LocalEvaluator]
+"""Makes the evaluator in the worker process of an actor, which keeps to its argument `cores`; it travels by pickle."""
 
 
 @dataclass(frozen=True)
@@ -332,7 +332,7 @@ class _Actor:
     def prepare(self) -> Problem | TunebenchError:
         """Begin; what the problem is."""
         start_forkserver(self._work.preload)
-        factory = functools.partial(self._work.factory, self._share.mine())
+        factory = functools.partial(self._work.factory, cores=self._share.mine())
         lock = self._device.uuid if self._device.kind is DeviceKind.CUDA else None
         try:
             self._evaluator = WorkerEvaluator(factory, self._work.environment(self._device), lock)

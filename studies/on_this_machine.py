@@ -1,0 +1,97 @@
+"""Studies on this machine: which worker evaluates on what, and the executor that has them."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+
+from tunebench.studies.study_file import ExecutorName, StudyRequest
+from tunebench.tuner.compile.base import Compiler
+from tunebench.tuner.cores import driving_cores
+from tunebench.tuner.device import Device, DeviceKind
+from tunebench.tuner.environment import Environment
+from tunebench.tuner.errors import UserError
+from tunebench.tuner.kernel import Kernel
+from tunebench.tuner.study.evaluate import LocalEvaluator
+from tunebench.tuner.study.executor import LocalExecutor
+from tunebench.tuner.study.worker import WorkerEvaluator
+
+MakeEvaluator = Callable[..., LocalEvaluator]
+"""Makes the evaluator of a request on one device; `cores` and `driving` are those that its process keeps to."""
+
+
+def local_executor(
+    request: StudyRequest,
+    kernel: Kernel,
+    compiler: Compiler,
+    devices: Sequence[Device],
+    make: MakeEvaluator,
+    environment: Callable[[Device], Environment],
+) -> LocalExecutor:
+    """A worker for each device, or for each share of the CPU's cores.
+
+    Args:
+        environment: what results on a device are obtained with.
+
+    Raises:
+        UserError: an evaluator cannot be made, or there are more workers than cores.
+    """
+    evaluators: list[WorkerEvaluator] = []
+    places = _places(request, devices)
+    try:
+        for place in places:
+            alike = alone(request, place.device)
+            factory = functools.partial(make, alike, cores=place.cores, driving=place.driving)
+            lock = place.device.uuid if place.device.kind is DeviceKind.CUDA else None
+            if evaluators:
+                known = (evaluators[0].problem, place.device)
+                evaluators.append(WorkerEvaluator(factory, environment(place.device), lock, known))
+            else:
+                evaluators.append(WorkerEvaluator(factory, device_lock=lock))
+    except BaseException:
+        for evaluator in evaluators:
+            evaluator.close()
+        raise
+    driving = [core for place in places for core in place.driving]
+    return LocalExecutor(kernel, evaluators, compiler, driving=driving)
+
+
+def alone(request: StudyRequest, device: Device) -> StudyRequest:
+    """The same on one device of the machine that it is on."""
+    name = f"cuda:{device.index}" if device.kind is DeviceKind.CUDA else "cpu"
+    local = {"executor": ExecutorName.LOCAL, "address": None}
+    return request.model_copy(update={"device": name, "devices": None, "workers": None, **local})
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What one worker evaluates on.
+
+    Attributes:
+        cores: it keeps to these; to all that this process may use where none is named.
+        driving: of these, the one that drives timings.
+    """
+
+    device: Device
+    cores: Collection[int] = ()
+    driving: Collection[int] = ()
+
+
+def _places(request: StudyRequest, devices: Sequence[Device]) -> list[_Place]:
+    cores = sorted(os.sched_getaffinity(0))
+    if devices[0].kind is DeviceKind.CUDA:
+        driving = [{core} for core in driving_cores(cores, len(devices))]
+        if not driving:
+            return [_Place(device) for device in devices]
+        shared = set(cores).difference(*driving)
+        return [_Place(device, shared | own, own) for device, own in zip(devices, driving, strict=True)]
+    workers = request.workers or 1
+    if workers == 1:
+        return [_Place(devices[0])]
+    if workers > len(cores):
+        raise UserError(f"{workers} workers are more than the {len(cores)} cores here: give each one core at least")
+    share = len(cores) // workers
+    device = replace(devices[0], multiprocessors=share)
+    return [_Place(device, cores[first : first + share]) for first in range(0, workers * share, share)]
