@@ -90,7 +90,7 @@ def why_not_run() -> str | None:
     """What PyTorch does with operations now, other than running them, or running them in other types."""
     if torch._C._get_tracing_state() is not None:
         return "torch.jit is tracing"
-    if torch._C._len_torch_dispatch_stack() > 0 or (torch._C._len_torch_function_stack() > 0 and intercepts()):
+    if (torch._C._len_torch_dispatch_stack() > 0 or torch._C._len_torch_function_stack() > 0) and intercepts():
         return "a mode of PyTorch intercepts operations (fake tensors, make_fx, a TorchFunctionMode)"
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return "a functorch transform (vmap, grad, jvp) is running"
@@ -100,9 +100,10 @@ def why_not_run() -> str | None:
 
 
 def intercepts() -> bool:
-    """Whether any function mode does more than say where new tensors go, as `with torch.device(...)` does, or what is
-    in new memory, as the correctness gate does."""
+    """Whether any mode does more than say where new tensors go, as `with torch.device(...)` does, or what is in new
+    memory, as the correctness gate does."""
     modes = torch.overrides._get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    modes += [torch._C._get_dispatch_stack_at(n) for n in range(torch._C._len_torch_dispatch_stack())]
     return not all(isinstance(mode, DeviceContext) or getattr(mode, "only_allocates", False) for mode in modes)
 
 

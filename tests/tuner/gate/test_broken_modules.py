@@ -8,8 +8,10 @@ import torch
 from broken_modules import BROKEN_MODULES
 from in_process import CPU, ModuleContender
 
+from tunebench.kernels.runtime.ordinary import why_not_run
 from tunebench.tuner.gate.battery import STEPS
 from tunebench.tuner.gate.harness import Answers, Harness
+from tunebench.tuner.gate.memory import PoisonedAllocations, PoisonedMemory
 from tunebench.tuner.gate.oracle import consult_reference
 from tunebench.tuner.gate.quick import Exemptions, QuickGate
 from tunebench.tuner.gate.sources import LocalSource
@@ -78,3 +80,10 @@ def test_the_sound_twin_passes_every_stage(number: str) -> None:
         "keywords",
         "training",
     }
+
+
+@pytest.mark.parametrize("mode", [PoisonedAllocations, PoisonedMemory])
+def test_a_kernel_runs_while_its_memory_is_poisoned(mode: type[PoisonedAllocations | PoisonedMemory]) -> None:
+    """Else it would be its fallback that is judged."""
+    with mode(0xFF):
+        assert why_not_run() is None
