@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -94,8 +95,9 @@ class Repository:
         return self.git("rev-parse", "HEAD")
 
     def turns(self, number: int) -> str:
-        """Commit a kernel that does so many turns in place of the 100."""
-        self.edit("root.cu", "turn < 100", f"turn < {number}")
+        """Commit a kernel that does so many turns."""
+        (before,) = re.findall(r"turn < \d+", (self.kernel / "root.cu").read_text(encoding="utf-8"))
+        self.edit("root.cu", before, f"turn < {number}")
         return self.commit(f"{number} turns")
 
     def same_work(self) -> str:

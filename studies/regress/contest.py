@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import enum
 import math
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from tunebench.kernels.runtime.registry import load_model
@@ -36,6 +38,7 @@ from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import CONTROL, Ratio
 from tunebench.tuner.running_text import running_text
 from tunebench.tuner.study.evaluate import Finalist, Leaders, LocalEvaluator, Subject
+from tunebench.tuner.timing.confirm import most_seconds
 from tunebench.tuner.timing.statistics import Samples, control_ratio, speedup
 
 SECONDS = 600.0
@@ -43,6 +46,9 @@ SECONDS = 600.0
 
 MOST_PAIRS = 3
 """Of processes, where their rounds leave open whether HEAD is slower by more than the threshold."""
+
+PRECISE = 1.01
+"""A process takes more rounds, within the seconds of a final comparison, until its control is known as well as this."""
 
 _NOT_THEIRS = (CompilerMissingError, DatabaseError, DeviceMissingError, DiskFullError)
 """What is wrong with this machine, and with no revision."""
@@ -269,10 +275,19 @@ def _take(matter: Matter, order: tuple[Side, Side]) -> _Rounds:
             parties[side].prove(finalists[side])
     report(Side.EITHER)
     copied, other = order
-    samples = parties[other].evaluator.duel(finalists[other], finalists[copied], opponent=parties[copied].evaluator)
+    duel = partial(parties[other].evaluator.duel, finalists[other], finalists[copied])
+    samples = duel(opponent=parties[copied].evaluator)
+    deadline = time.monotonic() + most_seconds()
+    while time.monotonic() < deadline and not _is_precise(control_ratio(samples, "second")):
+        more = duel(opponent=parties[copied].evaluator)
+        samples = {name: (*times, *more[name]) for name, times in samples.items()}
     named = {other: samples["first"], copied: samples["second"], CONTROL: samples[CONTROL]}
     choices = {side: Choice(one.configuration, one.origin) for side, one in chosen.items()}
     return _Rounds(head.problem, head.evaluator.device.name, choices, Take(named, copied))
+
+
+def _is_precise(control: Ratio) -> bool:
+    return control.high <= PRECISE * control.low
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def confirm(
     Raises:
         UserError: `TUNEBENCH_CONFIRM_SECONDS` is not a number of seconds.
     """
-    seconds = _most_seconds() if seconds is None else seconds
+    seconds = most_seconds() if seconds is None else seconds
     contenders = {**calls, CONTROL: twin}
     for call in contenders.values():
         clock.warm_up(call)
@@ -60,7 +60,12 @@ def confirm(
     return samples
 
 
-def _most_seconds() -> float:
+def most_seconds() -> float:
+    """How long rounds may take: `MOST_SECONDS`, or what the environment says.
+
+    Raises:
+        UserError: `TUNEBENCH_CONFIRM_SECONDS` is not a number of seconds.
+    """
     given = os.environ.get("TUNEBENCH_CONFIRM_SECONDS", "")
     try:
         seconds = float(given or MOST_SECONDS)
