@@ -80,7 +80,7 @@ def batches(harness: Harness) -> None:
     pair = _ask_at(harness, pair, way, inputs, first, "again")
     others = [size for size in dict.fromkeys(itertools.chain(*shapes)) if size not in (1, batch)]
     for old in others[:_MOST_AXES]:
-        for size in (old + 1, _prime_below(old)):
+        for size in (old + 1, _prime_below(old), *([4 * old + 3] if room >= 4 * batch else [])):
             pair = _ask_at(harness, pair, _Resizing(old), inputs, size)
 
 
