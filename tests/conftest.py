@@ -1,5 +1,6 @@
 """A small kernel of one's own, written into a folder as a user would, and broken in any way a test asks for."""
 
+import atexit
 import compileall
 import gc
 import os
@@ -21,6 +22,7 @@ from tunebench.kernels.runtime.policy import Policy, set_policy
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.checking import PRELOADED
+from tunebench.tuner.gate.battery import STEPS
 from tunebench.tuner.isolation import FROZEN, TRACER
 
 
@@ -35,6 +37,7 @@ def pytest_collection_finish() -> None:
     """What there is by now stays for the whole run: no test's collection of garbage need look at it."""
     gc.collect()
     gc.freeze()
+    atexit.register(gc.unfreeze)
 
 
 @pytest.fixture
@@ -61,6 +64,12 @@ def write_kernel(tmp_path: Path) -> WriteKernel:
         return load_model(str(folder))
 
     return write
+
+
+@pytest.fixture
+def few_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the full battery asks is tested in `tests/tuner/gate`; a study puts its finalists through whatever it is."""
+    monkeypatch.setattr("tunebench.tuner.gate.battery.STEPS", STEPS[:2])
 
 
 @pytest.fixture(autouse=True)

@@ -39,11 +39,16 @@ def warm_server(place: Path) -> Iterator[Path]:
     server.wait()
 
 
+def warm_python(place: Path) -> list[str]:
+    """What to start in place of `python`, before its arguments."""
+    return [sys.executable, "-I", "-S", __file__, str(place)]
+
+
 def commands_in(folder: Path, place: Path) -> None:
     """Write `python` and `tunebench` into a folder, for its place in PATH."""
     folder.mkdir(exist_ok=True)
     for name, module in (("python", ""), ("tunebench", " -m tunebench")):
-        text = f'#!/bin/sh\nexec {sys.executable} -I -S {__file__} {place}{module} "$@"\n'
+        text = f'#!/bin/sh\nexec {" ".join(warm_python(place))}{module} "$@"\n'
         (folder / name).write_text(text, encoding="utf-8")
         (folder / name).chmod(0o755)
 

@@ -114,7 +114,8 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     result = tunebench("tune", "scalar_mul", *SMALL, "--trials", "5", "--db", str(database), "--sampler", "random")
     assert result.returncode == 0, result.stderr
     sizes = ("--size", "batch_size=8", "--size", "in_features=16", "--size", "out_features=12")
-    result = tunebench("tune", "gemm_scale_bn", *sizes, "--device", "cpu", "--trials", "4", "--db", str(database))
+    quick = ("--device", "cpu", "--tunable", "product=fp32", "--trials", "2")
+    result = tunebench("tune", "gemm_scale_bn", *sizes, *quick, "--db", str(database))
     assert result.returncode == 0, result.stderr
     return database
 
@@ -255,7 +256,7 @@ def test_ctrl_c_records_everything_and_the_same_command_goes_on(tmp_path: Path) 
     (report,) = json.loads(output)
     assert report["ending"] == "interrupted"
     assert report["trials"] == count_trials(database) >= 3
-    again = spawn(*command[:-4], "--trials", str(report["trials"] + 2), *command[-4:], "--json")
+    again = tunebench(*command[:-4], "--trials", str(report["trials"] + 2), *command[-4:], "--json")
     assert json.loads(again.stdout)[0]["study"] == report["study"]
     assert count_trials(database) == report["trials"] + 2
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 from sample_kernel import WriteKernel
 from sqlalchemy import create_engine, make_url, text
+from warm_process import warm_python
 
 from tunebench.db.connection.database import open_database
 from tunebench.db.queries.trials import trials
@@ -36,9 +36,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     engine.dispose()
 
 
-def test_processes_share_a_study(write_kernel: WriteKernel, url: str) -> None:
+def test_processes_share_a_study(write_kernel: WriteKernel, url: str, warm: Path) -> None:
     open_database(url).close()
-    command = [sys.executable, "-m", "tunebench", "tune", str(write_kernel().kernel.folder), "--device", "cpu"]
+    command = [*warm_python(warm), "-m", "tunebench", "tune", str(write_kernel().kernel.folder), "--device", "cpu"]
     command += ["--trials", str(TRIALS), "--db", url, "--json"]
     processes = [
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8")

@@ -14,7 +14,6 @@ from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import UserError
-from tunebench.tuner.gate.battery import STEPS
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import CONTROL, Baseline, Comparison, TrialResult, TrialStatus
 from tunebench.tuner.search.strategies import make_sampler
@@ -26,10 +25,7 @@ from tunebench.tuner.study.study import Budget, Ending, Outcome, Phase, Progress
 CPU = find_device("cpu")
 
 
-@pytest.fixture(autouse=True)
-def few_questions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the full battery asks is tested in `tests/tuner/gate`; a study puts its finalists through whatever it is."""
-    monkeypatch.setattr("tunebench.tuner.gate.battery.STEPS", STEPS[:2])
+pytestmark = pytest.mark.usefixtures("few_questions")
 
 
 def run(
