@@ -130,7 +130,8 @@ def test_tune_prints_a_table_and_plain_lines_where_there_is_no_terminal(tmp_path
     said = result.stderr.splitlines()
     assert said[0].startswith("tuning scalar_mul")
     assert "6/6 best" in result.stderr and "variants/s" in result.stderr
-    assert "in interleaved rounds with the reference" in said[-1]
+    assert "in interleaved rounds with the reference" in said[-2]
+    assert "judging the winner once more" in said[-1]
     assert "\x1b[" not in result.stdout + result.stderr
 
 
