@@ -76,6 +76,24 @@ def test_a_study_goes_on_without_a_worker_that_does_not_come_up(write_kernel: Wr
     assert all(row.status.timed for row in rows)
 
 
+def test_an_interrupt_ends_what_runs_and_keeps_what_is_done(write_kernel: WriteKernel, tmp_path: Path) -> None:
+    factory = write_kernel()
+
+    def interrupt(_: Announcement) -> Callable[[Progress], None]:
+        def show(progress: Progress) -> None:
+            if progress.done == 3:
+                raise KeyboardInterrupt
+
+        return show
+
+    report, rows = study(factory, tmp_path / "a.db", interrupt)
+    done = [row.configuration for row in rows]
+    assert (report.outcome.ending, report.outcome.lost, len(done)) == (Ending.INTERRUPTED, (), 3)
+    report, rows = study(factory, tmp_path / "a.db")
+    assert [row.configuration for row in rows][:3] == done
+    assert len({row.configuration for row in rows}) == len(rows) == TRIALS
+
+
 def test_what_cannot_be_evaluated_on_is_said_in_one_line() -> None:
     for options, message in (
         ({"device": "cpu", "workers": 4096}, "4096 workers are more than the"),

@@ -65,6 +65,7 @@ class Executor(abc.ABC):
         self._evaluators = list(evaluators)
         self._idle = deque(evaluators)
         self._alone = len(evaluators) == 1
+        self._ends = False
         self._running: set[Future[TrialResult]] = set()
 
     @property
@@ -109,6 +110,7 @@ class Executor(abc.ABC):
 
     def close(self) -> None:
         """Let go of the devices, whatever runs there."""
+        self._ends = True
         evaluators = self._evaluators.copy()
         deadline = time.monotonic() + _CLOSE_SECONDS
         while self._running and time.monotonic() < deadline:
@@ -143,6 +145,8 @@ class Executor(abc.ABC):
         self._running.discard(future)
 
     def _lose(self, evaluator: Evaluator, error: WorkerError) -> None:
+        if self._ends:
+            return
         self._evaluators.remove(evaluator)
         evaluator.close()
         self.lost.append(f"{evaluator.device.torch_device}: {error}")
