@@ -25,6 +25,15 @@ from tunebench.studies.checking import PRELOADED
 from tunebench.tuner.gate.battery import STEPS
 from tunebench.tuner.isolation import FROZEN, TRACER
 
+LONG = (
+    "test_documentation.py",
+    "test_tutorial.py",
+    "test_make.py",
+    "test_recovery.py",
+    "test_one_study.py",
+    "test_cli.py",
+)
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """The product's bytecode, which dozens of processes read, also where the environment has Python write none."""
@@ -137,7 +146,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked `gpu` skip where there is no GPU."""
+    """The files with the longest tests go first, so that no worker is left with one; tests marked `gpu` need one."""
+    items.sort(key=lambda item: item.path.name not in LONG)
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("gpu"):
