@@ -90,17 +90,62 @@ ADDED: dict[str, tuple[str, ...]] = {
     ),
     "a gate that what it judges cannot reach: another process, what changed, what a source says": (
         *(f"tuner/gate/{name}" for name in ("boundary", "party.py", "changes.py", "sources.py", "process_state.py")),
-        *("studies/compare_files.py", "tuner/study/confirm_winner.py"),
+        "studies/checking/on_file.py",
+    ),
+    "a gate for whatever a model may return, which asks about the holes that its readers found": (
+        *(f"tuner/gate/{name}.py" for name in ("values", "case", "truth", "float64", "gradients", "questions")),
+        *("tuner/gate/on_streams.py", "tuner/gate/stages/callers.py", "tuner/gate/memory.py:PoisonedAllocations"),
+        *(
+            f"tuner/gate/stages/call_sequences.py:{name}"
+            for name in (
+                *("_written", "_each", "_edited", "_one_element", "_one_row", "_all_by_little", "_balanced"),
+                *("_other_order", "_judge_each", "growth", "instances", "copies", "threads"),
+            )
+        ),
+        *(f"tuner/gate/stages/sizes.py:{name}" for name in ("batches", "_Resizing", "_takes", "_ask_at")),
+        *(f"tuner/gate/stages/inputs.py:{name}" for name in ("_drawn", "_ask_signs", "_lost_signs")),
+        *(f"tuner/gate/stages/state.py:{name}" for name in ("settings", "_followed", "_differ")),
+        *(f"tuner/gate/oracle.py:{name}" for name in ("_is_steady", "_plain", "_is_finite", "_answers_to_all")),
+        *("tuner/gate/oracle.py:_one_for_all", "tuner/gate/stages/layouts.py:form", "tuner/gate/judge.py:judge_inputs"),
+        *(f"tuner/gate/comparison.py:{name}" for name in ("_root_mean_square", "_beside_fills", "count_differing")),
+        *(
+            f"tuner/gate/distributions.py:{name}"
+            for name in ("graded", "_growing", "_falling", "_eighths", "_offset", "_below", "zeros_among")
+        ),
+        *(f"tuner/reference.py:{name}" for name in ("Reference.numbers", "seed_generators", "literal_name")),
+        *("tuner/reference.py:_literals", "tuner/reference.py:_constants"),
+    ),
+    "what a refusal is about, shown again; many files, modules of a program, one process that imports torch": (
+        *("tuner/gate/refusal.py", "tuner/gate/reproduction.py", "studies/checking/script.py"),
+        *("studies/checking/submissions.py", "studies/checking/on_modules.py", "studies/checking/telling.py"),
+        *(f"tuner/gate/stage_log.py:{name}" for name in ("Listener", "about", "StageLog.ask", "StageLog.until")),
+        *(f"studies/check.py:{name}" for name in ("_Check", "check_all", "_checks", "_Running", "_unasked")),
+        *(f"studies/cli/check.py:{name}" for name in ("_check_one", "_check_many", "_reproduce")),
+        *(f"tuner/isolation.py:IsolatedProcess.{name}" for name in ("begin", "step", "waited_for", "_running", "kill")),
+        *("tuner/isolation.py:IsolatedProcess._closed_on_failure", "tuner/isolation.py:_Home"),
+        "tuner/isolation.py:how_it_ended",
+    ),
+    "files compared across the boundary; winners judged there": (
+        *("studies/compare_files.py", "tuner/study/confirm_winner.py", "studies/tune.py:_confirmation"),
+        *("studies/tune.py:make_contender", "tuner/study/study.py:StudyRun._confirms"),
+    ),
+    "several devices and clusters, one process at a time on a GPU": (
+        *(f"tuner/study/{name}.py" for name in ("executor", "ray_executor")),
+        *("studies/on_ray.py", "studies/on_this_machine.py", "tuner/device_lock.py", "tuner/cores.py"),
+        *("tuner/device.py:Device.model", "tuner/device.py:find_devices", "tuner/device.py:require_one_model"),
+        *(f"studies/tune.py:{name}" for name in ("Resolved.device", "_devices", "make_executor", "environment_for")),
+        *(f"tuner/study/worker.py:{name}" for name in ("WorkerEvaluator._alone", "_take_device", "_releases_device")),
+        *(f"tuner/study/study.py:StudyRun.{name}" for name in ("_ask_ahead", "_begin")),
+        *("db/entries/study_log.py:study_of", "db/migrations/versions/0008_device_uuid.py"),
+    ),
+    "what is known of a block's other kernels": (
+        *("kernels/runtime/selection.py:Known._related", "kernels/runtime/shipped.py:related_files"),
+        "tuner/space.py:SearchSpace.completed",
     ),
     "tools for agents, kernels listed and spaces described": (
         *("studies/mcp", "studies/spaces.py", "studies/cli/mcp.py", "studies/cli/kernels.py", "studies/cli/space.py"),
     ),
     "two git revisions against each other": ("studies/regress", "studies/cli/regress.py"),
-    "refusals that are shown again, many files at once, and the gate as a library": (
-        *(f"studies/checking/{name}.py" for name in ("script", "submissions", "on_modules")),
-        *("tuner/gate/reproduction.py", "tuner/gate/refusal.py:Element", "tuner/gate/refusal.py:Reproduction"),
-        *("studies/check.py:check_all", "studies/cli/check.py:_check_many", "studies/cli/check.py:_reproduce"),
-    ),
     "sources in Triton": (
         *("tuner/compile/triton", "tuner/triton_source.py", "tuner/sources.py"),
         *("db/migrations/versions/0005_triton.py", "tuner/compile/compilers.py:BothCompilers"),
