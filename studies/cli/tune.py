@@ -139,7 +139,7 @@ def tune(
 
     asked: dict[str, object] = {
         "device": device,
-        "devices": devices.split(",") if devices else None,
+        "devices": devices.split(",") if devices is not None else None,
         "workers": workers,
         "executor": executor,
         "address": address,
