@@ -175,7 +175,7 @@ def _devices(request: StudyRequest) -> Sequence[Device]:
 
         return [device for device, _ in devices_of(request)]
     devices = find_devices(request.devices or [request.device])
-    if request.address:
+    if request.address is not None:
         raise UserError("an address is that of a Ray cluster: give --executor ray, or leave it out")
     if request.workers and (request.devices or devices[0].kind is not DeviceKind.CPU):
         raise UserError("several workers are for the CPU: name GPUs as --devices cuda:0,cuda:1 or --devices all")
