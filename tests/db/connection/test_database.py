@@ -140,7 +140,7 @@ def test_a_study_goes_on_where_it_ended(url: str) -> None:
         {"source_digest": "source-2"},
         {"space_digest": "space-2"},
         {"problem": Problem({"rows": 1, "columns": 1})},
-        {"device": replace(H200, uuid="GPU-9")},
+        {"device": replace(H200, name="another GPU")},
         {"sampler": "random"},
         {"seed": 1},
     ],

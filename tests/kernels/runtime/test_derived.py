@@ -71,6 +71,8 @@ class ModelNew(TunedModule, Model):
         bn = self.bn
         if bn.training or not bn.affine or bn.running_var is None or not x.is_contiguous() or x.numel() == 0:
             return None
+        if x.shape[1:] != bn.weight.shape:
+            return None
         return super().problem(x)
 
     def fold(self):
