@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from pathlib import Path
 
-from tunebench.kernels.runtime.registry import is_kernel_file, load_model
+from tunebench.kernels.runtime.registry import load_model
 from tunebench.studies.checking import PRELOADED
 from tunebench.studies.checking.report import CheckReport, Subject
 from tunebench.studies.checking.request import CheckRequest, Submission
+from tunebench.studies.checking.submissions import is_submission
 from tunebench.tuner.device import any_gpu
 from tunebench.tuner.errors import KernelFolderError, UnknownNameError, UserError
 from tunebench.tuner.files import path_named, read_text
@@ -74,11 +75,6 @@ def check_all(requests: Sequence[CheckRequest], jobs: int = 1, show: Show = show
     with closing(_run(checks, jobs, show)) as outcomes:
         for one, outcome in outcomes:
             yield _unasked(one, outcome) if isinstance(outcome, UserError) else outcome
-
-
-def is_submission(target: str) -> bool:
-    """Whether this is a file with any model in it, and not a kernel with configurations."""
-    return Path(target).suffix == ".py" and not is_kernel_file(target)
 
 
 def _checks(request: CheckRequest) -> list[_Check]:

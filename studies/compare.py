@@ -117,11 +117,12 @@ def _about_files(
     if mode not in (None, Mode.EVAL, Mode.TRAIN):
         raise UserError(f"mode '{mode}' is neither eval nor train")
     device, dtype = (None if (given := options.get(name)) is None else str(given) for name in ("device", "dtype"))
+    dtype = require_dtype(dtype)
     question = FileQuestion(
         File.read(Path(str(first))),
         None if second == REFERENCE else File.read(Path(str(second))),
         device,
-        require_dtype(dtype),
+        dtype,
         Mode(mode or Mode.EVAL),
         tuple(member_of(Declaration, "declaration", one) for one in declared),
     )

@@ -7,12 +7,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from tunebench.kernels.runtime.registry import is_kernel_file
 from tunebench.studies.checking.request import CheckRequest
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.users_code import MODEL_FILE
 
 _SAMPLE = re.compile(r"level_(\d+)_problem_(\d+)_sample_\d+_kernel\.py")
 """How KernelBench's `generate_samples.py` calls what a model has written for a problem."""
+
+
+def is_submission(target: str) -> bool:
+    """Whether this is a file with any model in it, and not a kernel with configurations."""
+    return Path(target).suffix == ".py" and not is_kernel_file(target)
 
 
 def is_run_folder(target: str) -> bool:
@@ -37,7 +43,11 @@ def requests_for(
     if problems is not None and not problems.is_dir():
         raise UserError(f"{problems}: no such folder; name KernelBench's, with level1/1_….py in it")
     return tuple(
-        replace(request, target=one, reference=request.reference or _reference_of(Path(one), problems))
+        replace(
+            request,
+            target=one,
+            reference=_reference_of(Path(one), problems) if request.reference is None else request.reference,
+        )
         for target in targets
         for one in (_files_in(Path(target)) if is_run_folder(target) else (target,))
     )

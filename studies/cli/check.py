@@ -94,7 +94,7 @@ def check(
     Exits with 1 where what is required does not hold; after Ctrl-C, what was done is printed.
     """
     from tunebench.studies.checking.request import CheckRequest, Declaration
-    from tunebench.studies.checking.submissions import is_run_folder, requests_for
+    from tunebench.studies.checking.submissions import is_run_folder, is_submission, requests_for
     from tunebench.tuner.errors import UserError, member_of
     from tunebench.tuner.gate.refusal import Claim
 
@@ -115,6 +115,9 @@ def check(
         declared=[one for one, is_so in given.items() if is_so],
         database=db,
     )
+    for option, value in (("--problems", problems), ("--reproduce", reproduce)):
+        if value is not None and not any(is_submission(one) or is_run_folder(one) for one in targets):
+            raise UserError(f"{option} is for files with a ModelNew: {targets[0]} is none")
     requests = requests_for(targets, request, problems)
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     if len(targets) == 1 and not is_run_folder(targets[0]):
