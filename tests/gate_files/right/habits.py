@@ -123,6 +123,7 @@ FILES = (
             constants=ROWS,
         ),
         forward("return torch.addmm(self.bias, x, self.weight)"),
+        PROBLEM,
     ),
     _right(
         "conjugates, as the reference's",
