@@ -5,7 +5,7 @@ from tests.gate_files.references import DRAWN, LINEAR, ROWS, SCALE, TANH
 
 _right = right("habits")
 
-_RELU = "return torch.relu(F.linear(x, self.linear.weight, self.linear.bias)) + self.offset"
+_RELU = "return self.linear(x).relu() + self.offset"
 
 
 def _inputs(inputs: str) -> str:

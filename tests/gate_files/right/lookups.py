@@ -1,6 +1,6 @@
 """Embeddings: integers in, rows of a table out."""
 
-from tests.gate_files.entry import forward, problem, right
+from tests.gate_files.entry import PROBLEM, forward, problem, right
 
 _right = right("embeddings")
 
@@ -15,13 +15,23 @@ def _table(body: str, init: str = _TABLE) -> str:
 
 FILES = (
     _right(
-        "rows of a table", _table("return self.table(x)"), forward("return self.table.weight[x]"), flags=("--dense",)
+        "rows of a table",
+        _table("return self.table(x)"),
+        forward("return self.table.weight[x]"),
+        PROBLEM,
+        flags=("--dense",),
     ),
-    _right("rows as a function", _table("return self.table(x)"), forward("return F.embedding(x, self.table.weight)")),
+    _right(
+        "rows as a function",
+        _table("return self.table(x)"),
+        forward("return F.embedding(x, self.table.weight)"),
+        PROBLEM,
+    ),
     _right(
         "means of rows",
         _table("return self.table(x)", "self.table = nn.EmbeddingBag(words, width, mode='mean')"),
         forward("return self.table.weight[x].mean(dim=1)"),
+        PROBLEM,
     ),
     _right(
         "words and their places",
@@ -33,6 +43,7 @@ FILES = (
             constants=_CONSTANTS,
         ),
         forward("return self.table.weight[x] + self.places.weight[: x.shape[1]]"),
+        PROBLEM,
         flags=("--dense",),
     ),
 )

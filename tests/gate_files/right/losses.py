@@ -68,6 +68,7 @@ FILES = (
             "return F.relu(F.pairwise_distance(a, p) - F.pairwise_distance(a, n) + self.loss.margin).mean()",
             arguments="a, p, n",
         ),
+        PROBLEM,
     ),
     _right(
         "cosine distance by hand",

@@ -1,7 +1,7 @@
 """The same function in other words of torch."""
 
 from tests.gate_files.entry import PROBLEM, forward, problem, right
-from tests.gate_files.references import BARE, CONV, DRAWN, GELU, LEAKY, LINEAR, MATMUL, RELU, ROWS, TANH
+from tests.gate_files.references import CONV, DRAWN, GELU, LEAKY, LINEAR, MATMUL, RELU, ROWS, TANH
 
 _right = right("plain rewrites")
 
@@ -20,11 +20,25 @@ FILES = (
         "linear as a function",
         LINEAR,
         forward("return F.linear(x, self.linear.weight, self.linear.bias).relu() + self.offset"),
+        PROBLEM,
+    ),
+    _right(
+        "linear as a function, where nobody has hooked it",
+        LINEAR,
+        forward(
+            """
+            linear = self.linear
+            if linear._forward_hooks or linear._forward_pre_hooks or linear._backward_hooks:
+                return super().forward(x)
+            return F.linear(x, linear.weight, linear.bias).relu() + self.offset
+            """
+        ),
     ),
     _right(
         "linear by addmm",
         LINEAR,
         forward("return torch.addmm(self.linear.bias, x, self.linear.weight.t()).relu() + self.offset"),
+        PROBLEM,
     ),
     _right("product by einsum", MATMUL, forward("return torch.einsum('ik,kj->ij', a, b)", arguments="a, b")),
     _right("product by mm", MATMUL, forward("return torch.mm(a, b)", arguments="a, b")),
@@ -51,6 +65,7 @@ FILES = (
         "leaky relu as a function",
         LEAKY,
         forward("return F.leaky_relu(self.linear(x), self.activation.negative_slope)"),
+        PROBLEM,
     ),
     _right(
         "convolution as a function",
@@ -61,6 +76,7 @@ FILES = (
             return F.conv2d(x, conv.weight, conv.bias, conv.stride, conv.padding, conv.dilation, conv.groups).relu()
             """
         ),
+        PROBLEM,
     ),
     _right(
         "convolution by unfolding",
@@ -137,5 +153,4 @@ FILES = (
     _right(
         "sums over two axes, one by one", _images("return x.sum(dim=(2, 3))"), forward("return x.sum(dim=3).sum(dim=2)")
     ),
-    _right("tanh by a sigmoid", BARE, forward("return 4.0 * torch.sigmoid(2.0 * x) - 2.0"), PROBLEM),
 )

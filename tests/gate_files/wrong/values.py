@@ -105,6 +105,7 @@ FILES = (
         TANH,
         forward("up, down = torch.exp(x), torch.exp(-x)\nreturn (up - down) / (up + down)"),
     ),
+    _wrong("tanh by a sigmoid, which cancels", TANH, forward("return 2.0 * torch.sigmoid(2.0 * x) - 1.0")),
     _wrong(
         "softplus without its threshold",
         _rows("return F.softplus(x)"),
