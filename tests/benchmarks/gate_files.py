@@ -18,7 +18,7 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -134,18 +134,17 @@ def _judged(
     problem, drop_in = report.get("right_for_problem"), report.get("drop_in")
     if report and code is not None and (code == 0) != problem:
         trouble = f"exit code {code} where right for the problem is {problem}"
-    agrees = file.meets(problem=problem, drop_in=drop_in) if report else code == 2 and file.ends_early
     stages = report.get("stages", [])
     refused = next((stage for stage in stages if not stage["passed"]), {"name": "", "detail": ""})
     in_stages = sum(stage["seconds"] for stage in stages)
-    return Judged(
+    judged = Judged(
         name=file.name,
         kind=file.kind,
         right=file.right,
         claim=str(file.claim),
         problem=problem,
         drop_in=drop_in,
-        agrees=agrees and not trouble and not left,
+        agrees=False,
         refused_at=refused["name"],
         detail=refused["detail"][:300],
         code=code,
@@ -154,6 +153,17 @@ def _judged(
         outside=round(took - in_stages, 3),
         left=tuple(left),
     )
+    return _compared(file, judged)
+
+
+def _compared(file: GateFile, judged: Judged) -> Judged:
+    """The same beside what is true of the file now."""
+    if judged.problem is None or judged.drop_in is None:
+        agrees = judged.code == 2 and file.ends_early
+    else:
+        agrees = file.meets(problem=judged.problem, drop_in=judged.drop_in)
+    agrees = agrees and not judged.trouble and not judged.left
+    return replace(judged, kind=file.kind, right=file.right, claim=str(file.claim), agrees=agrees)
 
 
 def _left_running(mark: str) -> list[str]:
@@ -227,7 +237,9 @@ def main(
     """Judge files whose truth is known, and print what the gate got right by class."""
     known: dict[str, Judged] = {}
     if results is not None and results.exists():
-        known = {one["name"]: Judged(**one) for one in json.loads(results.read_text(encoding="utf-8"))}
+        read = [Judged(**one) for one in json.loads(results.read_text(encoding="utf-8"))]
+        files = {file.name: file for file in FILES}
+        known = {one.name: _compared(files[one.name], one) for one in read if one.name in files}
     chosen = [
         file
         for file in FILES
