@@ -78,7 +78,7 @@ def judge(file: GateFile, folder: Path) -> Judged:
     started = time.perf_counter()
     run = subprocess.Popen(
         command,
-        env={**os.environ, MARK: str(mark)},
+        env={**os.environ, MARK: str(mark), "TORCH_EXTENSIONS_DIR": str(folder / "extensions")},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

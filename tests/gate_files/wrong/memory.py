@@ -108,9 +108,9 @@ FILES = (
         forward("return x[:4]"),
     ),
     _wrong(
-        "one number in the place of all",
-        problem("return torch.full_like(x, 1.0) * x.mean()", inputs=DRAWN, constants=ROWS),
-        forward("return x.mean().expand_as(x)"),
+        "one row in the place of all",
+        problem("return x.mean(dim=0) + torch.zeros_like(x)", inputs=DRAWN, constants=ROWS),
+        forward("return x.mean(dim=0).expand_as(x)"),
         DROP_IN,
     ),
     _wrong(
