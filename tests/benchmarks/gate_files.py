@@ -2,8 +2,10 @@
 
 Each file of `tests/gate_files` is written to a temporary folder beside its reference and judged as a user would judge
 it: `tunebench check FILE --reference REFERENCE --json` on the CPU. Both verdicts are compared with what is true of the
-file; then comes what is left running, which must be nothing. With `--here` the same is asked in this process,
-without the boundary and without hostile files: a tenth of the time.
+file; then comes what is left running, which must be nothing.
+
+`--together` judges by `tunebench.check` in one process, so that only hostile files pay for a command of their own.
+`--here` asks the batteries in this process, without the boundary and without hostile files: a tenth of the time.
 """
 
 from __future__ import annotations
@@ -28,11 +30,13 @@ from tests.gate_files.entry import MARK, GateFile
 from tests.gate_files.here import report_here
 from tests.gate_files.wrong.hostile import HANGS
 
+from tunebench.tuner.gate.refusal import Claim
+
 _SECONDS = 240.0
 _SECONDS_OF_A_HANG = 15.0
 _END_SECONDS = 10.0
 """What a check has started may take so long to end after it."""
-_NOT_HERE = ("hostile", "process state")
+_ALONE = ("hostile", "process state")
 
 
 @dataclass(frozen=True)
@@ -68,9 +72,7 @@ class Judged:
 
 def judge(file: GateFile, folder: Path) -> Judged:
     """Judge a file by the command, in a folder of its own."""
-    path, reference = folder / f"{file.slug}.py", folder / "reference.py"
-    path.write_text(file.text, encoding="utf-8")
-    reference.write_text(file.reference, encoding="utf-8")
+    path, reference = _written(file, folder)
     seconds = _SECONDS_OF_A_HANG if file.name in HANGS else _SECONDS
     command = [sys.executable, "-m", "tunebench", "check", str(path), "--device", "cpu", "--json"]
     command += [*([] if file.alone else ["--reference", str(reference)]), "--seconds", str(seconds), *file.flags]
@@ -97,6 +99,13 @@ def judge(file: GateFile, folder: Path) -> Judged:
     return _judged(file, _report(out, run.returncode, trouble), run.returncode, trouble, took, left)
 
 
+def _written(file: GateFile, folder: Path) -> tuple[Path, Path]:
+    path, reference = folder / f"{file.slug}.py", folder / "reference.py"
+    path.write_text(file.text, encoding="utf-8")
+    reference.write_text(file.reference, encoding="utf-8")
+    return path, reference
+
+
 def _trouble(file: GateFile, code: int, out: bytes, err: bytes, mark: Path) -> str:
     if mark.exists():
         return "its code ran where no code of a file runs"
@@ -112,6 +121,23 @@ def _trouble(file: GateFile, code: int, out: bytes, err: bytes, mark: Path) -> s
         except ValueError:
             return "what --json prints does not parse"
     return ""
+
+
+def judge_together(file: GateFile, folder: Path) -> Judged:
+    """Judge a file by `tunebench.check`, whose processes are forked from one server for all files."""
+    if file.kind in _ALONE:
+        return judge(file, folder)
+    path, reference = _written(file, folder)
+    started = time.perf_counter()
+    declared = [flag.removeprefix("--") for flag in file.flags]
+    (report,) = tunebench.check(path, reference, device="cpu", seconds=_SECONDS, declared=declared)
+    took = time.perf_counter() - started
+    told = {
+        "right_for_problem": report.holds(Claim.PROBLEM),
+        "drop_in": report.holds(Claim.DROP_IN),
+        "stages": [asdict(stage) for stage in report.verdict.stages],
+    }
+    return _judged(file, told, None, "", took, ())
 
 
 def judge_here(file: GateFile, folder: Path) -> Judged:
@@ -231,7 +257,8 @@ def main(
     results: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Results by name, kept with those that are in it.")
     ] = None,
-    here: Annotated[bool, typer.Option(help="In this process, one after the other.")] = False,
+    together: Annotated[bool, typer.Option(help="By tunebench.check in one process.")] = False,
+    here: Annotated[bool, typer.Option(help="Without the boundary, one after the other.")] = False,
     again: Annotated[bool, typer.Option(help="Only what the file of results lacks, or what disagreed there.")] = False,
 ) -> None:
     """Judge files whose truth is known, and print what the gate got right by class."""
@@ -246,12 +273,14 @@ def main(
         if (not kind or file.kind in kind)
         and (not name or any(part in file.name for part in name))
         and not (again and file.name in known and known[file.name].agrees)
-        and not (here and file.kind in _NOT_HERE)
+        and not (here and file.kind in _ALONE)
     ]
+
+    how = judge_here if here else judge_together if together else judge
 
     def one(file: GateFile) -> Judged:
         with tempfile.TemporaryDirectory(prefix="gate-file-") as folder:
-            judged = (judge_here if here else judge)(file, Path(folder))
+            judged = how(file, Path(folder))
         line = f"{'' if judged.agrees else 'DISAGREES '}{file.kind}: {file.name}: {judged.refused_at} {judged.trouble}"
         print(line, file=sys.stderr, flush=True)
         return judged
