@@ -30,6 +30,7 @@ from tests.gate_files.entry import MARK, GateFile
 from tests.gate_files.here import report_here
 from tests.gate_files.wrong.hostile import HANGS
 
+import tunebench
 from tunebench.tuner.gate.refusal import Claim
 
 _SECONDS = 240.0
