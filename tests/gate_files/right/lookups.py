@@ -18,14 +18,12 @@ FILES = (
         "rows of a table",
         _table("return self.table(x)"),
         forward("return self.table.weight[x]"),
-        PROBLEM,
         flags=("--dense",),
     ),
     _right(
         "rows as a function",
         _table("return self.table(x)"),
         forward("return F.embedding(x, self.table.weight)"),
-        PROBLEM,
     ),
     _right(
         "means of rows",
@@ -43,7 +41,6 @@ FILES = (
             constants=_CONSTANTS,
         ),
         forward("return self.table.weight[x] + self.places.weight[: x.shape[1]]"),
-        PROBLEM,
         flags=("--dense",),
     ),
 )

@@ -35,14 +35,12 @@ FILES = (
                 x = torch.nn.functional.linear(x, self.linear.weight, self.linear.bias)
                 return torch.relu(x) + self.offset
         """,
-        PROBLEM,
     ),
     _right("no sizes but the tensors' own", BARE, forward("return x.tanh().mul(2.0)")),
     _right(
         "layers one by one",
         _LAYERS,
         forward("for layer in self.layers:\n    x = layer(x)\nreturn x"),
-        PROBLEM,
     ),
     _right(
         "shared weights",
@@ -61,7 +59,6 @@ FILES = (
             made_of="features",
         ),
         forward("return F.linear(x, self.linear.weight, self.linear.bias)"),
-        PROBLEM,
     ),
     _right(
         "a buffer that is not saved",

@@ -16,14 +16,12 @@ FILES = (
         "layer norm as a function",
         LAYER_NORM,
         forward("return F.layer_norm(x, self.norm.normalized_shape, self.norm.weight, self.norm.bias, self.norm.eps)"),
-        PROBLEM,
     ),
     _right("layer norm in two passes", LAYER_NORM, forward(_TWO_PASSES), PROBLEM),
     _right(
         "group norm as a function",
         GROUP_NORM,
         forward("return F.group_norm(x, self.norm.num_groups, self.norm.weight, self.norm.bias, self.norm.eps)"),
-        PROBLEM,
     ),
     _right(
         "group norm in two passes",
@@ -49,7 +47,6 @@ FILES = (
             constants="batch = 2\nchannels = 4\nsize = 7",
         ),
         forward("return F.instance_norm(x, eps=self.norm.eps)"),
-        PROBLEM,
     ),
     _right(
         "RMS norm as a function",
@@ -79,7 +76,6 @@ FILES = (
         "batch norm by its module's own method",
         BATCH_NORM,
         forward("return nn.BatchNorm1d.forward(self.norm, x)"),
-        PROBLEM,
     ),
     _right(
         "rows of length one",

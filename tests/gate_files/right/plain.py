@@ -20,7 +20,6 @@ FILES = (
         "linear as a function",
         LINEAR,
         forward("return F.linear(x, self.linear.weight, self.linear.bias).relu() + self.offset"),
-        PROBLEM,
     ),
     _right(
         "linear as a function, where nobody has hooked it",
@@ -38,7 +37,6 @@ FILES = (
         "linear by addmm",
         LINEAR,
         forward("return torch.addmm(self.linear.bias, x, self.linear.weight.t()).relu() + self.offset"),
-        PROBLEM,
     ),
     _right("product by einsum", MATMUL, forward("return torch.einsum('ik,kj->ij', a, b)", arguments="a, b")),
     _right("product by mm", MATMUL, forward("return torch.mm(a, b)", arguments="a, b")),
@@ -65,7 +63,6 @@ FILES = (
         "leaky relu as a function",
         LEAKY,
         forward("return F.leaky_relu(self.linear(x), self.activation.negative_slope)"),
-        PROBLEM,
     ),
     _right(
         "convolution as a function",
@@ -76,7 +73,6 @@ FILES = (
             return F.conv2d(x, conv.weight, conv.bias, conv.stride, conv.padding, conv.dilation, conv.groups).relu()
             """
         ),
-        PROBLEM,
     ),
     _right(
         "convolution by unfolding",
