@@ -54,7 +54,8 @@ FILES = (
     _kernel(
         "keeps a megabyte of every call",
         _ALL
-        + "static char *volatile kept; char *p = kept = (char *)__builtin_malloc(1 << 20); for (int i = 0; i < 1 << 20; i += 4096) p[i] = 1;",
+        + "static char *volatile kept; char *p = kept = (char *)__builtin_malloc(1 << 20);"
+        + "for (int i = 0; i < 1 << 20; i += 4096) p[i] = 1;",
     ),
     _triangle("never writes the zeros", "torch.empty_like(x)"),
     _triangle("never writes the zeros of torch.Tensor(n, n)", "torch.Tensor(*x.shape)"),
