@@ -297,7 +297,9 @@ def main(
 
 def _write(path: Path, judged: Mapping[str, Judged]) -> None:
     order = {file.name: number for number, file in enumerate(FILES)}
-    rows = [asdict(judged[name]) for name in sorted(judged, key=lambda name: order.get(name, 0)) if name in order]
+    ordered = sorted((one for name, one in judged.items() if name in order), key=lambda one: order[one.name])
+    # What a stage says of a refusal is for people who look into a disagreement.
+    rows = [asdict(replace(one, detail="") if one.agrees else one) for one in ordered]
     path.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n", encoding="utf-8")
 
 
