@@ -37,6 +37,7 @@ _SECONDS = 240.0
 _SECONDS_OF_A_HANG = 15.0
 _END_SECONDS = 10.0
 """What a check has started may take so long to end after it."""
+_MOST_STAGES = 4
 _ALONE = ("hostile", "process state")
 
 
@@ -218,7 +219,7 @@ def _marked(mark: str) -> dict[int, str]:
 def print_table(judged: Iterable[Judged]) -> None:
     """Counts and seconds by class, then every disagreement."""
     judged = list(judged)
-    print("| files | class | judged | as they should be | refused first at | seconds in stages | outside |")
+    print("| files | class | judged | as they should be | refused first at | seconds in stages | outside of them |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for right in (False, True):
         for kind in dict.fromkeys(one.kind for one in judged if one.right is right):
@@ -241,7 +242,10 @@ def _print_row(what: str, kind: str, judged: Sequence[Judged]) -> None:
         if one.refused_at:
             name = one.refused_at.split(",")[0]
             stages[name] = stages.get(name, 0) + 1
-    first = ", ".join(f"{name} {count}" for name, count in sorted(stages.items(), key=lambda item: -item[1]))
+    most = sorted(stages.items(), key=lambda item: -item[1])
+    first = ", ".join(f"{name} {count}" for name, count in most[:_MOST_STAGES])
+    if len(most) > _MOST_STAGES:
+        first += f", others {sum(count for _, count in most[_MOST_STAGES:])}"
     agree = sum(one.agrees for one in judged)
     inside, outside = (_median([getattr(one, name) for one in judged]) for name in ("in_stages", "outside"))
     print(f"| {what} | {kind} | {len(judged)} | {agree} | {first} | {inside:.1f} | {outside:.1f} |")
