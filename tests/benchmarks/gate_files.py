@@ -127,7 +127,7 @@ def _trouble(file: GateFile, code: int, out: bytes, err: bytes, mark: Path) -> s
 
 def judge_together(file: GateFile, folder: Path) -> Judged:
     """Judge a file by `tunebench.check`, whose processes are forked from one server for all files."""
-    if file.kind in _ALONE:
+    if file.kind in _ALONE or "load_inline" in file.text:  # extensions of one name, built in one folder, are one
         return judge(file, folder)
     path, reference = _written(file, folder)
     started = time.perf_counter()
