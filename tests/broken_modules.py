@@ -290,7 +290,11 @@ BROKEN_MODULES: Mapping[str, BrokenModule] = {
         {"        return (4 * x).round() / 4\n\nrows": "        return (4 * x + 0.5).floor() / 4\n\nrows"},
     ),
     "loses the sign of zero": BrokenModule(
-        NOT_FINITE, "not finite", "-0.0", ROOT, {_ROOT: "        return torch.where(x < 0, -x.abs(), x.abs()) / root\n"}
+        NOT_FINITE,
+        "signed zeros",
+        "-0.0",
+        ROOT,
+        {_ROOT: "        return torch.where(x < 0, -x.abs(), x.abs()) / root\n"},
     ),
     "never writes memory that an operator has allocated": BrokenModule(
         UNWRITTEN,

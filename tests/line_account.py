@@ -103,7 +103,7 @@ ADDED: dict[str, tuple[str, ...]] = {
             )
         ),
         *(f"tuner/gate/stages/sizes.py:{name}" for name in ("batches", "_Resizing", "_takes", "_ask_at")),
-        *(f"tuner/gate/stages/inputs.py:{name}" for name in ("_drawn", "_ask_signs", "_lost_signs")),
+        *(f"tuner/gate/stages/inputs.py:{name}" for name in ("_drawn", "signed_zeros", "_lost_signs")),
         *(f"tuner/gate/stages/state.py:{name}" for name in ("settings", "_followed", "_differ")),
         *(f"tuner/gate/oracle.py:{name}" for name in ("_is_steady", "_plain", "_is_finite", "_answers_to_all")),
         *("tuner/gate/oracle.py:_one_for_all", "tuner/gate/stages/layouts.py:form", "tuner/gate/judge.py:judge_inputs"),

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import nn
 
-from tunebench import Kernel, SearchSpace, Tunable, TunedModule
+from tunebench import Constraint, Kernel, SearchSpace, Tunable, TunedModule
 
 
 @triton.jit
@@ -36,7 +36,10 @@ class Model(nn.Module):
 class ModelNew(TunedModule, Model):
     kernel = Kernel.declare(
         __file__,
-        SearchSpace((Tunable("width", (128, 512)), Tunable("num_warps", (1, 4), default=4))),
+        SearchSpace(
+            (Tunable("width", (128, 512)), Tunable("num_warps", (1, 4), default=4)),
+            (Constraint("a_row_fits", lambda width, problem: problem.axes["columns"] <= width),),
+        ),
         axes={"x": ("rows", "columns"), "return": ("rows", "columns")},
         dtypes=("float32", "float16", "bfloat16"),
     )

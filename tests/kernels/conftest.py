@@ -8,7 +8,7 @@ from tunebench.tuner.compile.cpu.compiler import CpuCompiler
 from tunebench.tuner.variant import Variant
 
 
-@pytest.fixture(scope="package", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def without_optimisation() -> Iterator[None]:
     """g++ takes a third of the time without optimisation, and a source means the same.
 

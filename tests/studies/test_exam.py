@@ -6,14 +6,16 @@ import random
 from pathlib import Path
 
 import pytest
-from benchmarks.exam.problems import DEGENERATE, SMALL, ExamProblem, problems
+from benchmarks.exam.problems import SMALL, ExamProblem, problems
 from benchmarks.exam.table import details, geometric_mean, summary
 
 import tunebench
 from tunebench.kernels.runtime.registry import load_model
 
 PROBLEMS = problems(small=True)
-SAMPLE = random.Random(0).sample([one for one in PROBLEMS if one.name not in DEGENERATE], 3)
+OF_THEMSELVES = "level1_32_hardtanh"
+"""Of numbers between 0 and 1 it is the number itself: a copy of the input would do for what KernelBench draws."""
+SAMPLE = [one for one in PROBLEMS if one.name == OF_THEMSELVES] + random.Random(0).sample(PROBLEMS, 3)
 """The others are as quick to ask: `python -m tests.benchmarks.exam.check`."""
 
 
@@ -32,12 +34,6 @@ def test_a_kernel_is_a_few_lines_and_its_problem_stands_alone(problem: ExamProbl
 def test_the_gate_passes(problem: ExamProblem) -> None:
     for report in tunebench.check(problem.path, sizes=problem.sizes, device="cpu"):
         assert report.verdict.passed, report.verdict.reason
-
-
-@pytest.mark.parametrize("problem", [one for one in PROBLEMS if one.name in DEGENERATE], ids=lambda one: one.name)
-def test_a_degenerate_problem_is_refused(problem: ExamProblem) -> None:
-    (report, *_) = tunebench.check(problem.path, sizes=problem.sizes, device="cpu", modes=["eval"])
-    assert "would pass on all 4 inputs" in report.verdict.reason
 
 
 def test_sizes_are_kernelbenchs_where_they_fit() -> None:

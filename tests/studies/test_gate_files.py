@@ -14,7 +14,7 @@ SAMPLE = {
     "a slower clock": "state",
     "sends a pickle": "process",
     "says that it has passed": "",
-    "keeps answers by pointer": "same memory",
+    "keeps answers by pointer": "",
     "a structure within another": "",
     "cross-entropy by log-sum-exp": "",
 }

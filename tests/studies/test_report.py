@@ -50,7 +50,7 @@ SECTIONS = (
 FIGURES = ("convergence", "speed-ups", "importance", "effect-0", "pair-0", "outcomes", "rounds")
 
 BROKEN = 'static_assert(variety != 1, "not built");\nextern "C"'
-WRONG = "y[i] = x[i] * weight[0] + (variety == 2 ? 1 : 0);"
+WRONG = "y[i] = variety == 2 ? x[i] * weight[0] + 1 : x[i] * weight[0];"
 
 
 @pytest.fixture(scope="module")

@@ -131,7 +131,10 @@ def test_a_file_that_imports_what_is_not_here_says_how_to_get_it(tmp_path: Path,
 WRONG = {
     "a constant without a value": (
         SOFTMAX,
-        {'Tunable("width", (128, 512))': 'Tunable("wide", (128, 512))'},
+        {
+            'Tunable("width", (128, 512))': 'Tunable("wide", (128, 512))',
+            'lambda width, problem: problem.axes["columns"] <= width': "lambda wide: wide > 0",
+        },
         r"constexpr 'width' of softmax has no value",
     ),
     "a tunable that is no constant": (

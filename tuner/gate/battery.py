@@ -25,7 +25,7 @@ from tunebench.tuner.gate.stages.call_sequences import (
     threads,
 )
 from tunebench.tuner.gate.stages.callers import gradients, hooks, keywords, training
-from tunebench.tuner.gate.stages.inputs import distributions, non_finite
+from tunebench.tuner.gate.stages.inputs import distributions, non_finite, signed_zeros
 from tunebench.tuner.gate.stages.layouts import form, layouts
 from tunebench.tuner.gate.stages.sizes import batches, large, sizes
 from tunebench.tuner.gate.stages.state import construction, mode, settings, statistics, weights
@@ -80,6 +80,7 @@ STEPS: Sequence[Step] = (
     Step("streams", streams, "results are read before they are there", Claim.PROBLEM),
     Step("graphs", graphs, "the model cannot be captured in a CUDA graph"),
     Step("devices", devices, "an error, or wrong values, on a second GPU"),
+    Step("signed zeros", signed_zeros, "zeros come out with another sign", depth=Depth.EVERYTHING),
     Step("batches", batches, "wrong values, or an error, in one model called at several sizes", depth=Depth.EVERYTHING),
     Step("instances", instances, "a second model gets the first one's answers", Claim.PROBLEM, Depth.EVERYTHING),
     Step("growth", growth, "each call leaves memory behind until there is none", Claim.PROBLEM, Depth.EVERYTHING),

@@ -376,7 +376,7 @@ class LocalParty:
 
     def at_once(self, turns: Sequence[Sequence[Any]], count: int) -> Sequence[Sequence[Answer]]:
         for inputs in turns:
-            self._run(inputs)
+            self._run([mapped(value, torch.clone) for value in inputs])
         return self._answers(outputs_at_once(lambda inputs: self.module(*inputs), turns, count))
 
     def left_behind(self, turns: Sequence[Sequence[Any]], count: int) -> int | None:

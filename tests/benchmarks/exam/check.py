@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 
-from tests.benchmarks.exam.problems import DEGENERATE, problems
+from tests.benchmarks.exam.problems import problems
 
 import tunebench
 
@@ -24,7 +24,6 @@ def main() -> int:
         except tunebench.TunebenchError as error:
             reason = str(error)
         refused += bool(reason)
-        refused -= bool(reason) and problem.name in DEGENERATE
         print(f"{problem.name:45} {reason or 'passed'} ({time.monotonic() - began:.0f} s)", flush=True)
     print(f"{refused} refused")
     return 1 if refused else 0

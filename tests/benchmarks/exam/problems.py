@@ -27,12 +27,6 @@ CLASSES = {
 FIRST = {"linear": 13, "linear_rows": 10, "rows": 10, "pointwise": 10, "convolution": 5}
 """How many of each class come first, one of each in turn."""
 
-DEGENERATE = {
-    "level1_32_hardtanh": "of numbers between 0 and 1 it is the number itself",
-    "level2_9_subtract_multiply_relu": "no number is above 2, so that the answer is 0 everywhere",
-}
-"""Problems whose own inputs let an answer pass that is none, as KernelBench has them: the gate refuses every kernel."""
-
 MOST_ELEMENTS = 2**30
 """The gate keeps three sets of inputs with their answers in float64, which of more elements than these do not fit into
 the memory of an H200: a larger problem is tuned and timed at half of its batch, or a quarter. KernelBench's own

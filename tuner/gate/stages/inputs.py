@@ -38,26 +38,9 @@ def non_finite(harness: Harness) -> None:
     """NaN, infinities and denormals: not finite exactly where the reference is not, and of the same kind."""
     for name, change in NON_FINITE.items():
         _ask(harness, name, change, everywhere=True)
-    _ask_signs(harness)
 
 
-def _ask(
-    harness: Harness,
-    name: str,
-    change: InputChange,
-    multiple: float = FEW_SAMPLES_MULTIPLE,
-    *,
-    everywhere: bool = False,
-) -> None:
-    pair = harness.pair()
-    harness.agree(pair, _drawn(pair, change), name, multiple=multiple, everywhere=everywhere)
-
-
-def _drawn(pair: Pair, change: InputChange) -> tuple[Any, ...]:
-    return tuple(changed(value, change, seed) for seed, value in enumerate(pair.inputs(1)))
-
-
-def _ask_signs(harness: Harness) -> None:
+def signed_zeros(harness: Harness) -> None:
     """Zeros come out with the sign that the reference gives them, where it gives it by the sign of a zero that went in:
     what is done with them next may be a division."""
     pair = harness.pair()
@@ -77,6 +60,22 @@ def _ask_signs(harness: Harness) -> None:
         wrong = _lost_signs(tensor, expected.get(path), others.get(path))
         if wrong:
             raise StageRefused(f"-0.0: {wrong} zeros have lost the sign that the reference keeps")
+
+
+def _ask(
+    harness: Harness,
+    name: str,
+    change: InputChange,
+    multiple: float = FEW_SAMPLES_MULTIPLE,
+    *,
+    everywhere: bool = False,
+) -> None:
+    pair = harness.pair()
+    harness.agree(pair, _drawn(pair, change), name, multiple=multiple, everywhere=everywhere)
+
+
+def _drawn(pair: Pair, change: InputChange) -> tuple[Any, ...]:
+    return tuple(changed(value, change, seed) for seed, value in enumerate(pair.inputs(1)))
 
 
 def _lost_signs(got: torch.Tensor, expected: torch.Tensor | None, other: torch.Tensor | None) -> int:
