@@ -161,7 +161,9 @@ def _check_many(console: Console, requests: Sequence[CheckRequest], jobs: int, *
             try:
                 for report in check_all(requests, jobs, show):
                     reports.append(report)
-                    console.print(printable(f"{len(reports)}/{len(requests)}  {report.line}"), markup=False)
+                    # A kernel has a report for each of its modes.
+                    targets = len({one.target for one in reports})
+                    console.print(printable(f"{targets}/{len(requests)}  {report.line}"), markup=False)
                     yield report
             except KeyboardInterrupt:
                 interrupted = True
