@@ -40,9 +40,15 @@ def show_nothing(_request: CheckRequest, _mode: Mode, _what: Question | Stage) -
 
 @dataclass(frozen=True)
 class _Check:
-    """One verdict that is asked for; `submission` is None of a kernel."""
+    """One verdict that is asked for.
+
+    Attributes:
+        is_file: the target was a file with a model and no kernel when it was read: the file may say otherwise since.
+        submission: what was read; None of a kernel.
+    """
 
     request: CheckRequest
+    is_file: bool
     submission: Submission | None
     mode: Mode
 
@@ -71,7 +77,7 @@ def check_all(requests: Sequence[CheckRequest], jobs: int = 1, show: Show = show
         try:
             checks += _checks(request)
         except UserError as error:
-            yield _unasked(_Check(request, None, Mode.TRAIN), error)
+            yield _unasked(_Check(request, is_submission(request.target), None, Mode.TRAIN), error)
     with closing(_run(checks, jobs, show)) as outcomes:
         for one, outcome in outcomes:
             yield _unasked(one, outcome) if isinstance(outcome, UserError) else outcome
@@ -83,7 +89,8 @@ def _checks(request: CheckRequest) -> list[_Check]:
     Raises:
         UserError: it names what is not there.
     """
-    if is_submission(request.target):
+    is_file = is_submission(request.target)
+    if is_file:
         legal: Sequence[Mode] = _FILE_MODES
         usual: Sequence[Mode] = (Mode.TRAIN,)
         submission: Submission | None = _read(request)
@@ -96,7 +103,7 @@ def _checks(request: CheckRequest) -> list[_Check]:
         if mode not in legal:
             raise UnknownNameError(f"mode of {request.target}", mode, legal)
     modes = [Mode(mode) for mode in request.modes or ()]
-    return [_Check(request, submission, mode) for mode in modes or usual]
+    return [_Check(request, is_file, submission, mode) for mode in modes or usual]
 
 
 def _completed(request: CheckRequest) -> CheckRequest:
@@ -172,10 +179,9 @@ class _Running:
         self._stages: list[Stage] = []
         self._refusals: list[Refusal] = []
         self._asked = "before the first question"
-        is_file = check.submission is not None
-        self.process = IsolatedProcess(has_children=is_file)
+        self.process = IsolatedProcess(has_children=check.is_file)
         self.process.start()
-        what = (_judge_file, check.submission) if is_file else (_judge_kernel, check.request)
+        what = (_judge_file, check.submission) if check.is_file else (_judge_kernel, check.request)
         self.process.begin(check.request.seconds, *what, check.mode)
 
     @property
@@ -221,10 +227,15 @@ class _Running:
 def _report(
     check: _Check, subject: Subject, verdict: Verdict, refusals: Sequence[Refusal], seconds: float
 ) -> CheckReport:
-    is_file = is_submission(check.request.target)
-    require = check.request.require or (Claim.PROBLEM if is_file else Claim.DROP_IN)
+    require = check.request.require or (Claim.PROBLEM if check.is_file else Claim.DROP_IN)
     return CheckReport(
-        replace(check.request, require=require), check.mode, subject, not is_file, verdict, tuple(refusals), seconds
+        replace(check.request, require=require),
+        check.mode,
+        subject,
+        not check.is_file,
+        verdict,
+        tuple(refusals),
+        seconds,
     )
 
 

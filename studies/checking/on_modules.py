@@ -19,14 +19,14 @@ from tunebench.tuner.device import device_of
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Answers
-from tunebench.tuner.gate.judgement import both_batteries, refusals_kept
+from tunebench.tuner.gate.judgement import both_batteries, model_made, refusals_kept
 from tunebench.tuner.gate.launches import Launch
 from tunebench.tuner.gate.oracle import consult_reference
 from tunebench.tuner.gate.party import LocalParty, Party
 from tunebench.tuner.gate.quick import Exemptions
 from tunebench.tuner.gate.refusal import Claim, Refusal
 from tunebench.tuner.gate.sources import LocalSource, Source
-from tunebench.tuner.gate.stage_log import StageLog, StageRefused
+from tunebench.tuner.gate.stage_log import StageLog
 from tunebench.tuner.kernel import Mode, prepare_model
 from tunebench.tuner.reference import Reference, require_dtype
 from tunebench.tuner.users_code import described
@@ -121,11 +121,7 @@ def _verdict(
         raise UserError(f"the reference does not run: {described(error)}") from error
     teller.judged = Judged(source, contender, mode, oracle.cases[0].inputs)
     with refusals_kept(log, described):
-        with log.stage("model"):
-            try:
-                candidate = contender.party(source, mode, party.state())
-            except FAILURES as error:
-                raise StageRefused(f"it cannot be made like the reference: {described(error)}") from error
+        candidate = model_made(log, lambda: contender.party(source, mode, party.state()), described)
         both_batteries(log, candidate, contender, oracle, Answers(source, oracle, device, mode))
     subject = Subject(device_of(device).name, str(device), None, tuple(request.declared))
     refusals = tuple(one for one in told if isinstance(one, Refusal))

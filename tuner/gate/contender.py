@@ -15,7 +15,7 @@ from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.compile.for_gpu import refusal_for_gpu
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, device_of
-from tunebench.tuner.errors import CompileError, EmptySpaceError, LaunchError
+from tunebench.tuner.errors import CompileError, LaunchError
 from tunebench.tuner.gate.launches import Launch, LaunchRecorder
 from tunebench.tuner.gate.party import LocalParty, Party
 from tunebench.tuner.gate.quick import Exemptions
@@ -126,12 +126,9 @@ class KernelContender:
         return recorder.launches
 
     def _plan(self, model: TunableModel, problem: Problem, device: Device) -> Plan | str:
-        space, wanted = self._kernel.space, self._configuration
         # Tunables that matter for this problem only take their default.
-        values = {name: wanted.get(name, value) for name, value in space.default.items()}
-        try:
-            (configuration,) = space.fix(values).enumerate(problem, device)
-        except EmptySpaceError:
+        configuration = self._kernel.space.completed(self._configuration, problem, device)
+        if configuration is None:
             return "the configuration is not valid there"
         variant = self._kernel.variant(configuration, problem, device.architecture)
         if variant.digest not in self._builds:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from tunebench.tuner.gate.truth import device_of_inputs, named_tensors
-from tunebench.tuner.gate.values import Values, mapped
+from tunebench.tuner.gate.values import Values, cloned, mapped
 from tunebench.tuner.reference import seed_generators
 
 
@@ -73,7 +73,7 @@ def gradients_of(module: nn.Module, drawn: Sequence[Any], how: Backward) -> dict
             for _ in range(how.times):
                 seed_generators(0, device_of_inputs(inputs))
                 # A module that changes its inputs may not do so to leaves.
-                given = [mapped(value, torch.clone) for value in inputs]
+                given = cloned(inputs)
                 outputs = [tensor for tensor in Values.of(module(*given)).tensors.values() if tensor.requires_grad]
                 if not outputs:
                     return {}

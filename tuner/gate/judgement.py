@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from tunebench.tuner.gate.battery import Depth, run_battery
 from tunebench.tuner.gate.contender import Contender
@@ -14,6 +15,24 @@ from tunebench.tuner.gate.party import Party
 from tunebench.tuner.gate.quick import Prepare, QuickGate
 from tunebench.tuner.gate.refusal import Claim
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
+
+Made = TypeVar("Made")
+
+
+def model_made(log: StageLog, make: Callable[[], Made], told: Callable[[BaseException], str]) -> Made:
+    """The contender's model, made in a stage `model`.
+
+    Args:
+        told: an exception in one line.
+
+    Raises:
+        StageRefused: it cannot be made.
+    """
+    with log.stage("model"):
+        try:
+            return make()
+        except FAILURES as error:
+            raise StageRefused(f"it cannot be made like the reference: {told(error)}") from error
 
 
 def both_batteries(

@@ -10,7 +10,7 @@ from torch import nn
 
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.truth import device_of_inputs, write
-from tunebench.tuner.gate.values import Values, mapped
+from tunebench.tuner.gate.values import Values, cloned
 from tunebench.tuner.reference import seed_generators
 from tunebench.tuner.timing.capture import capture
 
@@ -27,7 +27,7 @@ def after_wait(
     read, done = _stream(device), torch.cuda.Event()  # type: ignore[no-untyped-call]
     torch.cuda.synchronize(device)
     with torch.cuda.stream(stream):
-        inputs = _cloned(first)
+        inputs = cloned(first)
         torch.cuda._sleep(_WAIT_CYCLES)  # type: ignore[no-untyped-call]
         write(inputs, second)
         seed_generators(seed, device)
@@ -42,7 +42,7 @@ def after_wait(
 
 def replayed(module: nn.Module, inputs: Sequence[Any], others: Sequence[Any]) -> Values:
     """What a captured call leaves in its output once it is replayed with other inputs in the place of its own."""
-    mine = _cloned(inputs)
+    mine = cloned(inputs)
     graph, output = capture(lambda: module(*mine), warming=lambda: module(*mine))
     write(mine, others)
     graph.replay()
@@ -52,7 +52,7 @@ def replayed(module: nn.Module, inputs: Sequence[Any], others: Sequence[Any]) ->
 
 def capturable(module: nn.Module, inputs: Sequence[Any]) -> bool:
     """Whether a call can be captured in a CUDA graph."""
-    mine = _cloned(inputs)
+    mine = cloned(inputs)
     try:
         capture(lambda: module(*mine), warming=lambda: module(*mine))
     except FAILURES:
@@ -62,7 +62,3 @@ def capturable(module: nn.Module, inputs: Sequence[Any]) -> bool:
 
 def _stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-
-def _cloned(inputs: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(mapped(value, torch.clone) for value in inputs)

@@ -39,7 +39,7 @@ from tunebench.tuner.gate.questions import (
     settings_of,
 )
 from tunebench.tuner.gate.truth import Truth, device_of_inputs, named_tensors, truth_of, under_autocast
-from tunebench.tuner.gate.values import Values, mapped, own_part, tensors_in
+from tunebench.tuner.gate.values import Values, cloned, mapped, own_part, tensors_in
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.reference import seed_generators
 
@@ -376,7 +376,7 @@ class LocalParty:
 
     def at_once(self, turns: Sequence[Sequence[Any]], count: int) -> Sequence[Sequence[Answer]]:
         for inputs in turns:
-            self._run([mapped(value, torch.clone) for value in inputs])
+            self._run(cloned(inputs))
         return self._answers(outputs_at_once(lambda inputs: self.module(*inputs), turns, count))
 
     def left_behind(self, turns: Sequence[Sequence[Any]], count: int) -> int | None:

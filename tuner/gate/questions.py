@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from tunebench.tuner.gate.memory import same_bits, shares_memory
-from tunebench.tuner.gate.values import Values, mapped
+from tunebench.tuner.gate.values import Values, cloned
 
 Call = Callable[[Sequence[Any]], object]
 """One call of a module on these inputs."""
@@ -56,7 +56,7 @@ def outputs_in_turns(call: Call, turns: Sequence[Sequence[Any]], count: int) -> 
     first."""
     found: list[list[object]] = [[] for _ in turns]
     for number in range(count):
-        found[number % len(turns)].append(call([mapped(value, torch.clone) for value in turns[number % len(turns)]]))
+        found[number % len(turns)].append(call(cloned(turns[number % len(turns)])))
     return [_distinct(outputs) for outputs in found]
 
 
@@ -76,7 +76,7 @@ def outputs_at_once(call: Call, turns: Sequence[Sequence[Any]], count: int) -> l
                 while len(found[number]) < count or (
                     len(found[number]) < _MOST_TURNS * count and min(map(len, found)) < count and not raised
                 ):
-                    found[number].append(call([mapped(value, torch.clone) for value in turns[number]]))
+                    found[number].append(call(cloned(turns[number])))
         except BaseException as error:  # noqa: BLE001 - it is raised in the thread that asked
             raised.append(error)
 
@@ -128,7 +128,7 @@ def _level(
 ) -> int | None:
     """Bytes in use after so many calls."""
     for position in range(number):
-        call([mapped(value, torch.clone) for value in turns[position % len(turns)]])
+        call(cloned(turns[position % len(turns)]))
     if collects:
         gc.collect()
     return _bytes_in_use(device)

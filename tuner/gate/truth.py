@@ -13,7 +13,7 @@ from torch import nn
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.float64 import in_float64, widened
 from tunebench.tuner.gate.memory import Bands, all_equal, checksums, shares_memory
-from tunebench.tuner.gate.values import ROOT, Leaf, Values, mapped, tensors_in
+from tunebench.tuner.gate.values import ROOT, Leaf, Values, cloned, mapped, tensors_in
 from tunebench.tuner.reference import seed_generators
 from tunebench.tuner.users_code import described
 
@@ -73,7 +73,7 @@ def truth_of(module: nn.Module, inputs: Sequence[Any], autocast: torch.dtype | N
     except FAILURES as error:
         why = f"it does not run in float64: {described(error)}"
     changes = exact is None or not all(all_equal(before, checksums(wide)))
-    held = tuple(mapped(value, torch.clone) for value in inputs) if changes else inputs
+    held = cloned(inputs) if changes else inputs
     before = checksums(inputs)
     drawn = _seeded(device, seed)
     with under_autocast(autocast, inputs):

@@ -8,7 +8,7 @@ first, and then leaf by leaf.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -76,6 +76,11 @@ class Values:
 def tensors_in(values: Iterable[object]) -> list[torch.Tensor]:
     """The tensors among some values and within them, in order."""
     return [tensor for value in values for tensor in Values.of(value).tensors.values()]
+
+
+def cloned(values: Sequence[Any]) -> tuple[Any, ...]:
+    """The same values with copies of their tensors."""
+    return tuple(mapped(value, torch.clone) for value in values)
 
 
 def mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:

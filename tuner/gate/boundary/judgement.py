@@ -9,9 +9,8 @@ import torch
 
 from tunebench.tuner.gate.battery import Depth
 from tunebench.tuner.gate.boundary.room import RemoteContender, RemoteSource, RoomError
-from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Answers
-from tunebench.tuner.gate.judgement import both_batteries, refusals_kept
+from tunebench.tuner.gate.judgement import both_batteries, model_made, refusals_kept
 from tunebench.tuner.gate.oracle import Oracle
 from tunebench.tuner.gate.refusal import Claim
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
@@ -41,11 +40,7 @@ def judge_contender(
     """
     try:
         with refusals_kept(log, described):
-            with log.stage("model"):
-                try:
-                    party = contender.party(source, mode, state)
-                except FAILURES as error:
-                    raise StageRefused(f"it cannot be made like the reference: {described(error)}") from error
+            party = model_made(log, lambda: contender.party(source, mode, state), described)
             answers = Answers(source, oracle, device, mode)
             both_batteries(log, party, contender, oracle, answers, depth=depth, claim=claim)
         judge_state(log, oracle, contender, source)
