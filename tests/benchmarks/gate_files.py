@@ -1,8 +1,9 @@
 """What the gate says of files whose truth is known: `python -m tests.benchmarks.gate_files`.
 
 Each file of `tests/gate_files` is written to a temporary folder beside its reference and judged as a user would judge
-it: `tunebench check FILE --reference REFERENCE --json` on the CPU. Both verdicts are compared with what is true of the
-file; then comes what is left running, which must be nothing.
+it: `tunebench check FILE --reference REFERENCE --json`. Both verdicts are compared with what is true of the file; then
+comes what is left running, which must be nothing. With `--device cuda` come the files that need a GPU, and those that
+need the CPU are left out.
 
 `--together` judges by `tunebench.check` in one process, so that only hostile files pay for a command of their own.
 `--here` asks the batteries in this process, without the boundary and without hostile files: a tenth of the time.
@@ -25,9 +26,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from tests.gate_files import FILES
+from tests.gate_files import FILES, ON_CUDA, runs_on_cuda
 from tests.gate_files.entry import MARK, GateFile
 from tests.gate_files.here import report_here
+from tests.gate_files.on_cuda import HANGS as HANGS_ON_CUDA
 from tests.gate_files.wrong.hostile import HANGS
 
 import tunebench
@@ -72,17 +74,17 @@ class Judged:
     left: tuple[str, ...]
 
 
-def judge(file: GateFile, folder: Path) -> Judged:
+def judge(file: GateFile, folder: Path, device: str) -> Judged:
     """Judge a file by the command, in a folder of its own."""
     path, reference = _written(file, folder)
-    seconds = _SECONDS_OF_A_HANG if file.name in HANGS else _SECONDS
-    command = [sys.executable, "-m", "tunebench", "check", str(path), "--device", "cpu", "--json"]
+    seconds = _SECONDS_OF_A_HANG if file.name in (*HANGS, *HANGS_ON_CUDA) else _SECONDS
+    command = [sys.executable, "-m", "tunebench", "check", str(path), "--device", device, "--json"]
     command += [*([] if file.alone else ["--reference", str(reference)]), "--seconds", str(seconds), *file.flags]
     mark = folder / f"mark-{uuid.uuid4().hex}"
     started = time.perf_counter()
     run = subprocess.Popen(
         command,
-        env={**os.environ, MARK: str(mark), "TORCH_EXTENSIONS_DIR": str(folder / "extensions")},
+        env={"TORCH_EXTENSIONS_DIR": str(folder / "extensions"), **os.environ, MARK: str(mark)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -125,14 +127,14 @@ def _trouble(file: GateFile, code: int, out: bytes, err: bytes, mark: Path) -> s
     return ""
 
 
-def judge_together(file: GateFile, folder: Path) -> Judged:
+def judge_together(file: GateFile, folder: Path, device: str) -> Judged:
     """Judge a file by `tunebench.check`, whose processes are forked from one server for all files."""
     if file.kind in _ALONE or "load_inline" in file.text:  # extensions of one name, built in one folder, are one
-        return judge(file, folder)
+        return judge(file, folder, device)
     path, reference = _written(file, folder)
     started = time.perf_counter()
     declared = [flag.removeprefix("--") for flag in file.flags]
-    (report,) = tunebench.check(path, reference, device="cpu", seconds=_SECONDS, declared=declared)
+    (report,) = tunebench.check(path, reference, device=device, seconds=_SECONDS, declared=declared)
     took = time.perf_counter() - started
     told = {
         "right_for_problem": report.holds(Claim.PROBLEM),
@@ -142,8 +144,8 @@ def judge_together(file: GateFile, folder: Path) -> Judged:
     return _judged(file, told, None, "", took, ())
 
 
-def judge_here(file: GateFile, folder: Path) -> Judged:
-    """Judge a file in a fork of this process."""
+def judge_here(file: GateFile, folder: Path, _device: str) -> Judged:
+    """Judge a file in a fork of this process, on the CPU."""
     started = time.perf_counter()
     return _judged(file, report_here(file, folder), None, "", time.perf_counter() - started, ())
 
@@ -264,17 +266,19 @@ def main(
     ] = None,
     together: Annotated[bool, typer.Option(help="By tunebench.check in one process.")] = False,
     here: Annotated[bool, typer.Option(help="Without the boundary, one after the other.")] = False,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     again: Annotated[bool, typer.Option(help="Only what the file of results lacks, or what disagreed there.")] = False,
 ) -> None:
     """Judge files whose truth is known, and print what the gate got right by class."""
+    candidates = [*ON_CUDA, *filter(runs_on_cuda, FILES)] if device != "cpu" else list(FILES)
     known: dict[str, Judged] = {}
     if results is not None and results.exists():
         read = [Judged(**one) for one in json.loads(results.read_text(encoding="utf-8"))]
-        files = {file.name: file for file in FILES}
+        files = {file.name: file for file in candidates}
         known = {one.name: _compared(files[one.name], one) for one in read if one.name in files}
     chosen = [
         file
-        for file in FILES
+        for file in candidates
         if (not kind or file.kind in kind)
         and (not name or any(part in file.name for part in name))
         and not (again and file.name in known and known[file.name].agrees)
@@ -285,7 +289,7 @@ def main(
 
     def one(file: GateFile) -> Judged:
         with tempfile.TemporaryDirectory(prefix="gate-file-") as folder:
-            judged = how(file, Path(folder))
+            judged = how(file, Path(folder), device)
         line = f"{'' if judged.agrees else 'DISAGREES '}{file.kind}: {file.name}: {judged.refused_at} {judged.trouble}"
         print(line, file=sys.stderr, flush=True)
         return judged
@@ -295,12 +299,12 @@ def main(
             known[judged.name] = judged
             if results is not None:
                 _write(results, known)
-    wanted = {file.name for file in FILES if not kind or file.kind in kind}
+    wanted = {file.name for file in candidates if not kind or file.kind in kind}
     print_table(judged for name, judged in known.items() if name in wanted)
 
 
 def _write(path: Path, judged: Mapping[str, Judged]) -> None:
-    order = {file.name: number for number, file in enumerate(FILES)}
+    order = {file.name: number for number, file in enumerate([*ON_CUDA, *FILES])}
     ordered = sorted((one for name, one in judged.items() if name in order), key=lambda one: order[one.name])
     # What a stage says of a refusal is for people who look into a disagreement.
     rows = [asdict(replace(one, detail="") if one.agrees else one) for one in ordered]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tests.gate_files import on_cuda
 from tests.gate_files.entry import GateFile
+from tests.gate_files.on_cuda import runs_on_cuda
 from tests.gate_files.right import (
     compiled,
     habits,
@@ -51,3 +53,6 @@ RIGHT: Sequence[GateFile] = tuple(
     for file in module.FILES
 )
 FILES: Sequence[GateFile] = (*WRONG, *RIGHT)
+ON_CUDA: Sequence[GateFile] = on_cuda.FILES
+
+__all__ = ["FILES", "ON_CUDA", "RIGHT", "WRONG", "runs_on_cuda"]

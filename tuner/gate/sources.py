@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import nn
@@ -18,7 +18,13 @@ Sizes = Mapping[str, int | float]
 
 
 class Source(Protocol):
-    """A reference's file at some sizes, on one device."""
+    """A reference's file at some sizes, on one device.
+
+    Attributes:
+        is_remote: it runs in another process, so that inputs and answers are passed on by their bytes.
+    """
+
+    is_remote: ClassVar[bool]
 
     @property
     def sizes(self) -> Sizes:
@@ -43,6 +49,8 @@ class Source(Protocol):
 
 class LocalSource:
     """A reference of this process; see `Source`."""
+
+    is_remote: ClassVar = False
 
     def __init__(self, reference: Reference, device: torch.device) -> None:
         self.reference = reference

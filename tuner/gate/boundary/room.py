@@ -10,7 +10,7 @@ from dataclasses import asdict
 from enum import StrEnum
 from multiprocessing.context import ForkServerProcess
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 
@@ -308,6 +308,8 @@ def are_tensors(values: Any) -> bool:
 
 class RemoteSource:
     """A reference's file in a room, at some sizes; see `Source`."""
+
+    is_remote: ClassVar = True
 
     def __init__(self, room: Room, sizes: Sizes) -> None:
         self._room = room

@@ -1,0 +1,87 @@
+"""Files that nobody vouches for, on a GPU: what `compare` times and what it refuses; `check` of a kernel's folder."""
+
+from pathlib import Path
+
+import pytest
+from command_line import CommandLine
+from test_compare_command import BY_POINTER, FILE, LAZY, NEW, WHEN_NOT_TIMED
+
+pytestmark = pytest.mark.gpu
+
+OTHER_EVENTS = """
+import tunebench.tuner.gate.boundary.turns as turns
+made = turns._event
+class Slow:
+    def __init__(self): self.event = made()
+    def record(self): self.event.record()
+    def elapsed_time(self, other): return self.event.elapsed_time(other.event) / 10
+turns._event = Slow
+ModelNew = type("ModelNew", (Model,), {})
+"""
+PATCHED_EVENTS = """
+elapsed = torch.cuda.Event.elapsed_time
+torch.cuda.Event.elapsed_time = lambda self, other: elapsed(self, other) / 10
+ModelNew = type("ModelNew", (Model,), {})
+"""
+ASIDE = """
+SIDE = torch.cuda.Stream()
+class ModelNew(Model):
+    def forward(self, x):
+        with torch.cuda.stream(SIDE):
+            return super().forward(x)
+"""
+ASIDE_WHEN_TIMED = """
+import sys
+SIDE = torch.cuda.Stream()
+class ModelNew(Model):
+    def forward(self, x):
+        frame = sys._getframe()
+        while frame := frame.f_back:
+            if frame.f_code.co_filename.endswith("turns.py"):
+                with torch.cuda.stream(SIDE):
+                    torch.cuda._sleep(50_000_000)
+                    return super().forward(x)
+        return super().forward(x)
+"""
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    """Runs a command in this process."""
+    return CommandLine(monkeypatch, capsys)
+
+
+def compared(run: CommandLine, folder: Path, model: str) -> tuple[int, dict[str, object]]:
+    """The exit code of `compare` on a file with another `ModelNew`, and what it printed."""
+    path = folder / "mine.py"
+    path.write_text(FILE.replace(NEW, model + "\n"), encoding="utf-8")
+    answer = run("compare", path, "reference", "--device", "cuda", "--json")
+    return answer.code, answer.json
+
+
+def test_a_file_that_does_less_is_faster(run: CommandLine, tmp_path: Path) -> None:
+    code, told = compared(run, tmp_path, NEW)
+    assert code == 0 and told["decision"] == "faster" and not told["refusal"], told
+
+
+@pytest.mark.parametrize(
+    ("model", "stages"),
+    [
+        (NEW.replace("return x", "return 2 + x"), ("values",)),
+        (LAZY, ("structure",)),
+        (BY_POINTER, ("values", "same memory", "weights", "after timing")),
+        (ASIDE, ("values", "repeatable", "written", "streams")),
+        (ASIDE_WHEN_TIMED, ("after timing",)),
+        (WHEN_NOT_TIMED, ("after timing",)),
+        (OTHER_EVENTS, ("clock",)),
+        (PATCHED_EVENTS, ("state",)),
+    ],
+    ids=("wrong", "lazy", "by pointer", "aside", "aside when timed", "idle when timed", "other events", "patched"),
+)
+def test_a_file_that_only_seems_faster_is_refused(
+    run: CommandLine, tmp_path: Path, model: str, stages: tuple[str, ...]
+) -> None:
+    code, told = compared(run, tmp_path, model)
+    print(told["refusal"])
+    assert code == 1 and told["ratio"] is None
+    assert any(f"is refused ({stage}" in str(told["refusal"]) for stage in stages), told["refusal"]
