@@ -200,5 +200,5 @@ HANGS = ("a CUDA extension that takes a minute",)
 
 
 def runs_on_cuda(file: GateFile) -> bool:
-    """Whether a file of the set that was written for the CPU can be asked on a GPU: not one whose code is for the CPU."""
+    """Whether a file that was written for the CPU can be asked on a GPU: not one whose code is for the CPU."""
     return not any(word in file.text for word in ("CDLL", "load_inline", "set_flush_denormal", "_set_mkldnn"))
