@@ -24,7 +24,7 @@ def test_ceilings_of_the_device_are_in_order() -> None:
 
 @pytest.mark.parametrize("mode", [Mode.EVAL, Mode.TRAIN])
 def test_a_case_with_torch_compile(mode: Mode) -> None:
-    result = measure_case(BenchCase("gemm_scale_bn", mode, SMALL, "cuda", seconds=1.0), None)
+    result = measure_case(BenchCase("gemm_scale_bn", mode, SMALL, device="cuda", seconds=1.0), None)
     assert result.right and not result.notes
     assert set(result.timings) == {TUNED, *Baseline}
 

@@ -71,7 +71,9 @@ def test_gemm_scale_bn(cuda: Device, mode: Mode, pick: int) -> None:
     x = subject.oracle.cases[0].inputs[0]
     model.pin(plan(model, cuda, x, pick=pick))  # type: ignore[arg-type]
     with torch.no_grad():
-        torch.testing.assert_close(model(x), subject.reference(x), rtol=1e-4, atol=1e-5)
+        found, wanted = model(x), subject.reference(x)
+        # As the gate has it: of the output's size, since products from parts round what is small beside it.
+        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-4 * float(wanted.abs().max()))
     for (name, mine), (_, theirs) in zip(model.named_buffers(), subject.reference.named_buffers(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6, msg=name)
 
@@ -98,14 +100,14 @@ def test_a_refused_launch_is_an_error_and_the_device_goes_on(cuda: Device) -> No
     made = plan(model, cuda, A, 2.0)
     C = torch.empty_like(A)
     with pytest.raises(
-        LaunchError, match=r"launch of 'scalar_mul' with grid \(1, 1, 1\), block \(2048, 1, 1\): CUDA_ERROR"
+        LaunchError, match=r"launch of 'pointwise' with grid \(1, 1, 1\), block \(2048, 1, 1\): CUDA_ERROR"
     ):
-        made.launch("scalar_mul", A, C, 2.0, len(A), blocks=1, threads=2048)
-    with pytest.raises(LaunchError, match=r"it takes 4 arguments \(a, c, s, n\), not 2"):
-        made.launch("scalar_mul", A, A, blocks=1, threads=32)
-    with pytest.raises(LaunchError, match=r"parameter 'a' .* takes a tensor on cuda:0, not on cpu"):
-        made.launch("scalar_mul", A.cpu(), C, 2.0, len(A), blocks=1, threads=32)
-    made.launch("scalar_mul", A, C, 1e300, len(A), blocks=len(A), threads=made.integer("block_size"))
+        made.launch("pointwise", A, 2.0, C, len(A), blocks=1, threads=2048)
+    with pytest.raises(LaunchError, match=r"it takes 4 arguments \(A_data, s_value, output, elements\), not 2"):
+        made.launch("pointwise", A, 2.0, blocks=1, threads=32)
+    with pytest.raises(LaunchError, match=r"parameter 'A_data' .* takes a tensor on cuda:0, not on cpu"):
+        made.launch("pointwise", A.cpu(), 2.0, C, len(A), blocks=1, threads=32)
+    made.launch("pointwise", A, 1e300, C, len(A), blocks=len(A), threads=made.integer("block_size"))
     assert C.isinf().all()
     model.pin(made)
     assert torch.equal(model(A, 2.0), A * 2.0)
@@ -119,7 +121,7 @@ def test_a_thread_that_has_asked_the_driver_for_nothing_can_launch(cuda: Device)
 
     def launch() -> None:
         try:
-            made.launch("scalar_mul", A, C, 2.0, len(A), blocks=len(A), threads=made.integer("block_size"))
+            made.launch("pointwise", A, 2.0, C, len(A), blocks=len(A), threads=made.integer("block_size"))
         except BaseException as error:  # noqa: BLE001 - it is looked at below
             errors.append(error)
 
@@ -136,7 +138,7 @@ def test_inline_gives_the_same_answer(cuda: Device) -> None:
     made = plan(model, cuda, A, 3.14, compiler=CompilerName.INLINE)
     model.pin(made)
     assert torch.equal(model(A, 3.14), A * 3.14)
-    assert made.resident_blocks("scalar_mul", 64) >= cuda.multiprocessors
+    assert made.resident_blocks("pointwise", 64) >= cuda.multiprocessors
 
 
 def test_samples_leave_the_host_out(cuda: Device) -> None:
@@ -168,7 +170,7 @@ def test_a_study_on_the_device(cuda: Device) -> None:
     assert outcome.trials == 25
     assert all(result.status.timed for result in log.results), outcome.refusals
     assert outcome.comparison is not None
-    assert all(result.build and result.build.figures["scalar_mul"].registers for result in log.results)
+    assert all(result.build and result.build.figures["pointwise"].registers for result in log.results)
 
 
 def test_the_model_follows_its_tensor_to_each_device() -> None:
