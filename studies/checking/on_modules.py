@@ -20,11 +20,11 @@ from tunebench.tuner.errors import UserError
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Answers
 from tunebench.tuner.gate.judgement import both_batteries, model_made, refusals_kept
-from tunebench.tuner.gate.launches import Launch
 from tunebench.tuner.gate.oracle import consult_reference
 from tunebench.tuner.gate.party import LocalParty, Party
 from tunebench.tuner.gate.quick import Exemptions
 from tunebench.tuner.gate.refusal import Claim, Refusal
+from tunebench.tuner.gate.sanitizer import Inspection, NothingToInspect
 from tunebench.tuner.gate.sources import LocalSource, Source
 from tunebench.tuner.gate.stage_log import StageLog
 from tunebench.tuner.kernel import Mode, prepare_model
@@ -101,9 +101,9 @@ class _ModuleContender:
         assert isinstance(source, LocalSource), "a module runs beside its reference"
         return LocalParty(prepare_model(source.reference, mode, self._device, self._make, state))
 
-    def launches(self, party: Party, inputs: Sequence[Any]) -> Sequence[Launch]:  # noqa: ARG002
-        """None: what it launches is not known here."""
-        return ()
+    def inspection(self, party: Party, source: Source, mode: Mode) -> Inspection:  # noqa: ARG002
+        """None: the sanitizer watches a process from its start."""
+        return NothingToInspect("asked of files and of kernels only")
 
 
 def _verdict(

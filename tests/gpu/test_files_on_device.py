@@ -52,7 +52,10 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def compared(run: CommandLine, folder: Path, model: str) -> tuple[int, dict[str, object]]:
-    """The exit code of `compare` on a file with another `ModelNew`, and what it printed."""
+    """The exit code of `compare` on a file with another `ModelNew`, and what it printed.
+
+    Beside other work on the same GPU, what is faster may only be called a tie.
+    """
     path = folder / "mine.py"
     path.write_text(FILE.replace(NEW, model + "\n"), encoding="utf-8")
     answer = run("compare", path, "reference", "--device", "cuda", "--json")
@@ -61,7 +64,8 @@ def compared(run: CommandLine, folder: Path, model: str) -> tuple[int, dict[str,
 
 def test_a_file_that_does_less_is_faster(run: CommandLine, tmp_path: Path) -> None:
     code, told = compared(run, tmp_path, NEW)
-    assert code == 0 and told["decision"] == "faster" and not told["refusal"], told
+    assert not told["refusal"] and told["decision"] in ("faster", "tie"), (told["refusal"], told["decision"])
+    assert code == (0 if told["decision"] == "faster" else 1)
 
 
 @pytest.mark.parametrize(
@@ -70,8 +74,8 @@ def test_a_file_that_does_less_is_faster(run: CommandLine, tmp_path: Path) -> No
         (NEW.replace("return x", "return 2 + x"), ("values",)),
         (LAZY, ("structure",)),
         (BY_POINTER, ("values", "same memory", "weights", "after timing")),
-        (ASIDE, ("values", "repeatable", "written", "streams")),
-        (ASIDE_WHEN_TIMED, ("after timing",)),
+        (ASIDE, ("values", "repeatable", "written", "sizes", "later calls", "streams")),
+        (ASIDE_WHEN_TIMED, ("after timing", "clock")),
         (WHEN_NOT_TIMED, ("after timing",)),
         (OTHER_EVENTS, ("clock",)),
         (PATCHED_EVENTS, ("state",)),

@@ -17,8 +17,9 @@ from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.harness import Harness
 from tunebench.tuner.gate.party import LocalParty
 from tunebench.tuner.gate.quick import Exemptions, QuickGate, pinned
-from tunebench.tuner.gate.sanitizer import NOT_INSTALLED, find_sanitizer, sanitize
+from tunebench.tuner.gate.sanitizer import NOT_INSTALLED, find_sanitizer
 from tunebench.tuner.gate.stage_log import StageLog
+from tunebench.tuner.gate.stages.sanitized import sanitize
 from tunebench.tuner.kernel import Mode, Plan
 from tunebench.tuner.result import Verdict
 from tunebench.tuner.study.evaluate import Subject
@@ -99,7 +100,7 @@ def test_scalar_mul_passes_everything(cuda: Device) -> None:
     assert verdict.passed, verdict.reason
     details = {stage.name: stage.detail for stage in verdict.stages}
     assert "cases" in details["streams"] and "cases" in details["graphs"]
-    assert ("2 cases" if find_sanitizer() else NOT_INSTALLED) in details["sanitizer"]
+    assert ("2 cases" if find_sanitizer() else NOT_INSTALLED.why) in details["sanitizer"]
 
 
 def test_the_small_kernel_passes_everything(cuda: Device, write_kernel: WriteKernel) -> None:
@@ -107,7 +108,7 @@ def test_the_small_kernel_passes_everything(cuda: Device, write_kernel: WriteKer
     assert verdict.passed, verdict.reason
 
 
-@pytest.mark.skipif(find_sanitizer() is None, reason=NOT_INSTALLED)
+@pytest.mark.skipif(find_sanitizer() is None, reason=NOT_INSTALLED.why)
 def test_the_sanitizer_names_the_broken_one_of_several(cuda: Device, write_kernel: WriteKernel) -> None:
     broken = BROKEN["reads past the end and forgets it"]
     factories = [write_kernel(), write_kernel(**broken.changes), write_kernel()]

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import torch
 
-from tunebench.tuner.gate import sanitizer
 from tunebench.tuner.gate.contender import Contender
 from tunebench.tuner.gate.harness import Answers, Harness
 from tunebench.tuner.gate.refusal import Claim
@@ -27,6 +26,8 @@ from tunebench.tuner.gate.stages.call_sequences import (
 from tunebench.tuner.gate.stages.callers import gradients, hooks, keywords, training
 from tunebench.tuner.gate.stages.inputs import distributions, non_finite, signed_zeros
 from tunebench.tuner.gate.stages.layouts import form, layouts
+from tunebench.tuner.gate.stages.sanitized import NAME as SANITIZER
+from tunebench.tuner.gate.stages.sanitized import sanitized
 from tunebench.tuner.gate.stages.sizes import batches, large, sizes
 from tunebench.tuner.gate.stages.state import construction, mode, settings, statistics, weights
 from tunebench.tuner.gate.stages.streams import devices, graphs, streams
@@ -92,7 +93,7 @@ STEPS: Sequence[Step] = (
     Step("training", training, "training that freezes, adds up or derives twice goes wrong", depth=Depth.EVERYTHING),
     Step("large", large, "wrong values beyond 2^31 elements", depth=Depth.EVERYTHING),
     Step("torch.compile", compiled, "torch.compile fails, or changes the values", depth=Depth.EVERYTHING),
-    Step(sanitizer.NAME, sanitizer.sanitized, "memory that is not its own, or a race", Claim.PROBLEM, Depth.EVERYTHING),
+    Step(SANITIZER, sanitized, "memory that is not its own, or a race", Claim.PROBLEM, Depth.EVERYTHING),
 )
 """In the order they are run, cheap ones first."""
 

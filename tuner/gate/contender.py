@@ -19,6 +19,7 @@ from tunebench.tuner.errors import CompileError, LaunchError
 from tunebench.tuner.gate.launches import Launch, LaunchRecorder
 from tunebench.tuner.gate.party import LocalParty, Party
 from tunebench.tuner.gate.quick import Exemptions
+from tunebench.tuner.gate.sanitizer import Inspection, LaunchInspection, NothingToInspect
 from tunebench.tuner.gate.sources import LocalSource, Source
 from tunebench.tuner.kernel import Kernel, Mode, ModelFactory, Plan, TunableModel, prepare_model
 from tunebench.tuner.problem import Problem
@@ -38,8 +39,8 @@ class Contender(Protocol):
     def party(self, source: Source, mode: Mode, state: Mapping[str, torch.Tensor] | None) -> Party:
         """Its module, made like the reference's from one seed, with these weights, in this mode."""
 
-    def launches(self, party: Party, inputs: Sequence[Any]) -> Sequence[Launch]:
-        """Every launch of a kernel of ours that a call makes."""
+    def inspection(self, party: Party, source: Source, mode: Mode) -> Inspection:
+        """What compute-sanitizer is to watch of one call of a party that was made so."""
 
 
 class KernelContender:
@@ -107,6 +108,14 @@ class KernelContender:
         problem = cast(TunableModel, module).problem(*inputs)
         assert problem is not None, "it is ready"
         return refusal_for_gpu(self._kernel, self._configuration, problem, architecture)
+
+    def inspection(self, party: Party, source: Source, mode: Mode) -> Inspection:  # noqa: ARG002 - the party has it
+        """See `Contender.inspection`."""
+        assert isinstance(source, LocalSource), "a kernel runs beside its reference"
+        launches = self.launches(party, source.inputs(1))
+        if not launches:
+            return NothingToInspect("no launch of a kernel that was compiled here")
+        return LaunchInspection(source.device.index or 0, tuple(launches), self.exemptions.bulk_copies)
 
     def launches(self, party: Party, inputs: Sequence[Any]) -> Sequence[Launch]:
         """The launches of one call, with what their arguments held."""

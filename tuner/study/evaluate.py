@@ -29,9 +29,9 @@ from tunebench.tuner.gate.harness import Answers, Harness, synchronise
 from tunebench.tuner.gate.oracle import Oracle, consult_reference
 from tunebench.tuner.gate.party import LocalParty
 from tunebench.tuner.gate.quick import Exemptions, QuickGate, pinned
-from tunebench.tuner.gate.sanitizer import sanitize
 from tunebench.tuner.gate.sources import LocalSource
 from tunebench.tuner.gate.stage_log import StageLog
+from tunebench.tuner.gate.stages.sanitized import sanitize
 from tunebench.tuner.gate.values import Values
 from tunebench.tuner.kernel import Kernel, Mode, ModelFactory, Plan, TunableModel, prepare_model
 from tunebench.tuner.problem import Problem, Work

@@ -15,6 +15,7 @@ from tunebench.tuner.gate.memory import PoisonedAllocations
 from tunebench.tuner.gate.oracle import consult_reference
 from tunebench.tuner.gate.party import LocalParty
 from tunebench.tuner.gate.quick import Exemptions, QuickGate
+from tunebench.tuner.gate.sanitizer import Inspection, NothingToInspect
 from tunebench.tuner.gate.sources import LocalSource, Source
 from tunebench.tuner.gate.stage_log import StageLog
 from tunebench.tuner.kernel import Mode, prepare_model
@@ -37,8 +38,8 @@ class ModuleContender:
         return LocalParty(module, memory=PoisonedAllocations)
 
     @staticmethod
-    def launches(_party: object, _inputs: object) -> tuple[()]:
-        return ()
+    def inspection(_party: object, _source: object, _mode: object) -> Inspection:
+        return NothingToInspect("on a CPU")
 
 
 def refusals(

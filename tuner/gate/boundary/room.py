@@ -5,32 +5,32 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import asdict
 from enum import StrEnum
-from multiprocessing.context import ForkServerProcess
+from functools import partial
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
 import torch
 
 from tunebench.tuner.gate.boundary.contents import Contents
-from tunebench.tuner.gate.boundary.inside import supervise
+from tunebench.tuner.gate.boundary.inside import serve
+from tunebench.tuner.gate.boundary.inspection import CallInspection
+from tunebench.tuner.gate.boundary.supervisor import Supervised
 from tunebench.tuner.gate.boundary.wire import WireError, receive, send
 from tunebench.tuner.gate.gradients import Backward
-from tunebench.tuner.gate.launches import Launch
 from tunebench.tuner.gate.party import ORDINARY, Answer, Manner, Party
 from tunebench.tuner.gate.questions import Settings
 from tunebench.tuner.gate.quick import Exemptions
+from tunebench.tuner.gate.sanitizer import Inspection
 from tunebench.tuner.gate.sources import Sizes, Source
 from tunebench.tuner.gate.truth import Truth
 from tunebench.tuner.gate.values import Leaf, Values
-from tunebench.tuner.isolation import IsolationError, context, how_it_ended, without_main
+from tunebench.tuner.isolation import IsolationError
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.scratch import scratch_folder
 from tunebench.tuner.users_code import ToldError
 
-_REAP_SECONDS = 5.0
 _SHARE_OF_MEMORY = 4
 
 
@@ -39,20 +39,19 @@ class RoomError(IsolationError):
 
 
 class Room:
-    """A process that runs a file and answers questions about its models; nothing that it says is a verdict."""
+    """A process that runs a file and answers questions about its models; nothing that it says is a verdict.
+
+    Attributes:
+        contents: what it runs.
+    """
 
     def __init__(self, contents: Contents) -> None:
         self.prepares = contents.prepares
         self._dropped: list[int] = []
         self._made = 0
         self._most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _SHARE_OF_MEMORY
-        ours, theirs = context().Pipe()
-        self._connection = ours
-        self._process: ForkServerProcess = context().Process(
-            target=supervise, args=(theirs, scratch_folder(), contents)
-        )
-        with closing(theirs), without_main():
-            self._process.start()
+        self.contents = contents
+        self._process = Supervised(partial(serve, scratch=scratch_folder(), contents=contents))
 
     def open(self) -> Sizes:
         """Run the files; the reference's sizes.
@@ -75,10 +74,10 @@ class Room:
             self._dropped.clear()  # one list: every party that is let go of later knows it
             self.ask("drop", numbers=dropped)
         try:
-            send(self._connection, (method, arguments))
-            reply = receive(self._connection, self._most)
+            send(self._process.connection, (method, arguments))
+            reply = receive(self._process.connection, self._most)
         except (EOFError, OSError):
-            raise RoomError(how_it_ended(self._process)) from None
+            raise RoomError(self._process.how_it_ended()) from None
         except WireError as error:
             raise RoomError(str(error)) from error
         if not isinstance(reply, dict) or set(reply) not in ({"value"}, {"error", "type"}):
@@ -110,9 +109,7 @@ class Room:
         return [str(line) for line in told["changed"]], told.get("draws") is True
 
     def close(self) -> None:
-        """End the process and everything that it has started: its supervisor sees that nobody listens."""
-        self._connection.close()
-        self._process.join(_REAP_SECONDS)
+        """End the process and everything that it has started."""
         self._process.close()
 
     def __enter__(self) -> Self:
@@ -357,6 +354,6 @@ class RemoteContender:
         """See `Room.changes`."""
         return self._room.changes()
 
-    def launches(self, party: Party, inputs: Sequence[Any]) -> Sequence[Launch]:  # noqa: ARG002
-        """None: what it launches is not known here."""
-        return ()
+    def inspection(self, party: Party, source: Source, mode: Mode) -> Inspection:  # noqa: ARG002 - another process
+        """A call in a new process, see `CallInspection`."""
+        return CallInspection(self._room.contents, dict(source.sizes), mode)

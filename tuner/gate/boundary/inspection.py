@@ -1,0 +1,151 @@
+"""The judge's side of compute-sanitizer on a whole call of a file, library kernels and extensions included.
+
+The tool is the parent of a new process that runs the file, and its exit code is what counts: whatever the file's code
+does to the report, it does not make the tool forget what it has seen. A process that ends the tool, or ends itself
+before the call has, is refused where the tool works at all, which a call without the file shows.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import NoReturn
+
+from tunebench.tuner.gate.boundary import watched_call
+from tunebench.tuner.gate.boundary.contents import Contents
+from tunebench.tuner.gate.boundary.supervisor import Supervised
+from tunebench.tuner.gate.sanitizer import FOUND, TOOLS, command_of, findings_in, is_of_a_library, last_line
+from tunebench.tuner.gate.sources import Sizes
+from tunebench.tuner.gate.stage_log import StageRefused
+from tunebench.tuner.kernel import Mode
+from tunebench.tuner.result import NOT_ASKED
+from tunebench.tuner.scratch import scratch
+
+_SECONDS = 60.0
+_OPTIONS = ("--target-processes", "all", "--report-api-errors", "no", "--require-cuda-init", "no")
+"""What the file starts is watched as well. torch asks CUDA some questions that are answered by errors."""
+
+_NO_CACHE = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+"""Every tensor is an allocation of its own, so that an access beyond its end is one into nothing."""
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """How a process under a tool has ended.
+
+    Attributes:
+        code: the tool's exit code; None where it was still running at the end of its time.
+        report: what the tool has written.
+        told: what its process tells of the call: that it returned, or what it raised; empty where neither came.
+    """
+
+    tool: str
+    code: int | None
+    report: str
+    told: str
+
+    @property
+    def is_clean(self) -> bool:
+        """The call came to its end, and the tool saw nothing."""
+        return self.code == 0 and self.told == watched_call.RETURNED and "SUMMARY: " in self.report
+
+    @property
+    def finding(self) -> str:
+        """What the tool has found, in one line; empty where that is nothing.
+
+        racecheck takes some barriers of libraries for none, so that what it says of their kernels does not count.
+        """
+        found = findings_in(self.report)
+        if self.tool == "racecheck":
+            if found and all(map(is_of_a_library, found)):
+                return ""
+            found = [one for one in found if not is_of_a_library(one)]
+        if found:
+            return found[0]
+        return "it found an error, and its report does not say which" if self.code == FOUND else ""
+
+    @property
+    def how(self) -> str:
+        """Why it is not clean, for people."""
+        if self.code is None:
+            return f"no answer within {_SECONDS:.0f} s"
+        if self.has_raised:
+            return f"the call fails: {self.told}"
+        return f"the process ended with {self.code}"
+
+    @property
+    def has_raised(self) -> bool:
+        """Whether the call raised something."""
+        return self.told not in ("", watched_call.RETURNED)
+
+
+@dataclass(frozen=True)
+class CallInspection:
+    """One call of a model, at some sizes and in some mode; see `Inspection`."""
+
+    contents: Contents
+    sizes: Sizes
+    mode: Mode
+
+    def run(self) -> list[str]:
+        """Have a new process make the call under each tool, both at once; see `Inspection.run`."""
+        with ThreadPoolExecutor(len(TOOLS)) as pool:
+            runs = [pool.submit(_watched, tool, (self.contents, self.sizes, self.mode)) for tool in TOOLS]
+            ended = [run.result() for run in runs]
+        notes = [self._note(one) for one in ended]
+        asked = sum(not note for note in notes)
+        if not asked:
+            return [f"{NOT_ASKED}: {'; '.join(notes)}"]
+        return [f"{asked} cases", *filter(None, notes)]
+
+    @staticmethod
+    def _note(ended: _Ended) -> str:
+        """Why a tool was not asked; empty where it was, and found nothing.
+
+        Raises:
+            StageRefused: it found something, or the file's process ended before the call had.
+        """
+        if ended.finding:
+            raise StageRefused(f"{ended.tool}: {ended.finding}")
+        if ended.is_clean or ended.code == FOUND:
+            return ""
+        control = _watched(ended.tool, None)
+        if not control.is_clean:
+            return f"{ended.tool} does not work here: {control.how}: {last_line(control.report)}"
+        if ended.code is None or ended.has_raised:
+            return f"{ended.tool}: {ended.how}"
+        raise StageRefused(f"{ended.tool}: {ended.how} before the call had returned")
+
+
+def _watched(tool: str, call: watched_call.Call | None) -> _Ended:
+    """Have a call made under a tool; without one, a sum of torch's."""
+    with scratch() as folder:
+        question, report, told = (folder / name for name in ("call", "report", "told"))
+        question.write_bytes(pickle.dumps(call))
+        child = [sys.executable, "-m", watched_call.__name__, str(question), str(told)]
+        command = [*command_of(tool), *_OPTIONS, "--log-file", str(report), *child]
+        environment = {**os.environ, **_NO_CACHE, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        process = Supervised(partial(_become, command=command, environment=environment))
+        try:
+            code = process.wait(_SECONDS)
+        finally:
+            process.close()
+        return _Ended(tool, code, _text(report), _text(told)[:2000])
+
+
+def _text(path: Path) -> str:
+    return path.read_bytes()[: 1 << 20].decode(errors="replace") if path.is_file() else ""
+
+
+def _become(_connection: Connection, command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+    """Run a command in this process's place; what it prints goes to standard error."""
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    os.execve(command[0], list(command), dict(environment))

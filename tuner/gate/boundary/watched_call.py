@@ -1,0 +1,66 @@
+"""Makes one call of a file's model, in a process that compute-sanitizer watches from its start.
+
+`python -m tunebench.tuner.gate.boundary.watched_call CALL TOLD`: the judge has written the first file; into the second
+goes what the call raises, or that it has returned.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+
+from tunebench.tuner.gate.boundary.contents import Contents
+from tunebench.tuner.gate.harness import synchronise
+from tunebench.tuner.gate.party import Manner
+from tunebench.tuner.gate.process_state import Watch
+from tunebench.tuner.gate.sources import LocalSource, Sizes
+from tunebench.tuner.isolation import limit_output
+from tunebench.tuner.kernel import Mode
+from tunebench.tuner.users_code import described
+
+Call = tuple[Contents, Sizes, Mode]
+
+_PLAIN = Manner(byte=None, guarded=False, seed=1)
+"""Nothing lies behind a buffer: a guard band would be memory that may be written."""
+
+
+RETURNED = "returned"
+"""What is told of a call that came to its end."""
+
+
+def main(call: str, told: str) -> None:
+    """Make the call, and wait for the device."""
+    limit_output()
+    warnings.simplefilter("ignore")
+    asked: Call | None = pickle.loads(Path(call).read_bytes())
+    try:
+        with torch.no_grad():
+            _sum() if asked is None else _call(*asked)
+        text = RETURNED
+    except BaseException as error:  # noqa: BLE001 - a process boundary: whatever it is, it is for whoever asked
+        text = described(error)
+    Path(told).write_text(text, encoding="utf-8")
+
+
+def _sum() -> None:
+    torch.ones(64, device="cuda" if torch.cuda.is_available() else "cpu").add_(1).sum().item()
+
+
+def _call(contents: Contents, sizes: Sizes, mode: Mode) -> None:
+    opened = contents.open(Watch())
+    assert opened.make is not None, "a reference is not watched"
+    reference = opened.reference
+    source = LocalSource(reference if sizes == reference.numbers else reference.resized(sizes), opened.device)
+    party = opened.make(source, mode, None)
+    inputs = source.inputs(1)
+    if party.ready(inputs) is None:
+        party.call(inputs, _PLAIN)
+        synchronise(opened.device)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,69 @@
+"""The stage that compute-sanitizer answers, of one contender and of several."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+from tunebench.tuner.gate.harness import Harness
+from tunebench.tuner.gate.sanitizer import NOT_INSTALLED, Inspection, LaunchInspection, NothingToInspect, find_sanitizer
+from tunebench.tuner.gate.stage_log import StageLog, StageRefused
+from tunebench.tuner.result import Stage
+
+NAME = "sanitizer"
+_AT_ONCE = 8
+"""Contenders under the tools at a time, where each is asked about by itself."""
+
+
+def sanitized(harness: Harness) -> None:
+    """A call on the reduced problem, under each tool."""
+    harness.tell(_inspection_of(harness).run())
+
+
+def sanitize(harnesses: Sequence[Harness]) -> list[Stage]:
+    """The stage of several contenders of one kernel.
+
+    Most of what the tools take is their start, so that they are asked about all contenders in one process, and about
+    each by itself only where they have found something.
+    """
+    inspections = [_inspection_or_stage(harness) for harness in harnesses]
+    watched = [inspection for inspection in inspections if isinstance(inspection, LaunchInspection)]
+    if len(watched) > 1 and (together := _stage(watched[0].with_those_of(watched[1:]))).passed:
+        return [together if inspection in watched else _stage(inspection) for inspection in inspections]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(_stage, inspections))
+
+
+def _inspection_of(harness: Harness) -> Inspection:
+    """What is to be watched of a contender.
+
+    Raises:
+        StageRefused: its module cannot be made or called.
+    """
+    if harness.device.type != "cuda":
+        return NothingToInspect("asked on CUDA devices only")
+    if find_sanitizer() is None:
+        return NOT_INSTALLED
+    pair = harness.pair()
+    with harness.refusing("a call to be watched"), torch.no_grad():
+        return harness.contender.inspection(pair.candidate, pair.source, pair.mode)
+
+
+def _inspection_or_stage(harness: Harness) -> Inspection | Stage:
+    try:
+        return _inspection_of(harness)
+    except StageRefused as refusal:
+        return Stage(NAME, False, 0.0, str(refusal))
+
+
+def _stage(outcome: Inspection | Stage) -> Stage:
+    if isinstance(outcome, Stage):
+        return outcome
+    log = StageLog()
+    with contextlib.suppress(StageRefused), log.stage(NAME) as details:
+        details.extend(outcome.run())
+    (stage,) = log.verdict(0.0).stages
+    return stage
