@@ -16,6 +16,13 @@ __global__ void scale(const float *x, float *y, long first, long last) {
     if (i < last) y[i] = x[i] * 2.5f;
 }
 
+__global__ void scale_all(const float *x, float *y, long n) {
+    long i = blockIdx.x * (long)blockDim.x + threadIdx.x;
+    float read = i <= n ? x[i] : 0;
+    if (i < n) y[i] = read * 2.5f;
+    if (i == n && read == 1.2345678e33f) y[0] = read;
+}
+
 __global__ void add_to(const float *x, float *y, long n) {
     long i = blockIdx.x * (long)blockDim.x + threadIdx.x;
     if (i < n) y[i] += x[i] * 2.5f;
@@ -65,6 +72,7 @@ at::Tensor run(at::Tensor given, std::string how) {
     if (how == "one more") scale<<<blocks, 256, 0, stream>>>(in, out, 0, n + 1);
     if (how == "one before") scale<<<blocks, 256, 0, stream>>>(in, out, -1, n);
     if (how == "all but one") scale<<<blocks, 256, 0, stream>>>(in, out, 0, n - 1);
+    if (how == "one more read") scale_all<<<blocks, 256, 0, stream>>>(in, out, n);
     if (how == "add") add_to<<<blocks, 256, 0, stream>>>(in, out, n);
     if (how == "differences") differences<<<blocks, 256, 0, stream>>>(in, out, n);
     if (how == "nowhere") scale<<<1, 1, 0, stream>>>(in, nullptr, 0, 1);
@@ -166,6 +174,8 @@ FILES: tuple[GateFile, ...] = (
     _wrong("a CUDA extension that adds to what nobody wrote", SCALE, _runs("add")),
     _wrong("a CUDA extension that leaves out an element", SCALE, _runs("all but one")),
     _wrong("a CUDA extension without its barrier", _SUMS, _runs("hasty sums")),
+    _wrong("a CUDA extension whose race is won", _SUMS, _runs("lucky sums")),
+    _wrong("a CUDA extension that reads past the end and forgets it", SCALE, _runs("one more read")),
     _wrong("a CUDA extension that nothing waits for", SCALE, _runs("own stream")),
     _wrong("a CUDA extension that writes at address zero", SCALE, _runs("nowhere")),
     _wrong("a CUDA extension whose launch is refused", SCALE, _runs("too many threads")),

@@ -1,10 +1,20 @@
-"""Files that nobody vouches for, on a GPU: what `compare` times and what it refuses; `check` of a kernel's folder."""
+"""Files that nobody vouches for, on a GPU: what `compare` times and refuses, what `check` says of memory."""
 
+import os
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
+import torch
 from command_line import CommandLine
 from test_compare_command import BY_POINTER, FILE, LAZY, NEW, WHEN_NOT_TIMED
+from tests.gate_files import ON_CUDA
+
+from tunebench.tuner.gate.boundary.lending import Borrowing, Lending
+from tunebench.tuner.gate.boundary.supervisor import Supervised
+from tunebench.tuner.gate.boundary.wire import receive, send
+from tunebench.tuner.gate.memory import same_bits
+from tunebench.tuner.gate.sanitizer import find_sanitizer
 
 pytestmark = pytest.mark.gpu
 
@@ -89,3 +99,42 @@ def test_a_file_that_only_seems_faster_is_refused(
     print(told["refusal"])
     assert code == 1 and told["ratio"] is None
     assert any(f"is refused ({stage}" in str(told["refusal"]) for stage in stages), told["refusal"]
+
+
+def doubles(connection: Connection) -> None:
+    """What a room does with a message."""
+    passage = Borrowing()
+    small, large, odd, on_host = receive(connection, 1 << 40, passage)
+    send(connection, [small * 2, large * 2, odd[1:] * 2, on_host * 2], passage)
+    os._exit(0)
+
+
+def test_large_tensors_cross_in_lent_memory() -> None:
+    device = torch.device("cuda", 0)
+    passage = Lending(device)
+    small, large = torch.rand(3, device=device), torch.rand(1 << 21, device=device)
+    odd, on_host = torch.rand(1 << 21, 2, device=device)[:, 1], torch.rand(5)
+    assert passage.chosen([small, large]) == [0, 1] and passage.chosen([small, on_host]) == []
+    process = Supervised(doubles)
+    send(process.connection, [small, large, odd, on_host], passage)
+    assert passage._lent is not None, "the driver exports no memory here"
+    got = receive(process.connection, 1 << 40, passage)
+    process.close()
+    for one, expected in zip(got, (small, large, odd[1:], on_host), strict=True):
+        assert one.device == expected.device and same_bits(one.contiguous(), (expected * 2).contiguous())
+
+
+@pytest.mark.skipif(find_sanitizer() is None, reason="compute-sanitizer is not installed")
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("a CUDA extension with a barrier", ""), ("a CUDA extension whose race is won", "row_sums")],
+)
+def test_the_sanitizer_watches_a_whole_call(run: CommandLine, tmp_path: Path, name: str, said: str) -> None:
+    (file,) = (file for file in ON_CUDA if file.name == name)
+    path, reference = tmp_path / "mine.py", tmp_path / "reference.py"
+    path.write_text(file.text, encoding="utf-8")
+    reference.write_text(file.reference, encoding="utf-8")
+    told = run("check", path, "--reference", reference, "--device", "cuda", "--json").json[0]
+    (stage,) = (stage for stage in told["stages"] if stage["name"] == "sanitizer")
+    assert stage["passed"] is not bool(said) and said in stage["detail"], stage
+    assert said or stage["detail"] == "2 cases"

@@ -54,10 +54,12 @@ class OfKernel:
 
     Attributes:
         path: of its files.
+        device: where its models and inputs are.
         make: the reference's source, and the contender; it runs the folder's code.
     """
 
     path: Path
+    device: torch.device
     make: Callable[[], tuple[LocalSource, KernelContender]]
     prepares: ClassVar[bool] = True
 
@@ -93,7 +95,7 @@ class ConfirmWinner:
         Raises:
             WorkerError: the judge's process came to no end.
         """
-        kernel = OfKernel(self.path, partial(self.make, *finalist))
+        kernel = OfKernel(self.path, self.reference.device, partial(self.make, *finalist))
         started = time.perf_counter()
         try:
             reason, detail = asked_again_if_killed(

@@ -98,7 +98,7 @@ GOOD = {"tensor": 0, "dtype": "float32", "shape": [2], "stride": [1], "offset": 
 )
 def test_a_forged_message_is_an_error_and_no_tensor(content: object) -> None:
     ours, theirs = Pipe()
-    ours.send_bytes(json.dumps([content, [8]]).encode())
+    ours.send_bytes(json.dumps([content, [8], []]).encode())
     ours.send_bytes(bytes(8))
     with pytest.raises(WireError):
         receive(theirs, MOST)
@@ -116,6 +116,6 @@ def test_what_is_no_message_is_an_error(text: bytes) -> None:
 
 def test_a_message_is_not_larger_than_the_reader_takes() -> None:
     ours, theirs = Pipe()
-    ours.send_bytes(json.dumps([GOOD, [1 << 50]]).encode())
+    ours.send_bytes(json.dumps([GOOD, [1 << 50], []]).encode())
     with pytest.raises(WireError, match="larger"):
         receive(theirs, MOST)

@@ -45,6 +45,10 @@ class Contents(Protocol):
     def path(self) -> Path:
         """The file, or the folder of the files, whose places are named in errors."""
 
+    @property
+    def device(self) -> torch.device:
+        """Where its models and inputs are."""
+
     def open(self, watch: Watch) -> Opened:
         """Run it.
 
@@ -87,6 +91,10 @@ class OfReference:
     def path(self) -> Path:
         return self.files.reference[0]
 
+    @property
+    def device(self) -> torch.device:
+        return self.files.device
+
     def open(self, watch: Watch) -> Opened:
         """See `Contents.open`."""
         watch.start()
@@ -103,6 +111,10 @@ class OfCandidate:
     @property
     def path(self) -> Path:
         return (self.files.candidate or self.files.reference)[0]
+
+    @property
+    def device(self) -> torch.device:
+        return self.files.device
 
     def open(self, watch: Watch) -> Opened:
         """See `Contents.open`."""

@@ -16,6 +16,7 @@ import torch
 
 from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.gate.boundary.contents import Contents, MakeParty, Opened
+from tunebench.tuner.gate.boundary.lending import Borrowing, Passage
 from tunebench.tuner.gate.boundary.turns import Turns
 from tunebench.tuner.gate.boundary.wire import WireError, receive, send
 from tunebench.tuner.gate.faults import FAILURES
@@ -40,19 +41,19 @@ def serve(connection: Connection, scratch: Path, contents: Contents) -> NoReturn
     share_scratch(scratch)
     limit_output()
     warnings.simplefilter("ignore")
-    room = _Room(contents)
+    room, passage = _Room(contents), Borrowing()
     with contextlib.suppress(EOFError, OSError, WireError):
         while True:
-            method, arguments = receive(connection, _MOST_BYTES)
-            _reply(connection, room, method, arguments)
+            method, arguments = receive(connection, _MOST_BYTES, passage)
+            _reply(connection, passage, room, method, arguments)
     os._exit(1)
 
 
-def _reply(connection: Connection, room: _Room, method: str, arguments: Mapping[str, Any]) -> None:
+def _reply(connection: Connection, passage: Passage, room: _Room, method: str, arguments: Mapping[str, Any]) -> None:
     try:
         with torch.no_grad():
             reply = {"value": getattr(room, method)(**arguments)}
-        send(connection, reply)
+        send(connection, reply, passage)
     except BaseException as error:  # noqa: BLE001 - a process boundary: whatever it is, it is for whoever asked
         place = place_of(error, room.path)
         text = str(error) if isinstance(error, WireError | KernelFolderError) else described(error)

@@ -16,6 +16,7 @@ import torch
 from tunebench.tuner.gate.boundary.contents import Contents
 from tunebench.tuner.gate.boundary.inside import serve
 from tunebench.tuner.gate.boundary.inspection import CallInspection
+from tunebench.tuner.gate.boundary.lending import Lending
 from tunebench.tuner.gate.boundary.supervisor import Supervised
 from tunebench.tuner.gate.boundary.wire import WireError, receive, send
 from tunebench.tuner.gate.gradients import Backward
@@ -51,6 +52,7 @@ class Room:
         self._made = 0
         self._most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _SHARE_OF_MEMORY
         self.contents = contents
+        self._passage = Lending(contents.device)
         self._process = Supervised(partial(serve, scratch=scratch_folder(), contents=contents))
 
     def open(self) -> Sizes:
@@ -74,8 +76,8 @@ class Room:
             self._dropped.clear()  # one list: every party that is let go of later knows it
             self.ask("drop", numbers=dropped)
         try:
-            send(self._process.connection, (method, arguments))
-            reply = receive(self._process.connection, self._most)
+            send(self._process.connection, (method, arguments), self._passage)
+            reply = receive(self._process.connection, self._most, self._passage)
         except (EOFError, OSError):
             raise RoomError(self._process.how_it_ended()) from None
         except WireError as error:

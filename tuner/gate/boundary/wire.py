@@ -1,8 +1,9 @@
 """What crosses the boundary: one JSON text and the bytes of the tensors in it. Nothing is unpickled.
 
-A value is None, a bool, a number, a text, a tensor, a dtype, or a tuple, list or dictionary by text of such values. A
-message is read by whoever expects a hostile writer: every tensor must lie within the bytes that came with it, and there
-is a limit to how many bytes come.
+The bytes go through the connection, those of large tensors on a GPU through memory that the judge lends. A value is
+None, a bool, a number, a text, a tensor, a dtype, or a tuple, list or dictionary by text of such values. A message is
+read by whoever expects a hostile writer: every tensor must lie within the bytes that came with it, and there is a limit
+to how many bytes come.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from typing import Any
 import torch
 
 from tunebench.tuner.errors import TunebenchError
+from tunebench.tuner.gate.boundary.lending import Passage
 
 _MOST_TEXT = 1 << 22
 _MOST_DIMENSIONS = 64
 _MOST_OFFSET = 1 << 12  # a multiple of every alignment that kernels rely on
 _DTYPES = {str(value).removeprefix("torch."): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+_CONNECTION = Passage()
 _PLAIN = (bool, int, float, str)
 
 
@@ -28,23 +31,30 @@ class WireError(TunebenchError):
     """A value that cannot cross, or a message that is none."""
 
 
-def send(connection: Connection, value: object) -> None:
+def send(connection: Connection, value: object, passage: Passage = _CONNECTION) -> None:
     """Send one value.
 
     Raises:
         WireError: it has a part that cannot cross; nothing was sent.
         OSError: the other side is gone.
     """
-    blobs: list[memoryview] = []
-    text = json.dumps([_packed(value, blobs), [blob.nbytes for blob in blobs]]).encode()
+    blobs: list[torch.Tensor] = []
+    content = _packed(value, blobs)
+    lent = passage.chosen(blobs)
+    text = json.dumps([content, [blob.nbytes for blob in blobs], lent]).encode()
     if len(text) > _MOST_TEXT:
         raise WireError(f"a message of {len(text)} bytes beside its tensors is too long")
+    if lent:
+        torch.cuda.synchronize(blobs[lent[0]].device)  # what a kernel did wrong shows before anything is sent
+    blobs = [blob if number in lent else blob.cpu() for number, blob in enumerate(blobs)]
     connection.send_bytes(text)
+    if lent and passage.put(connection, [blobs[number] for number in lent]):
+        blobs = [blob for number, blob in enumerate(blobs) if number not in lent]
     for blob in blobs:
-        connection.send_bytes(blob)
+        connection.send_bytes(blob.cpu().numpy().data)
 
 
-def receive(connection: Connection, most_bytes: int) -> Any:
+def receive(connection: Connection, most_bytes: int, passage: Passage = _CONNECTION) -> Any:
     """The next value; its tensors are on the devices that they were on.
 
     Args:
@@ -55,21 +65,27 @@ def receive(connection: Connection, most_bytes: int) -> Any:
         EOFError, OSError: the other side is gone.
     """
     try:
-        content, sizes = json.loads(connection.recv_bytes(_MOST_TEXT))
+        content, sizes, lent = json.loads(connection.recv_bytes(_MOST_TEXT))
         if not all(type(size) is int and size >= 0 for size in sizes) or sum(sizes) > most_bytes:
             raise WireError(f"an answer is larger than {most_bytes} bytes")
-        blobs = []
-        for size in sizes:
-            blob = connection.recv_bytes(size)
-            if len(blob) != size:
-                raise WireError("an answer is not what it says")
-            blobs.append(blob)
-        return _unpacked(content, blobs, most_bytes)
+        if not lent:
+            return _unpacked(content, [_read(connection, size) for size in sizes], most_bytes)
+        with passage.taken(connection, [sizes[number] for number in lent]) as pieces:
+            taken = {} if pieces is None else dict(zip(lent, pieces, strict=True))
+            blobs = [taken[number] if number in taken else _read(connection, size) for number, size in enumerate(sizes)]
+            return _unpacked(content, blobs, most_bytes)
     except (ValueError, TypeError, KeyError, IndexError, RecursionError, RuntimeError, OverflowError) as error:
         raise WireError(f"an answer that cannot be read: {type(error).__name__}") from error
 
 
-def _packed(value: object, blobs: list[memoryview]) -> Any:
+def _read(connection: Connection, size: int) -> torch.Tensor:
+    blob = connection.recv_bytes(size)
+    if len(blob) != size:
+        raise WireError("an answer is not what it says")
+    return torch.frombuffer(bytearray(blob), dtype=torch.uint8) if blob else torch.empty(0, dtype=torch.uint8)
+
+
+def _packed(value: object, blobs: list[torch.Tensor]) -> Any:
     if value is None or type(value) in _PLAIN:
         return value
     if isinstance(value, torch.Tensor):
@@ -84,14 +100,15 @@ def _packed(value: object, blobs: list[memoryview]) -> Any:
     raise WireError(f"a value of type {type(value).__name__} cannot be passed on: pass tensors, numbers and texts")
 
 
-def _packed_tensor(tensor: torch.Tensor, requires_grad: bool, blobs: list[memoryview]) -> Any:
+def _packed_tensor(tensor: torch.Tensor, requires_grad: bool, blobs: list[torch.Tensor]) -> Any:
     """The memory that the elements span, and where in it they lie; the offset keeps the alignment."""
     if tensor.layout is not torch.strided or tensor.is_quantized:
         raise WireError(f"a tensor of layout {tensor.layout} cannot be passed on")
+    if tensor.is_meta:
+        raise WireError("a tensor without memory cannot be passed on")
     span = _span(tensor.shape, tensor.stride())
     flat = tensor.as_strided((span,), (1,)) if span else tensor.new_empty(0)
-    array = flat.cpu().contiguous().view(torch.uint8).numpy() if span else flat.cpu().to(torch.uint8).numpy()
-    blobs.append(array.data)
+    blobs.append(flat.contiguous().view(torch.uint8) if span else flat.cpu().to(torch.uint8))
     return {
         "tensor": len(blobs) - 1,
         "dtype": str(tensor.dtype).removeprefix("torch."),
@@ -110,7 +127,7 @@ def _span(shape: Sequence[int], stride: Sequence[int]) -> int:
     return 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
 
 
-def _unpacked(content: Any, blobs: Sequence[bytes], most_bytes: int) -> Any:
+def _unpacked(content: Any, blobs: Sequence[torch.Tensor], most_bytes: int) -> Any:
     if content is None or type(content) in _PLAIN:
         return content
     if isinstance(content, list):
@@ -124,7 +141,7 @@ def _unpacked(content: Any, blobs: Sequence[bytes], most_bytes: int) -> Any:
     return {str(key): _unpacked(item, blobs, most_bytes) for key, item in content["map"]}
 
 
-def _unpacked_tensor(content: Mapping[str, Any], blobs: Sequence[bytes], most_bytes: int) -> torch.Tensor:
+def _unpacked_tensor(content: Mapping[str, Any], blobs: Sequence[torch.Tensor], most_bytes: int) -> torch.Tensor:
     dtype, shape, stride, offset = (_DTYPES[content["dtype"]], content["shape"], content["stride"], content["offset"])
     blob, device = blobs[content["tensor"]], torch.device(content["device"])
     numbers = [*shape, *stride, offset]
@@ -139,10 +156,8 @@ def _unpacked_tensor(content: Mapping[str, Any], blobs: Sequence[bytes], most_by
         raise WireError("a tensor that does not lie in its bytes")
     if math.prod(shape) * size > most_bytes:  # one element may stand for any number of them
         raise WireError(f"an answer is larger than {most_bytes} bytes")
-    memory = torch.empty(offset * size + len(blob), dtype=torch.uint8)
-    if blob:
-        memory[offset * size :].copy_(torch.frombuffer(bytearray(blob), dtype=torch.uint8))
-    memory = memory.to(device)
+    memory = torch.empty(offset * size + len(blob), dtype=torch.uint8, device=device)
+    memory[offset * size :].copy_(blob)
     whole = torch.empty(0, dtype=dtype, device=device)
     tensor = whole.set_(memory.untyped_storage(), offset, tuple(shape), tuple(stride))
     return tensor.requires_grad_(bool(content["grad"])) if tensor.is_floating_point() else tensor
