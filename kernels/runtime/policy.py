@@ -31,6 +31,8 @@ of_program = Policy.BEST
 _of_block: ContextVar[Policy | None] = ContextVar("tunebench_policy", default=None)
 of_block = _of_block.get
 """That of the block around a call; None where there is none."""
+have_blocks = False
+"""Whether any block had a policy so far: until then no call needs to ask for its own."""
 _program_waits = False
 _program_seconds = 30.0
 _block_waits: ContextVar[bool | None] = ContextVar("tunebench_wait", default=None)
@@ -71,6 +73,8 @@ def use_policy(
     Raises:
         ValueError: there is no policy of that name, or no time to tune in.
     """
+    global have_blocks  # noqa: PLW0603 - for good: a context that a block's task has copied outlives the block
+    have_blocks = have_blocks or policy is not None
     policy_token = _of_block.set(_of_block.get() if policy is None else Policy(policy))
     wait_token = _block_waits.set(_block_waits.get() if wait is None else wait)
     seconds_token = _block_seconds.set(_block_seconds.get() if seconds is None else _positive(seconds))

@@ -120,7 +120,7 @@ class Precedent:
         holdings: of the module.
         same_tensors: whether tensors are like those of the call: its inputs and, where a kernel serves, the module's.
         attributes, version: of the module: where the version is another one, anything of it may have changed.
-        grad: whether gradients were enabled.
+        grad: whether gradients were enabled; None where the reference serves and nothing has one to take.
         own_policy, policy: the module's own, and the one that was followed.
         hooks: of the module, and of all modules: where there is any, a call is more than its `forward`.
         forward: the module's, as its class had it.
@@ -150,7 +150,8 @@ class Precedent:
     def __init__(self, module: Servable, inputs: tuple[Any, ...], served: Served, holdings: Holdings) -> None:
         self.served, self.holdings = served, holdings
         self.attributes, self.version, self.forward = module.__dict__, version_of(module.__dict__), module.own_forward
-        self.own_policy, self.policy, self.grad = module.policy, policy_for(module.policy), is_grad_enabled()
+        self.own_policy, self.policy = module.policy, policy_for(module.policy)
+        self.grad: bool | None = is_grad_enabled()
         self.hooks = [table[name] for name in _HOOKS for table in (module.__dict__, _HOOKS_OF_ALL)]
         self._number, self._pick, self._settings = len(inputs), _picker(inputs), module.settings()
         tensors = self._pick(inputs)
@@ -160,6 +161,8 @@ class Precedent:
         alone = len(tensors) == 1 and tensors[0] is inputs[0]
         is_all = served.plan is None and served.obstacle is None and served.miss is None
         self.by_reference = module.reference_class if alone and is_all else None
+        if self.by_reference is not None and not (holdings.parameters or tensors[0].requires_grad):
+            self.grad = None
 
     def is_like(self, inputs: tuple[Any, ...]) -> bool:
         """Whether a call with these inputs is served in the same way, by a module that is as it was."""
@@ -189,7 +192,8 @@ class Precedent:
             module.__dict__ is self.attributes
             and self.version == version_of(self.attributes)
             and self.grad is is_grad_enabled()
-            and self.policy is (policies.of_block() or self.own_policy or policies.of_program)
+            and self.policy
+            is ((policies.have_blocks and policies.of_block()) or self.own_policy or policies.of_program)
             and not any(self.hooks)
             and type(module).forward is self.forward
             and compiler_at_work() is None

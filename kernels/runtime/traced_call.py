@@ -55,7 +55,7 @@ def call(module: Any, given: tuple[Any, ...], named: dict[str, Any]) -> torch.Te
         return module.reference_forward(*inputs)  # type: ignore[no-any-return]
     exported = _is_exported()
     differentiable = exported or _needs_gradient(module, inputs)
-    results = module._operators.forward[module.is_frozen and not exported, differentiable](*arguments)
+    results = module._operators.forward[module._derived is not None and not exported, differentiable](*arguments)
     for buffer, value in zip(arguments.buffers, results[1:], strict=False):
         if value.numel():
             buffer.copy_(value)
@@ -89,7 +89,7 @@ def _may_serve(module: Any, inputs: Sequence[Any]) -> bool:
     for value in (*inputs, *parameters, *buffers):
         if isinstance(value, torch.Tensor):
             # A subclass that is taken apart into plain tensors (DTensor) has rules for PyTorch's own operators alone.
-            if hasattr(value, "__tensor_flatten__"):
+            if not _is_whole(type(value)):
                 return False
             if not (value.is_cuda or value.is_cpu) or value.layout is not torch.strided:
                 return False
@@ -97,6 +97,14 @@ def _may_serve(module: Any, inputs: Sequence[Any]) -> bool:
         return False
     shapes = shapes_of(inputs)
     return shapes is None or shapes not in module._lost
+
+
+def _is_whole(kind: type) -> bool:
+    return not hasattr(kind, "__tensor_flatten__")
+
+
+# The guard of a tensor asks for its type already, and asking one for what it has not takes PyTorch long.
+_is_whole._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _needs_gradient(module: Any, inputs: Sequence[Any]) -> bool:

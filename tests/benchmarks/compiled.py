@@ -1,16 +1,18 @@
-"""What a tuned model keeps of its speed inside compiled programs: `python -m tests.benchmarks.compiled [KERNEL…]`.
+"""What a tuned model keeps of its speed inside compiled programs, on a GPU.
 
-On a GPU. At KernelBench's sizes, without gradients: how many times faster than the eager reference are the compiled
-reference, the tuned model, and the tuned model compiled, also with `mode="reduce-overhead"`. Medians of events around
-single calls that were taken in turns.
+`python -m tests.benchmarks.compiled [KERNEL…] [--json FILE]` prints, at KernelBench's sizes without gradients, how many
+times faster than the eager reference are the compiled reference, the tuned model, and the tuned model compiled, also
+with `mode="reduce-overhead"`. Medians of events around single calls that were taken in turns.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -54,12 +56,14 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("kernels", nargs="*", default=kernel_names(), metavar="KERNEL")
-    kernels = parser.parse_args().kernels
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    rows = []
     set_policy(wait=True)
     warnings.simplefilter("ignore")
     device = torch.device("cuda")
     print(f"{'kernel':24}{'mode':8}{'eager ms':>10}" + "".join(f"{name:>24}" for name in _COLUMNS))
-    for name in kernels:
+    for name in asked.kernels:
         factory = load_model(name)
         reference = factory.kernel.reference()
         for mode in (one for one in factory.kernel.modes if one is not Mode.TRAIN):
@@ -79,6 +83,9 @@ def main() -> None:
                 )
             ratios = "".join(f"{taken['eager'] / taken[column]:23.2f}×" for column in _COLUMNS)
             print(f"{name:24}{mode.value:8}{taken['eager']:10.3f}{ratios}", flush=True)
+            rows.append({"kernel": name, "mode": mode.value, "milliseconds": taken})
+    if asked.json is not None:
+        asked.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

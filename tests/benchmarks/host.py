@@ -1,18 +1,21 @@
 """What a warm forward costs the host, where the device is never waited for: `python -m tests.benchmarks.host`.
 
 Small problems, so that the device is always done before the host: a tuned model's forward against its reference's, as a
-ratio of medians that were taken in turns. It runs on the CPU too, but there a launch is the kernel's whole run, so that
-only a GPU tells.
+ratio of medians that were taken in turns, and what it takes more (or less), with the interval of the rounds'
+differences. It runs on the CPU too, but there a launch is the kernel's whole run, so that only a GPU tells.
+`--json FILE` writes what is printed, in microseconds.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import time
 import warnings
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +23,7 @@ import torch
 from tunebench.kernels.runtime.policy import Policy, set_policy
 from tunebench.kernels.runtime.registry import kernel_names, load_model
 from tunebench.tuner.gate.harness import synchronise
+from tunebench.tuner.timing.statistics import CONFIDENCE, median_interval
 
 _DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 SIZES: dict[str, dict[str, int | float]] = {
@@ -33,27 +37,45 @@ _ROUNDS = 40
 _CALLS = 25
 
 
-def host_us(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """The median microseconds that the host spends in each call, the calls taking turns."""
+def host_us(calls: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
+    """The median microseconds that the host spends in each call, by round; the calls take turns to be the first."""
     taken: dict[str, list[float]] = {name: [] for name in calls}
+    order = list(calls)
     for _ in range(_ROUNDS):
-        for name, call in calls.items():
+        order.reverse()
+        for name in order:
+            call, times = calls[name], []
+            call()
             synchronise(_DEVICE)
             for _ in range(_CALLS):
                 began = time.perf_counter_ns()
                 call()
-                taken[name].append((time.perf_counter_ns() - began) / 1e3)
-    return {name: statistics.median(values) for name, values in taken.items()}
+                times.append((time.perf_counter_ns() - began) / 1e3)
+            taken[name].append(statistics.median(times))
+    return taken
+
+
+def _figures(taken: dict[str, list[float]]) -> dict[str, Any]:
+    eager, tuned = taken["eager"], taken["tuned"]
+    more = median_interval([mine - theirs for mine, theirs in zip(tuned, eager, strict=True)], CONFIDENCE)
+    return {"eager": statistics.median(eager), "tuned": statistics.median(tuned), "more": more}
+
+
+def _columns(taken: dict[str, Any]) -> str:
+    eager, tuned, (more, low, high) = taken["eager"], taken["tuned"], taken["more"]
+    return f"{eager:9.1f}{tuned:9.1f}{tuned / eager:7.2f}{more:+7.2f} [{low:+.2f}, {high:+.2f}]".ljust(48)
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--policy", choices=list(Policy), default=Policy.BEST)
-    set_policy(parser.parse_args().policy, wait=True)
-    print(
-        f"{'kernel':24}{'mode':8}{'eager µs':>10}{'tuned µs':>10}{'ratio':>8}  gradients enabled: eager, tuned, ratio"
-    )
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    set_policy(asked.policy, wait=True)
+    head = f"{'eager µs':>9}{'tuned':>9}{'ratio':>7}{'more':>7}".ljust(48)
+    print(f"{'':32}{'no gradients':48}gradients enabled\n{'kernel':24}{'mode':8}{head}{head}")
+    rows = []
     for name in kernel_names():
         factory = load_model(name)
         reference = factory.kernel.reference(SIZES[name])
@@ -68,13 +90,12 @@ def main() -> None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 with torch.no_grad():
-                    without = host_us(calls)
-                columns = _columns(without), _columns(host_us(calls))
-            print(f"{name:24}{mode.value:8}{columns[0]}{'':12}{columns[1]}")
-
-
-def _columns(taken: dict[str, float]) -> str:
-    return f"{taken['eager']:10.1f}{taken['tuned']:10.1f}{taken['tuned'] / taken['eager']:8.2f}"
+                    without = _figures(host_us(calls))
+                gradients = _figures(host_us(calls))
+            print(f"{name:24}{mode.value:8}{_columns(without)}{_columns(gradients)}", flush=True)
+            rows.append({"kernel": name, "mode": mode.value, "no_gradients": without, "gradients": gradients})
+    if asked.json is not None:
+        asked.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,16 +1,20 @@
-"""A training step of the tuned model beside its reference's, on a GPU: `python -m tests.benchmarks.training`.
+"""A training step of the tuned model beside its reference's, on a GPU.
 
-At KernelBench's sizes, gradients enabled: `model(x)` alone, in eval mode and in train mode; then forward and backward,
-the first step of a new model, which runs its kernel, and the later ones, where the reference trains. Medians of events
-around single calls that were taken in turns, the device held back until the host has queued the call.
+`python -m tests.benchmarks.training [--json FILE]`, at KernelBench's sizes, gradients on: `model(x)` alone, in eval
+mode and in train mode; then forward and backward, the first step of a new model, which runs its kernel, and the later
+ones, where the reference trains. Medians of events around single calls that were taken in turns, the device held back
+until the host has queued the call.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import statistics
 import warnings
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -50,6 +54,10 @@ def _step(model: nn.Module, inputs: list[Any]) -> None:
 
 def main() -> None:
     """Print the table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--json", type=Path)
+    file = parser.parse_args().json
+    rows: list[dict[str, Any]] = []
     set_policy(wait=True)
     warnings.simplefilter("ignore")
     device = torch.device("cuda")
@@ -65,14 +73,18 @@ def main() -> None:
             inputs = reference.make_inputs(1, device)
             forward = in_turns(partial(model, *inputs), partial(tuned, *inputs))
             line = f"{name:24}{mode.value:8}{forward[0]:16.3f}{forward[1]:12.3f}"
+            rows.append({"kernel": name, "mode": mode.value, "forward": forward})
             if any(True for _ in model.parameters()):
                 _step(model, inputs)
                 first = milliseconds(partial(_step, tuned, inputs))
                 steps = in_turns(partial(_step, model, inputs), partial(_step, tuned, inputs))
                 line += f"{steps[0]:20.3f}{first:10.3f}{steps[1]:10.3f}"
+                rows[-1] |= {"step": steps[0], "first": first, "later": steps[1]}
             print(line, flush=True)
             del model, tuned, inputs
             torch.cuda.empty_cache()
+    if file is not None:
+        file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
