@@ -23,9 +23,8 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from tests.benchmarks.exam.ahead import build_ahead
 from tests.benchmarks.exam.lane import Lane, run_lane
-from tests.benchmarks.exam.measure import Budget, ceilings_of, triton_folder
+from tests.benchmarks.exam.measure import Budget, ceilings_of
 from tests.benchmarks.exam.problems import ExamProblem, problems
 from tests.benchmarks.exam.table import print_tables
 
@@ -50,7 +49,6 @@ def main(
     compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="With torch.compile, or without.")] = True,
     only: Annotated[list[str] | None, typer.Option(help="A class, or part of a name; repeatable.")] = None,
     folder: Annotated[Path, typer.Option(help="For databases and caches.")] = Path("/tmp/tunebench-exam"),
-    ahead: Annotated[int, typer.Option(help="Compilations of torch.compile at once on each GPU, before all else.")] = 0,
     small: Annotated[bool, typer.Option("--small", help="At small sizes, for a machine without a GPU.")] = False,
 ) -> None:
     """Examine what FILE has no row of."""
@@ -71,10 +69,6 @@ def main(
         waiting.put(problem)
     budget = Budget(tune_seconds, trials, bench_seconds, compiled)
     folder.mkdir(parents=True, exist_ok=True)
-    if ahead and compiled:
-        for told in build_ahead(wanted, [gpu for gpu in gpus if gpu is not None], ahead, triton_folder(folder)):
-            print(told, flush=True)
-        print(f"built ahead in {time.time() - began:.0f} s", flush=True)
     lanes = []
     for number, visible in enumerate(gpus):
         lane = Lane(number, visible, folder, budget, checkout and checkout.resolve(), ceilings, began + seconds)

@@ -21,7 +21,7 @@ from tunebench.studies.api import tune
 from tunebench.studies.bench import TUNED, BenchCase, Ceilings, Result, measure_case, measure_ceilings
 from tunebench.tuner.errors import TunebenchError
 from tunebench.tuner.isolation import run_isolated, start_forkserver
-from tunebench.tuner.kernel import Kernel, Mode
+from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import Baseline, TrialStatus
 
 if TYPE_CHECKING:
@@ -131,11 +131,6 @@ def ceilings_of(device: str | None) -> Ceilings:
     return run_isolated(STAGE_SECONDS, measure_ceilings, device)
 
 
-def mode_of(kernel: Kernel) -> Mode:
-    """The one that KernelBench calls: `train` where that makes a difference."""
-    return Mode.TRAIN if Mode.TRAIN in kernel.modes else kernel.modes[0]
-
-
 def examine(problem: ExamProblem, budget: Budget, device: str | None, checkout: Path | None, ceilings: Ceilings) -> Row:
     """Tune, time and evaluate one problem; whatever fails is a note.
 
@@ -164,7 +159,8 @@ def examine(problem: ExamProblem, budget: Budget, device: str | None, checkout: 
 
 
 def _tune(row: Row, problem: ExamProblem, budget: Budget, device: str | None) -> None:
-    row.mode = mode_of(load_model(str(problem.path)).kernel).value
+    modes = load_model(str(problem.path)).kernel.modes
+    row.mode = (Mode.TRAIN if Mode.TRAIN in modes else modes[0]).value
     (report,) = tune(
         problem.path,
         trials=budget.trials,
@@ -241,10 +237,5 @@ def environment(folder: Path, lane: int) -> dict[str, str]:
         "TUNEBENCH_DB": str(folder / f"exam{lane}.db"),
         "TUNEBENCH_CONFIRM_SECONDS": os.environ.get("TUNEBENCH_CONFIRM_SECONDS", "1.5"),
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
-        "TRITON_CACHE_DIR": str(triton_folder(folder)),
+        "TRITON_CACHE_DIR": str(folder / "triton"),
     }
-
-
-def triton_folder(folder: Path) -> Path:
-    """Where Triton's binaries of all lanes are."""
-    return folder / "triton"
