@@ -194,7 +194,7 @@ def _settle(module: Any, call: tuple[Any, ...], inputs: Sequence[Any]) -> None:
         if occasion.problem == problem and occasion.policy is not Policy.REFERENCE
     ]
     if module._pinned is None and decided and not any(decided):
-        module._lost[shapes_of(inputs)] = None
+        module._lost[shapes_of([one for one in inputs if isinstance(one, torch.Tensor)])] = None
     elif module._pinned is not None or decided:
         if len(module._settled) >= _MOST_SETTLED:
             module._settled.clear()

@@ -35,6 +35,8 @@ reference serves, so that programs are compiled with its operations.
 """
 _READ_WHEN_RUN = ("policy", "wait")
 """Attributes that the graph does not depend on: they are read from the module itself whenever the program runs."""
+PartOutline: TypeAlias = tuple[Path, tuple[str, ...], tuple[tuple[str, Any], ...]]
+"""Of a submodule: where it is, the names of its numbers, and its settings by name."""
 NOTHING = torch.empty(0, device="meta")
 
 _handles = itertools.count()
@@ -72,6 +74,17 @@ class Facts:
             tuple((path, value) for path, value in public if _is_setting(value)),
             tuple(path for path, value in public if not (isinstance(value, int | float) or _is_setting(value))),
             any(isinstance(value, torch.Tensor) for _, value in every),
+        )
+
+    def by_part(self) -> tuple[PartOutline, ...]:
+        """The numbers and settings of each submodule, all numbers in their order."""
+        return tuple(
+            (
+                part,
+                tuple(path[-1] for path in self.numbers if path[:-1] == part),
+                tuple((path[-1], value) for path, value in self.settings if path[:-1] == part),
+            )
+            for part, _ in self.parts
         )
 
 
@@ -151,8 +164,8 @@ def _is_constant(value: Any) -> bool:
     return value is None or type(value) in (str, int, bool) or (type(value) is float and math.isfinite(value))
 
 
-def outline_of(handle: str, exported: bool) -> tuple[str, tuple[Path, ...], tuple[tuple[Path, Any], ...]] | None:
-    """The key, numbers and settings of a module's outline; None where no operator can stand for it.
+def outline_of(handle: str, exported: bool) -> tuple[str, tuple[PartOutline, ...]] | None:
+    """The key of a module's outline, and its parts; None where no operator can stand for it.
 
     In a program that may be loaded elsewhere, the key is what the module was constructed with, and the module has to be
     what its constructor makes.
@@ -162,7 +175,7 @@ def outline_of(handle: str, exported: bool) -> tuple[str, tuple[Path, ...], tupl
     if facts.has_tensors or not all(kind.__module__.startswith("torch.nn.") for _, kind in facts.parts[1:]):
         return None
     key = _key_of_constructor(module, facts) if exported else _key_in_process(handle, module, facts)
-    return None if key is None else (key, facts.numbers, facts.settings)
+    return None if key is None else (key, facts.by_part())
 
 
 # As torch.compiler.assume_constant_result does, which would import the compiler: to it the answer is a constant.

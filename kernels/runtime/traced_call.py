@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
 from torch._subclasses.fake_tensor import is_fake
 from torch.autograd import forward_ad
+from torch.nn.modules import module as every_module
 
 from tunebench.kernels.runtime.ordinary import held
-from tunebench.kernels.runtime.outline import Tensors, inputs_of, outline_of, owner, value_at
+from tunebench.kernels.runtime.outline import PartOutline, Tensors, inputs_of, outline_of
 
 _EXACT_INTEGER = 2**53
 """Whole numbers up to here survive as float64, which is how a graph holds numbers."""
@@ -30,6 +30,8 @@ def _in_order(handle: str, given: tuple[Any, ...], named: dict[str, Any]) -> tup
         TypeError: they do not fit it.
     """
     expected = inputs_of(handle)
+    if not named and len(given) == len(expected):
+        return given
     names = [name for name, _, _ in expected]
     inputs = dict(zip(names, given, strict=False))
     if len(given) > len(names) or any(name in inputs or name not in names for name in named):
@@ -47,134 +49,150 @@ def _in_order(handle: str, given: tuple[Any, ...], named: dict[str, Any]) -> tup
 def call(module: Any, given: tuple[Any, ...], named: dict[str, Any]) -> torch.Tensor:
     """A call in a program that is being traced: the module's operator, or the reference's operations.
 
-    `torch.compile` reads this function as it reads the caller's own: every attribute that is looked at here is guarded.
+    `torch.compile` reads this function as it reads the caller's own. Every attribute, function and builtin that is
+    looked at here is guarded, and guards are looked at in every call of the program. So what the compiler need not read
+    stands in functions whose answers are constants to it, which it does not enter.
     """
     inputs = _in_order(module._handle, given, named)
-    arguments = operands(module, inputs) if _may_serve(module, inputs) else None
+    exported, has_gradients, may_serve = _around_the_call()
+    arguments = None
+    if may_serve:
+        parameters, buffers = held(module)
+        tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+        needs_gradient = False
+        for value in [*tensors, *parameters, *buffers]:
+            if not _has_memory(type(value), value.device, value.layout):
+                may_serve = False
+            if has_gradients and value.requires_grad:
+                needs_gradient = True
+        if may_serve and not (needs_gradient and module._trains) and shapes_of(tensors) not in module._lost:
+            arguments = operands(module, inputs, exported)
     if arguments is None:
         return module.reference_forward(*inputs)  # type: ignore[no-any-return]
-    exported = _is_exported()
-    differentiable = exported or _needs_gradient(module, inputs)
-    results = module._operators.forward[module._derived is not None and not exported, differentiable](*arguments)
-    for buffer, value in zip(arguments.buffers, results[1:], strict=False):
+    operator = module._operators.forward[module._derived is not None and not exported, exported or needs_gradient]
+    results = operator(*arguments)
+    for buffer, value in zip(buffers, results[1:], strict=False) if results[1:] else ():
         if value.numel():
             buffer.copy_(value)
     return results[0]  # type: ignore[no-any-return]
 
 
-def operands(module: Any, inputs: tuple[Any, ...]) -> Given | None:
-    """What a module's operator is given for a call; None where no operator can stand for the module or the call."""
-    found = outline_of(module._handle, _is_exported())
+def operands(module: Any, inputs: tuple[Any, ...], exported: bool = False) -> tuple[Any, ...] | None:
+    """What a module's operator is given for a call, as `Given` has it; None where no operator can stand for either."""
+    found = outline_of(module._handle, exported)
     if found is None:
         return None
-    key, numbers, settings = found
-    if any(_is_hooked(owner(module, path)) for path in numbers if len(path) > 1):
+    key, parts = found
+    of_module = _numbers(module, parts)
+    if of_module is None:
         return None
-    if not all(value_at(module, path) == value for path, value in settings):
-        return None
-    of_call, of_module = _take_apart(inputs), _take_apart([value_at(module, path) for path in numbers])
-    if of_call is None or of_module is None:
-        return None
-    tensors, constants = [*of_call[1], *of_module[1]], [*of_call[2], *of_module[2]]
-    return Given(tensors, *held(module), constants, f"{of_call[0]}|{of_module[0]}", key)
+    from torch.fx.experimental.symbolic_shapes import has_static_value
 
-
-def _may_serve(module: Any, inputs: Sequence[Any]) -> bool:
-    """Whether tracing the operator gives what tracing the reference would."""
-    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
-        return False
-    if _is_transformed():
-        return False
+    layout, tensors, constants = "", [], []
+    for values in (inputs, of_module):
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                letter = "t"
+                tensors.append(value)
+            elif has_static_value(value):
+                letter, number = _letter_of(value)
+                if number is not None:
+                    constants.append(number)
+            else:
+                # A number that may be another in the next run of the same graph is held in a tensor of its own. It is
+                # the product with 1 that PyTorch knows how to keep a symbol in.
+                letter = "I" if isinstance(value, int) else "F"
+                tensors.append(torch.ones((), dtype=torch.float64, device="cpu") * value)
+            if not letter:
+                return None
+            layout += letter
+        if values is inputs:
+            layout += "|"
     parameters, buffers = held(module)
-    for value in (*inputs, *parameters, *buffers):
-        if isinstance(value, torch.Tensor):
-            # A subclass that is taken apart into plain tensors (DTensor) has rules for PyTorch's own operators alone.
-            if not _is_whole(type(value)):
-                return False
-            if not (value.is_cuda or value.is_cpu) or value.layout is not torch.strided:
-                return False
-    if module._trains and _needs_gradient(module, inputs):
-        return False
-    shapes = shapes_of(inputs)
-    return shapes is None or shapes not in module._lost
+    return tensors, parameters, buffers, constants, layout, key
 
 
-def _is_whole(kind: type) -> bool:
-    return not hasattr(kind, "__tensor_flatten__")
+def _numbers(module: Any, parts: tuple[PartOutline, ...]) -> list[Any] | None:
+    """The numbers of a module; None where a setting is another one, or a submodule has hooks."""
+    found = []
+    for path, numbers, settings in parts:
+        part = module
+        for name in path:
+            part = part._modules[name]
+        if path and (
+            part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks
+        ):
+            return None
+        for name, expected in settings:
+            if getattr(part, name) != expected:
+                return None
+        found += [getattr(part, name) for name in numbers]
+    return found
 
 
-# The guard of a tensor asks for its type already, and asking one for what it has not takes PyTorch long.
-_is_whole._dynamo_marked_constant = True  # type: ignore[attr-defined]
-
-
-def _needs_gradient(module: Any, inputs: Sequence[Any]) -> bool:
-    tensors = (*(value for value in inputs if isinstance(value, torch.Tensor)), *held(module)[0])
-    return torch.is_grad_enabled() and any(value.requires_grad for value in tensors)
-
-
-def shapes_of(inputs: Sequence[Any]) -> str | None:
-    """The shapes of a call; None where a program is for several."""
+def shapes_of(tensors: Tensors) -> str | None:
+    """The shapes of a call's tensors; None where a program is for several."""
     from torch.fx.experimental.symbolic_shapes import has_static_value
 
-    sizes = [value.shape for value in inputs if isinstance(value, torch.Tensor)]
-    if not all(has_static_value(size) for shape in sizes for size in shape):
-        return None
-    return ";".join([",".join([str(size) for size in shape]) for shape in sizes])
+    told = ""
+    for value in tensors:
+        for size in value.shape:
+            if not has_static_value(size):
+                return None
+            told += f"{size},"
+        told += ";"
+    return told
 
 
-def _is_exported() -> bool:
-    """Whether torch.export asks; inside torch.compile some versions of PyTorch say so of themselves."""
-    return torch.compiler.is_exporting()
+def is_only_forward(module: Any) -> bool:
+    """Whether a call of a module is its `forward` and nothing else; what `nn.Module` asks is guarded at length."""
+    own = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    return not own and not _every_module_is_hooked()
 
 
-_is_exported._dynamo_marked_constant = True  # type: ignore[attr-defined]
+def _every_module_is_hooked() -> bool:
+    """Whether there are hooks of all modules. PyTorch does not guard them either."""
+    names = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
+    return any(vars(every_module)[f"_global_{name}"] for name in names)
 
 
-def _is_transformed() -> bool:
-    """Whether a functorch transform or forward-mode differentiation runs; PyTorch guards that by itself."""
-    return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+def _around_the_call() -> tuple[bool, bool, bool]:
+    """Whether torch.export asks, whether gradients are enabled, and whether the operator may stand here.
 
-
-_is_transformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
-
-
-def _is_hooked(part: nn.Module) -> bool:
-    hooks = part._forward_hooks, part._forward_pre_hooks, part._backward_hooks, part._backward_pre_hooks
-    return any(len(one) > 0 for one in hooks)
-
-
-def _take_apart(values: Sequence[Any]) -> tuple[str, list[torch.Tensor], list[float]] | None:
-    """Values as a graph holds them: a letter for each, and the tensors and constants among them; None if it cannot.
-
-    A number that may be another in the next run of the same graph is held in a tensor of its own, under a capital
-    letter. It is the product with 1 that PyTorch knows how to keep a symbol in.
+    It may not where a functorch transform, forward-mode differentiation or autocast is on. PyTorch guards all of it by
+    itself. Inside torch.compile some versions of PyTorch say of themselves that they export.
     """
-    from torch.fx.experimental.symbolic_shapes import has_static_value
+    is_transformed = torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+    casts = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+    return torch.compiler.is_exporting(), torch.is_grad_enabled(), not (is_transformed or casts)
 
-    letters, tensors, floats = "", [], []
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            letters += "t"
-            tensors.append(value)
-        elif value is None:
-            letters += "n"
-        elif isinstance(value, bool):
-            letters += "b"
-            floats.append(float(value))
-        elif not isinstance(value, int | float):
-            return None
-        elif not has_static_value(value):
-            letters += "I" if isinstance(value, int) else "F"
-            tensors.append(torch.ones((), dtype=torch.float64, device="cpu") * value)
-        elif isinstance(value, int) and abs(value) <= _EXACT_INTEGER:
-            letters += "i"
-            floats.append(float(value))
-        elif isinstance(value, float) and math.isfinite(value):
-            letters += "f"
-            floats.append(value)
-        else:
-            return None
-    return letters, tensors, floats
+
+def _has_memory(kind: type, device: torch.device, layout: torch.layout) -> bool:
+    """Whether a tensor is plain memory of a device that kernels run on; PyTorch guards all of it by itself.
+
+    A subclass that is taken apart into plain tensors (DTensor) has rules for PyTorch's own operators alone.
+    """
+    is_whole = not hasattr(kind, "__tensor_flatten__")
+    return is_whole and device.type in ("cpu", "cuda") and layout is torch.strided
+
+
+def _letter_of(value: Any) -> tuple[str, float | None]:
+    """A value that a graph holds as a constant, by its letter and as a number; no letter if it cannot."""
+    if value is None:
+        return "n", None
+    if isinstance(value, bool):
+        return "b", float(value)
+    if isinstance(value, int) and abs(value) <= _EXACT_INTEGER:
+        return "i", float(value)
+    if isinstance(value, float) and math.isfinite(value):
+        return "f", value
+    return "", None
+
+
+_every_module_is_hooked._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_around_the_call._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_has_memory._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_letter_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 class Given(NamedTuple):

@@ -14,10 +14,9 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import is_grad_enabled, nn
-from torch.compiler import is_dynamo_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling
 
 from tunebench.kernels.runtime import policy as policies
-from tunebench.kernels.runtime import traced_call
 from tunebench.kernels.runtime.autocast import UnderAutocast, autocast_type
 from tunebench.kernels.runtime.axes import UnservedError, sizes_of
 from tunebench.kernels.runtime.decision import Decided, Occasion, decide
@@ -33,6 +32,8 @@ from tunebench.kernels.runtime.outline import OWN, note
 from tunebench.kernels.runtime.policy import Policy, policy_for, waits_for_builds
 from tunebench.kernels.runtime.selection import Choice, Tier
 from tunebench.kernels.runtime.served import KnownCalls, Precedent, Served, outline
+from tunebench.kernels.runtime.traced_call import call as traced_call
+from tunebench.kernels.runtime.traced_call import is_only_forward
 from tunebench.tuner.device import Device, device_of
 from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.kernel import Kernel, Mode, Plan
@@ -180,6 +181,8 @@ class TunedModule(nn.Module, abc.ABC):
 
     def __call__(self, first: Any = _MISSING, /, *rest: Any, **named: Any) -> Any:
         """As any module's, whose own way from here to `forward` takes longer than to recognise a call."""
+        if is_dynamo_compiling() and is_only_forward(self):
+            return self.forward(*(rest if first is _MISSING else (first, *rest)), **named)
         if is_dynamo_compiling() or named:
             return super().__call__(*(rest if first is _MISSING else (first, *rest)), **named)
         for known in self._known.latest:
@@ -205,8 +208,8 @@ class TunedModule(nn.Module, abc.ABC):
 
     def forward(self, *inputs: Any, **named: Any) -> torch.Tensor:
         """The model, by its kernel wherever that can serve; the inputs are the reference's, by position or by name."""
-        if torch.compiler.is_compiling():
-            return traced_call.call(self, inputs, named)
+        if is_compiling():
+            return traced_call(self, inputs, named)
         policy, known = policy_for(self.policy), self._known
         holdings = known.of(self)
         told = None if named else outline(inputs)
