@@ -2,7 +2,7 @@
 
 `python -m tests.benchmarks.programs FOLDER [--kernelbench CHECKOUT] [--only NAME]`, on a GPU, runs the benchmarks
 `host`, `problems`, `training`, `compiled`, `half_types` and `kernelbench` one after the other, each in a process of its
-own and without a results database, as far as their results are not in the folder yet, and prints one table from what is
+own and without a results database, as far as their results are not in the folder yet. It prints one table from what is
 there. For `problems` the build cache is empty at first. What is old was measured on an H200 with torch 2.11.
 """
 
@@ -146,10 +146,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Tuned models in programs, beside what they were before.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--kernelbench", type=Path, metavar="CHECKOUT")
-    parser.add_argument("--only", choices=NAMES, action="append", help="Repeatable.")
+    parser.add_argument("--only", choices=NAMES, action="append", help="Run no other. Repeatable.")
+    parser.add_argument("--print", action="store_true", help="Run none.")
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
-    for name in asked.only or NAMES:
+    for name in () if asked.print else asked.only or NAMES:
         if (asked.folder / f"{name}.json").exists() or (name == "kernelbench" and asked.kernelbench is None):
             continue
         run(name, asked.folder, asked.kernelbench)
