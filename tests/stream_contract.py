@@ -9,11 +9,14 @@ from parts_contract import CHANGES, error, product_model, run
 
 from tunebench.tuner.configuration import Value
 
-STREAM: Mapping[str, Value] = {"product": "stream", "block_size": 256}
+LANES: Mapping[str, Value] = {"product": "stream", "stream_unit": "lanes"}
+TILES: Mapping[str, Value] = {"product": "stream", "stream_unit": "tensor_cores"}
 VARIANTS: Mapping[str, Mapping[str, Value]] = {
-    "one feature a warp": {**STREAM, "stream_features": 1, "stream_split": 1, "stream_unroll": 1},
-    "two in two warps": {**STREAM, "stream_features": 2, "stream_split": 2, "stream_unroll": 4},
-    "four in eight warps": {**STREAM, "stream_features": 4, "stream_split": 8, "stream_unroll": 2},
+    "one feature a warp": {**LANES, "stream_features": 1, "stream_split": 1, "stream_unroll": 1},
+    "two in two warps": {**LANES, "stream_features": 2, "stream_split": 2, "stream_unroll": 4},
+    "four in eight warps": {**LANES, "stream_features": 4, "stream_split": 8, "stream_unroll": 2},
+    "a tile a warp": {**TILES, "stream_features": 16, "stream_split": 1, "stream_unroll": 1},
+    "two tiles in four warps": {**TILES, "stream_features": 32, "stream_split": 4, "stream_unroll": 2},
 }
 SIZES = [
     (1, 1, 1),
@@ -43,8 +46,10 @@ class StreamContract:
 
     def model(self, x: torch.Tensor, weight: torch.Tensor, values: Mapping[str, Value], *, kept: bool = False) -> Any:
         """With as many rows at once as the batch takes; of a kept weight, frozen and in three bytes an element."""
-        rows = 1 << max(0, min(x.shape[0], 32) - 1).bit_length()
-        unroll = max(1, min(int(values["stream_unroll"]), 16 // rows))
+        of_lanes = values["stream_unit"] == "lanes"
+        rows = min(x.shape[0], 32) if of_lanes else max(x.shape[0], 8)
+        rows = 1 << max(0, rows - 1).bit_length()
+        unroll = max(1, min(int(values["stream_unroll"]), 16 // rows)) if of_lanes else values["stream_unroll"]
         shape = {"stream_rows": rows, "stream_unroll": unroll, "stream_weight": "parts" if kept else "whole"}
         return product_model(x, weight, {**values, **shape}, frozen=kept)
 
@@ -58,19 +63,21 @@ class StreamContract:
         assert error(found, x, weight) < (2e-6 if kept else 2e-7)
         assert torch.equal(found, run(model, x))
 
+    @each_variant
     @each_weight
-    def test_magnitudes(self, *, kept: bool) -> None:
+    def test_magnitudes(self, values: Mapping[str, Value], *, kept: bool) -> None:
         x, weight = self.matrices(4, 30, 512)
         x *= torch.logspace(-20, 15, 4, device=self.device)[:, None]
         weight *= torch.logspace(15, -15, 30, device=self.device)[:, None]
-        assert error(run(self.model(x, weight, VARIANTS["two in two warps"], kept=kept), x), x, weight) < 2e-6
+        assert error(run(self.model(x, weight, values, kept=kept), x), x, weight) < 2e-6
 
+    @each_variant
     @each_weight
-    def test_what_is_not_finite_and_what_is_huge_or_tiny(self, *, kept: bool) -> None:
+    def test_what_is_not_finite_and_what_is_huge_or_tiny(self, values: Mapping[str, Value], *, kept: bool) -> None:
         x, weight = self.matrices(8, 20, 600)
         x[3, 5], x[4, 0], x[5, 599], weight[11, 2], weight[15, 4] = torch.inf, torch.nan, 3e38, -torch.inf, 1e-44
         weight[12, 3], weight[13], weight[14, 7] = torch.nan, 0.0, 3e38
-        model = self.model(x, weight, VARIANTS["four in eight warps"], kept=kept)
+        model = self.model(x, weight, values, kept=kept)
         torch.testing.assert_close(run(model, x), x @ weight.T, rtol=1e-4, atol=1e-3, equal_nan=True)
 
     @each_weight

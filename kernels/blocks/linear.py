@@ -36,7 +36,7 @@ from tunebench.kernels.blocks.linear_pass import (
     Tuned,
     columns_space,
     elements_space,
-    fused_output,
+    own_output,
     pass_over,
 )
 from tunebench.kernels.blocks.linear_rows import FORMS, RowForm, RowsBehind, form_of, group_norm_operands, left_alone
@@ -45,7 +45,7 @@ from tunebench.kernels.blocks.reductions import Reduction
 from tunebench.kernels.blocks.rows import checked_reductions, launch_rows
 from tunebench.kernels.runtime.tuned_module import own_tensors
 from tunebench.kernels.shared import products
-from tunebench.kernels.shared.products import library_product
+from tunebench.kernels.shared.products import has_passes, library_product
 from tunebench.kernels.shared.split_product import RowExponents
 from tunebench.tuner.kernel import Mode, Plan
 from tunebench.tuner.problem import OUTPUT, Axes, Problem, Work
@@ -274,8 +274,8 @@ class Linear(Block):
             constants = [call.values[at] for at in self.constants_at]
             finishes = not self.reduces_rows and self.finish != "value"
             return normalised(call, Norm(self, attrgetter(self.batch_norm_at)(self), constants, finishes))
-        if call.plan["product"] == "fused":
-            return fused_output(call)
+        if not has_passes(str(call.plan["product"])):
+            return own_output(call)
         product = library_product(call.plan, self, call.weight, call.bias, call.x)
         if self.reduces_rows and not product.is_partial:
             return product.first

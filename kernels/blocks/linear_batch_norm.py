@@ -8,11 +8,11 @@ import torch
 from torch import nn
 from torch.autograd.graph import increment_version
 
-from tunebench.kernels.blocks.linear_pass import LinearCall, Tuned, columns_space, fused_output, pass_over
+from tunebench.kernels.blocks.linear_pass import LinearCall, Tuned, columns_space, own_output, pass_over
 from tunebench.kernels.runtime.derived import Source
 from tunebench.kernels.runtime.tuned_module import TunedModule, computed_in, own_tensors
 from tunebench.kernels.shared.parts_product import Parts, Product, parts_product, settings_of, split
-from tunebench.kernels.shared.products import library_product
+from tunebench.kernels.shared.products import has_passes, library_product
 from tunebench.tuner.build import Argument
 from tunebench.tuner.kernel import Mode, ceil_div
 from tunebench.tuner.problem import Problem
@@ -81,21 +81,20 @@ def is_train(problem: Problem) -> bool:
 
 def _has_pass(product: str, normalisation: str, problem: Problem) -> bool:
     """Not where the product's epilogue or the weight does what a pass would."""
-    if product == "fused":
+    if not has_passes(product):
         return is_train(problem)
     return product == "parts" or normalisation != "weight"
 
 
 def _has_pass_or_finish(product: str, problem: Problem) -> bool:
     """As `_has_pass`, where something is left to do behind a weight that normalises."""
-    return product != "fused" or is_train(problem)
+    return has_passes(product) or is_train(problem)
 
 
 def _weight_can_normalise(product: str, normalisation: str, problem: Problem) -> bool:
     """Statistics of a batch come behind its product, our own products read the weight as it is, and float16 has not the
     range for what small or large statistics make of a weight."""
-    made_by_torch = product in ("fp32", "parts")
-    return normalisation != "weight" or (made_by_torch and not is_train(problem) and problem.dtype != "float16")
+    return normalisation != "weight" or (has_passes(product) and not is_train(problem) and problem.dtype != "float16")
 
 
 def _weight_cannot(normalisation: str) -> bool:
@@ -127,10 +126,10 @@ def batch_norm_space(*, is_affine: bool, finishes: bool) -> Tuned:
 def normalised(call: LinearCall, norm: Norm) -> torch.Tensor:
     """The layer's values, normalised; in train mode the running statistics move as in BatchNorm1d."""
     plan, eps = call.plan, norm.module.eps
-    fused = plan["product"] == "fused"
+    is_own = not has_passes(str(plan["product"]))
     if is_train(plan.problem):
-        if fused:
-            made = Product(fused_output(call, *_NONE, eps, False))
+        if is_own:
+            made = Product(own_output(call, *_NONE, eps, False))
         else:
             made = library_product(plan, norm.model, call.weight, call.bias, call.x)
         mean, variance = _batch_statistics(call, norm, made)
@@ -139,8 +138,8 @@ def normalised(call: LinearCall, norm: Norm) -> torch.Tensor:
     if plan["normalisation"] == "weight":
         return _normalised_by_weight(call, norm)
     vectors = _running_vectors(call, norm)
-    if fused:
-        return fused_output(call, *vectors, eps, True)
+    if is_own:
+        return own_output(call, *vectors, eps, True)
     product = library_product(plan, norm.model, call.weight, call.bias, call.x)
     return pass_over(call, product, call.bias, *vectors, eps, False)
 

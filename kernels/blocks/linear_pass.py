@@ -1,4 +1,4 @@
-"""What follows a linear layer's product: in the fused product's epilogue, or by one pass over a product of torch's."""
+"""What follows a linear layer's product: in the epilogue of one of ours, or by one pass over a product of torch's."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.kernels.shared.parts_product import Product
-from tunebench.kernels.shared.products import has_passes
-from tunebench.kernels.shared.split_product import RowExponents, fused_product
+from tunebench.kernels.shared.products import has_passes, own_product
+from tunebench.kernels.shared.split_product import RowExponents
 from tunebench.tuner import constraints
 from tunebench.tuner.build import Argument
 from tunebench.tuner.device import MOST_BLOCKS, MOST_BLOCKS_ACROSS
@@ -100,11 +100,11 @@ def pass_over(call: LinearCall, product: Product, bias: torch.Tensor | None, *no
     return output
 
 
-def fused_output(call: LinearCall, *norm: Argument) -> torch.Tensor:
-    """The fused product, with all that follows in its epilogue."""
+def own_output(call: LinearCall, *norm: Argument) -> torch.Tensor:
+    """A product by a kernel of ours, with all that follows in its epilogue."""
     output = call.x.new_empty(call.x.shape[0], call.weight.shape[0])
     offset = None if call.bias is None else call.bias.contiguous()
-    fused_product(call.plan, call.x, call.weight, call.exponents, offset, output, *norm, *call.values, model=call.model)
+    own_product(call.plan, call.model, call.weight, call.x, call.exponents, offset, output, *norm, *call.values)
     return output
 
 

@@ -74,6 +74,18 @@ extern "C" __global__ void __launch_bounds__(repair_threads, 1)
                              ProductEpilogue<Behind>{{{behind}, linear_bias, output, w_rows, {whole}}});
     }}
 }}
+
+extern "C" __global__ void __launch_bounds__(stream_threads)
+    stream_product(const float* __restrict__ x, const float* __restrict__ w, const half_t* __restrict__ highs,
+                   const signed char* __restrict__ lows, const int* __restrict__ exponents,
+                   const int* __restrict__ unfit, long long rows, long long features, long long depth,
+                   long long chunked, const scalar_t* __restrict__ linear_bias,
+                   scalar_t* __restrict__ output{parameters}) {{
+    if constexpr (streams) {{
+        stream_product_of_block({{x, w, highs, lows, exponents, unfit, rows, features, depth, chunked}},
+                                ProductEpilogue<Behind>{{{behind}, linear_bias, output, features, {whole}}});
+    }}
+}}
 """
 
 _PRODUCT_PARAMETERS = (
@@ -218,7 +230,7 @@ class LinearSource:
         )
 
     def _products(self) -> str:
-        """In train mode the fused product is not normalised yet: `whole` is false."""
+        """In train mode a product of our own is not normalised yet: `whole` is false."""
         whole = ", bool whole" if self.batch_norm else ""
         return _PRODUCTS.format(
             parameters=f"{self._norm_parameters}{whole}{self._own_parameters}",

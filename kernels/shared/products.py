@@ -1,8 +1,8 @@
 """How the fp32 product of a linear layer is made, for kernels whose source includes both headers of products.
 
-`product` is `fp32` (torch's own), `fused` (`include/split_product.cuh`: a kernel of ours with all that follows inside),
-`parts` (`include/parts_product.cuh`: the library's products of fewer bits, and a pass behind them) or, of few rows,
-`stream` (`include/stream_product.cuh`: a pass of ours over the weight, and one behind it).
+`product` is `fp32` (torch's own), `parts` (`include/parts_product.cuh`: the library's products of fewer bits), both with a
+pass behind them, or a kernel of ours with all that follows inside: `fused` (`include/split_product.cuh`) or, of few rows,
+`stream` (`include/stream_product.cuh`: a pass over the weight).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from torch import nn
 
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.kernels.shared import parts_product, split_product, stream_product
+from tunebench.tuner.build import Argument
 from tunebench.tuner.kernel import Plan
 from tunebench.tuner.space import Tunable
 
@@ -20,7 +21,7 @@ BULK_COPIES = split_product.BULK_COPIES
 
 def has_passes(product: str) -> bool:
     """Whether torch makes the product and a pass of its own does what follows."""
-    return product != "fused"
+    return product in ("fp32", "parts")
 
 
 def _splits(product: str) -> bool:
@@ -37,6 +38,26 @@ TUNABLES = (
 CONSTRAINTS = (*split_product.CONSTRAINTS, *parts_product.CONSTRAINTS, *stream_product.CONSTRAINTS)
 
 
+def own_product(
+    plan: Plan,
+    model: TunedModule,
+    weight: torch.Tensor,
+    x: torch.Tensor,
+    exponents: split_product.RowExponents,
+    *epilogue: Argument,
+) -> None:
+    """A linear layer's product by a kernel of ours, with what follows in its epilogue.
+
+    Args:
+        exponents: what is kept of the weight's magnitude.
+        epilogue: what the source's kernels take behind the sizes: the bias, the output, and what the functions read.
+    """
+    if plan["product"] == "stream":
+        stream_product.stream_product(plan, model, weight, x, *epilogue)
+    else:
+        split_product.fused_product(plan, x, weight, exponents, *epilogue, model=model)
+
+
 def library_product(
     plan: Plan, model: TunedModule, weight: torch.Tensor, bias: torch.Tensor | None, x: torch.Tensor
 ) -> parts_product.Product:
@@ -46,8 +67,6 @@ def library_product(
     """
     if plan["product"] == "fp32":
         return parts_product.Product(nn.functional.linear(x, weight, bias))
-    if plan["product"] == "stream":
-        return parts_product.Product(stream_product.stream_product(plan, model, weight, bias, x))
     parts = model.derived(
         "weight parts",
         lambda: parts_product.split(plan, weight, is_weight=True),

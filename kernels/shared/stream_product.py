@@ -9,7 +9,7 @@ import torch
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.tuner.build import Argument, Within
 from tunebench.tuner.constraints import needs
-from tunebench.tuner.device import MOST_BLOCKS
+from tunebench.tuner.device import MOST_BLOCKS, Device, DeviceKind
 from tunebench.tuner.kernel import Mode, Plan, ceil_div
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.space import Constraint, Tunable
@@ -20,10 +20,15 @@ MOST_ROWS = 64
 _THREADS = 256
 _WARPS = _THREADS // 32
 _CHUNK = 256
-_MOST_ROWS_AT_ONCE = 32
+_MOST_ROWS_OF_LANES = 32
 _RUN = 8
 _MOST_REGISTERS = 160
 _MOST_READS = 16
+_STEP = _TILE = 16
+_X_ROWS = 8
+_MOST_REGISTERS_OF_TILES = 208
+_LEAST_ARCHITECTURE = 80
+"""Of tensor cores that multiply TF32."""
 
 
 def is_stream(product: str) -> bool:
@@ -35,20 +40,38 @@ def _has_few_rows(product: str, problem: Problem) -> bool:
     return product != "stream" or problem.axes["rows"] <= MOST_ROWS
 
 
-def _rows_are_of_use(stream_rows: int, problem: Problem) -> bool:
+def _unit_multiplies(product: str, stream_unit: str, device: Device) -> bool:
+    if product != "stream" or stream_unit == "lanes" or device.kind is DeviceKind.CPU:
+        return True
+    return int(device.architecture.removeprefix("sm_")) >= _LEAST_ARCHITECTURE
+
+
+def _rows_are_of_use(product: str, stream_unit: str, stream_rows: int, problem: Problem) -> bool:
     """No more rows at once than a power of two that holds the batch, and no fewer, so that the weight is read once."""
-    rows = min(problem.axes["rows"], _MOST_ROWS_AT_ONCE)
+    if product != "stream":
+        return True
+    rows = problem.axes["rows"]
+    rows = min(rows, _MOST_ROWS_OF_LANES) if stream_unit == "lanes" else max(rows, _X_ROWS)
     return stream_rows // 2 < rows <= stream_rows
 
 
-def _fits_registers(stream_rows: int, stream_features: int) -> bool:
-    """Sums, and what a lane reads of the weight at once."""
-    return stream_features * (stream_rows + _RUN) <= _MOST_REGISTERS
+def _features_are_of_the_unit(product: str, stream_unit: str, stream_features: int) -> bool:
+    return product != "stream" or (stream_unit == "lanes") == (stream_features < _TILE)
 
 
-def _reads_fit_registers(stream_rows: int, stream_unroll: int) -> bool:
-    """What is read of x in all steps that are under way."""
-    return stream_unroll == 1 or stream_rows * stream_unroll <= _MOST_READS
+def _fits_registers(
+    product: str, stream_unit: str, stream_rows: int, stream_features: int, stream_unroll: int
+) -> bool:
+    """Sums, and what is under way."""
+    if product != "stream":
+        return True
+    if stream_unit == "lanes":
+        reads = stream_rows * stream_unroll
+        return stream_features * (stream_rows + _RUN) <= _MOST_REGISTERS and (
+            stream_unroll == 1 or reads <= _MOST_READS
+        )
+    tiles, x_tiles = stream_features // _TILE, stream_rows // _X_ROWS
+    return tiles * (4 * x_tiles + 8 * stream_unroll + 16) + 4 * x_tiles <= _MOST_REGISTERS_OF_TILES
 
 
 def _is_kept(stream_weight: str, problem: Problem) -> bool:
@@ -57,18 +80,20 @@ def _is_kept(stream_weight: str, problem: Problem) -> bool:
 
 
 TUNABLES = (
+    Tunable("stream_unit", ("lanes", "tensor_cores"), when=is_stream),
     Tunable("stream_weight", ("whole", "parts"), when=is_stream),
-    Tunable("stream_rows", (1, 2, 4, 8, 16, 32), when=is_stream),
-    Tunable("stream_features", (1, 2, 4, 8), default=4, when=is_stream),
+    Tunable("stream_rows", (1, 2, 4, 8, 16, 32, 64), when=is_stream),
+    Tunable("stream_features", (1, 2, 4, 8, 16, 32, 64), default=4, when=is_stream),
     Tunable("stream_split", (1, 2, 4, 8), when=is_stream),
-    Tunable("stream_unroll", (1, 2, 4), when=is_stream),
+    Tunable("stream_unroll", (1, 2, 4, 8), when=is_stream),
 )
 CONSTRAINTS = (
     needs("product", "stream", dtypes=("float32",)),
     Constraint("a_stream_is_for_few_rows", _has_few_rows),
+    Constraint("tensor_cores_of_a_stream_multiply_tf32", _unit_multiplies),
     Constraint("stream_rows_hold_the_batch_at_once", _rows_are_of_use),
+    Constraint("stream_features_are_of_the_unit", _features_are_of_the_unit),
     Constraint("a_stream_fits_registers", _fits_registers),
-    Constraint("reads_of_a_stream_fit_registers", _reads_fit_registers),
     Constraint("parts_of_a_streamed_weight_are_kept", _is_kept),
 )
 
@@ -88,42 +113,43 @@ class _Streamed(NamedTuple):
 
 
 def stream_product(
-    plan: Plan, model: TunedModule, weight: torch.Tensor, bias: torch.Tensor | None, x: torch.Tensor
-) -> torch.Tensor:
-    """x · weightᵀ + bias, float32 (rows, features), by one launch on torch's current stream.
+    plan: Plan, model: TunedModule, weight: torch.Tensor, x: torch.Tensor, *epilogue: Argument
+) -> None:
+    """Launch x · weightᵀ with the source's epilogue on torch's current stream.
 
     Args:
         model: keeps the parts of the weight, where these are read.
         weight: (features, depth), float32, on the device of x.
         x: (rows, depth), float32.
+        epilogue: what the source's `stream_product` takes behind the sizes, the output among it.
     """
     x, contiguous = x.contiguous(), weight.contiguous()
     (rows, depth), (features, _) = x.shape, contiguous.shape
     parts: tuple[Argument, ...] = (None,) * 4
     if plan["stream_weight"] == "parts":
-        parts = model.derived("streamed weight", lambda: _split(plan, contiguous), (weight,))
-    output = x.new_empty(rows, features)
-    added = None if bias is None else bias.contiguous()
+        settings = (plan["stream_unit"],)
+        parts = model.derived("streamed weight", lambda: _split(plan, contiguous), (weight,), settings)
     blocks = plan.once(_grid, rows, features)
-    arguments = (x, contiguous, *parts, added, output, rows, features, depth, _chunked(depth))
-    plan.launch("stream_product", *arguments, blocks=blocks, threads=_THREADS)
-    return output
+    arguments = (x, contiguous, *parts, rows, features, depth, _in_parts(plan, depth))
+    plan.launch("stream_product", *arguments, *epilogue, blocks=blocks, threads=_THREADS)
 
 
 def _split(plan: Plan, weight: torch.Tensor) -> _Streamed:
     (features, depth), device = weight.shape, weight.device
-    highs = torch.empty(features, _chunked(depth), dtype=torch.float16, device=device)
-    lows = torch.empty(features, _chunked(depth), dtype=torch.int8, device=device)
+    rows, in_parts = ceil_div(features, _TILE) * _TILE, _in_parts(plan, depth)
+    highs = torch.empty(rows, in_parts, dtype=torch.float16, device=device)
+    lows = torch.empty(rows, in_parts, dtype=torch.int8, device=device)
     notes = torch.empty(2 * features, dtype=torch.int32, device=device)
     exponents, unfit = Within(notes, 0), Within(notes, 4 * features)
-    arguments = (weight, highs, lows, exponents, unfit, features, depth, _chunked(depth))
+    arguments = (weight, highs, lows, exponents, unfit, features, depth, in_parts)
     plan.launch("split_stream", *arguments, blocks=min(features, MOST_BLOCKS), threads=_THREADS)
     return _Streamed(highs, lows, exponents, unfit)
 
 
-def _chunked(depth: int) -> int:
-    """What is in whole chunks of a depth; the rest is read from the weight as it is."""
-    return depth // _CHUNK * _CHUNK
+def _in_parts(plan: Plan, depth: int) -> int:
+    """What of a depth is kept in parts; the rest is read from the weight as it is."""
+    whole = _CHUNK if plan["stream_unit"] == "lanes" else _STEP
+    return depth // whole * whole
 
 
 def _grid(plan: Plan, rows: int, features: int) -> tuple[int, int]:

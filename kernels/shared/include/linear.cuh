@@ -13,6 +13,7 @@
 
 #include "parts_product.cuh"
 #include "split_product.cuh"
+#include "stream_product.cuh"
 #include "vector.cuh"
 
 template <int width> using Numbers = Pack<accumulator_t, width>;

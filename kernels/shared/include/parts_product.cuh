@@ -30,7 +30,6 @@
 #include "pack.cuh"
 #include "repair.cuh"
 #include "row_scale.cuh"
-#include "stream_product.cuh"
 #include "vector.cuh"
 
 constexpr bool from_parts = product == product_t::parts;

@@ -1,59 +1,17 @@
-// The fp32 product x · wᵀ of few rows of x: a pass over the weight at the rate of memory.
+// The fp32 product x · wᵀ of few rows of x: a pass over the weight at the rate of memory, with what follows in its epilogue.
 //
-// A warp owns stream_features rows of w and multiplies them with all rows of x, each lane its share of the depth: every
-// element of w is read once, and those of x come from the cache. stream_split warps share the depth, and their sums are
-// joined in a fixed order. Everything is fp32.
-//
-// Of a weight that is kept (`stream_weight`), the pass may read 3 bytes an element instead of 4: each row, scaled by a power
-// of two, as halves and what these leave, in whole numbers of eight bits, which together hold 19 bits of the row's
-// largest magnitude. Rows that these cannot hold are read as they are.
+// A warp owns stream_features rows of w and multiplies them with all rows of x: every element of w is read once, and those
+// of x come from the cache. stream_split warps share the depth, and their sums are joined in a fixed order. `stream_unit`
+// says what multiplies: the `lanes`, in fp32, each its share of the depth, or `tensor_cores` (stream_tiles.cuh). The
+// weight may be kept in 3 bytes an element (stream_parts.cuh).
 //
 // Sizes are tunables (kernels/shared/stream_product.py): `stream_rows` of x at once, `stream_features`, `stream_split`,
 // and `stream_unroll` steps of the loop whose reads are under way together.
 #pragma once
 
-#include "eight.cuh"
-#include "pack.cuh"
-#include "row_scale.cuh"
+#include "stream_parts.cuh"
+#include "stream_tiles.cuh"
 #include "vector.cuh"
-
-constexpr bool streams = product == product_t::stream;
-constexpr int stream_threads = 256;
-
-// Of a chunk of the depth each lane multiplies eight elements: four of each half, so that a warp reads whole lines.
-constexpr int stream_run = 8;
-constexpr int stream_chunk = 32 * stream_run;
-
-// A weight in 3 bytes an element, a row to a block: of its whole chunks, `chunked` elements of either part, in the order
-// in which the lanes multiply them.
-extern "C" __global__ void __launch_bounds__(stream_threads)
-    split_stream(const float* __restrict__ w, half_t* __restrict__ highs, signed char* __restrict__ lows,
-                 int* __restrict__ exponents, int* __restrict__ unfit, long long rows, long long depth,
-                 long long chunked) {
-    for (long long row = blockIdx.x; streams && row < rows; row += gridDim.x) {
-        const float* const source = w + row * depth;
-        const int mine = largest_of_row(source, depth, reads_as_vectors(w, depth), threadIdx.x, stream_threads);
-        const float largest = largest_of_warps<stream_threads, stream_threads>(mine);
-        const int exponent = exponent_for(largest);
-        if (threadIdx.x == 0) {
-            // A row that no exponent brings into range may be larger than 2^11, whose low parts eight bits do not hold.
-            const float size = scaled(largest, exponent);
-            exponents[row] = exponent;
-            unfit[row] = !(fits(size, exponent) && size < 2048.0f);
-        }
-        const float power = power_of_two(exponent);
-        for (long long place = threadIdx.x; place < chunked; place += stream_threads) {
-            const int lane = place % stream_chunk / stream_run;
-            const int element = place % stream_run;
-            const long long k = place / stream_chunk * stream_chunk + element / 4 * (stream_chunk / 2) + lane * 4 +
-                                element % 4;
-            const float value = source[k] * power;
-            const half_t high(value);
-            highs[row * chunked + place] = high;
-            lows[row * chunked + place] = whole_t((value - high) * 256.0f).bits;
-        }
-    }
-}
 
 // This lane's elements of a chunk of a row of w.
 struct WholeWeight {
@@ -76,10 +34,7 @@ struct WeightInParts {
         const uint2 low = load<true>(reinterpret_cast<const uint2*>(lows + place));
 #pragma unroll
         for (int i = 0; i < stream_run; ++i) {
-            // A byte b with its sign turned, in the last bits of 2^23, is 2^23 + 128 + b.
-            const unsigned byte = ((i < 4 ? low.x : low.y) ^ 0x80808080u) >> i % 4 * 8 & 0xffu;
-            const float whole = __uint_as_float(0x4b000000u | byte) - 8388736.0f;
-            values[i] = high.of[i] + whole * 0x1p-8f;
+            values[i] = high.of[i] + low_part(i < 4 ? low.x : low.y, i % 4);
         }
     }
 };
@@ -125,15 +80,9 @@ __device__ __forceinline__ void multiply_streams(float (&sums)[stream_features][
     }
 }
 
-// y (rows, features) with the bias, which may be null. Of w in parts `highs`, `lows`, `exponents` and `unfit` are not null.
-extern "C" __global__ void __launch_bounds__(stream_threads)
-    stream_product(const float* __restrict__ x, const float* __restrict__ w, const half_t* __restrict__ highs,
-                   const signed char* __restrict__ lows, const int* __restrict__ exponents,
-                   const int* __restrict__ unfit, const float* __restrict__ bias, float* __restrict__ y, long long rows,
-                   long long features, long long depth, long long chunked) {
-    if constexpr (!streams) {
-        return;
-    }
+template <class Epilogue>
+__device__ __forceinline__ void stream_lanes_of_block(const StreamOperands& given, const Epilogue& epilogue) {
+    const auto [x, w, highs, lows, exponents, unfit, rows, features, depth, chunked] = given;
     constexpr int warps = stream_threads / 32;
     constexpr bool in_parts = stream_weight == stream_weight_t::parts;
     const int lane = threadIdx.x % 32;
@@ -209,11 +158,20 @@ extern "C" __global__ void __launch_bounds__(stream_threads)
         const long long feature = first_feature + i / stream_rows;
         const long long row = first_row + i % stream_rows;
         if (feature < features && row < rows) {
-            float sum = bias ? bias[feature] : 0.0f;
+            float sum = 0.0f;
             for (int other = 0; other < stream_split; ++other) {
                 sum += of_warps[warp + other][i];
             }
-            y[row * features + feature] = sum;
+            epilogue.feature(feature)(sum, row);
         }
+    }
+}
+
+template <class Epilogue>
+__device__ __forceinline__ void stream_product_of_block(const StreamOperands& given, const Epilogue& epilogue) {
+    if constexpr (stream_unit == stream_unit_t::lanes) {
+        stream_lanes_of_block(given, epilogue);
+    } else {
+        stream_tiles_of_block(given, epilogue);
     }
 }

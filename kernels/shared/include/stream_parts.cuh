@@ -1,0 +1,74 @@
+// The weight of a product of few rows: as it is, or kept in 3 bytes an element.
+//
+// In parts each row, scaled by a power of two, is halves and what these leave, in whole numbers of eight bits, which together
+// hold 19 bits of the row's largest magnitude. Rows that these cannot hold are read as they are.
+#pragma once
+
+#include "eight.cuh"
+#include "pack.cuh"
+#include "row_scale.cuh"
+#include "vector.cuh"
+
+constexpr bool streams = product == product_t::stream;
+constexpr int stream_threads = 256;
+
+// Of a chunk of the depth each lane multiplies eight elements: four of each half, so that a warp reads whole lines.
+constexpr int stream_run = 8;
+constexpr int stream_chunk = 32 * stream_run;
+
+// What a product of few rows multiplies: x (rows, depth) with w (features, depth); of w in parts, all of these are not null.
+struct StreamOperands {
+    const float* x;
+    const float* w;
+    const half_t* highs;
+    const signed char* lows;
+    const int* exponents;
+    const int* unfit;
+    long long rows, features, depth, chunked;
+};
+
+// Where the parts of an element of w are, in the order in which lanes read them: of a row by itself, its chunks, or, for
+// tensor cores, of 16 rows together, their tiles of 16 elements of the depth.
+__device__ __forceinline__ long long place_of_parts(long long row, long long k, long long chunked) {
+    if constexpr (stream_unit == stream_unit_t::lanes) {
+        const int in_chunk = static_cast<int>(k % stream_chunk);
+        const int lane = in_chunk % (stream_chunk / 2) / 4;
+        return row * chunked + k - in_chunk + lane * stream_run + in_chunk / (stream_chunk / 2) * 4 + k % 4;
+    } else {
+        const int lane = static_cast<int>(row % 8 * 4 + k % 16 / 4);
+        return row / 16 * 16 * chunked + k / 16 * 256 + lane * 8 + row % 16 / 8 * 4 + k % 4;
+    }
+}
+
+// An eight-bit part: a byte b with its sign turned, in the last bits of 2^23, is 2^23 + 128 + b.
+__device__ __forceinline__ float low_part(unsigned four, int i) {
+    const unsigned byte = (four ^ 0x80808080u) >> i * 8 & 0xffu;
+    return (__uint_as_float(0x4b000000u | byte) - 8388736.0f) * 0x1p-8f;
+}
+
+// A weight in 3 bytes an element, a row to a block: of its whole chunks or steps, `chunked` elements.
+extern "C" __global__ void __launch_bounds__(stream_threads)
+    split_stream(const float* __restrict__ w, half_t* __restrict__ highs, signed char* __restrict__ lows,
+                 int* __restrict__ exponents, int* __restrict__ unfit, long long rows, long long depth,
+                 long long chunked) {
+    for (long long row = blockIdx.x; streams && row < rows; row += gridDim.x) {
+        const float* const source = w + row * depth;
+        const int mine = largest_of_row(source, depth, reads_as_vectors(w, depth), threadIdx.x, stream_threads);
+        const float largest = largest_of_warps<stream_threads, stream_threads>(mine);
+        const int exponent = exponent_for(largest);
+        if (threadIdx.x == 0) {
+            // A row that no exponent brings into range may be larger than 2^11, whose low parts eight bits do not hold.
+            const float size = scaled(largest, exponent);
+            exponents[row] = exponent;
+            unfit[row] = !(fits(size, exponent) && size < 2048.0f);
+        }
+        const float power = power_of_two(exponent);
+        for (long long k = threadIdx.x; k < chunked; k += stream_threads) {
+            const long long place = place_of_parts(row, k, chunked);
+            const float value = source[k] * power;
+            const half_t high(value);
+            highs[place] = high;
+            lows[place] = whole_t((value - high) * 256.0f).bits;
+        }
+    }
+}
