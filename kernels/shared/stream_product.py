@@ -59,9 +59,7 @@ def _features_are_of_the_unit(product: str, stream_unit: str, stream_features: i
     return product != "stream" or (stream_unit == "lanes") == (stream_features < _TILE)
 
 
-def _fits_registers(
-    product: str, stream_unit: str, stream_rows: int, stream_features: int, stream_unroll: int
-) -> bool:
+def _fits_registers(product: str, stream_unit: str, stream_rows: int, stream_features: int, stream_unroll: int) -> bool:
     """Sums, and what is under way."""
     if product != "stream":
         return True
@@ -112,9 +110,7 @@ class _Streamed(NamedTuple):
     unfit: Argument
 
 
-def stream_product(
-    plan: Plan, model: TunedModule, weight: torch.Tensor, x: torch.Tensor, *epilogue: Argument
-) -> None:
+def stream_product(plan: Plan, model: TunedModule, weight: torch.Tensor, x: torch.Tensor, *epilogue: Argument) -> None:
     """Launch x · weightᵀ with the source's epilogue on torch's current stream.
 
     Args:

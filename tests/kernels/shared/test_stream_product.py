@@ -7,7 +7,7 @@ from stream_contract import VARIANTS, StreamContract
 
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
-from tunebench.tuner.device import DeviceKind, find_device
+from tunebench.tuner.device import Device, DeviceKind, find_device
 from tunebench.tuner.errors import CompilerMissingError
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.space import ValidSpace
@@ -19,9 +19,9 @@ class TestStreamOnCpu(StreamContract):
     device = "cpu"
 
 
-def space_of(rows: int, mode: str = "eval", dtype: str = "float32") -> ValidSpace:
+def space_of(rows: int, mode: str = "eval", dtype: str = "float32", device: Device = HOPPER) -> ValidSpace:
     axes = {"rows": rows, "in_features": 512, "out_features": 512}
-    return load_model("gemm_sigmoid_residual").kernel.space.enumerate(Problem(axes, dtype, {"mode": mode}), HOPPER)
+    return load_model("gemm_sigmoid_residual").kernel.space.enumerate(Problem(axes, dtype, {"mode": mode}), device)
 
 
 def streams(space: ValidSpace, name: str) -> set[object]:
@@ -30,9 +30,14 @@ def streams(space: ValidSpace, name: str) -> set[object]:
 
 
 def test_it_is_for_few_rows_and_all_of_them_at_once() -> None:
-    for rows, legal in ((1, {1}), (3, {4}), (16, {16}), (17, {32}), (64, {32}), (65, set())):
+    for rows, legal in ((1, {1, 8}), (3, {4, 8}), (16, {16}), (17, {32}), (33, {32, 64}), (64, {32, 64}), (65, set())):
         assert streams(space_of(rows), "stream_rows") == legal
     assert not streams(space_of(4, dtype="float64"), "stream_rows")
+
+
+def test_lanes_multiply_where_tensor_cores_have_no_tf32() -> None:
+    assert streams(space_of(4), "stream_unit") == {"lanes", "tensor_cores"}
+    assert streams(space_of(4, device=replace(HOPPER, architecture="sm_75")), "stream_unit") == {"lanes"}
 
 
 def test_parts_of_a_weight_are_for_frozen_modules() -> None:
@@ -40,7 +45,9 @@ def test_parts_of_a_weight_are_for_frozen_modules() -> None:
     assert streams(space_of(4, mode="frozen"), "stream_weight") == {"whole", "parts"}
 
 
-@pytest.mark.parametrize(("rows", "name"), [(1, "four in eight warps"), (32, "one feature a warp")])
+@pytest.mark.parametrize(
+    ("rows", "name"), [(1, "four in eight warps"), (32, "one feature a warp"), (64, "two tiles in four warps")]
+)
 @pytest.mark.parametrize("weight", ["whole", "parts"])
 def test_it_compiles_for_cuda(rows: int, name: str, weight: str) -> None:
     values = {**VARIANTS[name], "stream_rows": rows, "stream_weight": weight}
