@@ -1,8 +1,8 @@
 """How the fp32 product of a linear layer is made, for kernels whose source includes both headers of products.
 
-`product` is `fp32` (torch's own) or `parts` (`include/parts_product.cuh`: the library's products of fewer bits), with a pass
-behind them; or a kernel of ours with all that follows inside: `fused` (`include/split_product.cuh`) or, of few rows,
-`stream` (`include/stream_product.cuh`: a pass over the weight).
+`product` is `fp32` (torch's own) or `parts` (`include/parts_product.cuh`: the library's products of fewer bits), and a
+pass behind them; or a kernel of ours with all that follows inside: `fused` (`include/split_product.cuh`) or, for a few
+rows, `stream` (`include/stream_product.cuh`: a pass over the weight).
 """
 
 from __future__ import annotations
