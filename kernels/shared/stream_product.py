@@ -27,6 +27,8 @@ _MOST_READS = 16
 _STEP = _TILE = 16
 _X_ROWS = 8
 _MOST_REGISTERS_OF_TILES = 208
+_MOST_TILES_TO_COMPILE = 16
+"""More copies of the loop's body take the compiler longer than two seconds."""
 _LEAST_ARCHITECTURE = 80
 """Of tensor cores that multiply TF32."""
 
@@ -40,36 +42,31 @@ def _has_few_rows(product: str, problem: Problem) -> bool:
     return product != "stream" or problem.axes["rows"] <= MOST_ROWS
 
 
-def _unit_multiplies(product: str, stream_unit: str, device: Device) -> bool:
-    if product != "stream" or stream_unit == "lanes" or device.kind is DeviceKind.CPU:
+def _unit_multiplies(stream_unit: str, device: Device) -> bool:
+    if stream_unit == "lanes" or device.kind is DeviceKind.CPU:
         return True
     return int(device.architecture.removeprefix("sm_")) >= _LEAST_ARCHITECTURE
 
 
-def _rows_are_of_use(product: str, stream_unit: str, stream_rows: int, problem: Problem) -> bool:
+def _rows_are_of_use(stream_unit: str, stream_rows: int, problem: Problem) -> bool:
     """No more rows at once than a power of two that holds the batch, and no fewer, so that the weight is read once."""
-    if product != "stream":
-        return True
     rows = problem.axes["rows"]
     rows = min(rows, _MOST_ROWS_OF_LANES) if stream_unit == "lanes" else max(rows, _X_ROWS)
     return stream_rows // 2 < rows <= stream_rows
 
 
-def _features_are_of_the_unit(product: str, stream_unit: str, stream_features: int) -> bool:
-    return product != "stream" or (stream_unit == "lanes") == (stream_features < _TILE)
+def _features_are_of_the_unit(stream_unit: str, stream_features: int) -> bool:
+    return (stream_unit == "lanes") == (stream_features < _TILE)
 
 
-def _fits_registers(product: str, stream_unit: str, stream_rows: int, stream_features: int, stream_unroll: int) -> bool:
+def _fits_registers(stream_unit: str, stream_rows: int, stream_features: int, stream_unroll: int) -> bool:
     """Sums, and what is under way."""
-    if product != "stream":
-        return True
     if stream_unit == "lanes":
-        reads = stream_rows * stream_unroll
-        return stream_features * (stream_rows + _RUN) <= _MOST_REGISTERS and (
-            stream_unroll == 1 or reads <= _MOST_READS
-        )
+        reads_fit = stream_unroll == 1 or stream_rows * stream_unroll <= _MOST_READS
+        return reads_fit and stream_features * (stream_rows + _RUN) <= _MOST_REGISTERS
     tiles, x_tiles = stream_features // _TILE, stream_rows // _X_ROWS
-    return tiles * (4 * x_tiles + 8 * stream_unroll + 16) + 4 * x_tiles <= _MOST_REGISTERS_OF_TILES
+    fits = tiles * (4 * x_tiles + 8 * stream_unroll + 16) + 4 * x_tiles <= _MOST_REGISTERS_OF_TILES
+    return fits and x_tiles * stream_unroll <= _MOST_TILES_TO_COMPILE
 
 
 def _is_kept(stream_weight: str, problem: Problem) -> bool:
