@@ -32,7 +32,8 @@ def replay(
         int, typer.Option(min=0, max=2**62, help="Seed of the first search; the others follow it.")
     ] = 0,
     batch: Annotated[
-        int, typer.Option(min=1, max=_MOST, help="Configurations asked for at once, as with several workers.")
+        int,
+        typer.Option(min=1, max=_MOST, help="Configurations that are always pending, as in a study that builds ahead."),
     ] = 1,
     kernel: Annotated[str | None, typer.Option(help="Of a database or its export: this kernel's spaces only.")] = None,
     study: Annotated[

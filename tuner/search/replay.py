@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -149,7 +150,8 @@ def replay(
 
     Args:
         budget: evaluations per search.
-        batch: how many configurations are asked for before the first of them is told, as with several workers.
+        batch: how many configurations are always pending, as in a study: the next one is asked for when the first of
+            them is told.
         earlier: the same kernel elsewhere, such as on other devices: each is searched first, with the same strategy,
             budget and seed, and what those searches met is the warm start.
         stop_early: note where a study that may stop early would have; the search goes on to its budget.
@@ -205,6 +207,7 @@ class _Search:
 def _search(recorded: RecordedSpace, settings: _SearchSettings, seed: int, earlier: Sequence[EarlierStudy]) -> _Search:
     space, strategy = recorded.space, settings.strategy
     numbers: list[int] = []
+    pending: deque[tuple[optuna.Trial, int]] = deque()
     settled_after: int | None = None
     started = time.perf_counter()
     sampler = make_sampler(strategy, space, seed) if isinstance(strategy, str) else strategy(space, seed)
@@ -212,15 +215,16 @@ def _search(recorded: RecordedSpace, settings: _SearchSettings, seed: int, earli
     if sampler.learns:
         sampler.first(study, [space.require(one.configuration) for one in choose_warm_starts(space, earlier)])
     while len(numbers) < settings.budget:
-        pending = [sampler.ask(study) for _ in range(min(settings.batch, settings.budget - len(numbers)))]
-        for trial, number in pending:
-            numbers.append(number)
-            time_ms = float(recorded.times_ms[number])
-            if math.isnan(time_ms):
-                trial.set_constraint("valid", 1.0)
-                study.tell(trial, state=TrialState.PRUNED)
-            else:
-                study.tell(trial, time_ms)
+        while len(pending) < min(settings.batch, settings.budget - len(numbers)):
+            pending.append(sampler.ask(study))
+        trial, number = pending.popleft()
+        numbers.append(number)
+        time_ms = float(recorded.times_ms[number])
+        if math.isnan(time_ms):
+            trial.set_constraint("valid", 1.0)
+            study.tell(trial, state=TrialState.PRUNED)
+        else:
+            study.tell(trial, time_ms)
         if settings.stop_early and settled_after is None and sampler.settled(study):
             settled_after = len(numbers)
     return _Search(numbers, time.perf_counter() - started, settled_after)
@@ -284,7 +288,7 @@ def describe(report: ReplayReport) -> str:
         [
             f"{report.space} ({report.configurations} configurations, {report.failing:.1%} fail), {report.strategy}: "
             f"score {report.score:.3f} ± {report.score_error:.3f}, "
-            f"{report.sampler_seconds:.2f} s of sampler for {report.budget} evaluations, batches of {report.batch}",
+            f"{report.sampler_seconds:.2f} s of sampler for {report.budget} evaluations, {report.batch} at once",
             f"  best/optimum after evaluations, median (quartiles): {ratios}",
             f"  evaluations to 5 %: {report.evaluations_to(0.05):g}, to 1 %: {report.evaluations_to(0.01):g} (median)",
             *_describe_stops(report),

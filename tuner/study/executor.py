@@ -26,7 +26,7 @@ from tunebench.tuner.study.evaluate import NOBODY, Evaluator, Finalist, Leaders
 Answer = TypeVar("Answer")
 
 MOST_BUILDS = 16
-"""At once: what is built ahead is pending for the search, and proposals around it are worse ones."""
+"""At once."""
 
 _CLOSE_SECONDS = 10.0
 _KILL_SECONDS = 0.2  # how often what does not end is killed again: it may have been between two processes
@@ -159,6 +159,7 @@ class LocalExecutor(Executor):
         evaluators: see `Executor`.
         cache: of builds; the user's own unless given.
         driving: cores that compilers keep off, see `driving_cores`.
+        share: of the other cores, how much its compilers may use at once: other studies have theirs.
     """
 
     def __init__(
@@ -168,9 +169,10 @@ class LocalExecutor(Executor):
         compiler: Compiler,
         cache: BuildCache | None = None,
         driving: Collection[int] = (),
+        share: float = 1.0,
     ) -> None:
         cores = os.sched_getaffinity(0) - set(driving)
-        super().__init__(evaluators, min(MOST_BUILDS, len(cores)))
+        super().__init__(evaluators, max(1, min(MOST_BUILDS, int(len(cores) * share))))
         self._kernel = kernel
         self._queue = BuildQueue(compiler, cache or BuildCache(), self.ahead, cores if driving else ())
 

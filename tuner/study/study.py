@@ -28,6 +28,7 @@ from tunebench.tuner.space import ValidSpace
 from tunebench.tuner.study.evaluate import Finalist, Leaders
 from tunebench.tuner.study.executor import Building, Executor
 from tunebench.tuner.study.history import PastTrial, TrialLog
+from tunebench.tuner.study.pending import Pending
 from tunebench.tuner.users_code import UsersCodeError
 
 FINALISTS = 5
@@ -188,6 +189,7 @@ class StudyRun:
         self._take_in(log.past())
         self._elsewhere: dict[Configuration, optuna.Trial] = {}
         self._repeats = 0
+        self._pending = Pending()
         self._refusals: Counter[str] = Counter()
         self._sanitizer = ""
         self._confirmed = ""
@@ -258,9 +260,8 @@ class StudyRun:
         return Ending.BUDGET if len(self._past) >= budget.trials else None
 
     def _ask_ahead(self, budget: Budget) -> None:
-        # No more than it takes to keep compilers and devices busy: proposals around what is pending are worse ones.
-        slots = self._executor.slots
-        most = min(max(self._executor.ahead + 1, 2 * slots), budget.trials - len(self._past))
+        most = self._pending.most(self._executor.slots, self._executor.ahead)
+        most = min(most, budget.trials - len(self._past))
         while len(self._flying) < most and (asked := self._ask()) is not None:
             self._flying.append(asked)
 
@@ -339,6 +340,7 @@ class StudyRun:
             return None
         if number > self._last + 1:
             self._learn(before=number)
+        self._pending.learn(self._executor.slots, result.seconds)
         self._past.append(PastTrial.of(number, result))
         self._tried.add(result.configuration)
         if not result.status.timed:
