@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import combinations
 from pathlib import Path
@@ -26,7 +26,7 @@ from tunebench.tuner.environment import versions_here
 from tunebench.tuner.errors import DatabaseError, DatabaseMissingError, EmptySpaceError
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Problem, problem_distance, size_distance
-from tunebench.tuner.result import Baseline, Decision, Ratio
+from tunebench.tuner.result import MEANINGFUL, Baseline, Decision, Ratio
 from tunebench.tuner.space import SearchSpace
 from tunebench.tuner.timing.statistics import CONFIDENCE
 from tunebench.tuner.versions import UNKNOWN, Versions
@@ -41,6 +41,8 @@ _NEAREST = 2
 """So many configurations from results meet the reference in a duel, beside the default."""
 _WIDEST_GAP = 8
 """So many times larger the larger of two neighbours may be along an axis."""
+LEAST_OF_A_RANGE = 1 / (1 + MEANINGFUL)
+"""The least lower end of a winner's ratio to the reference at a neighbour that its range reaches to."""
 _CLEARLY_FASTER = 1.2
 """So many times faster than the reference on both sides, a kernel is not slower between them."""
 
@@ -95,6 +97,8 @@ class Offer:
         over_reference: how many times faster it was than the reference; None where they were not compared.
         shipped: it is from a file beside the kernel, not from a database.
         versions: that it was measured with.
+        tests: how many times faster than the reference its configuration was at neighbouring problems; None where
+            that was tried in vain.
     """
 
     configuration: Mapping[str, Value] | None
@@ -106,6 +110,7 @@ class Offer:
     over_reference: Ratio | None = None
     shipped: bool = False
     versions: Versions = UNKNOWN
+    tests: Sequence[tuple[Problem, Ratio | None]] = ()
 
     def __str__(self) -> str:
         return f"{self.source}, measured for {self.problem} on {self.device}"
@@ -114,6 +119,10 @@ class Offer:
     def was_slower(self) -> bool:
         """Whether the reference was faster."""
         return self.over_reference is not None and self.over_reference.decision is Decision.SLOWER
+
+    def trusted_choice(self, reason: str, tier: Tier) -> Choice:
+        """What runs without a duel."""
+        return Choice(Configuration(self.configuration or {}), tier, reason, trusted=True)
 
     def tier(self, problem: Problem, device: Device) -> Tier:
         """Where it stands for a problem on a device."""
@@ -292,8 +301,9 @@ def agreed(offers: Iterable[Offer], space: SearchSpace, problem: Problem, device
 
     Neighbours are two results of this kind of device that differ from the problem in the same axes, in each of which
     one is smaller and the other larger, by `_WIDEST_GAP` at most from one to the other; of several pairs the closest
-    counts. They agree that the reference is faster where it was in both; on a configuration where both have it and
-    neither was slower than the reference; and on the nearer one's where both were clearly faster than the reference.
+    counts. They agree that the reference is faster where it was in both; on a configuration that was measured at both,
+    as the winner or to find how far it serves, and did not lose to the reference at either, the nearer one's first; and
+    on the nearer one's where both were clearly faster than the reference and it was not found to lose at the farther.
     """
 
     def rank(offer: Offer) -> tuple[object, ...]:
@@ -314,12 +324,33 @@ def agreed(offers: Iterable[Offer], space: SearchSpace, problem: Problem, device
         return Choice(None, tier, f"the reference is faster on both sides of this problem: {found}", trusted=True)
     if nearer.configuration is None or farther.configuration is None:
         return None
-    configuration = Configuration(nearer.configuration)
-    same = configuration == Configuration(farther.configuration) and not (nearer.was_slower or farther.was_slower)
-    if same or all(one.over_reference and one.over_reference.low >= _CLEARLY_FASTER for one in (nearer, farther)):
-        reason = f"the results on both sides of this problem agree: {found}"
-        return Choice(configuration, tier, reason, trusted=True)
-    return None
+    serves, reason = _serving(nearer, farther, measured)
+    return None if serves is None else serves.trusted_choice(f"{reason}: {found}", tier)
+
+
+def _serving(nearer: Offer, farther: Offer, measured: Sequence[Offer]) -> tuple[Offer | None, str]:
+    """Which of two winners serves between their problems, and why; None where neither was found to."""
+    agree = "the results on both sides of this problem agree"
+    if _of(nearer) == _of(farther):
+        if not (nearer.was_slower or farther.was_slower):
+            return nearer, agree
+    else:
+        for one, other in ((nearer, farther), (farther, nearer)):
+            there = next(iter(_tests(one, other.problem, measured)), None)
+            if there is not None and there.low >= LEAST_OF_A_RANGE and not one.was_slower:
+                return one, f"its range reaches to {other.problem}, where it has {there} over the reference"
+    clearly = all(one.over_reference and one.over_reference.low >= _CLEARLY_FASTER for one in (nearer, farther))
+    return (nearer, agree) if clearly and not _tests(nearer, farther.problem, measured) else (None, "")
+
+
+def _tests(offer: Offer, problem: Problem, offers: Iterable[Offer]) -> list[Ratio | None]:
+    """What is known of an offer's configuration at a neighbouring problem, though it be offered by a database too."""
+    alike = (one for one in offers if one.problem == offer.problem and _of(one) == _of(offer))
+    return [ratio for one in alike for tested, ratio in one.tests if tested == problem]
+
+
+def _of(offer: Offer) -> Mapping[str, Value]:
+    return dict(offer.configuration or {})
 
 
 def _on_both_sides(one: Problem, other: Problem, middle: Problem) -> bool:
@@ -329,8 +360,22 @@ def _on_both_sides(one: Problem, other: Problem, middle: Problem) -> bool:
 def _enclose(smaller: Problem, larger: Problem, middle: Problem) -> bool:
     """Whether a problem lies between two, which are near enough to each other to say something of it."""
     sizes = [(smaller.axes[name], size, larger.axes[name]) for name, size in middle.axes.items()]
-    differing = [three for three in sizes if len(set(three)) > 1]
-    return bool(differing) and all(low < size < high <= _WIDEST_GAP * low for low, size, high in differing)
+    return below(smaller, larger) and all(low < size < high or low == size == high for low, size, high in sizes)
+
+
+def below(smaller: Problem, larger: Problem) -> bool:
+    """Whether two problems differ in their sizes alone, the first smaller in each, near enough to say something of
+    what is between them."""
+    if math.isinf(problem_distance(smaller, larger)):
+        return False
+    differing = [(size, larger.axes[name]) for name, size in smaller.axes.items() if size != larger.axes[name]]
+    return bool(differing) and all(low < high <= _WIDEST_GAP * low for low, high in differing)
+
+
+def neighbours(problem: Problem, others: Collection[Problem]) -> list[Problem]:
+    """Those between which and a problem results say something, none of which has another one in between."""
+    near = [other for other in others if below(problem, other) or below(other, problem)]
+    return [other for other in near if not any(_on_both_sides(problem, other, third) for third in near)]
 
 
 def _fitting(
@@ -398,6 +443,10 @@ def shipped_offers(files: Iterable[ShippedFile], *, related: bool = False) -> li
             over_reference=_ratio(result.speedups.get(Baseline.REFERENCE)),
             shipped=True,
             versions=Versions(**{one.name: result.conditions.get(one.name) for one in fields(Versions)}),
+            tests=[
+                (replace(result.problem, axes=test.axes), _ratio(test.over_reference))
+                for test in (*result.range, *result.beyond)
+            ],
         )
         for file in files
         for result in file.results

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from tunebench.kernels.runtime.typed_json import parse
@@ -30,6 +30,20 @@ class ShippedFileError(TunebenchError):
 
 
 @dataclass(frozen=True)
+class NeighbourTest:
+    """A winner timed at a neighbouring problem.
+
+    Attributes:
+        axes: of that problem; its dtype and options are the winner's.
+        over_reference: how many times faster than the reference it was there, and the interval of that; None where
+            that was not found out, or it was wrong or failed.
+    """
+
+    axes: dict[str, int]
+    over_reference: list[float] | None
+
+
+@dataclass(frozen=True)
 class ShippedResult:
     """The configuration that won for one problem, and how it was measured.
 
@@ -40,6 +54,9 @@ class ShippedResult:
         median_ms: of the winner when it was a trial; absolute times belong to the very card.
         error_multiple: its error against float64 as a multiple of the reference's own; None where that is exact.
         conditions: what it was measured under: versions, clock, caches, moment.
+        range: neighbouring problems at which the configuration was proven not to lose to the reference; it serves
+            whatever lies between its own problem and one of them.
+        beyond: those at which that was tried and not proven.
     """
 
     axes: dict[str, int]
@@ -50,6 +67,8 @@ class ShippedResult:
     median_ms: float
     error_multiple: float | None
     conditions: dict[str, str]
+    range: list[NeighbourTest] = field(default_factory=list)
+    beyond: list[NeighbourTest] = field(default_factory=list)
 
     @property
     def problem(self) -> Problem:
@@ -148,14 +167,15 @@ def shipped_studies(kernel: Kernel, problem: Problem, device: Device) -> list[Ea
 def write_file(kernel: Kernel, device: str, architecture: str, results: Sequence[ShippedResult]) -> Path:
     """Write a kernel's results on a kind of device: sorted, so that a change shows as one.
 
-    Earlier results for other problems stay where they are of the same version of the kernel.
+    Earlier results for other problems stay where they are of the same version of the kernel; so does the range of a
+    winner that is still the same, where nothing new is known of it.
 
     Raises:
         UserError: the folder cannot be written.
     """
     path = file_for(kernel, device)
     kept = {result.problem.key: result for result in _still_good(kernel, path)}
-    kept |= {result.problem.key: result for result in results}
+    kept |= {result.problem.key: _with_range(result, kept.get(result.problem.key)) for result in results}
     file = ShippedFile(
         kernel.name, kernel.digest, device, architecture, [kept[key] for key in sorted(kept)], kernel.block
     )
@@ -163,9 +183,20 @@ def write_file(kernel: Kernel, device: str, architecture: str, results: Sequence
         path.parent.mkdir(exist_ok=True)
     except OSError as error:
         raise UserError(f"{path.parent}: cannot be written ({error.strerror}): ship from a checkout") from error
+    content = asdict(file)
+    for result in content["results"]:
+        for name in ("range", "beyond"):
+            if not result[name]:
+                del result[name]
     with whole_file(path) as stream:
-        stream.write(json.dumps(asdict(file), indent=1, sort_keys=True).encode() + b"\n")
+        stream.write(json.dumps(content, indent=1, sort_keys=True).encode() + b"\n")
     return path
+
+
+def _with_range(result: ShippedResult, before: ShippedResult | None) -> ShippedResult:
+    if before is None or before.configuration != result.configuration or result.range or result.beyond:
+        return result
+    return replace(result, range=before.range, beyond=before.beyond)
 
 
 def _still_good(kernel: Kernel, path: Path) -> list[ShippedResult]:

@@ -6,7 +6,7 @@ By hand: the library that would do it takes longer to import than a look-up may 
 from __future__ import annotations
 
 import json
-from dataclasses import is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -50,12 +50,13 @@ def _checked(kind: Any, value: Any, where: str) -> Any:
         raise ValueError(f"{where.lstrip('.')}: more than 64 bits")
     if is_dataclass(kind):
         hints = get_type_hints(kind)
-        if wrong := value.keys() ^ hints.keys():
+        optional = {one.name for one in fields(kind) if one.default_factory is not MISSING}
+        if wrong := (value.keys() ^ hints.keys()) - (optional - value.keys()):
             name = min(wrong)
             what = "is missing" if name in hints else "is not a field"
             raise ValueError(f"{where}.{name}".lstrip(".") + f": {what}")
         make: Any = kind
-        return make(**{name: _checked(hint, value[name], f"{where}.{name}") for name, hint in hints.items()})
+        return make(**{name: _checked(hints[name], one, f"{where}.{name}") for name, one in value.items()})
     if origin is list:
         return [_checked(arguments[0], one, f"{where}.{number}") for number, one in enumerate(value)]
     if origin is dict:

@@ -14,7 +14,7 @@ from tunebench.kernels.runtime import decision, tuned_module
 from tunebench.kernels.runtime.duel import Score
 from tunebench.kernels.runtime.policy import Policy, set_policy, use_policy
 from tunebench.kernels.runtime.selection import Choice, Offer, Tier, agreed, choose_recorded, choose_shipped
-from tunebench.kernels.runtime.shipped import ShippedResult, file_for, write_file
+from tunebench.kernels.runtime.shipped import NeighbourTest, ShippedResult, file_for, read_file, write_file
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
@@ -194,6 +194,48 @@ def test_neighbours_on_both_sides_that_agree_need_no_duel(
         assert block_size(choice) == expected
         assert "both sides of this problem" in choice.reason
         assert not choice.measured
+
+
+def test_a_range_that_was_tested_needs_no_duel(write_kernel: WriteKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between 1000 and 4000, whose winners differ and are not clearly faster than the reference."""
+    factory = write_kernel()
+    path = file_for(factory.kernel, CPU.name)
+    for winner, low, serves in (
+        (32, 0.995, 32),  # that of 1000, which does not lose at 4000
+        (128, 1.3, 128),
+        (32, 0.985, None),  # within the timing's error, it may lose
+        (32, None, None),  # it was refused there
+    ):
+        ship(factory, {1000: (32, 1.05), 4000: (128, 1.05)})
+        file = read_file(path)
+        own, other = (1000, 4000) if winner == 32 else (4000, 1000)
+        test = NeighbourTest({"n": other}, None if low is None else [1.35, low, 1.4])
+        tested = [replace(one, range=[test]) if one.axes["n"] == own else one for one in file.results]
+        write_file(factory.kernel, CPU.name, CPU.architecture, tested)
+        held = decided(monkeypatch, 1.5, 1.4, 1.3)
+        choice = run_once(factory, 2000)
+        assert bool(held) == (serves is None)
+        if serves:
+            assert block_size(choice) == serves
+            assert f"its range reaches to n={other} float32, where it has 1.350×" in choice.reason
+        held = decided(monkeypatch, 1.5, 1.4, 1.3)
+        run_once(factory, 500)  # beyond it
+        assert held
+
+
+def test_a_winner_that_was_found_to_lose_at_the_neighbour_does_not_serve_up_to_it(
+    write_kernel: WriteKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    factory = write_kernel()
+    ship(factory, {1000: (32, 3.0), 4000: (128, 3.0)})
+    held = decided(monkeypatch, 1.5, 1.4, 1.3)
+    assert block_size(run_once(factory, 2000)) == 32 and not held
+    file = read_file(file_for(factory.kernel, CPU.name))
+    beyond = [NeighbourTest({"n": 4000}, [0.9, 0.89, 0.91])]
+    tested = [replace(one, beyond=beyond) if one.axes["n"] == 1000 else one for one in file.results]
+    write_file(factory.kernel, CPU.name, CPU.architecture, tested)
+    run_once(factory, 2000)
+    assert held
 
 
 @pytest.mark.parametrize(
