@@ -127,14 +127,22 @@ def sizes_for(model: type[TunedModule], problem: Problem, mode: Mode) -> Sizes:
     raise UnfitProblemError(f"no sizes of {model.kernel.name}'s reference make {problem}: it cannot be tuned by itself")
 
 
-def _axes_at(model: type[TunedModule], reference: Reference, sizes: Sizes, mode: Mode) -> Mapping[str, int]:
-    """The axes of the reference's own inputs at these sizes; none where it has none there that a kernel serves."""
+def problem_of(model: type[TunedModule], reference: Reference, mode: Mode) -> Problem | None:
+    """The problem of the reference's own inputs, found without memory; None where it has none that a kernel serves."""
     nowhere = torch.device("meta")
     try:
-        resized = reference.resized(sizes)
-        module = mode.put(resized.make_model(0, nowhere, model))
+        module = mode.put(reference.make_model(0, nowhere, model))
         assert isinstance(module, TunedModule)
-        problem = module.problem(*resized.make_inputs(0, nowhere))
+        return module.problem(*reference.make_inputs(0, nowhere))
     except (RuntimeError, ValueError, TypeError, ArithmeticError, LookupError, AttributeError, TunebenchError):
-        return {}  # such as a filter larger than its image
+        return None  # such as a filter larger than its image
+
+
+def _axes_at(model: type[TunedModule], reference: Reference, sizes: Sizes, mode: Mode) -> Mapping[str, int]:
+    """The axes at these sizes; none where the reference has no such problem."""
+    try:
+        resized = reference.resized(sizes)
+    except TunebenchError:
+        return {}
+    problem = problem_of(model, resized, mode)
     return {} if problem is None else problem.axes

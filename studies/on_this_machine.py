@@ -26,22 +26,21 @@ def local_executor(
     request: StudyRequest,
     kernel: Kernel,
     compiler: Compiler,
-    devices: Sequence[Device],
+    lane: Lane,
     make: MakeEvaluator,
     environment: Callable[[Device], Environment],
 ) -> LocalExecutor:
-    """A worker for each device, or for each share of the CPU's cores.
+    """A worker for each place of a lane.
 
     Args:
         environment: what results on a device are obtained with.
 
     Raises:
-        UserError: an evaluator cannot be made, or there are more workers than cores.
+        UserError: an evaluator cannot be made.
     """
     evaluators: list[WorkerEvaluator] = []
-    places = _places(request, devices)
     try:
-        for place in places:
+        for place in lane.places:
             alike = alone(request, place.device)
             factory = functools.partial(make, alike, cores=place.cores, driving=place.driving)
             lock = place.device.uuid if place.device.kind is DeviceKind.CUDA else None
@@ -54,8 +53,7 @@ def local_executor(
         for evaluator in evaluators:
             evaluator.close()
         raise
-    driving = [core for place in places for core in place.driving]
-    return LocalExecutor(kernel, evaluators, compiler, driving=driving)
+    return LocalExecutor(kernel, evaluators, compiler, driving=lane.driving, share=lane.share)
 
 
 def alone(request: StudyRequest, device: Device) -> StudyRequest:
@@ -66,7 +64,7 @@ def alone(request: StudyRequest, device: Device) -> StudyRequest:
 
 
 @dataclass(frozen=True)
-class _Place:
+class Place:
     """What one worker evaluates on.
 
     Attributes:
@@ -79,19 +77,46 @@ class _Place:
     driving: Collection[int] = ()
 
 
-def _places(request: StudyRequest, devices: Sequence[Device]) -> list[_Place]:
+@dataclass(frozen=True)
+class Lane:
+    """What one study has of this machine.
+
+    Attributes:
+        places: it evaluates on these at once.
+        driving: cores that drive timings, those of other lanes too: compilers keep off them.
+        share: of the machine's compilers.
+    """
+
+    places: Sequence[Place]
+    driving: Collection[int] = ()
+    share: float = 1.0
+
+
+def lanes_of(request: StudyRequest, devices: Sequence[Device], most: int = 1) -> list[Lane]:
+    """The devices of a request, or its shares of the CPU, dealt out to so many studies at once, each with one at least.
+
+    Raises:
+        UserError: there are more workers than cores.
+    """
+    places = _places(request, devices)
+    count = min(most, len(places))
+    driving = [core for place in places for core in place.driving]
+    return [Lane(places[number::count], driving, 1 / count) for number in range(count)]
+
+
+def _places(request: StudyRequest, devices: Sequence[Device]) -> list[Place]:
     cores = sorted(os.sched_getaffinity(0))
     if devices[0].kind is DeviceKind.CUDA:
         driving = [{core} for core in driving_cores(cores, len(devices))]
         if not driving:
-            return [_Place(device) for device in devices]
+            return [Place(device) for device in devices]
         shared = set(cores).difference(*driving)
-        return [_Place(device, shared | own, own) for device, own in zip(devices, driving, strict=True)]
+        return [Place(device, shared | own, own) for device, own in zip(devices, driving, strict=True)]
     workers = request.workers or 1
     if workers == 1:
-        return [_Place(devices[0])]
+        return [Place(devices[0])]
     if workers > len(cores):
         raise UserError(f"{workers} workers are more than the {len(cores)} cores here: give each one core at least")
     share = len(cores) // workers
     device = replace(devices[0], multiprocessors=share)
-    return [_Place(device, cores[first : first + share]) for first in range(0, workers * share, share)]
+    return [Place(device, cores[first : first + share]) for first in range(0, workers * share, share)]

@@ -64,23 +64,8 @@ class StudyDisplay:
 
     def __call__(self, announcement: Announcement) -> Callable[[Progress], None]:
         """Begin to show a study."""
-        title = f"{announcement.kernel} ({announcement.problem})"
-        at_once = f", {announcement.slots} at once" if announcement.slots > 1 else ""
-        self._console.print(
-            f"tuning {title} on {announcement.device.name}{at_once}: {announcement.space_size} valid configurations",
-            highlight=False,
-            soft_wrap=True,
-        )
-        if announcement.warm_starts and not announcement.done:
-            origins = dict.fromkeys(one.origin.partition(", ")[2] for one in announcement.warm_starts)
-            self._console.print(
-                f"  warm start: {len(announcement.warm_starts)} first trials, from {'; '.join(origins)} "
-                "(--fresh begins without)",
-                highlight=False,
-                soft_wrap=True,
-                markup=False,
-            )
-        failures = _Failures(self._console)
+        announce(self._console, announcement)
+        failures = Failures(self._console)
         if self._console.is_terminal:
             task = self._bar.add_task(announcement.kernel, total=None, status="")
             show: Callable[[Progress], None] = partial(self._update, task)
@@ -97,18 +82,43 @@ class StudyDisplay:
         self._bar.update(task, completed=progress.done, total=progress.planned, status=describe(progress))
 
 
-class _Failures:
+def announce(console: Console, announcement: Announcement) -> None:
+    """Say which study begins, and with what."""
+    title = f"{announcement.kernel} ({announcement.problem})"
+    at_once = f", {announcement.slots} at once" if announcement.slots > 1 else ""
+    console.print(
+        f"tuning {title} on {announcement.device.name}{at_once}: {announcement.space_size} valid configurations",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if announcement.warm_starts and not announcement.done:
+        origins = dict.fromkeys(one.origin.partition(", ")[2] for one in announcement.warm_starts)
+        console.print(
+            f"  warm start: {len(announcement.warm_starts)} first trials, from {'; '.join(origins)} "
+            "(--fresh begins without)",
+            highlight=False,
+            soft_wrap=True,
+            markup=False,
+        )
+
+
+class Failures:
     """The first failure of each kind, when it happens; failures that differ in numbers alone are of one kind.
 
     And each device that the study goes on without.
+
+    Args:
+        before: what each line begins with.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, before: str = "  ") -> None:
         self._console = console
+        self._before = before
         self._kinds: set[str] = set()
         self._lost = 0
 
     def show(self, progress: Progress) -> None:
+        """Say what is new in it."""
         for text in progress.lost[self._lost :]:
             self._print(f"goes on without {text}")
         self._lost = len(progress.lost)
@@ -122,7 +132,7 @@ class _Failures:
         self._print(text)
 
     def _print(self, text: str) -> None:
-        self._console.print(f"  {printable(text)}", highlight=False, soft_wrap=True, markup=False)
+        self._console.print(f"{self._before}{printable(text)}", highlight=False, soft_wrap=True, markup=False)
 
 
 class _PlainLines:

@@ -11,9 +11,12 @@ from tunebench.db.connection.database import Database
 from tunebench.db.queries.one_trial import trial_details
 from tunebench.db.queries.rows import BestRow, TrialRow
 from tunebench.db.queries.trials import best
-from tunebench.kernels.runtime.shipped import ShippedResult, write_file
+from tunebench.kernels.runtime.selection import LEAST_OF_A_RANGE
+from tunebench.kernels.runtime.shipped import NeighbourTest, ShippedResult, write_file
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
 from tunebench.tuner.kernel import Kernel
+from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import Baseline, CacheRegime, Decision, Ratio
 
 _DIGITS = 4
@@ -36,13 +39,41 @@ class Shipment:
     reference_is_faster: int
 
 
-def ship(database: Database, kernels: Sequence[Kernel], device: str | None = None) -> list[Shipment]:
+@dataclass(frozen=True)
+class RangeTest:
+    """A winner at the problem beside its own.
+
+    Attributes:
+        problem: where the configuration won.
+        neighbour: where it was tested.
+        over_reference: how many times faster than the reference it was there; None where it is wrong or fails, or the
+            rounds told equals apart.
+        message: why there is no ratio.
+    """
+
+    kernel: str
+    problem: Problem
+    neighbour: Problem
+    configuration: Configuration
+    over_reference: Ratio | None
+    message: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether it was proven not to lose to the reference."""
+        return self.over_reference is not None and self.over_reference.low >= LEAST_OF_A_RANGE
+
+
+def ship(
+    database: Database, kernels: Sequence[Kernel], device: str | None = None, tests: Sequence[RangeTest] = ()
+) -> list[Shipment]:
     """Write the winners of these kernels, as they are now, one file for each kind of device.
 
     Only winners of a study's final rounds are shipped, and only those of the kernel's present source.
 
     Args:
         device: a device's name, or `cpu` for that of this machine's; None for every GPU that there are results of.
+        tests: of winners at their neighbours' problems: their ranges.
 
     Raises:
         UserError: a kernel's folder cannot be written.
@@ -52,18 +83,45 @@ def ship(database: Database, kernels: Sequence[Kernel], device: str | None = Non
         device = find_device("cpu").name
     shipments = []
     for kernel in kernels:
-        rows = best(database, kernel=kernel.name, source_digest=kernel.digest, device=device)
-        winners: dict[tuple[str, str], dict[str, BestRow]] = defaultdict(dict)
-        for row in sorted(rows, key=_rank, reverse=True):
-            if row.confirmed and (device is not None or row.architecture.startswith(_GPU)):
-                winners[row.device_name, row.architecture][row.problem.key] = row
-        for (name, architecture), by_problem in sorted(winners.items()):
+        for (name, architecture), by_problem in sorted(winners_of(database, kernel, device).items()):
             slower = {key for key, row in by_problem.items() if _reference_is_faster(row)}
-            results = [result_of(database, row) for key, row in by_problem.items() if key not in slower]
+            results = [
+                _with_range(result_of(database, row), [one for one in tests if one.kernel == kernel.name])
+                for key, row in by_problem.items()
+                if key not in slower
+            ]
             results += [replace(result_of(database, by_problem[key]), configuration=None) for key in slower]
             path = write_file(kernel, name, architecture, results)
             shipments.append(Shipment(kernel.name, name, path, len(results), len(slower)))
     return shipments
+
+
+def winners_of(database: Database, kernel: Kernel, device: str | None) -> dict[tuple[str, str], dict[str, BestRow]]:
+    """The confirmed winners of a kernel as it is now, by problem, for each device's name and architecture.
+
+    Args:
+        device: its name; None for every GPU.
+
+    Raises:
+        DatabaseError: the database cannot be read.
+    """
+    rows = best(database, kernel=kernel.name, source_digest=kernel.digest, device=device)
+    winners: dict[tuple[str, str], dict[str, BestRow]] = defaultdict(dict)
+    for row in sorted(rows, key=_rank, reverse=True):
+        if row.confirmed and (device is not None or row.architecture.startswith(_GPU)):
+            winners[row.device_name, row.architecture][row.problem.key] = row
+    return winners
+
+
+def _with_range(result: ShippedResult, tests: Sequence[RangeTest]) -> ShippedResult:
+    """The same with what its configuration did at other problems."""
+    found: dict[bool, list[NeighbourTest]] = {True: [], False: []}
+    for test in tests:
+        if (test.problem, dict(test.configuration)) == (result.problem, result.configuration):
+            ratio = test.over_reference
+            figures = None if ratio is None else [_rounded(figure) for figure in (ratio.value, ratio.low, ratio.high)]
+            found[test.holds].append(NeighbourTest(dict(test.neighbour.axes), figures))
+    return replace(result, range=found[True], beyond=found[False])
 
 
 def _reference_is_faster(row: BestRow) -> bool:

@@ -1,10 +1,11 @@
-"""Study files: what to tune and for how long, in TOML."""
+"""Study files: what to tune and for how long, in TOML; of one study, or of all combinations of what they name."""
 
 from __future__ import annotations
 
 import enum
+import itertools
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,14 @@ from tunebench.tuner.build import CompilerName
 from tunebench.tuner.errors import StudyFileError, UnknownNameError
 from tunebench.tuner.files import path_named
 from tunebench.tuner.kernel import Mode
+
+TABLES = "studies"
+"""The key of a study file whose tables have keys of their own beside the file's."""
+
+MOST_STUDIES = 10_000
+
+_WHOLE = ("modes", "devices", "tunables")
+"""Keys with lists or tables of their own; a list of any other key's values is one study for each."""
 
 
 class ExecutorName(enum.StrEnum):
@@ -68,10 +77,26 @@ class StudyRequest(BaseModel):
 
 
 def read_study_file(path: Path) -> StudyRequest:
-    """The request that a study file makes; a relative kernel path is relative to the file.
+    """The request of a file with one study; a relative kernel path is relative to the file.
 
     Raises:
-        StudyFileError: not TOML, or a value that is not legal.
+        StudyFileError: not TOML, a value that is not legal, or several studies.
+        UnknownNameError: a key that is none of a study file's.
+    """
+    requests = read_study_files(path)
+    if len(requests) > 1:
+        raise StudyFileError(f"{path}: it has {len(requests)} studies: 'tunebench sweep {path}' runs them")
+    return requests[0]
+
+
+def read_study_files(path: Path) -> list[StudyRequest]:
+    """The requests of a file: one for each combination of the values that its keys have several of.
+
+    A key of a study file may have a list of values, and so may each size. Each table of `[[studies]]` makes its own
+    combinations, with what the file says beside it wherever it does not say otherwise.
+
+    Raises:
+        StudyFileError: not TOML, a value that is not legal, no study, or more than `MOST_STUDIES`.
         UnknownNameError: a key that is none of a study file's.
     """
     try:
@@ -80,13 +105,46 @@ def read_study_file(path: Path) -> StudyRequest:
         raise StudyFileError(f"{path}: cannot read it as TOML: {error}") from error
     except RecursionError:
         raise StudyFileError(f"{path}: cannot read it as TOML: it is nested too deeply") from None
-    for key in content:
+    return studies_in(content, path)
+
+
+def studies_in(content: Mapping[str, object], path: Path) -> list[StudyRequest]:
+    """The requests of a file's content; see `read_study_files`."""
+    content = dict(content)
+    tables = content.pop(TABLES, [{}])
+    if not (isinstance(tables, list) and tables and all(isinstance(one, dict) for one in tables)):
+        raise StudyFileError(f"{path}: '{TABLES}' is not legal: write tables, each below a line [[{TABLES}]]")
+    for key in (key for table in (content, *tables) for key in table):
         if key not in StudyRequest.model_fields:
             raise UnknownNameError(f"key in {path}:", key, StudyRequest.model_fields)
-    beside = path.parent / str(content.get("kernel", ""))
-    if path_named(beside / "model.py") or is_kernel_file(str(beside)):
-        content["kernel"] = str(beside)
-    return make_request(content, str(path))
+    combined = [one for table in tables for one in _combinations({**content, **table}, path)]
+    if len(combined) > MOST_STUDIES:
+        raise StudyFileError(f"{path}: it has {len(combined)} studies: make several files of at most {MOST_STUDIES}")
+    return [make_request({**one, **_beside(path, one.get("kernel"))}, str(path)) for one in combined]
+
+
+def _combinations(table: Mapping[str, object], path: Path) -> Iterator[dict[str, object]]:
+    choices = [[(key, value) for value in _values(key, given, path)] for key, given in table.items()]
+    return (dict(one) for one in itertools.islice(itertools.product(*choices), MOST_STUDIES + 1))
+
+
+def _values(key: str, given: object, path: Path) -> list[object]:
+    """What a key stands for in turn; a table of sizes for every combination of their values."""
+    if key in _WHOLE:
+        return [given]
+    if given == []:
+        raise StudyFileError(f"{path}: '{key}' is an empty list: give it a value, or leave it out")
+    if isinstance(given, list):
+        return [value for one in given for value in (_values(key, one, path) if isinstance(one, dict) else [one])]
+    if isinstance(given, dict):
+        return list(_combinations(given, path))
+    return [given]
+
+
+def _beside(path: Path, kernel: object) -> dict[str, str]:
+    """The kernel's path where it is one relative to the file."""
+    beside = path.parent / str(kernel or "")
+    return {"kernel": str(beside)} if path_named(beside / "model.py") or is_kernel_file(str(beside)) else {}
 
 
 def make_request(content: Mapping[str, object], source: str) -> StudyRequest:

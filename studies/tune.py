@@ -23,7 +23,7 @@ from tunebench.kernels.runtime.policy import set_policy
 from tunebench.kernels.runtime.registry import load_model, target_of
 from tunebench.kernels.runtime.shipped import shipped_studies
 from tunebench.kernels.runtime.tuned_module import TunedModule
-from tunebench.studies.on_this_machine import alone, local_executor
+from tunebench.studies.on_this_machine import Lane, alone, lanes_of, local_executor
 from tunebench.studies.study_file import ExecutorName, StudyRequest, make_request, read_study_file
 from tunebench.tuner.build import Build
 from tunebench.tuner.compile.base import Compiler
@@ -121,6 +121,7 @@ class Resolved:
     Attributes:
         devices: of one model; a study evaluates on all of them at once.
         expected: the problem that its study has to be of; None for whatever its sizes make.
+        lane: what of this machine it runs on; None for all of its devices.
     """
 
     request: StudyRequest
@@ -131,6 +132,7 @@ class Resolved:
     reference: Reference
     modes: Sequence[Mode]
     expected: Problem | None = None
+    lane: Lane | None = None
 
     @property
     def kernel(self) -> Kernel:
@@ -260,7 +262,8 @@ def make_executor(resolved: Resolved, mode: Mode) -> Executor:
         from tunebench.studies.on_ray import ray_executor
 
         return ray_executor(request, kernel, compiler, make, environment, _PRELOAD)
-    return local_executor(request, kernel, compiler, resolved.devices, make, environment)
+    lane = resolved.lane or lanes_of(request, resolved.devices)[0]
+    return local_executor(request, kernel, compiler, lane, make, environment)
 
 
 def environment_for(resolved: Resolved) -> Callable[[Device], Environment]:
@@ -273,23 +276,14 @@ def environment_for(resolved: Resolved) -> Callable[[Device], Environment]:
 
 
 def _tune_mode(resolved: Resolved, mode: Mode, database: Database, announce: Reporter) -> StudyReport:
-    request, kernel, compiler = resolved.request, resolved.kernel, resolved.compiler
+    request, kernel = resolved.request, resolved.kernel
     executor = make_executor(resolved, mode)
     device, problem = executor.device, executor.problem
     try:
         if resolved.expected not in (None, problem):
             raise UserError(f"the reference's own inputs are {problem} where {resolved.expected} is asked for")
         space = resolved.space.enumerate(problem, device)
-        description = StudyDescription(
-            kernel=kernel.name,
-            source_digest=kernel.digest,
-            space_digest=_space_digest(resolved.space),
-            problem=problem,
-            device=device,
-            compiler=compiler.name,
-            sampler=request.sampler,
-            seed=request.seed,
-        )
+        description = describe_study(resolved, problem, device)
         sampler = find_sampler(request.sampler)(space, request.seed)
         warm_starts = _warm_starts(resolved, description, sampler, database)
         log = open_study(database, description, environment_for(resolved)(device), warm_starts)
@@ -309,6 +303,20 @@ def _tune_mode(resolved: Resolved, mode: Mode, database: Database, announce: Rep
     if outcome.trials:
         publish(database, log.study_id, {tunable.name: tunable.values for tunable in resolved.space.tunables})
     return StudyReport(kernel.name, problem, device, log.study_id, outcome, warm_starts, gpu_refusal)
+
+
+def describe_study(resolved: Resolved, problem: Problem, device: Device) -> StudyDescription:
+    """What makes the study of a problem the same one when it is run again."""
+    return StudyDescription(
+        kernel=resolved.kernel.name,
+        source_digest=resolved.kernel.digest,
+        space_digest=_space_digest(resolved.space),
+        problem=problem,
+        device=device,
+        compiler=resolved.compiler.name,
+        sampler=resolved.request.sampler,
+        seed=resolved.request.seed,
+    )
 
 
 def _gpu_refusal(kernel: Kernel, configuration: Configuration, problem: Problem, device: Device) -> str:

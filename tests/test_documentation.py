@@ -31,7 +31,7 @@ from tunebench.db.exchange.files import import_file
 from tunebench.db.exchange.formats import format_named
 from tunebench.studies.cli import app
 from tunebench.studies.cli.reference import reference
-from tunebench.studies.study_file import make_request
+from tunebench.studies.study_file import studies_in
 from tunebench.studies.tune import request_of, resolve, tune
 
 ROOT = Path(__file__).parents[1]
@@ -185,7 +185,7 @@ def test_study_files_are_legal() -> None:
     found = [block for block in blocks() if block.language == "toml"]
     assert found
     for block in found:
-        make_request(tomllib.loads(block.text), str(block))
+        studies_in(tomllib.loads(block.text), Path(str(block)))
 
 
 def test_links_lead_somewhere() -> None:

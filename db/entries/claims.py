@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import struct
 from pathlib import Path
 
 from sqlalchemy import Connection, func, select
@@ -19,7 +20,7 @@ from tunebench.tuner.errors import DatabaseError
 
 
 class Claims:
-    """The claims of one process on configurations of one study. Locks are of the process: one such object at a time.
+    """The claims of one run of a study on its configurations.
 
     Args:
         study_id: the study's number in this database.
@@ -49,7 +50,7 @@ class Claims:
             return
         self._held.remove(key)
         if self._file is not None:
-            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, self._place(key))
+            _lock_byte(self._file, fcntl.F_UNLCK, self._place(key))
         if self._session is not None:
             with translated(self._database.name):
                 self._session.execute(select(func.pg_advisory_unlock(self._place(key))))
@@ -69,19 +70,19 @@ class Claims:
     def _lock(self, place: int) -> bool:
         file = file_of(self._database.url)
         if file is not None:
-            return self._lock_byte(file, place)
+            return self._lock_in(file, place)
         with translated(self._database.name):
             if self._session is None:
                 self._session = self._database.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
             return bool(self._session.scalar(select(func.pg_try_advisory_lock(place))))
 
-    def _lock_byte(self, file: Path, place: int) -> bool:
+    def _lock_in(self, file: Path, place: int) -> bool:
         claims = Path(f"{file}-claims")
         try:
             if self._file is None:
                 # Whoever may write the database may claim.
                 self._file = os.open(claims, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666 & file.stat().st_mode)
-            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+            _lock_byte(self._file, fcntl.F_WRLCK, place)
         except BlockingIOError:
             return False
         except OSError as error:
@@ -91,3 +92,15 @@ class Claims:
     def _place(self, key: str) -> int:
         """A number for a configuration of this study: two of them have the same one about never."""
         return int.from_bytes(hashlib.sha256(f"{self._study_id} {key}".encode()).digest()[:7])
+
+
+def _lock_byte(file: int, kind: int, place: int) -> None:
+    """Lock or unlock one byte without waiting.
+
+    The lock is the open file's and not the process's, which runs other studies of a sweep beside this one: those would
+    end with the first of them.
+
+    Raises:
+        BlockingIOError: another one has it.
+    """
+    fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi0q", kind, os.SEEK_SET, place, 1, 0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 
 from sqlalchemy import and_, func, select
@@ -19,6 +19,13 @@ from tunebench.tuner.environment import Environment
 from tunebench.tuner.errors import DatabaseError
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import Comparison
+from tunebench.tuner.versions import Versions
+
+_OF_WINNER = and_(
+    tables.Trial.study_id == tables.Comparison.study_id,
+    tables.Trial.configuration_id == tables.Comparison.configuration_id,
+)
+_NEWEST = (tables.Comparison.concluded_at.desc(), tables.Comparison.id.desc())
 
 
 @dataclass(frozen=True)
@@ -76,15 +83,9 @@ def newest_comparison(database: Database, study_id: int) -> Comparison | None:
     """
     newest = (
         select(tables.Comparison.id)
-        .join(
-            tables.Trial,
-            and_(
-                tables.Trial.study_id == tables.Comparison.study_id,
-                tables.Trial.configuration_id == tables.Comparison.configuration_id,
-            ),
-        )
+        .join(tables.Trial, _OF_WINNER)
         .where(tables.Comparison.study_id == study_id, CORRECT)
-        .order_by(tables.Comparison.concluded_at.desc(), tables.Comparison.id.desc())
+        .order_by(*_NEWEST)
         .limit(1)
     )
     with reading(database) as reader:
@@ -97,6 +98,40 @@ def newest_comparison(database: Database, study_id: int) -> Comparison | None:
     except ValueError as error:
         reason = f"the comparison of study {study_id} is not as tunebench writes it: {error}"
         raise DatabaseError(f"{database.name}: {reason}") from error
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """How a study stood when its final comparison was made.
+
+    Attributes:
+        trials: that it has by now.
+        versions: of the newest comparison whose winner still stands.
+    """
+
+    trials: int
+    versions: Versions
+
+
+def conclusion(database: Database, study_id: int) -> Conclusion | None:
+    """What concluded a study; None where nothing has, or its winner was refused since.
+
+    Raises:
+        DatabaseError: the database cannot be read.
+    """
+    columns = [getattr(tables.Environment, one.name) for one in fields(Versions)]
+    newest = (
+        select(*columns)
+        .join(tables.Comparison, tables.Comparison.environment_id == tables.Environment.id)
+        .join(tables.Trial, _OF_WINNER)
+        .where(tables.Comparison.study_id == study_id, CORRECT)
+        .order_by(*_NEWEST)
+        .limit(1)
+    )
+    with database.reading() as connection:
+        found = connection.execute(newest).one_or_none()
+        counted = select(func.count()).select_from(tables.Trial).where(tables.Trial.study_id == study_id)
+        return None if found is None else Conclusion(connection.scalar(counted) or 0, Versions(*found))
 
 
 def environments(database: Database, study_id: int) -> list[EnvironmentRow]:

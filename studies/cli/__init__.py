@@ -31,6 +31,7 @@ from tunebench.studies.cli.ship import ship
 from tunebench.studies.cli.show import show
 from tunebench.studies.cli.space import space
 from tunebench.studies.cli.studies import studies
+from tunebench.studies.cli.sweep import sweep
 from tunebench.studies.cli.trials import trials
 from tunebench.studies.cli.tune import tune
 from tunebench.studies.cli.warm import warm
@@ -62,7 +63,7 @@ def _root(
 
 
 for command in (
-    *(new, tune, check, bench, compare, regress, replay, ship, warm, bundle, export),
+    *(new, tune, sweep, check, bench, compare, regress, replay, ship, warm, bundle, export),
     *(kernels, space, best, studies, trials, misses, show, query, diff, report, dashboard, mcp, prune, doctor),
 ):
     app.command()(command)

@@ -109,6 +109,42 @@ RunCompilerOption = Annotated[
     ),
 ]
 
+DevicesOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DEVICE,...",
+        help="Several GPUs of one model, such as cuda:0,cuda:1, or all: each evaluates configurations.",
+    ),
+]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=LARGEST,
+        metavar="N",
+        help="On the CPU: so many evaluate at once, each on its share of the cores. On Ray: so many at most.",
+    ),
+]
+ExecutorOption = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Where to evaluate: local, or ray for a Ray cluster. Default: local."),
+]
+AddressOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="With --executor ray: the cluster's. Default: one that runs here or $RAY_ADDRESS, else a new one.",
+    ),
+]
+TrialsOption = Annotated[
+    int | None,
+    typer.Option(min=1, max=LARGEST, help="Trials of each study, those of earlier runs included. Default: 100."),
+]
+SecondsOption = Annotated[
+    float | None,
+    typer.Option(min=0.001, max=LONGEST, help="Seconds that each study may take. Default: no limit."),
+]
+
 
 def help_without_command(context: typer.Context) -> None:
     """Print the help of a group whose command is missing, on standard error: nothing was done.

@@ -26,33 +26,10 @@ def tune(
         ),
     ] = None,
     device: options.RunDeviceOption = None,
-    devices: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DEVICE,...",
-            help="Several GPUs of one model, such as cuda:0,cuda:1, or all: each evaluates configurations.",
-        ),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=options.LARGEST,
-            metavar="N",
-            help="On the CPU: so many evaluate at once, each on its share of the cores. On Ray: so many at most.",
-        ),
-    ] = None,
-    executor: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Where to evaluate: local, or ray for a Ray cluster. Default: local."),
-    ] = None,
-    address: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="With --executor ray: the cluster's. Default: one that runs here or $RAY_ADDRESS, else a new one.",
-        ),
-    ] = None,
+    devices: options.DevicesOption = None,
+    workers: options.WorkersOption = None,
+    executor: options.ExecutorOption = None,
+    address: options.AddressOption = None,
     from_misses: Annotated[
         bool,
         typer.Option(
@@ -63,16 +40,8 @@ def tune(
     limit: Annotated[
         int, typer.Option(min=1, max=options.LARGEST, metavar="N", help="With --from-misses: so many studies at most.")
     ] = 10,
-    trials: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=options.LARGEST, help="Trials of each study, those of earlier runs included. Default: 100."
-        ),
-    ] = None,
-    seconds: Annotated[
-        float | None,
-        typer.Option(min=0.001, max=options.LONGEST, help="Seconds that each study may take. Default: no limit."),
-    ] = None,
+    trials: options.TrialsOption = None,
+    seconds: options.SecondsOption = None,
     sampler: Annotated[
         str | None,
         typer.Option(

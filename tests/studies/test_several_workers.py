@@ -14,7 +14,7 @@ from tunebench.db.connection.database import open_database
 from tunebench.db.queries.rows import TrialRow
 from tunebench.db.queries.trials import trials
 from tunebench.kernels.runtime.tuned_module import TunedModule
-from tunebench.studies.on_this_machine import _places, alone
+from tunebench.studies.on_this_machine import alone, lanes_of
 from tunebench.studies.tune import Announcement, Reporter, StudyReport, request_of, resolve, tune
 from tunebench.tuner.device import Device, DeviceKind, require_one_model
 from tunebench.tuner.errors import UserError
@@ -120,9 +120,9 @@ def test_gpus_of_two_models_make_no_one_study() -> None:
 def test_each_gpu_has_a_core_that_drives_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
     request = request_of("scalar_mul", {"device": "cpu"})
-    first, second = _places(request, GPUS[:2])
+    first, second = lanes_of(request, GPUS[:2])[0].places
     assert (first.driving, first.cores) == ({0}, {0, 2, 3, 4, 5, 6, 7})
     assert (second.driving, second.cores) == ({1}, {1, 2, 3, 4, 5, 6, 7})
     assert alone(request, second.device).device == "cuda:1"
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
-    assert [(place.driving, place.cores) for place in _places(request, GPUS[:2])] == [((), ())] * 2
+    assert [(place.driving, place.cores) for place in lanes_of(request, GPUS[:2])[0].places] == [((), ())] * 2

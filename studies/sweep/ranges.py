@@ -1,0 +1,105 @@
+"""How far winners serve: each is timed against the reference at the problems beside its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from tunebench.db.connection.database import Database
+from tunebench.db.queries.rows import BestRow
+from tunebench.kernels.runtime.registry import load_model, target_of
+from tunebench.kernels.runtime.selection import neighbours
+from tunebench.studies.compare import REFERENCE, KernelQuestion, KernelSide, compare
+from tunebench.studies.for_problem import UnfitProblemError, resolve_problem
+from tunebench.studies.on_this_machine import alone
+from tunebench.studies.ship import RangeTest, winners_of
+from tunebench.studies.study_file import StudyRequest
+from tunebench.studies.sweep.tasks import Task
+from tunebench.studies.targets import mode_of
+from tunebench.tuner.device import Device, DeviceKind
+from tunebench.tuner.errors import TunebenchError
+from tunebench.tuner.kernel import Kernel
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.result import Decision
+
+Tell = Callable[[str], None]
+
+
+def find_ranges(
+    database: Database, kernels: Sequence[Kernel], tasks: Sequence[Task], devices: Sequence[Device], tell: Tell
+) -> tuple[RangeTest, ...]:
+    """Test the winners of these kernels at their neighbours' problems, on all devices at once.
+
+    A neighbour with the same winner is its own test. Where the reference is the faster one nothing has a range.
+
+    Args:
+        devices: of one model; a CPU runs one test at a time.
+        tell: called with a line on each test.
+
+    Raises:
+        DatabaseError: the database cannot be read.
+    """
+    asked = [
+        (row, other)
+        for kernel in kernels
+        for rows in winners_of(database, kernel, devices[0].name).values()
+        for row, other in _pairs(list(rows.values()))
+    ]
+    requests = {(task.kernel, task.problem): task.resolved.request for task in tasks}
+    targets = {kernel.name: target_of(kernel) for kernel in kernels}
+    free = list(devices if devices[0].kind is DeviceKind.CUDA else devices[:1])
+
+    def run(pair: tuple[BestRow, BestRow]) -> RangeTest | None:
+        row, other = pair
+        device = free.pop()
+        try:
+            request = requests.get((row.kernel, other.problem))
+            request = request or resolve_problem(targets[row.kernel], other.problem, {}).request
+            test = _test(row, other.problem, alone(request, device))
+        except UnfitProblemError as error:
+            tell(str(error))
+            return None
+        finally:
+            free.append(device)
+        tell(describe(test))
+        return test
+
+    with ThreadPoolExecutor(len(free)) as threads:
+        return tuple(test for test in threads.map(run, asked) if test is not None)
+
+
+def _pairs(rows: Sequence[BestRow]) -> Iterator[tuple[BestRow, BestRow]]:
+    """Winners with the neighbours to test them at."""
+    by_problem = {row.problem: row for row in rows}
+    for row in rows:
+        for problem in neighbours(row.problem, by_problem.keys()):
+            other = by_problem[problem]
+            if other.configuration != row.configuration and not (_lost(row) or _lost(other)):
+                yield row, other
+
+
+def _lost(row: BestRow) -> bool:
+    return row.over_reference is not None and row.over_reference.decision is Decision.SLOWER
+
+
+def _test(row: BestRow, problem: Problem, request: StudyRequest) -> RangeTest:
+    mode = mode_of(load_model(request.kernel).kernel, problem)
+    winner = KernelSide(f"the winner at {row.problem}", dict(row.configuration))
+    untold = RangeTest(row.kernel, row.problem, problem, row.configuration, None)
+    try:
+        report = compare(KernelQuestion(request, mode, winner, KernelSide(REFERENCE, None)))
+    except TunebenchError as error:
+        return replace(untold, message=str(error))
+    if report.ratio is None:
+        return replace(untold, message=report.refusal)
+    if report.control is not None and report.control.decision is not Decision.TIE:
+        return replace(untold, message=f"the rounds told two copies of the reference apart ({report.control})")
+    return replace(untold, over_reference=report.ratio)
+
+
+def describe(test: RangeTest) -> str:
+    """A test in one line."""
+    found = test.message if test.over_reference is None else f"{test.over_reference} over the reference"
+    verdict = "in its range" if test.holds else "beyond its range"
+    return f"{test.kernel}: the winner at {test.problem}, tried at {test.neighbour}: {verdict}, {found}"

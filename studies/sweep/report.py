@@ -1,0 +1,100 @@
+"""What a sweep prints when it ends: a table for people, plain values for programs."""
+
+from __future__ import annotations
+
+from tunebench.studies.ship import RangeTest, Shipment
+from tunebench.studies.sweep.run import State, SweepReport, Swept
+from tunebench.studies.tables import (
+    decided,
+    milliseconds,
+    over_reference,
+    problem_values,
+    ratio_values,
+    row_values,
+)
+from tunebench.studies.terminal import print_line, print_table
+from tunebench.tuner.result import Decision
+
+
+def print_sweep(report: SweepReport) -> None:
+    """The winners, what they won and lost, and what became of the rest."""
+    columns = ("kernel", "problem", "state", "best", "over reference", "over default", "trials", "configuration")
+    print_table(columns, [_cells(one) for one in report.results], f"Winners on {report.device.name}")
+    for one in report.results:
+        if one.message:
+            print_line(f"{one.kernel} ({one.about}) {one.state}: {one.message}")
+    counts = {state: sum(one.state is state for one in report.results) for state in State}
+    said = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    outcomes = [one.best.over_reference.decision for one in report.results if one.best and one.best.over_reference]
+    decisions = ", ".join(
+        f"{outcomes.count(decision)} {word}"
+        for decision, word in (
+            (Decision.FASTER, "faster than the reference"),
+            (Decision.TIE, "tied with it"),
+            (Decision.SLOWER, "slower"),
+        )
+    )
+    print_line(f"{said}; {decisions}; {report.trials} trials in {report.seconds:.0f} s")
+    if report.interrupted:
+        print_line("interrupted: everything done is recorded, the same command goes on")
+    if report.shipments:
+        ranges = sum(test.holds for test in report.tests)
+        print_line(f"winners tried at neighbouring problems: {len(report.tests)}, proven not to lose there: {ranges}")
+    for shipment in report.shipments:
+        print_line(f"{shipment.kernel}: {shipment.results} results in {shipment.path}")
+
+
+def _cells(one: Swept) -> tuple[str, ...]:
+    best = one.best
+    name, trials = (one.kernel, one.about, str(one.state)), str(one.trials)
+    if best is None:
+        return (*name, "", "", "", trials, "")
+    compared = over_reference(best.over_reference) if best.confirmed else "not confirmed"
+    return (*name, milliseconds(best.time_ms), compared, decided(best.over_default), trials, str(best.configuration))
+
+
+def sweep_values(report: SweepReport) -> dict[str, object]:
+    """A sweep's report as plain values for `--json`."""
+    return {
+        "device": report.device.name,
+        "architecture": report.device.architecture,
+        "complete": report.complete,
+        "interrupted": report.interrupted,
+        "trials": report.trials,
+        "seconds": report.seconds,
+        "studies": [_swept_values(one) for one in report.results],
+        "tests": [_test_values(one) for one in report.tests],
+        "shipped": [_shipment_values(one) for one in report.shipments],
+    }
+
+
+def _swept_values(one: Swept) -> dict[str, object]:
+    best = one.best
+    ratio = best.over_reference if best and best.confirmed else None
+    return {
+        "kernel": one.kernel,
+        "problem": None if one.problem is None else problem_values(one.problem),
+        "state": one.state.value,
+        "message": one.message,
+        "study": one.study,
+        "trials": one.trials,
+        "seconds": one.seconds,
+        "decision": None if ratio is None else ratio.decision.value,
+        "best": None if best is None else row_values(best),
+    }
+
+
+def _test_values(test: RangeTest) -> dict[str, object]:
+    return {
+        "kernel": test.kernel,
+        "problem": problem_values(test.problem),
+        "neighbour": problem_values(test.neighbour),
+        "configuration": dict(test.configuration),
+        "over_reference": ratio_values(test.over_reference),
+        "in_range": test.holds,
+        "message": test.message,
+    }
+
+
+def _shipment_values(shipment: Shipment) -> dict[str, object]:
+    return {"kernel": shipment.kernel, "file": str(shipment.path), "results": shipment.results}

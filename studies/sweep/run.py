@@ -1,0 +1,362 @@
+"""A sweep: studies as one queue over all devices. What is done is left alone, what fails is told and passed over."""
+
+from __future__ import annotations
+
+import enum
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from tunebench.db.connection.database import Database
+from tunebench.db.queries.rows import BestRow
+from tunebench.db.queries.trials import best_of_studies
+from tunebench.studies.on_this_machine import Lane, lanes_of
+from tunebench.studies.ship import RangeTest, Shipment, ship
+from tunebench.studies.study_file import ExecutorName
+from tunebench.studies.sweep.ranges import find_ranges
+from tunebench.studies.sweep.tasks import Task, is_done, next_of, requests_of, study_of, tasks_of
+from tunebench.studies.tune import Announcement, StudyReport, tune
+from tunebench.tuner.device import Device
+from tunebench.tuner.errors import DatabaseError, DiskFullError, TunebenchError, UserError, WorkerError
+from tunebench.tuner.kernel import Kernel
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.study.study import Ending, Outcome, Progress
+
+_MOST_LOSSES = 3
+"""So many studies in a row that a lane's workers do not survive mean that its devices are lost."""
+
+
+class State(enum.StrEnum):
+    """What became of a study of a sweep."""
+
+    TUNED = "tuned"
+    KEPT = "done already"
+    FAILED = "failed"
+    LEFT = "not done"
+    """The sweep ended before it; the same command goes on."""
+
+
+@dataclass(frozen=True)
+class Swept:
+    """One study of a sweep, and what became of it.
+
+    Attributes:
+        problem: None where nobody came to know it.
+        about: what was tuned, for people.
+        study: its number in the database; None where it never began.
+        trials, seconds: of this sweep.
+        message: why it failed.
+        best: its winner; None where there is none.
+    """
+
+    kernel: str
+    problem: Problem | None
+    about: str
+    state: State
+    study: int | None = None
+    trials: int = 0
+    seconds: float = 0.0
+    message: str = ""
+    best: BestRow | None = None
+
+
+@dataclass(frozen=True)
+class Course:
+    """Where a sweep stands.
+
+    Attributes:
+        done: studies that ended, those that were done already included.
+        trials: of this sweep.
+        seconds: since it began.
+        seconds_left: for the whole, at the rate so far; None before there is one.
+    """
+
+    done: int
+    total: int
+    trials: int
+    seconds: float
+    seconds_left: float | None
+
+    @property
+    def per_second(self) -> float:
+        """Trials a second."""
+        return self.trials / self.seconds if self.seconds > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class SweepReport:
+    """What became of a sweep.
+
+    Attributes:
+        results: one for each study, in the order of the files.
+        interrupted: by Ctrl-C; the same command goes on.
+        seconds: that its studies took.
+        tests: of winners at neighbouring problems, where it was to ship.
+        shipments: files that were written.
+    """
+
+    results: tuple[Swept, ...]
+    device: Device
+    interrupted: bool
+    seconds: float
+    tests: tuple[RangeTest, ...] = ()
+    shipments: tuple[Shipment, ...] = ()
+
+    @property
+    def trials(self) -> int:
+        """Of this sweep."""
+        return sum(one.trials for one in self.results)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every study has a winner."""
+        return all(one.state in (State.TUNED, State.KEPT) for one in self.results)
+
+
+class Watcher(Protocol):
+    """Shows a sweep; called from several threads."""
+
+    def begins(self, announcement: Announcement) -> Callable[[Progress], None]:
+        """A study begins; what is returned is called with its progress."""
+
+    def stands(self, course: Course) -> None:
+        """Where the sweep stands, after each trial."""
+
+    def ends(self, swept: Swept, course: Course) -> None:
+        """A study has ended, or failed."""
+
+    def says(self, text: str) -> None:
+        """A line on something else."""
+
+
+class Unwatched:
+    """Shows nothing."""
+
+    def begins(self, announcement: Announcement) -> Callable[[Progress], None]:
+        """See `Watcher`."""
+        del announcement
+        return lambda _: None
+
+    def stands(self, course: Course) -> None:
+        """See `Watcher`."""
+
+    def ends(self, swept: Swept, course: Course) -> None:
+        """See `Watcher`."""
+
+    def says(self, text: str) -> None:
+        """See `Watcher`."""
+
+
+def sweep(
+    files: Sequence[Path],
+    options: Mapping[str, object],
+    database: Database,
+    watcher: Watcher | None = None,
+    *,
+    ships: bool = False,
+) -> SweepReport:
+    """Run the studies of study files, or go on with them, as one queue over all devices.
+
+    Args:
+        options: keys of a study file that override the files' own.
+        ships: test winners at neighbouring problems, and write what ships, at the end of a sweep that was not
+            interrupted.
+
+    Raises:
+        UserError: something is unknown, not legal or not on this machine; nothing has run then.
+        DatabaseError: the database cannot be read or written.
+    """
+    requests = requests_of(files, options)
+    on_ray = requests[0].executor is ExecutorName.RAY
+    if on_ray and ships:
+        raise UserError("winners are tested on the machine that ships them: sweep on Ray first, then here to ship")
+    tasks = tasks_of(requests)
+    lanes = [None] if on_ray else lanes_of(requests[0], tasks[0].resolved.devices, len(tasks))
+    queue = _Queue(tasks, lanes, database, watcher or Unwatched())
+    report = queue.run()
+    if not ships or report.interrupted:
+        return report
+    kernels: list[Kernel] = list({task.kernel: task.resolved.kernel for task in tasks}.values())
+    tests = find_ranges(database, kernels, tasks, queue.devices, queue.watcher.says)
+    return replace(report, tests=tests, shipments=tuple(ship(database, kernels, report.device.name, tests)))
+
+
+@dataclass
+class _Running:
+    """A study that runs.
+
+    Attributes:
+        share: of its trials that are done.
+        trials: of this sweep.
+    """
+
+    task: Task
+    share: float = 0.0
+    trials: int = 0
+
+
+@dataclass
+class _Queue:
+    """The studies of a sweep, those that run, and those that ended; each lane takes the next one when it is free."""
+
+    tasks: Sequence[Task]
+    lanes: Sequence[Lane | None]
+    database: Database
+    watcher: Watcher
+    _ended: dict[int, Swept] = field(default_factory=dict)
+    _running: dict[int, _Running] = field(default_factory=dict)
+    _lost_once: set[int] = field(default_factory=set)
+    _kept: int = 0
+    _lanes_left: int = 0
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _stops: threading.Event = field(default_factory=threading.Event)
+    _started: float = field(default_factory=time.monotonic)
+
+    @property
+    def devices(self) -> Sequence[Device]:
+        """What it runs on; of Ray the first."""
+        places = [place.device for lane in self.lanes if lane is not None for place in lane.places]
+        return places or [self.tasks[0].resolved.device]
+
+    def run(self) -> SweepReport:
+        """Run what is not done.
+
+        Raises:
+            DatabaseError: the database cannot be read or written; what was done is recorded.
+        """
+        for number in range(len(self.tasks)):
+            self._keep_if_done(number)
+        self._started, self._lanes_left = time.monotonic(), len(self.lanes)
+        if len(self.lanes) == 1:
+            self._work(self.lanes[0])
+        else:
+            self._work_on_all()
+        seconds = time.monotonic() - self._started
+        results = [self._ended.get(number) or _swept(task, State.LEFT) for number, task in enumerate(self.tasks)]
+        return SweepReport(tuple(results), self.devices[0], self._stops.is_set(), seconds)
+
+    def _keep_if_done(self, number: int) -> None:
+        task, device = self.tasks[number], self.devices[0]
+        study = study_of(task, self.database, device)
+        if study is not None and is_done(task, study, self.database, device):
+            self._kept += 1
+            self._ended[number] = self._with_best(_swept(task, State.KEPT, study=study))
+            self.watcher.ends(self._ended[number], self._course())
+
+    def _work_on_all(self) -> None:
+        with ThreadPoolExecutor(len(self.lanes)) as threads:
+            try:
+                for lane in as_completed([threads.submit(self._work, lane) for lane in self.lanes]):
+                    lane.result()
+            except KeyboardInterrupt:
+                self._stops.set()  # each lane ends its study after the trial that it is at
+            except BaseException:
+                self._stops.set()
+                raise
+
+    def _work(self, lane: Lane | None) -> None:
+        losses: set[int] = set()
+        while (number := self._take()) is not None:
+            started = time.monotonic()
+            swept, lost = self._outcome_of(number, lane)
+            losses = losses | {number} if lost else set()
+            with self._lock:
+                trials = self._running.pop(number).trials
+                if lost and self._lanes_left > 1 and number not in self._lost_once:
+                    self._lost_once.add(number)  # the device may be what failed: another lane may try it
+                    self.watcher.says(f"{swept.kernel} ({swept.about}) is tried once more: {swept.message}")
+                else:
+                    self._ended[number] = replace(swept, trials=trials, seconds=time.monotonic() - started)
+                    self.watcher.ends(self._ended[number], self._course())
+                if len(losses) >= _MOST_LOSSES and self._lanes_left > 1:
+                    self._lanes_left -= 1
+                    names = ", ".join(_names(lane))
+                    self.watcher.says(f"goes on without {names}: the workers of {len(losses)} studies in a row died")
+                    return
+
+    def _take(self) -> int | None:
+        with self._lock:
+            numbers = [n for n in range(len(self.tasks)) if n not in self._ended and n not in self._running]
+            if self._stops.is_set() or not numbers:
+                return None
+            finished = [self.tasks[n] for n, one in self._ended.items() if one.state in (State.TUNED, State.KEPT)]
+            chosen = next_of([self.tasks[n] for n in numbers], finished, [one.task for one in self._running.values()])
+            number = next(n for n in numbers if self.tasks[n] is chosen)
+            self._running[number] = _Running(chosen)
+            return number
+
+    def _outcome_of(self, number: int, lane: Lane | None) -> tuple[Swept, bool]:
+        """What became of a study, and whether it ended because its workers were lost."""
+        task = self.tasks[number]
+        resolved = task.resolved
+        if lane is not None:
+            resolved = replace(resolved, lane=lane, devices=[place.device for place in lane.places])
+        try:
+            (report,) = tune(resolved, self.database, lambda announcement: self._announced(number, announcement))
+        except KeyboardInterrupt:
+            self._stops.set()
+            return _swept(task, State.LEFT), False
+        except (DatabaseError, DiskFullError):
+            raise
+        except TunebenchError as error:
+            study = study_of(task, self.database, resolved.device)
+            failed = _swept(task, State.FAILED, study=study, message=str(error))
+            return failed, isinstance(error, WorkerError)
+        if report.outcome.ending is Ending.INTERRUPTED:
+            self._stops.set()
+        return self._with_best(_judged(report)), False
+
+    def _with_best(self, swept: Swept) -> Swept:
+        assert swept.study is not None
+        return replace(swept, best=best_of_studies(self.database, [swept.study]).get(swept.study))
+
+    def _announced(self, number: int, announcement: Announcement) -> Callable[[Progress], None]:
+        show = self.watcher.begins(announcement)
+
+        def show_both(progress: Progress) -> None:
+            if self._stops.is_set():
+                raise KeyboardInterrupt
+            with self._lock:
+                running = self._running[number]
+                running.share = progress.done / max(progress.planned, 1)
+                running.trials = progress.here
+                show(progress)
+                self.watcher.stands(self._course())
+
+        return show_both
+
+    def _course(self) -> Course:
+        ended = [one for one in self._ended.values() if one.state is not State.LEFT]
+        seconds = time.monotonic() - self._started
+        here = len(ended) - self._kept + sum(one.share for one in self._running.values())
+        left = len(self.tasks) - self._kept - here
+        trials = sum(one.trials for one in ended) + sum(one.trials for one in self._running.values())
+        return Course(len(ended), len(self.tasks), trials, seconds, left * seconds / here if here > 0 else None)
+
+
+def _names(lane: Lane | None) -> list[str]:
+    return ["the cluster"] if lane is None else [str(place.device.torch_device) for place in lane.places]
+
+
+def _swept(task: Task, state: State, *, study: int | None = None, message: str = "") -> Swept:
+    return Swept(task.kernel, task.problem, task.about, state, study, message=message)
+
+
+def _judged(report: StudyReport) -> Swept:
+    state, message = State.TUNED, ""
+    if report.outcome.ending is Ending.INTERRUPTED:
+        state = State.LEFT
+    elif report.outcome.comparison is None:
+        state, message = State.FAILED, _why_nothing(report.outcome)
+    return Swept(report.kernel, report.problem, str(report.problem), state, report.study, message=message)
+
+
+def _why_nothing(outcome: Outcome) -> str:
+    """Why a study has no winner, by its most frequent refusal."""
+    refusals = sorted(outcome.refusals.items(), key=lambda pair: -pair[1])
+    first = f", {refusals[0][1]} of them: {refusals[0][0]}" if refusals else ""
+    return f"none of {outcome.trials} trials stands{first}"

@@ -1,0 +1,147 @@
+"""What there is to do in a sweep: its studies, which of them are done already, and which comes next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tunebench.db.connection.database import Database
+from tunebench.db.queries.studies import conclusion
+from tunebench.db.queries.warm_start import begun_study
+from tunebench.studies.for_problem import problem_of
+from tunebench.studies.study_file import StudyRequest, make_request, read_study_files
+from tunebench.studies.tune import Resolved, describe_study, resolve
+from tunebench.tuner.device import Device
+from tunebench.tuner.environment import versions_here
+from tunebench.tuner.errors import UserError
+from tunebench.tuner.kernel import Mode
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.search.warm_start import distance
+
+_PLACE = ("device", "devices", "workers", "executor", "address")
+"""Keys that say where a sweep runs: one queue has one answer."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One study of a sweep.
+
+    Attributes:
+        resolved: of one mode.
+        problem: None where only the process that evaluates can tell.
+    """
+
+    resolved: Resolved
+    problem: Problem | None
+
+    @property
+    def kernel(self) -> str:
+        """The kernel's name."""
+        return self.resolved.kernel.name
+
+    @property
+    def mode(self) -> Mode:
+        """The mode that is tuned."""
+        return self.resolved.modes[0]
+
+    @property
+    def about(self) -> str:
+        """What is tuned, beside the kernel, for people."""
+        if self.problem is not None:
+            return str(self.problem)
+        sizes = "".join(f"{name}={size} " for name, size in self.resolved.request.sizes.items())
+        return f"{sizes}{self.resolved.request.dtype or ''} {self.mode}".strip()
+
+
+def requests_of(files: Sequence[Path], options: Mapping[str, object]) -> list[StudyRequest]:
+    """The studies of study files, in order.
+
+    Args:
+        options: keys of a study file that override the files' own.
+
+    Raises:
+        UserError: a file cannot be read, has what is not legal, or another place to run on than the others.
+    """
+    found = [
+        make_request({**request.model_dump(exclude_unset=True), **options}, str(file))
+        for file in files
+        for request in read_study_files(file)
+    ]
+    for key in _PLACE:
+        if len(values := {getattr(one, key) for one in found}) > 1:
+            said = " and ".join(sorted(map(str, values)))
+            raise UserError(f"a sweep is one queue, and '{key}' is {said} in its studies: say one for all, by --{key}")
+    return found
+
+
+def tasks_of(requests: Sequence[StudyRequest]) -> list[Task]:
+    """A task for each mode of each request, every name found before anything runs; none twice.
+
+    Raises:
+        UserError: something is unknown or not on this machine.
+    """
+    found: dict[object, Task] = {}
+    for request in requests:
+        resolved = resolve(request)
+        for mode in resolved.modes:
+            task = Task(replace(resolved, modes=(mode,)), problem_of(resolved.model, resolved.reference, mode))
+            found.setdefault(_identity(task), task)
+    return list(found.values())
+
+
+def _identity(task: Task) -> object:
+    """Equal for two tasks that would be one study."""
+    if task.problem is None:
+        return task.mode, task.resolved.request.model_dump_json()
+    return describe_study(task.resolved, task.problem, task.resolved.device)
+
+
+def study_of(task: Task, database: Database, device: Device) -> int | None:
+    """The number of a task's study, where it has begun."""
+    if task.problem is None:
+        return None
+    begun = begun_study(database, describe_study(task.resolved, task.problem, device))
+    return None if begun is None else begun.study
+
+
+def is_done(task: Task, study: int, database: Database, device: Device) -> bool:
+    """Whether a study has its final comparison, with the versions of here, and spent its budget before that.
+
+    A study that had a limit of time too, or could stop early, has spent its budget however many trials it has.
+    """
+    found = conclusion(database, study)
+    if found is None or found.versions.changes(versions_here(device)) or task.problem is None:
+        return False
+    request = task.resolved.request
+    if found.trials >= request.trials or request.seconds is not None or request.stop_early:
+        return True
+    return found.trials >= len(task.resolved.space.enumerate(task.problem, device))
+
+
+def next_of(waiting: Sequence[Task], finished: Collection[Task], running: Collection[Task]) -> Task:
+    """Which task begins now: of a kernel that nothing else runs of, and the nearest to what is finished of that.
+
+    A study begins with what won at its neighbours, so that the first of a kernel is the one in the middle of all.
+    """
+    busy = {task.kernel for task in running}
+    kernels = list(dict.fromkeys(task.kernel for task in waiting))
+
+    def rank(task: Task) -> tuple[object, ...]:
+        known = list(_distances(task, finished))
+        away = min(known) if known else sum(_distances(task, waiting))
+        return task.kernel in busy, kernels.index(task.kernel), away
+
+    return min(waiting, key=rank)
+
+
+def _distances(task: Task, others: Collection[Task]) -> Iterator[float]:
+    """How far others of the same kernel are."""
+    for other in others:
+        if other.kernel != task.kernel:
+            continue
+        if task.problem is None or other.problem is None:
+            yield math.inf
+        else:
+            yield distance(task.problem, other.problem, same_device=True, same_architecture=True, same_source=True)
