@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from tunebench.studies.compare import Side
     from tunebench.studies.compare_report import CompareReport
     from tunebench.studies.new.write import NewKernel
-    from tunebench.studies.sweep.run import SweepReport
     from tunebench.studies.tune import StudyReport
     from tunebench.tuner.compile.bundle import BundledBuild
     from tunebench.tuner.configuration import Value
@@ -66,7 +65,7 @@ def connect(db: str | Path | None = None, *, read_only: bool = True) -> Database
 
 
 @contextmanager
-def _opened(db: Database | str | Path | None, *, read_only: bool) -> Iterator[Database]:
+def opened(db: Database | str | Path | None, *, read_only: bool) -> Iterator[Database]:
     """A database that is open already, or one that is open for this long."""
     from tunebench.db.connection.database import Database
 
@@ -104,7 +103,7 @@ def best(
     from tunebench.tuner.build import CompilerName
     from tunebench.tuner.errors import member_of
 
-    with _opened(db, read_only=True) as database:
+    with opened(db, read_only=True) as database:
         rows = best_of(
             database,
             kernel=kernel,
@@ -158,7 +157,7 @@ def trials(
     from tunebench.tuner.result import TrialStatus
 
     statuses = [status] if isinstance(status, str) else status
-    with _opened(db, read_only=True) as database:
+    with opened(db, read_only=True) as database:
         return Rows(
             trials_of(
                 database,
@@ -201,7 +200,7 @@ def misses(
     from tunebench.db.queries.misses import misses as misses_of
     from tunebench.kernels.runtime.registry import of_current_kernels
 
-    with _opened(db, read_only=True) as database:
+    with opened(db, read_only=True) as database:
         return of_current_kernels(misses_of(database, kernel=kernel, device=device, tuned=tuned))
 
 
@@ -358,66 +357,11 @@ def tune(
         "stop_early": stop_early,
     }
     resolved = resolve(request_of(str(kernel), {key: value for key, value in options.items() if value is not None}))
-    with _opened(db, read_only=False) as database:
+    with opened(db, read_only=False) as database:
         if not progress:
             return run_studies(resolved, database)
         with StudyDisplay(Console(stderr=True)) as display:
             return run_studies(resolved, database, display)
-
-
-def sweep(
-    files: str | Path | Sequence[str | Path],
-    *,
-    ship: bool = False,
-    trials: int | None = None,
-    seconds: float | None = None,
-    device: str | None = None,
-    devices: Sequence[str] | None = None,
-    workers: int | None = None,
-    executor: str | None = None,
-    address: str | None = None,
-    progress: bool = False,
-    db: Database | str | Path | None = None,
-) -> SweepReport:
-    """Tune many problems as one queue over all devices, or go on with that; everything is recorded.
-
-    A study that has its final comparison is not run again. One that fails is passed over: its result says why.
-
-    Args:
-        files: study files (.toml), of one study or many; the other arguments override their keys.
-        ship: at the end write the winners beside their kernels, with the range of sizes of each.
-        trials: of each study, in all; 100 unless given.
-        seconds: limit of each study.
-        device, devices, workers, executor, address: as in `tune`; each study has one of the devices, or several where
-            there are more of them than studies.
-        progress: show what is done on standard error.
-        db: an open database, or where it is; see `connect`. It is created where there is none.
-
-    Raises:
-        UserError: something is unknown, not legal or not on this machine; nothing has run then.
-        DatabaseError: the database cannot be read or written.
-    """
-    from rich.console import Console
-
-    from tunebench.studies.sweep.display import SweepDisplay
-    from tunebench.studies.sweep.run import sweep as run_sweep
-
-    options = {
-        "trials": trials,
-        "seconds": seconds,
-        "device": device,
-        "devices": devices,
-        "workers": workers,
-        "executor": executor,
-        "address": address,
-    }
-    given = {key: value for key, value in options.items() if value is not None}
-    paths = [Path(one) for one in ([files] if isinstance(files, str | Path) else files)]
-    with _opened(db, read_only=False) as database:
-        if not progress:
-            return run_sweep(paths, given, database, ships=ship)
-        with SweepDisplay(Console(stderr=True)) as display:
-            return run_sweep(paths, given, database, display, ships=ship)
 
 
 def check(

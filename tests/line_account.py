@@ -138,6 +138,13 @@ ADDED: dict[str, tuple[str, ...]] = {
         *(f"tuner/study/study.py:StudyRun.{name}" for name in ("_ask_ahead", "_begin")),
         *("db/entries/study_log.py:study_of", "db/migrations/versions/0008_device_uuid.py"),
     ),
+    "many studies as one queue, and ranges that were tested": (
+        *("studies/sweep", "studies/cli/sweep.py", "tuner/study/pending.py", "db/queries/studies.py:conclusion"),
+        *(f"studies/study_file.py:{name}" for name in ("read_study_files", "studies_in", "_combinations", "_values")),
+        *(f"studies/ship.py:{name}" for name in ("RangeTest", "_with_range")),
+        *(f"kernels/runtime/selection.py:{name}" for name in ("_serving", "_tests", "_of", "below", "neighbours")),
+        *("kernels/runtime/shipped.py:NeighbourTest", "kernels/runtime/shipped.py:_with_range"),
+    ),
     "what is known of a block's other kernels": (
         *("kernels/runtime/selection.py:Known._related", "kernels/runtime/shipped.py:related_files"),
         "tuner/space.py:SearchSpace.completed",

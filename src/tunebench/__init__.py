@@ -46,7 +46,6 @@ if TYPE_CHECKING:
         load,
         misses,
         new,
-        sweep,
         trials,
         tune,
         warm,
@@ -55,6 +54,7 @@ if TYPE_CHECKING:
     from tunebench.studies.compare_report import CompareReport
     from tunebench.studies.new.write import NewKernel
     from tunebench.studies.regress.run import RegressReport, regress
+    from tunebench.studies.sweep.api import sweep
     from tunebench.studies.sweep.run import SweepReport, Swept
     from tunebench.studies.tune import StudyReport
     from tunebench.tuner import constraints
@@ -78,13 +78,14 @@ _HOMES = {
     "tunebench.kernels.runtime.saving": ("save_choices",),
     "tunebench.kernels.runtime.tuned_module": ("TunedModule",),
     "tunebench.studies.api": (
-        *("Rows", "best", "bundle", "check", "compare", "connect", "export", "load", "misses", "new"),
-        *("sweep", "trials", "tune", "warm"),
+        *("Rows", "best", "bundle", "check", "compare", "connect", "export", "load", "misses", "new", "trials"),
+        *("tune", "warm"),
     ),
     "tunebench.studies.checking.report": ("CheckReport",),
     "tunebench.studies.compare_report": ("CompareReport",),
     "tunebench.studies.new.write": ("NewKernel",),
     "tunebench.studies.regress.run": ("RegressReport", "regress"),
+    "tunebench.studies.sweep.api": ("sweep",),
     "tunebench.studies.sweep.run": ("SweepReport", "Swept"),
     "tunebench.studies.tune": ("StudyReport",),
     "tunebench.tuner.compile.bundle": ("use_bundle",),

@@ -45,7 +45,7 @@ def sweep(
     from tunebench.db.connection.database import open_database
     from tunebench.studies.sweep.display import SweepDisplay
     from tunebench.studies.sweep.report import print_sweep, sweep_values
-    from tunebench.studies.sweep.run import sweep as run_sweep
+    from tunebench.studies.sweep.run import run_sweep
 
     given = {
         "device": device,

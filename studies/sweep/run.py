@@ -151,7 +151,7 @@ class Unwatched:
         """See `Watcher`."""
 
 
-def sweep(
+def run_sweep(
     files: Sequence[Path],
     options: Mapping[str, object],
     database: Database,

@@ -21,7 +21,7 @@ from tunebench.kernels.runtime.shipped import file_for, read_file
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.ship import ship
 from tunebench.studies.sweep.ranges import find_ranges
-from tunebench.studies.sweep.run import State, Unwatched, sweep
+from tunebench.studies.sweep.run import State, Unwatched, run_sweep
 from tunebench.studies.tune import Announcement
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
@@ -71,7 +71,7 @@ def test_a_larger_budget_goes_on_and_a_limit_of_time_is_spent(write_kernel: Writ
     with open_database(tmp_path / "a.db") as database:
 
         def ran(**options: object) -> tuple[State, int]:
-            (one,) = sweep([file], options, database).results
+            (one,) = run_sweep([file], options, database).results
             return one.state, one.trials
 
         assert ran() == (State.TUNED, 3)
@@ -103,11 +103,11 @@ class Interrupts(Unwatched):
 def test_an_interrupted_sweep_goes_on_where_it_was(write_kernel: WriteKernel, tmp_path: Path, workers: int) -> None:
     file = study_file(tmp_path, write_kernel(), [32, 64, 128], trials=4)
     with open_database(tmp_path / "a.db") as database:
-        first = sweep([file], {"workers": workers}, database, Interrupts())
+        first = run_sweep([file], {"workers": workers}, database, Interrupts())
         assert first.interrupted and not first.complete
         before = [row.trial_id for row in trials(database, limit=None)]
         assert 2 <= len(before) < 12
-        second = sweep([file], {"workers": workers}, database)
+        second = run_sweep([file], {"workers": workers}, database)
         assert second.complete and not second.interrupted
         rows = trials(database, limit=None)
     assert {*before} <= {row.trial_id for row in rows}
