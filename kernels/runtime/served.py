@@ -159,7 +159,7 @@ class Precedent:
         self._tensors = () if served.plan is None else holdings.tensors
         self.same_tensors = same_tensors(*tensors, *self._tensors)
         alone = len(tensors) == 1 and tensors[0] is inputs[0]
-        is_all = served.plan is None and served.obstacle is None and served.miss is None
+        is_all = served.plan is None and served.obstacle is None and served.miss is None and served.autocast is None
         self.by_reference = module.reference_class if alone and is_all else None
         if self.by_reference is not None and not (holdings.parameters or tensors[0].requires_grad):
             self.grad = None
@@ -169,6 +169,7 @@ class Precedent:
         return (
             self._number == len(inputs)
             and self.same_tensors(*self._pick(inputs), *self._tensors)
+            and (self.served.autocast is None or self.served.autocast == autocast_type(self._pick(inputs)[0].device))
             and (self.served.plan is None or self._lets_a_kernel_run(inputs))
         )
 
@@ -178,12 +179,10 @@ class Precedent:
             # Of a floating-point number only the type matters.
             if type(inputs[at]) is not kind or (kind is not float and inputs[at] != value):
                 return False
-        served = self.served
         return (
             forward_ad._current_level < 0
             and (torch._C._len_torch_function_stack() == 0 or not intercepts())
-            and (not served.needs_gradient or not saves_differently())
-            and (served.autocast is None or served.autocast == autocast_type(self._pick(inputs)[0].device))
+            and (not self.served.needs_gradient or not saves_differently())
         )
 
     def stands(self, module: Servable) -> bool:

@@ -181,9 +181,10 @@ class TunedModule(nn.Module, abc.ABC):
 
     def __call__(self, first: Any = _MISSING, /, *rest: Any, **named: Any) -> Any:
         """As any module's, whose own way from here to `forward` takes longer than to recognise a call."""
-        if is_dynamo_compiling() and is_only_forward(self):
-            return self.forward(*(rest if first is _MISSING else (first, *rest)), **named)
-        if is_dynamo_compiling() or named:
+        if is_dynamo_compiling():
+            run = self.forward if is_only_forward(self) else super().__call__
+            return run(*(rest if first is _MISSING else (first, *rest)), **named)
+        if named:
             return super().__call__(*(rest if first is _MISSING else (first, *rest)), **named)
         for known in self._known.latest:
             if known.by_reference is not None:
@@ -251,7 +252,8 @@ class TunedModule(nn.Module, abc.ABC):
         if obstacle is None:
             problem = self.problem(*inputs) if cast is None else cast.problem(inputs)
         if problem is None:
-            return Served(None, obstacle=Choice(None, Tier.REFERENCE, obstacle or self.reason)), lasts
+            told = Choice(None, Tier.REFERENCE, obstacle or self.reason)
+            return Served(None, obstacle=told, autocast=None if cast is None else cast.dtype), lasts
         if self._pinned is not None and (cast is None or self._pinned.problem == problem):
             return self._run(self._pinned, call, cast), lasts
         if self._pinned is not None:
@@ -264,10 +266,10 @@ class TunedModule(nn.Module, abc.ABC):
 
     def _run(self, plan: Plan | None, call: Call, cast: UnderAutocast | None) -> Served:
         """A plan as it serves a call."""
-        if plan is None or (cast is None and not call.needs_gradient):
-            return Served(plan)
-        run: Callable[..., torch.Tensor] = partial(self.tuned_forward if cast is None else cast.run, plan)
         dtype = None if cast is None else cast.dtype
+        if plan is None or (cast is None and not call.needs_gradient):
+            return Served(plan, autocast=dtype)
+        run: Callable[..., torch.Tensor] = partial(self.tuned_forward if cast is None else cast.run, plan)
         if call.needs_gradient:
             run = DifferentiableForward(self, run, call.parameters, call.buffers, dtype)
         return Served(plan, run, call.needs_gradient, dtype)

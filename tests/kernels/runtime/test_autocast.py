@@ -99,7 +99,8 @@ def test_another_type_of_autocast_is_another_call(write_kernel: WriteKernel) -> 
         for dtype in (torch.bfloat16, torch.float16, torch.bfloat16):
             with torch.autocast("cpu", dtype):
                 made(X)
-    assert "bfloat16" in made.choices[None, None].reason  # the sample serves float32 and float64 alone
+                # The sample serves float32 and float64 alone.
+                assert made.choices[None, None].reason.endswith(f"the inputs are {str(dtype).removeprefix('torch.')}")
 
 
 def test_results_in_the_type_are_no_evidence_without_a_duel(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,6 +115,17 @@ def test_results_in_the_type_are_no_evidence_without_a_duel(monkeypatch: pytest.
     with torch.no_grad(), torch.autocast("cpu", HALF), use_policy("best", wait=True):
         tuned(*inputs)
     assert held and not ran_a_kernel(tuned)
+
+
+def test_that_the_reference_won_in_one_type_decides_nothing_in_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, tuned, inputs = pair("gemm_sigmoid_residual")
+    monkeypatch.setattr(tuned_module, "duel", lambda contenders, *_: [Score(0.5) for _ in contenders])
+    with torch.no_grad(), use_policy("best", wait=True):
+        for dtype in (HALF, HALF, torch.float16):
+            with torch.autocast("cpu", dtype):
+                tuned(*inputs)
+    met = {problem.options["autocast"] for problem, _ in tuned.choices if problem is not None}
+    assert met == {"bfloat16", "float16"}
 
 
 def test_choices_are_saved_and_loaded(tmp_path: Any) -> None:
