@@ -81,6 +81,7 @@ def best(
     *,
     device: str | None = None,
     dtype: str | None = None,
+    accuracy: str | None = None,
     architecture: str | None = None,
     compiler: str | None = None,
     problem: Problem | None = None,
@@ -91,6 +92,7 @@ def best(
 
     Args:
         device: a device's name, such as `NVIDIA H200`.
+        accuracy: results for `tolerance`, or for `eager`; both unless given.
         any_source: results of other versions of a shipped kernel's source too.
         db: an open database, or where it is; see `connect`.
 
@@ -102,6 +104,7 @@ def best(
     from tunebench.kernels.runtime.registry import of_current_kernels
     from tunebench.tuner.build import CompilerName
     from tunebench.tuner.errors import member_of
+    from tunebench.tuner.problem import Accuracy
 
     with opened(db, read_only=True) as database:
         rows = best_of(
@@ -109,6 +112,7 @@ def best(
             kernel=kernel,
             device=device,
             dtype=dtype,
+            accuracy=None if accuracy is None else member_of(Accuracy, "accuracy", accuracy),
             architecture=architecture,
             compiler=None if compiler is None else member_of(CompilerName, "compiler", compiler),
             problem=problem,
@@ -123,6 +127,7 @@ def trials(
     study: int | None = None,
     device: str | None = None,
     dtype: str | None = None,
+    accuracy: str | None = None,
     architecture: str | None = None,
     compiler: str | None = None,
     sampler: str | None = None,
@@ -140,6 +145,7 @@ def trials(
     Args:
         status: `correct`, `pruned`, `compile`, `runtime`, `correctness`, `timeout` or `constraints`; one or several.
         device: a device's name.
+        accuracy: results for `tolerance`, or for `eager`; both unless given.
         tunables: values that the configuration has.
         since, until: moments with a time zone; `until` is not included.
         fastest: correct trials only, the lowest median first.
@@ -154,6 +160,7 @@ def trials(
     from tunebench.db.queries.trials import trials as trials_of
     from tunebench.tuner.build import CompilerName
     from tunebench.tuner.errors import member_of
+    from tunebench.tuner.problem import Accuracy
     from tunebench.tuner.result import TrialStatus
 
     statuses = [status] if isinstance(status, str) else status
@@ -166,6 +173,7 @@ def trials(
                 study_id=study,
                 device=device,
                 dtype=dtype,
+                accuracy=None if accuracy is None else member_of(Accuracy, "accuracy", accuracy),
                 architecture=architecture,
                 compiler=None if compiler is None else member_of(CompilerName, "compiler", compiler),
                 sampler=sampler,
@@ -286,7 +294,9 @@ def tune(
     seconds: float | None = None,
     sizes: Mapping[str, int | float] | None = None,
     dtype: str | None = None,
+    accuracy: str | None = None,
     tunables: Mapping[str, Sequence[Value]] | None = None,
+    start: Sequence[Mapping[str, Value]] | None = None,
     modes: Sequence[str] | None = None,
     device: str | None = None,
     devices: Sequence[str] | None = None,
@@ -311,7 +321,9 @@ def tune(
         seconds: limit of one run, for each mode.
         sizes: numeric constants of `reference.py` to change, by their names there.
         dtype: what models and inputs are converted to, such as `bfloat16`; as `reference.py` makes them unless given.
+        accuracy: `eager` for configurations that are no more wrong than eager is; `tolerance` unless given.
         tunables: values to restrict tunables to.
+        start: configurations to begin with, where they are valid; what one leaves out is as in the default.
         modes: `eval`, `train`, `frozen`; every mode of the kernel unless given.
         device: `cuda`, `cuda:INDEX` or `cpu`; a GPU where there is one, unless given.
         devices: several GPUs of one model in place of `device`, each of which evaluates configurations: their names, or
@@ -336,13 +348,17 @@ def tune(
     from tunebench.studies.progress import StudyDisplay
     from tunebench.studies.tune import request_of, resolve
     from tunebench.studies.tune import tune as run_studies
+    from tunebench.tuner.errors import member_of
+    from tunebench.tuner.problem import Accuracy
 
     options = {
         "trials": trials,
         "seconds": seconds,
         "sizes": sizes,
         "dtype": dtype,
+        "accuracy": None if accuracy is None else member_of(Accuracy, "accuracy", accuracy),
         "tunables": tunables,
+        "start": start,
         "modes": modes,
         "device": device,
         "devices": devices,

@@ -5,6 +5,7 @@ Every case runs in a process of its own: one that fails, crashes or hangs costs 
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from typing import Any, cast
 
 import torch
 
-from tunebench.kernels.runtime.policy import set_policy
+from tunebench.kernels.runtime.policy import set_accuracy, set_policy
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.targets import find_target
@@ -24,12 +25,13 @@ from tunebench.tuner.device import Device, DeviceKind, find_device
 from tunebench.tuner.device_lock import alone_on
 from tunebench.tuner.environment import Environment, current_environment
 from tunebench.tuner.errors import CompileError, TunebenchError, UnknownNameError, UserError
+from tunebench.tuner.gate.accuracy import exactness
 from tunebench.tuner.gate.oracle import Oracle
 from tunebench.tuner.gate.tolerance import REFERENCE_MULTIPLE
 from tunebench.tuner.gate.values import Values
 from tunebench.tuner.isolation import run_isolated, start_forkserver
 from tunebench.tuner.kernel import Kernel, Mode, Plan, prepare_model
-from tunebench.tuner.problem import Problem, Work
+from tunebench.tuner.problem import Accuracy, Problem, Work
 from tunebench.tuner.reference import Reference
 from tunebench.tuner.result import CONTROL, Baseline, CacheRegime, ErrorFigures, Ratio
 from tunebench.tuner.study.evaluate import Subject
@@ -60,6 +62,7 @@ class BenchCase:
         configuration: tunables to set beside the default's, in place of what `ModelNew` chooses for itself.
         compiled: whether torch.compile is a baseline.
         seconds: of timing, not counting compilation and checks.
+        accuracy: how wrong the tuned model may be.
     """
 
     kernel: str
@@ -70,10 +73,12 @@ class BenchCase:
     configuration: Mapping[str, Value] | None = None
     compiled: bool = True
     seconds: float = 5.0
+    accuracy: Accuracy = Accuracy.TOLERANCE
 
     def __str__(self) -> str:
         sizes = "".join(f" {name}={size}" for name, size in self.sizes.items())
-        return f"{self.kernel} {self.mode}{sizes}{f' {self.dtype}' if self.dtype else ''}"
+        accuracy = "" if self.accuracy is Accuracy.TOLERANCE else f" accuracy={self.accuracy}"
+        return f"{self.kernel} {self.mode}{sizes}{f' {self.dtype}' if self.dtype else ''}{accuracy}"
 
 
 @dataclass(frozen=True)
@@ -176,6 +181,7 @@ class BenchRequest:
     modes: Sequence[str] = ()
     sizes: Mapping[str, Any] = field(default_factory=dict)
     batches: Sequence[int] = ()
+    accuracies: Sequence[Accuracy] = ()
     dtype: str | None = None
     device: str | None = None
     configuration: Mapping[str, Value] | None = None
@@ -207,15 +213,14 @@ def cases_of(targets: Sequence[str], asked: BenchRequest) -> list[BenchCase]:
         batch = "batch_size" if "batch_size" in legal else next(iter(legal))
         configuration = asked.configuration or dict(found.configuration) or None
         for mode in _modes(kernel, asked.modes or request.modes, len(targets) > 1):
-            for sizes in [{batch: size} for size in asked.batches] or [{}]:
+            batches = [{batch: size} for size in asked.batches] or [{}]
+            for sizes, accuracy in itertools.product(batches, asked.accuracies or [request.accuracy]):
                 merged = {**request.sizes, **own, **sizes}
                 dtype = request.dtype if asked.dtype is None else asked.dtype
                 kernel.reference(merged, dtype)  # refuses what it has not before anything runs
                 chosen = request.device if asked.device is None else asked.device
-                case = BenchCase(
-                    request.kernel, mode, merged, dtype, chosen, configuration, asked.compiled, asked.seconds
-                )
-                cases.append(case)
+                case = (request.kernel, mode, merged, dtype, chosen, configuration, asked.compiled, asked.seconds)
+                cases.append(BenchCase(*case, accuracy))
     if unknown := [name for name in asked.sizes if name not in known]:
         raise UnknownNameError("size", unknown[0], known)
     if not cases:
@@ -306,10 +311,11 @@ def measure_case(case: BenchCase, ceilings: Ceilings | None) -> Result:
         TunebenchError: the case is not legal, or its model cannot serve the reference's inputs.
     """
     set_policy(wait=True)  # what is timed is the kernel, whenever it was built
+    set_accuracy(case.accuracy)
     factory = load_model(case.kernel)
     kernel, device = factory.kernel, find_device(case.device)
     reference = kernel.reference(case.sizes, case.dtype)
-    subject = Subject.prepare(kernel, factory, reference, case.mode, device)
+    subject = Subject.prepare(kernel, factory, reference, case.mode, device, case.accuracy)
     notes: list[str] = []
     models: dict[str, Callable[..., Any]] = {Baseline.REFERENCE: subject.reference}
     if case.compiled:
@@ -330,6 +336,7 @@ def measure_case(case: BenchCase, ceilings: Ceilings | None) -> Result:
 
     with torch.no_grad():
         errors = {name: _errors(model, subject.oracle) for name, model in models.items() if name != Baseline.REFERENCE}
+        right = _is_right(errors[TUNED], subject.oracle)
         samples = _samples(subject, models, case.seconds)
     work = kernel.work(subject.problem)
     floor: tuple[float | None, str] = (None, "")
@@ -337,14 +344,13 @@ def measure_case(case: BenchCase, ceilings: Ceilings | None) -> Result:
         warm = clocks_for(device, work)[-1].regime is CacheRegime.WARM
         floor = ceilings.floor_ms(work, in_cache=warm and work.bytes <= device.l2_bytes)
     choice = _choice_of(tuned, subject.problem, given)
-    own = errors[TUNED]
     return Result(
         kernel=kernel.name,
         problem=subject.problem,
         timings={name: Timing(*median_interval(values)) for name, values in samples.items() if name != CONTROL},
         speedups={one: speedup(samples[TUNED], samples[one]) for one in Baseline if one in samples},
-        errors=errors,
-        right=own.max_relative <= max(subject.oracle.tolerance, REFERENCE_MULTIPLE * own.reference_max_relative),
+        errors={name: _worst(by_case) for name, by_case in errors.items()},
+        right=right,
         tier=choice[0],
         configuration=choice[1],
         reason=choice[2],
@@ -393,10 +399,30 @@ def _choice_of(
     return choice.tier.value, choice.configuration, choice.reason
 
 
-def _errors(model: Callable[..., Any], oracle: Oracle) -> ErrorFigures:
-    """The figures of the case with the largest multiple of the reference's own error."""
-    figures = []
+_Errors = Mapping[str, Mapping[str, ErrorFigures]]
+"""A model's, by case and path of the output."""
+
+
+def _errors(model: Callable[..., Any], oracle: Oracle) -> _Errors:
+    found: dict[str, dict[str, ErrorFigures]] = {}
     for case in oracle.cases:
         tensors = Values.of(model(*case.inputs)).tensors
-        figures += [expected.errors_of(tensors[path]) for path, expected in case.output.items()]
-    return max(figures, key=lambda one: one.multiple_of_reference)
+        found[case.name] = {path: expected.errors_of(tensors[path]) for path, expected in case.output.items()}
+    return found
+
+
+def _worst(errors: _Errors) -> ErrorFigures:
+    """The figures with the largest multiple of the reference's own error."""
+    return max((one for by_path in errors.values() for one in by_path.values()), key=_multiple)
+
+
+def _multiple(errors: ErrorFigures) -> float:
+    return errors.multiple_of_reference
+
+
+def _is_right(errors: _Errors, oracle: Oracle) -> bool:
+    """Whether these errors pass the gate."""
+    own = _worst(errors)
+    if own.max_relative > max(oracle.tolerance, REFERENCE_MULTIPLE * own.reference_max_relative):
+        return False
+    return oracle.accuracy is Accuracy.TOLERANCE or all(one.holds for one in exactness(errors, oracle.draws))

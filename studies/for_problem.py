@@ -97,7 +97,9 @@ def resolve_problem(target: str, problem: Problem, options: Mapping[str, object]
     model = load_model(target)
     kernel = model.kernel
     mode = Mode(problem.options["mode"]) if "mode" in problem.options else kernel.modes[0]
-    given = {"kernel": target, "dtype": problem.dtype, "modes": [mode], "sizes": dict(sizes_for(model, problem, mode))}
+    sizes = dict(sizes_for(model, problem, mode))
+    given = {"dtype": problem.dtype, "modes": [mode], "sizes": sizes, "accuracy": problem.accuracy}
+    given["kernel"] = target
     return replace(resolve(make_request({**given, **options}, target)), expected=problem)
 
 

@@ -92,9 +92,9 @@ def announce(console: Console, announcement: Announcement) -> None:
         soft_wrap=True,
     )
     if announcement.warm_starts and not announcement.done:
-        origins = dict.fromkeys(one.origin.partition(", ")[2] for one in announcement.warm_starts)
+        origins = dict.fromkeys(one.origin.partition(", ")[2] or one.origin for one in announcement.warm_starts)
         console.print(
-            f"  warm start: {len(announcement.warm_starts)} first trials, from {'; '.join(origins)} "
+            f"  warm start: {len(announcement.warm_starts)} first trials: {'; '.join(origins)} "
             "(--fresh begins without)",
             highlight=False,
             soft_wrap=True,

@@ -16,13 +16,14 @@ from tunebench.tuner.build import CompilerName
 from tunebench.tuner.errors import StudyFileError, UnknownNameError
 from tunebench.tuner.files import path_named
 from tunebench.tuner.kernel import Mode
+from tunebench.tuner.problem import Accuracy
 
 TABLES = "studies"
 """The key of a study file whose tables have keys of their own beside the file's."""
 
 MOST_STUDIES = 10_000
 
-_WHOLE = ("modes", "devices", "tunables")
+_WHOLE = ("modes", "devices", "tunables", "start")
 """Keys with lists or tables of their own; a list of any other key's values is one study for each."""
 
 
@@ -47,7 +48,10 @@ class StudyRequest(BaseModel):
         address: of the cluster; None for one that runs here or is named by RAY_ADDRESS, else one that is started.
         compile: compare the winner with the reference under torch.compile too; it takes tens of seconds to compile.
         fresh: begin without anything from earlier studies of the kernel.
+        start: tunables to set beside the default's, of each configuration that the study begins with; one that is not
+            valid for a problem is passed over there.
         stop_early: end when another trial is not expected to gain what the timing can tell.
+        accuracy: how wrong a configuration may be.
         dtype: what models and inputs are converted to; None leaves them as `reference.py` makes them.
         modes: the module's modes to tune; None for every mode that the kernel names.
         sizes: numeric constants of `reference.py` to change, by their names there.
@@ -70,10 +74,12 @@ class StudyRequest(BaseModel):
     compile: bool = False
     fresh: bool = False
     stop_early: bool = False
+    accuracy: Accuracy = Field(default=Accuracy.TOLERANCE, strict=False)
     dtype: str | None = None
     modes: tuple[Annotated[Mode, Field(strict=False)], ...] | None = Field(default=None, strict=False)
     sizes: Mapping[str, int | Annotated[float, Field(allow_inf_nan=False)]] = Field(default_factory=dict)
     tunables: Mapping[str, Sequence[bool | int | float | str]] = Field(default_factory=dict)
+    start: Sequence[Mapping[str, bool | int | float | str]] = ()
 
 
 def read_study_file(path: Path) -> StudyRequest:

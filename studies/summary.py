@@ -9,7 +9,11 @@ from tunebench.studies.terminal import print_paragraph, print_table, printable
 from tunebench.studies.tune import StudyReport
 from tunebench.tuner.device import DeviceKind
 from tunebench.tuner.result import Baseline, Comparison, Decision, TrialStatus
+from tunebench.tuner.study.account import Spent
 from tunebench.tuner.study.study import Ending
+
+_SHORTEST = 0.005
+"""Phases of fewer seconds are not printed."""
 
 _ON_A_CPU = (
     "These times are a CPU's. The kernels are written for NVIDIA GPUs and built by g++ here, while the reference has "
@@ -82,9 +86,19 @@ def _print_notes(report: StudyReport) -> None:
         lines.append(f"all {outcome.space_size} valid configurations were measured: the best is the best there is")
     if outcome.ending is Ending.INTERRUPTED:
         lines.append("interrupted: everything done is recorded, the same command goes on")
+    lines.append(_spent(report.spent))
     print(printable(f"{report.kernel} ({report.problem}), study {report.study}:"))
     for line in lines:
         print(printable(f"  {line}"))
+
+
+def _spent(spent: Spent) -> str:
+    """Where the time went, the longest first, and what ran beside it."""
+    longest = sorted(spent.seconds.items(), key=lambda one: -one[1])
+    told = ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in longest if seconds >= _SHORTEST)
+    shared = f"; evaluations by the share that each of {spent.slots} had" if spent.slots > 1 else ""
+    beside = f"; beside it, compilers ran for {spent.compiling:.1f} s in {spent.builds} builds" if spent.builds else ""
+    return f"{spent.whole:.1f} s: {told}{shared}{beside}"
 
 
 def _decided(comparison: Comparison, baseline: Baseline) -> str:
@@ -112,6 +126,13 @@ def report_values(report: StudyReport) -> dict[str, object]:
         "proven": outcome.proven,
         "warm_starts": [{"configuration": dict(one.configuration), "origin": one.origin} for one in report.warm_starts],
         "seconds": outcome.seconds,
+        "spent": {
+            "whole": report.spent.whole,
+            "phases": {phase.value: seconds for phase, seconds in report.spent.seconds.items()},
+            "slots": report.spent.slots,
+            "compiling": report.spent.compiling,
+            "builds": report.spent.builds,
+        },
         "lost": list(outcome.lost),
         "gpu_refusal": report.gpu_refusal or None,
         "best": dict(comparison.best) if comparison else None,

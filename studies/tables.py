@@ -119,7 +119,18 @@ def _print_studies(rows: Sequence[StudyWithBest]) -> None:
 
 
 _TRIAL_VALUES = (
-    *("trial", "study", "number", "kernel", "source_digest", "problem", "device", "device_uuid", "architecture"),
+    *(
+        "trial",
+        "study",
+        "number",
+        "kernel",
+        "source_digest",
+        "problem",
+        "accuracy",
+        "device",
+        "device_uuid",
+        "architecture",
+    ),
     *("compiler", "sampler", "seed", "status", "configuration", "median_ms", "low_ms", "high_ms", "regime"),
     *("recorded_at", "message", "confirmed", "confirmed_ms"),
     *("over_reference", "over_default", "over_compiled", "over_copy"),
@@ -136,6 +147,7 @@ def row_values(row: TrialRow) -> dict[str, object]:
             "trial": row.trial_id,
             "study": row.study_id,
             "problem": problem_values(row.problem),
+            "accuracy": row.problem.accuracy.value,
             "device": row.device_name,
             "status": row.status.value,
             "configuration": dict(row.configuration),

@@ -49,7 +49,8 @@ def find_target(text: str, database: str | Path | None = None) -> Target:
             details = trial_details(opened, int(text))
         row, target = details.row, kernel_of(details)
         mode = mode_of(load_model(target).kernel, row.problem)
-        given = {"kernel": target, "dtype": row.problem.dtype, "modes": [mode], "sizes": sizes_of(target, row.problem)}
+        sizes, accuracy = sizes_of(target, row.problem), row.problem.accuracy
+        given = {"kernel": target, "dtype": row.problem.dtype, "modes": [mode], "sizes": sizes, "accuracy": accuracy}
         return Target(make_request(given, f"trial {text}"), dict(row.configuration))
     if Path(text).suffix == ".toml":
         request = read_study_file(Path(text))

@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
@@ -44,12 +44,16 @@ from tunebench.tuner.reference import Reference
 from tunebench.tuner.search.sampler import PoolSampler
 from tunebench.tuner.search.strategies import find_sampler
 from tunebench.tuner.search.warm_start import WarmStart, choose_warm_starts
-from tunebench.tuner.space import SearchSpace
+from tunebench.tuner.space import SearchSpace, ValidSpace
+from tunebench.tuner.study.account import Account, Activity, Spent
 from tunebench.tuner.study.confirm_winner import MOST_BYTES, ConfirmWinner
 from tunebench.tuner.study.evaluate import LocalEvaluator, Subject
 from tunebench.tuner.study.executor import Executor
 from tunebench.tuner.study.history import StudyDescription
 from tunebench.tuner.study.study import Budget, Ending, Outcome, Progress, StudyRun
+
+NAMED = "named by the study"
+"""Where a configuration comes from that a study is told to begin with."""
 
 _PRELOAD = (__name__, TRACER)
 """What worker processes need, imported once by the server that they are forked from."""
@@ -63,6 +67,7 @@ class StudyReport:
         study: its number in the database.
         warm_starts: what it began with from earlier studies.
         gpu_refusal: of a study on a CPU, why the first configuration does not build for a GPU; empty where it does.
+        spent: where its time went.
     """
 
     kernel: str
@@ -72,6 +77,7 @@ class StudyReport:
     outcome: Outcome
     warm_starts: tuple[WarmStart, ...] = ()
     gpu_refusal: str = ""
+    spent: Spent = field(default_factory=Spent)
 
 
 @dataclass(frozen=True)
@@ -156,6 +162,8 @@ def resolve(request: StudyRequest) -> Resolved:
     find_sampler(request.sampler)
     devices = _devices(request)
     space = kernel.space.restrict(request.tunables)
+    for values in request.start:
+        space.fix(values)  # refuses what is no value of it
     return Resolved(
         request=request,
         model=model,
@@ -188,16 +196,22 @@ def tune(
     resolved: Resolved,
     database: Database,
     announce: Reporter = lambda _: lambda _: None,
+    before: float = 0.0,
 ) -> list[StudyReport]:
     """Run or resume a kernel's studies, one for each mode, until their budgets are spent or Ctrl-C.
+
+    Args:
+        before: seconds that a command took until now; the first study is charged with them.
 
     Raises:
         UserError: the model cannot serve its reference's inputs, or no configuration is valid for them.
     """
+    account = Account(before)
     start_forkserver(_PRELOAD)
     reports: list[StudyReport] = []
     for mode in resolved.modes:
-        reports.append(_tune_mode(resolved, mode, database, announce))
+        reports.append(_tune_mode(resolved, mode, database, announce, account))
+        account = Account()
         if reports[-1].outcome.ending is Ending.INTERRUPTED:
             break
     forget_plans()
@@ -219,9 +233,16 @@ def make_evaluator(
     if cores:
         os.sched_setaffinity(0, cores)
         torch.set_num_threads(min(torch.get_num_threads(), len(cores)))
-    resolved = resolve(request)
-    subject = Subject.prepare(resolved.kernel, resolved.model, resolved.reference, mode, resolved.device)
-    return LocalEvaluator(subject, resolved.compiler, compiled=request.compile, driving=driving)
+    account = Account()
+    with account.phase(Activity.WORKER):
+        resolved = resolve(request)
+    with account.phase(Activity.CONTEXT):
+        torch.zeros(1, device=resolved.device.torch_device).item()
+    with account.phase(Activity.REFERENCE):
+        where = (mode, resolved.device, request.accuracy)
+        subject = Subject.prepare(resolved.kernel, resolved.model, resolved.reference, *where)
+    prepared = account.seconds
+    return LocalEvaluator(subject, resolved.compiler, compiled=request.compile, driving=driving, prepared=prepared)
 
 
 def make_contender(
@@ -247,6 +268,7 @@ def _confirmation(resolved: Resolved, mode: Mode, problem: Problem) -> ConfirmWi
         Exemptions.of(kernel),
         mode,
         kernel.work(problem).bytes <= MOST_BYTES,
+        request.accuracy,
     )
 
 
@@ -275,21 +297,27 @@ def environment_for(resolved: Resolved) -> Callable[[Device], Environment]:
     )
 
 
-def _tune_mode(resolved: Resolved, mode: Mode, database: Database, announce: Reporter) -> StudyReport:
+def _tune_mode(resolved: Resolved, mode: Mode, database: Database, announce: Reporter, account: Account) -> StudyReport:
     request, kernel = resolved.request, resolved.kernel
-    executor = make_executor(resolved, mode)
-    device, problem = executor.device, executor.problem
+    with account.phase(Activity.WORKER):
+        executor = make_executor(resolved, mode)
+    account.move(Activity.WORKER, executor.prepared)
+    device, problem, slots = executor.device, executor.problem, executor.slots
     try:
         if resolved.expected not in (None, problem):
             raise UserError(f"the reference's own inputs are {problem} where {resolved.expected} is asked for")
-        space = resolved.space.enumerate(problem, device)
+        with account.phase(Activity.SPACE):
+            space = resolved.space.enumerate(problem, device)
         description = describe_study(resolved, problem, device)
-        sampler = find_sampler(request.sampler)(space, request.seed)
-        warm_starts = _warm_starts(resolved, description, sampler, database)
-        log = open_study(database, description, environment_for(resolved)(device), warm_starts)
-        if (begun := begun_study(database, description)) is not None:
-            warm_starts = begun.warm_starts  # another process may have begun it in the meantime
-        run = StudyRun(executor, space, sampler, log, warm_starts, _confirmation(resolved, mode, problem))
+        with account.phase(Activity.STRATEGY):
+            sampler = find_sampler(request.sampler)(space, request.seed)
+        with account.phase(Activity.DATABASE):
+            warm_starts = _warm_starts(resolved, description, sampler, database)
+            log = open_study(database, description, environment_for(resolved)(device), warm_starts)
+            if (begun := begun_study(database, description)) is not None:
+                warm_starts = begun.warm_starts  # another process may have begun it in the meantime
+        confirmation = _confirmation(resolved, mode, problem)
+        run = StudyRun(executor, space, sampler, log, warm_starts, confirmation, account)
         done = len(log.past())
         progress = announce(
             Announcement(kernel.name, problem, device, len(space), warm_starts, done, slots=executor.slots)
@@ -301,8 +329,10 @@ def _tune_mode(resolved: Resolved, mode: Mode, database: Database, announce: Rep
     finally:
         executor.close()
     if outcome.trials:
-        publish(database, log.study_id, {tunable.name: tunable.values for tunable in resolved.space.tunables})
-    return StudyReport(kernel.name, problem, device, log.study_id, outcome, warm_starts, gpu_refusal)
+        with account.phase(Activity.DATABASE):
+            publish(database, log.study_id, {tunable.name: tunable.values for tunable in resolved.space.tunables})
+    spent = Spent(account.seconds, slots, sum(executor.built), len(executor.built))
+    return StudyReport(kernel.name, problem, device, log.study_id, outcome, warm_starts, gpu_refusal, spent)
 
 
 def describe_study(resolved: Resolved, problem: Problem, device: Device) -> StudyDescription:
@@ -341,17 +371,26 @@ def _warm_starts(
     request = resolved.request
     begun = begun_study(database, description)
     if begun is not None:
-        if request.fresh and begun.warm_starts:
+        if request.fresh and any(one.origin != NAMED for one in begun.warm_starts):
             raise UserError(
                 f"study {begun.study} has begun with {len(begun.warm_starts)} configurations from earlier ones: "
                 "leave out --fresh to go on with it, or begin another one with --seed"
             )
         return begun.warm_starts
+    named = _named(request, sampler.space)
     if request.fresh or not sampler.learns:
-        return ()
+        return named
     shipped = shipped_studies(resolved.kernel, description.problem, description.device)
     earlier = [*earlier_studies(database, description), *shipped]
-    return tuple(choose_warm_starts(sampler.space, sorted(earlier, key=lambda study: study.distance)))
+    found = choose_warm_starts(sampler.space, sorted(earlier, key=lambda study: study.distance))
+    begun_with = {one.configuration for one in named}
+    return (*named, *(one for one in found if one.configuration not in begun_with))
+
+
+def _named(request: StudyRequest, space: ValidSpace) -> tuple[WarmStart, ...]:
+    """The configurations that a request says to begin with, as far as they are valid here."""
+    numbers = (space.completing(values) for values in request.start)
+    return tuple(WarmStart(space[number], NAMED) for number in numbers if number is not None)
 
 
 def _modes(kernel: Kernel, request: StudyRequest) -> Sequence[Mode]:

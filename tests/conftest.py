@@ -18,7 +18,7 @@ from warm_process import warm_server
 
 from tunebench.kernels.runtime.choices_file import load_choices
 from tunebench.kernels.runtime.decision import forget_plans
-from tunebench.kernels.runtime.policy import Policy, set_policy
+from tunebench.kernels.runtime.policy import Policy, set_accuracy, set_policy
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.checking import PRELOADED
@@ -85,6 +85,7 @@ def few_questions(monkeypatch: pytest.MonkeyPatch) -> None:
 def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test reads or writes the user's own database or build cache, and what serves a call depends on no clock."""
     set_policy(Policy.RECORDED, wait=True)
+    set_accuracy("tolerance")
     load_choices()
     monkeypatch.setenv("TUNEBENCH_DB", str(tmp_path / "own" / "tunebench.db"))
     # Where tests run on several workers each has it, and tables are folded to it.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 """Bytes of an element, by torch dtype name."""
@@ -17,6 +18,19 @@ buffer, by its name in the state dict, or the output, which is `return`. Dimensi
 
 OUTPUT = "return"
 """The name of the output among `Axes`."""
+
+
+class Accuracy(enum.StrEnum):
+    """How wrong a kernel may be. It is its user's choice, and with it another problem is to be solved."""
+
+    TOLERANCE = "tolerance"
+    """Within the gate's tolerance, or twice the reference's own error: see `tuner/gate/tolerance.py`."""
+    EAGER = "eager"
+    """No more than the reference itself is at full precision: see `tuner/gate/accuracy.py`."""
+
+
+ACCURACY_OPTION = "accuracy"
+"""The option of a problem that is to be solved as exactly as eager does; there is none for the tolerance."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +51,19 @@ class Problem:
     def item_bytes(self) -> int:
         """Bytes of one element of the inputs' type."""
         return ITEM_BYTES[self.dtype]
+
+    @property
+    def accuracy(self) -> Accuracy:
+        """How wrong what solves it may be."""
+        is_eager = self.options.get(ACCURACY_OPTION) == Accuracy.EAGER
+        return Accuracy.EAGER if is_eager else Accuracy.TOLERANCE
+
+    def at(self, accuracy: Accuracy) -> Problem:
+        """The same problem, to be solved as accurately as this."""
+        options = {name: value for name, value in self.options.items() if name != ACCURACY_OPTION}
+        if accuracy is not Accuracy.TOLERANCE:
+            options[ACCURACY_OPTION] = accuracy.value
+        return self if options == self.options else replace(self, options=options)
 
     @property
     def key(self) -> str:

@@ -64,6 +64,7 @@ class ErrorFigures:
         relative_norm: ‖output − reference‖ / ‖reference‖.
         reference_max_relative, reference_relative_norm: the same for the reference model at its own precision.
         multiple_of_reference: `max_relative` over `reference_max_relative`; infinite where the reference is exact.
+        rms_multiple_of_reference: `relative_norm` over `reference_relative_norm`; likewise.
         first_wrong_index: flat index of the first element outside the tolerance; None where there is none.
         untouched: elements the kernel never wrote.
     """
@@ -79,9 +80,18 @@ class ErrorFigures:
     @property
     def multiple_of_reference(self) -> float:
         """`max_relative` over the reference's own; infinite where the reference is exact and this is not."""
-        if self.max_relative == 0.0:
-            return 0.0
-        return self.max_relative / self.reference_max_relative if self.reference_max_relative else float("inf")
+        return _multiple(self.max_relative, self.reference_max_relative)
+
+    @property
+    def rms_multiple_of_reference(self) -> float:
+        """`relative_norm` over the reference's own; infinite where the reference is exact and this is not."""
+        return _multiple(self.relative_norm, self.reference_relative_norm)
+
+
+def _multiple(figure: float, reference: float) -> float:
+    if figure == 0.0:
+        return 0.0
+    return figure / reference if reference else float("inf")
 
 
 @dataclass(frozen=True)

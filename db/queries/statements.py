@@ -27,7 +27,7 @@ from tunebench.db.schema.views import (
     with_parts,
 )
 from tunebench.tuner.configuration import Configuration, Value
-from tunebench.tuner.problem import Problem
+from tunebench.tuner.problem import ACCURACY_OPTION, Accuracy, Problem
 from tunebench.tuner.result import Baseline, Ratio, TrialStatus
 
 _FEW = 50_000
@@ -37,18 +37,28 @@ _RATIO = ("ratio", "low", "high", "rounds", "confidence")
 _PROBLEM = ("key", "dtype", "axes", "options")
 
 
+_EAGER = f'"{ACCURACY_OPTION}":"{Accuracy.EAGER}"'
+"""In the key of a problem that is to be solved as exactly as eager does."""
+
+
 def study_conditions(
     *,
     study_columns: Mapping[str, object],
     problem_columns: Mapping[str, object],
     device_columns: Mapping[str, object],
+    accuracy: Accuracy | None = None,
 ) -> list[Condition]:
     """Conditions on a study, from the required values of columns of its own, its problem's and its device's row.
 
     Args:
         study_columns, problem_columns, device_columns: None for a column whose value does not matter.
+        accuracy: of the problem; None where it does not matter.
     """
     conditions = _equal(tables.Study, study_columns)
+    if accuracy is not None:
+        is_eager = tables.Problem.key.contains(_EAGER, autoescape=True)
+        of_these = select(tables.Problem.id).where(is_eager if accuracy is Accuracy.EAGER else ~is_eager)
+        conditions.append(tables.Study.problem_id.in_(of_these))
     for table, reference, columns in (
         (tables.Problem, tables.Study.problem_id, problem_columns),
         (tables.Device, tables.Study.device_id, device_columns),

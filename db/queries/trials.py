@@ -18,7 +18,7 @@ from tunebench.db.schema.views import CORRECT, winners
 from tunebench.tuner.build import CompilerName
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.errors import DatabaseError
-from tunebench.tuner.problem import Problem
+from tunebench.tuner.problem import Accuracy, Problem
 from tunebench.tuner.result import TrialStatus
 
 _PAGE = 500
@@ -41,6 +41,7 @@ def best(
     source_digest: str | None = None,
     problem: Problem | None = None,
     dtype: str | None = None,
+    accuracy: Accuracy | None = None,
     device: str | None = None,
     architecture: str | None = None,
     compiler: CompilerName | None = None,
@@ -60,6 +61,7 @@ def best(
         study_columns={"kernel": kernel, "source_digest": source_digest, "compiler": compiler and compiler.value},
         problem_columns={"key": problem and problem.key, "dtype": dtype},
         device_columns={"name": device, "architecture": architecture},
+        accuracy=accuracy,
     )
     ordering = (tables.Study.kernel, tables.Problem.key, tables.Device.name, tables.Study.compiler, tables.Trial.id)
     query = everything_about(winners(conditions, environments)).order_by(*ordering)
@@ -100,6 +102,7 @@ class Conditions(TypedDict, total=False):
     status: TrialStatus | Collection[TrialStatus] | None
     problem: Problem | None
     dtype: str | None
+    accuracy: Accuracy | None
     device: str | None
     architecture: str | None
     compiler: CompilerName | None
@@ -173,6 +176,7 @@ def _picked(connection: Connection, order: Order, conditions: Conditions) -> Sel
         },
         problem_columns={"key": problem and problem.key, "dtype": conditions.get("dtype")},
         device_columns={"name": conditions.get("device"), "architecture": conditions.get("architecture")},
+        accuracy=conditions.get("accuracy"),
     )
     ordering: tuple[ColumnElement[Any], ...] = (tables.Trial.study_id.desc(), tables.Trial.number.desc())
     found: list[ColumnElement[bool]] = []

@@ -71,7 +71,7 @@ class UnderAutocast:
             elif self.module.training and any(one.is_floating_point() for one in buffers):
                 found = self.module.unserved("autocast is on, and what moves in train mode is float32")
             else:
-                found = self._twin().problem(*_cast(inputs, self.dtype))
+                found = self._twin().problem(*cast(inputs, self.dtype))
         if found is None:
             return None
         option = {AUTOCAST_OPTION: str(self.dtype).removeprefix("torch.")}
@@ -82,7 +82,7 @@ class UnderAutocast:
         result: torch.Tensor
         with torch.autocast(self._device, enabled=False):
             if self._casts:
-                result = self._twin().tuned_forward(plan, *_cast(inputs, self.dtype))
+                result = self._twin().tuned_forward(plan, *cast(inputs, self.dtype))
             else:
                 result = self.module.tuned_forward(plan, *inputs)
         return result.to(self._result)
@@ -112,13 +112,14 @@ class _Types(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _twin_of(module: Any, dtype: torch.dtype) -> Any:
-    made = replica(module, *(_cast(tensors, dtype) for tensors in held(module)))
+    made = replica(module, *(cast(tensors, dtype) for tensors in held(module)))
     if made.is_frozen:
         made._derived = DerivedTensors()
     return made
 
 
-def _cast(values: Sequence[Any], dtype: torch.dtype) -> list[Any]:
+def cast(values: Sequence[Any], dtype: torch.dtype) -> list[Any]:
+    """The same with floating-point tensors of this type."""
     floating = [isinstance(one, torch.Tensor) and one.is_floating_point() for one in values]
     return [one.detach().to(dtype) if is_cast else one for one, is_cast in zip(values, floating, strict=True)]
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 import torch
 
 from tunebench.tuner.errors import LaunchError
+from tunebench.tuner.gate.accuracy import Wrong
+from tunebench.tuner.gate.comparison import compare, scale_of
 
 Answer = Callable[[], torch.Tensor]
 
@@ -56,7 +58,9 @@ def winner_of(scores: Sequence[Score]) -> int | None:
     return max(able, key=lambda number: scores[number].ratio, default=None)
 
 
-def duel(contenders: Sequence[Answer], reference: Answer, device: torch.device) -> list[Score]:
+def duel(
+    contenders: Sequence[Answer], reference: Answer, device: torch.device, exact: Answer | None = None
+) -> list[Score]:
     """Time several answers to one call in turns: what a caller waits for, host and device together.
 
     It takes at most `_MOST_SECONDS` and what three rounds need of those who could still win. The answers are compared
@@ -65,13 +69,14 @@ def duel(contenders: Sequence[Answer], reference: Answer, device: torch.device) 
 
     Args:
         contenders, reference: give the same answer, and change nothing that the caller sees.
+        exact: gives it in float64, where no contender may be more wrong than the reference.
 
     Returns:
         The contenders' scores, in their order.
     """
     entrants = [_Entrant(contender) for contender in contenders]
     try:
-        _compare(entrants, reference)
+        _compare(entrants, reference, exact)
         _race(entrants, _Entrant(reference), device)
     except torch.OutOfMemoryError:
         # It was the reference's: alone it has room, or else nothing could answer this call.
@@ -99,15 +104,45 @@ def _excused(entrant: _Entrant) -> Iterator[None]:
         entrant.obstacle = str(error)
 
 
-def _compare(entrants: Sequence[_Entrant], reference: Answer) -> None:
+def _compare(entrants: Sequence[_Entrant], reference: Answer, exact: Answer | None) -> None:
     """Find those that give another answer than the reference, or none."""
     expected = reference().detach()
+    wrong_by = None if exact is None else _Truth(exact, expected)
     limit = max(_LARGEST_DIFFERENCE, 8 * torch.finfo(expected.dtype).eps)
     for entrant in entrants:
         with _excused(entrant):
-            difference = _difference(entrant.answer().detach(), expected)
+            answer = entrant.answer().detach()
+            difference = _difference(answer, expected)
             if not difference <= limit:
                 entrant.obstacle = f"its answer is off the reference's by {difference:.1e} of its norm"
+            elif wrong_by is not None:
+                entrant.obstacle = wrong_by.obstacle_to(answer)
+
+
+class _Truth:
+    """The answer in float64, and how far the reference is from it."""
+
+    def __init__(self, exact: Answer, reference: torch.Tensor) -> None:
+        self._missing, self._values = "", reference.double()
+        try:
+            self._values = exact().detach()
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, TypeError, ValueError) as error:
+            self._missing = f"there is no answer in float64 to compare with: {error}"
+            return
+        self._scale = scale_of(self._values)
+        self._own = self._wrong(reference)
+
+    def obstacle_to(self, answer: torch.Tensor) -> str:
+        """Why an answer may not take the reference's place; empty where it is no more wrong."""
+        if self._missing:
+            return self._missing
+        wrong = self._wrong(answer)
+        return f"less exact than eager: error {wrong}, eager's own {self._own}" if wrong.exceeds(self._own) else ""
+
+    def _wrong(self, answer: torch.Tensor) -> Wrong:
+        return Wrong.of(compare(answer, self._values, self._scale, math.inf))
 
 
 def _race(entrants: Sequence[_Entrant], reference: _Entrant, device: torch.device) -> None:

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tunebench.kernels.runtime.gradients import differentiate
 from tunebench.kernels.runtime.ordinary import held
 from tunebench.kernels.runtime.outline import NOTHING, Outline, Tensors, outline_under
-from tunebench.kernels.runtime.policy import Policy, use_policy
+from tunebench.kernels.runtime.policy import Policy, accuracy_for, use_policy
 from tunebench.kernels.runtime.traced_call import Given, shapes_of
 
 Operator: TypeAlias = Any  # torch._ops.OpOverload
@@ -188,6 +188,7 @@ class Operators:
 def _settle(module: Any, call: tuple[Any, ...], inputs: Sequence[Any]) -> None:
     """Remember that the module itself serves such calls; or where the reference does so for good, at which shapes."""
     problem = module.problem(*inputs)
+    problem = problem and problem.at(accuracy_for(module.accuracy))
     decided = [
         plan
         for occasion, (_, plan) in module._plans.items()

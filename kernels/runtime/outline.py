@@ -33,7 +33,7 @@ OWN = ("_handle", "_settled", "_lost")
 `_settled` has what the operator found out about calls that the module itself can serve, `_lost` the shapes at which the
 reference serves, so that programs are compiled with its operations.
 """
-_READ_WHEN_RUN = ("policy", "wait")
+_READ_WHEN_RUN = ("policy", "accuracy", "wait")
 """Attributes that the graph does not depend on: they are read from the module itself whenever the program runs."""
 PartOutline: TypeAlias = tuple[Path, tuple[str, ...], tuple[tuple[str, Any], ...]]
 """Of a submodule: where it is, the names of its numbers, and its settings by name."""

@@ -1,4 +1,7 @@
-"""How far tuned models may go in choosing what runs: for a program, a module, or the calls of a block."""
+"""How far tuned models may go in choosing what runs, and how exact that has to be: for a program, a module or a block.
+
+What is asked for around a call goes before what its module asks for, and that before the program's.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,9 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, replace
+
+from tunebench.tuner.problem import Accuracy
 
 
 class Policy(enum.StrEnum):
@@ -26,13 +32,37 @@ class Policy(enum.StrEnum):
     waits for a study of so many seconds in a process of its own, whose results are recorded."""
 
 
-of_program = Policy.BEST
+@dataclass(frozen=True)
+class Rules:
+    """What decides what serves a call; None leaves it to whoever is asked next.
+
+    Equal rules are one object, so that a call need not compare them.
+    """
+
+    policy: Policy | None = None
+    accuracy: Accuracy | None = None
+
+
+_NOTHING = Rules()
+_every = {_NOTHING: _NOTHING}
+
+
+def _changed(rules: Rules, policy: Policy | str | None, accuracy: Accuracy | str | None) -> Rules:
+    """The rules with those that are not None."""
+    if policy is not None:
+        rules = replace(rules, policy=Policy(policy))
+    if accuracy is not None:
+        rules = replace(rules, accuracy=Accuracy(accuracy))
+    return _every.setdefault(rules, rules)
+
+
+of_program = _changed(_NOTHING, Policy.BEST, Accuracy.TOLERANCE)
 """The program's own."""
-_of_block: ContextVar[Policy | None] = ContextVar("tunebench_policy", default=None)
+_of_block: ContextVar[Rules] = ContextVar("tunebench_rules", default=_NOTHING)
 of_block = _of_block.get
-"""That of the block around a call; None where there is none."""
+"""Those of the blocks around a call."""
 have_blocks = False
-"""Whether any block had a policy so far: until then no call needs to ask for its own."""
+"""Whether any block had rules so far: until then no call needs to ask for its own."""
 _program_waits = False
 _program_seconds = 30.0
 _block_waits: ContextVar[bool | None] = ContextVar("tunebench_wait", default=None)
@@ -53,12 +83,21 @@ def set_policy(policy: Policy | str | None = None, *, wait: bool | None = None, 
     """
     # They are the program's, as torch's own flags are.
     global of_program, _program_waits, _program_seconds  # noqa: PLW0603
-    if policy is not None:
-        of_program = Policy(policy)
+    of_program = _changed(of_program, policy, None)
     if wait is not None:
         _program_waits = wait
     if seconds is not None:
         _program_seconds = _positive(seconds)
+
+
+def set_accuracy(accuracy: Accuracy | str) -> None:
+    """How exact every tuned model of this program is that has no accuracy of its own; at first `tolerance`.
+
+    Raises:
+        ValueError: there is no accuracy of that name.
+    """
+    global of_program  # noqa: PLW0603
+    of_program = _changed(of_program, None, accuracy)
 
 
 @contextmanager
@@ -73,22 +112,47 @@ def use_policy(
     Raises:
         ValueError: there is no policy of that name, or no time to tune in.
     """
+    seconds = _block_seconds.get() if seconds is None else _positive(seconds)
+    with _in_block(policy, None):
+        wait_token = _block_waits.set(_block_waits.get() if wait is None else wait)
+        seconds_token = _block_seconds.set(seconds)
+        try:
+            yield
+        finally:
+            _block_waits.reset(wait_token)
+            _block_seconds.reset(seconds_token)
+
+
+@contextmanager
+def use_accuracy(accuracy: Accuracy | str) -> Iterator[None]:
+    """The accuracy of every call in a block, whatever the module or the program have.
+
+    Raises:
+        ValueError: there is no accuracy of that name.
+    """
+    with _in_block(None, accuracy):
+        yield
+
+
+@contextmanager
+def _in_block(policy: Policy | str | None, accuracy: Accuracy | str | None) -> Iterator[None]:
     global have_blocks  # noqa: PLW0603 - for good: a context that a block's task has copied outlives the block
-    have_blocks = have_blocks or policy is not None
-    policy_token = _of_block.set(_of_block.get() if policy is None else Policy(policy))
-    wait_token = _block_waits.set(_block_waits.get() if wait is None else wait)
-    seconds_token = _block_seconds.set(_block_seconds.get() if seconds is None else _positive(seconds))
+    have_blocks = have_blocks or policy is not None or accuracy is not None
+    token = _of_block.set(_changed(_of_block.get(), policy, accuracy))
     try:
         yield
     finally:
-        _of_block.reset(policy_token)
-        _block_waits.reset(wait_token)
-        _block_seconds.reset(seconds_token)
+        _of_block.reset(token)
 
 
 def policy_for(own: Policy | None) -> Policy:
     """The policy of a call of a module with that policy of its own."""
-    return of_block() or own or of_program
+    return of_block().policy or own or of_program.policy or Policy.BEST
+
+
+def accuracy_for(own: Accuracy | None) -> Accuracy:
+    """The accuracy of a call of a module with that accuracy of its own."""
+    return Accuracy(of_block().accuracy or own or of_program.accuracy or Accuracy.TOLERANCE)
 
 
 def waits_for_builds(own: bool | None) -> bool:

@@ -25,7 +25,7 @@ from tunebench.tuner.device import Device
 from tunebench.tuner.environment import versions_here
 from tunebench.tuner.errors import DatabaseError, DatabaseMissingError, EmptySpaceError
 from tunebench.tuner.kernel import Kernel
-from tunebench.tuner.problem import Problem, problem_distance, size_distance
+from tunebench.tuner.problem import Accuracy, Problem, problem_distance, size_distance
 from tunebench.tuner.result import MEANINGFUL, Baseline, Decision, Ratio
 from tunebench.tuner.space import SearchSpace
 from tunebench.tuner.timing.statistics import CONFIDENCE
@@ -181,37 +181,49 @@ class Known:
 
     def _choices(self) -> Iterator[Choice]:
         reason = self.nothing_recorded
-        recorded = choose_recorded(self.recorded, self.space, self.problem, self.device, self.here)
+        recorded = choose_recorded(self._proven(self.recorded), self.space, self.problem, self.device, self.here)
         if recorded is not None:
             yield recorded
             reason = f"{recorded.reason}, cannot run here"
-        shipped = choose_shipped(self.shipped, self.space, self.problem, self.device, self.here)
+        shipped = choose_shipped(self._proven(self.shipped), self.space, self.problem, self.device, self.here)
         if shipped is not None:
             yield shipped
         yield self._default(reason)
+
+    def _proven(self, offers: Sequence[Offer]) -> Sequence[Offer]:
+        """Those that may serve without a look at their answer: that one is as exact as eager says nothing of others."""
+        if self.problem.accuracy is Accuracy.TOLERANCE:
+            return offers
+        return [one for one in offers if one.problem == self.problem]
 
     def evidence(self) -> Choice | None:
         """What needs no duel: the result for this very problem, or what its neighbours on both sides agree on."""
         if self.under_autocast:
             return None
         best = next(self.choices())
-        if best.trusted:
-            return best
+        if best.trusted or self.problem.accuracy is Accuracy.EAGER:
+            return best if best.trusted else None
         current = [one for one in (*self.recorded, *self.shipped) if not one.versions.changes(self.here)]
         return agreed(current, self.space, self.problem, self.device)
 
     def contenders(self) -> list[Choice]:
         """Who meets the reference in a duel: the nearest results' configurations, and the default.
 
-        Where a kernel has no such results of its own, other kernels of its block have some.
+        Where a kernel has no such results of its own, other kernels of its block have some. What was measured to be as
+        exact as eager is right under the tolerance, too; under `EAGER` nothing else takes part.
         """
 
         def rank(offer: Offer) -> tuple[object, ...]:
-            away = problem_distance(offer.problem, self.problem)
+            away = problem_distance(offer.problem.at(self.problem.accuracy), self.problem)
             return away, offer.device != self.device.name, offer.shipped, offer.preference
 
         found: dict[Configuration, Choice] = {}
-        for offer in _fitting([*self.recorded, *self.shipped], self.space, self.problem, self.device, rank):
+        offers = [*self.recorded, *self.shipped]
+        fitting = [*_fitting(offers, self.space, self.problem, self.device, rank)]
+        if self.problem.accuracy is Accuracy.TOLERANCE:
+            stricter = self.problem.at(Accuracy.EAGER)
+            fitting += _fitting(offers, self.space, stricter, self.device, rank)
+        for offer in fitting:
             if offer.configuration is None:
                 continue
             configuration = Configuration(offer.configuration)
@@ -221,9 +233,11 @@ class Known:
                 )
             if len(found) == _NEAREST:
                 break
+        default = self._default(self.nothing_recorded)
+        if self.problem.accuracy is Accuracy.EAGER:
+            return list(found.values()) or [default]
         if not found:
             found = self._related(rank)
-        default = self._default(self.nothing_recorded)
         if default.configuration is not None:
             found.setdefault(default.configuration, default)
         return list(found.values())
@@ -240,6 +254,8 @@ class Known:
         return found
 
     def _default(self, reason: str) -> Choice:
+        if self.problem.accuracy is Accuracy.EAGER:
+            return Choice(None, Tier.REFERENCE, f"nothing is known to be as exact as eager: {reason}")
         try:
             return Choice(self.space.default_for(self.problem, self.device), Tier.DEFAULT, reason)
         except EmptySpaceError as error:

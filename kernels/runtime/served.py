@@ -27,7 +27,7 @@ from tunebench.kernels.runtime.autocast import autocast_type
 from tunebench.kernels.runtime.guards import same_tensors, version_of
 from tunebench.kernels.runtime.misses import Miss
 from tunebench.kernels.runtime.ordinary import held, intercepts, saves_differently
-from tunebench.kernels.runtime.policy import Policy, policy_for
+from tunebench.kernels.runtime.policy import Policy
 from tunebench.kernels.runtime.selection import Choice
 from tunebench.tuner.kernel import Plan
 
@@ -121,7 +121,7 @@ class Precedent:
         same_tensors: whether tensors are like those of the call: its inputs and, where a kernel serves, the module's.
         attributes, version: of the module: where the version is another one, anything of it may have changed.
         grad: whether gradients were enabled; None where the reference serves and nothing has one to take.
-        own_policy, policy: the module's own, and the one that was followed.
+        block, program: the rules around the call, and the program's; the module's own are attributes.
         hooks: of the module, and of all modules: where there is any, a call is more than its `forward`.
         forward: the module's, as its class had it.
         by_reference: the class whose `forward` is all there is to do, on a first input that is the only tensor; None in
@@ -135,13 +135,13 @@ class Precedent:
         "_settings",
         "_tensors",
         "attributes",
+        "block",
         "by_reference",
         "forward",
         "grad",
         "holdings",
         "hooks",
-        "own_policy",
-        "policy",
+        "program",
         "same_tensors",
         "served",
         "version",
@@ -150,7 +150,7 @@ class Precedent:
     def __init__(self, module: Servable, inputs: tuple[Any, ...], served: Served, holdings: Holdings) -> None:
         self.served, self.holdings = served, holdings
         self.attributes, self.version, self.forward = module.__dict__, version_of(module.__dict__), module.own_forward
-        self.own_policy, self.policy = module.policy, policy_for(module.policy)
+        self.block, self.program = policies.of_block(), policies.of_program
         self.grad: bool | None = is_grad_enabled()
         self.hooks = [table[name] for name in _HOOKS for table in (module.__dict__, _HOOKS_OF_ALL)]
         self._number, self._pick, self._settings = len(inputs), _picker(inputs), module.settings()
@@ -191,8 +191,8 @@ class Precedent:
             module.__dict__ is self.attributes
             and self.version == version_of(self.attributes)
             and self.grad is is_grad_enabled()
-            and self.policy
-            is ((policies.have_blocks and policies.of_block()) or self.own_policy or policies.of_program)
+            and self.program is policies.of_program
+            and (not policies.have_blocks or self.block is policies.of_block())
             and not any(self.hooks)
             and type(module).forward is self.forward
             and compiler_at_work() is None
@@ -229,6 +229,8 @@ class KnownCalls:
         """The precedent of a call, among all of the present holdings; None where it has to be looked at."""
         for precedent in self._holdings.precedents.get(key, ()) if self._holdings else ():
             if precedent.is_like(inputs):
+                # Rules that are others come to the same for this module, or the key would be another.
+                precedent.block, precedent.program = policies.of_block(), policies.of_program
                 self._note(precedent)
                 return precedent
         return None

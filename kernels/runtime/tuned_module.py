@@ -17,7 +17,7 @@ from torch import is_grad_enabled, nn
 from torch.compiler import is_compiling, is_dynamo_compiling
 
 from tunebench.kernels.runtime import policy as policies
-from tunebench.kernels.runtime.autocast import UnderAutocast, autocast_type
+from tunebench.kernels.runtime.autocast import UnderAutocast, autocast_type, cast
 from tunebench.kernels.runtime.axes import UnservedError, sizes_of
 from tunebench.kernels.runtime.decision import Decided, Occasion, decide
 from tunebench.kernels.runtime.derived import DerivedTensors, Source
@@ -27,9 +27,9 @@ from tunebench.kernels.runtime.guards import version_of
 from tunebench.kernels.runtime.latest import Latest
 from tunebench.kernels.runtime.misses import miss_of
 from tunebench.kernels.runtime.operators import Operators
-from tunebench.kernels.runtime.ordinary import AUTOCAST, Call, kinds, look_at, saves_differently
+from tunebench.kernels.runtime.ordinary import AUTOCAST, Call, held, kinds, look_at, saves_differently
 from tunebench.kernels.runtime.outline import OWN, note
-from tunebench.kernels.runtime.policy import Policy, policy_for, waits_for_builds
+from tunebench.kernels.runtime.policy import Policy, accuracy_for, policy_for, waits_for_builds
 from tunebench.kernels.runtime.selection import Choice, Tier
 from tunebench.kernels.runtime.served import KnownCalls, Precedent, Served, outline
 from tunebench.kernels.runtime.traced_call import call as traced_call
@@ -37,7 +37,7 @@ from tunebench.kernels.runtime.traced_call import is_only_forward
 from tunebench.tuner.device import Device, device_of
 from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.kernel import Kernel, Mode, Plan
-from tunebench.tuner.problem import Problem
+from tunebench.tuner.problem import Accuracy, Problem
 
 Value = TypeVar("Value")
 
@@ -74,6 +74,9 @@ class TunedModule(nn.Module, abc.ABC):
 
     policy: Policy | None = None
     """This module's own policy; None takes the program's (see `policy.py`)."""
+
+    accuracy: Accuracy | None = None
+    """How exact this module's kernels have to be; None takes the program's accuracy."""
 
     wait: bool | None = None
     """Whether this module's calls wait while their kernel is built; None takes the program's setting."""
@@ -195,8 +198,8 @@ class TunedModule(nn.Module, abc.ABC):
                     known.same_tensors(first)
                     and known.version == version_of(known.attributes)
                     and (known.grad is None or known.grad is is_grad_enabled())
-                    and known.policy
-                    is ((policies.have_blocks and policies.of_block()) or known.own_policy or policies.of_program)
+                    and known.program is policies.of_program
+                    and (not policies.have_blocks or known.block is policies.of_block())
                     and not (one or two or three or four or five or six or seven or eight)
                     and type(self).forward is known.forward
                 ):
@@ -211,14 +214,14 @@ class TunedModule(nn.Module, abc.ABC):
         """The model, by its kernel wherever that can serve; the inputs are the reference's, by position or by name."""
         if is_compiling():
             return traced_call(self, inputs, named)
-        policy, known = policy_for(self.policy), self._known
+        policy, accuracy, known = policy_for(self.policy), accuracy_for(self.accuracy), self._known
         holdings = known.of(self)
         told = None if named else outline(inputs)
-        key = None if told is None else (policy, is_grad_enabled(), self.settings(), *told)
+        key = None if told is None else (policy, accuracy, is_grad_enabled(), self.settings(), *told)
         if key is not None and (precedent := known.look_up(key, inputs)) is not None:
             return self._serve(precedent.served, inputs)
         given, inputs = inputs, self._in_order(inputs, named)
-        served, lasts = self._look(inputs, policy)
+        served, lasts = self._look(inputs, policy, accuracy)
         if lasts and key is not None and inputs is given:
             known.remember(key, Precedent(self, inputs, served, holdings))
         return self._serve(served, inputs)
@@ -235,7 +238,7 @@ class TunedModule(nn.Module, abc.ABC):
             return served.run(*inputs)
         return self.tuned_forward(served.plan, *inputs)
 
-    def _look(self, inputs: tuple[Any, ...], policy: Policy) -> tuple[Served, bool]:
+    def _look(self, inputs: tuple[Any, ...], policy: Policy, accuracy: Accuracy) -> tuple[Served, bool]:
         """What serves a call, and whether it serves all that are like it, so that none of them is looked at again."""
         call = look_at(self, inputs)
         obstacle, cast = call.obstacle, None
@@ -254,6 +257,7 @@ class TunedModule(nn.Module, abc.ABC):
         if problem is None:
             told = Choice(None, Tier.REFERENCE, obstacle or self.reason)
             return Served(None, obstacle=told, autocast=None if cast is None else cast.dtype), lasts
+        problem = problem.at(accuracy if self._pinned is None else self._pinned.problem.accuracy)
         if self._pinned is not None and (cast is None or self._pinned.problem == problem):
             return self._run(self._pinned, call, cast), lasts
         if self._pinned is not None:
@@ -411,7 +415,16 @@ class TunedModule(nn.Module, abc.ABC):
                 tuned._derived = DerivedTensors()  # what the losers keep goes with them
             contenders.append(partial(tuned.forward, *inputs))
         by_reference = partial(type(self).reference_forward, replica(self), *inputs)
-        return duel(contenders, by_reference, plans[0].device.torch_device)
+        exact = partial(self._in_float64, inputs) if plans[0].problem.accuracy is Accuracy.EAGER else None
+        return duel(contenders, by_reference, plans[0].device.torch_device, exact)
+
+    def _in_float64(self, inputs: tuple[Any, ...]) -> torch.Tensor:
+        """The reference's answer in float64, by a replica: other threads may be running this module."""
+        double = torch.float64
+        made = replica(self, *(cast(tensors, double) for tensors in held(self)))
+        device = next(one.device.type for one in inputs if isinstance(one, torch.Tensor))
+        with torch.no_grad(), torch.autocast(device, enabled=False):
+            return type(self).reference_forward(made, *cast(inputs, double))
 
     def __getstate__(self) -> dict[str, Any]:
         """Binaries and derived tensors belong to this object: a copied or pickled model gets its own."""

@@ -17,7 +17,7 @@ from tunebench.tuner.build import Argument, Within
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.device import MOST_BLOCKS, Device, DeviceKind
 from tunebench.tuner.kernel import Plan, ceil_div
-from tunebench.tuner.problem import Problem
+from tunebench.tuner.problem import Accuracy, Problem
 from tunebench.tuner.space import Constraint, Tunable
 
 _DTYPE = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -45,6 +45,13 @@ def _runs_parts(product: str, part_type: str, problem: Problem, device: Device) 
     if device.kind is DeviceKind.CPU:
         return True
     return int(device.architecture.removeprefix("sm_")) >= _LEAST_ARCHITECTURE[part_type]
+
+
+def _holds_enough(product: str, part_type: str, corrections: str, problem: Problem) -> bool:
+    """What is to be as exact as eager: 16 bits of an operand, or 15 of the small terms, never are."""
+    if product != "parts" or problem.accuracy is Accuracy.TOLERANCE:
+        return True
+    return part_type == "fp16" and corrections != "e4m3"
 
 
 def _runs_corrections(product: str, part_type: str, corrections: str, problem: Problem, device: Device) -> bool:
@@ -97,6 +104,7 @@ TUNABLES = (
 CONSTRAINTS = (
     Constraint("parts_are_for_float32_on_tensor_cores", _runs_parts),
     Constraint("eight_bit_corrections_need_fp16_parts_and_a_library_that_multiplies_them", _runs_corrections),
+    Constraint("parts_hold_as_much_as_is_asked_for", _holds_enough),
     Constraint("parts_fit_memory", _fits_memory),
 )
 

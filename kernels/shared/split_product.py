@@ -15,7 +15,7 @@ from tunebench.tuner.build import Argument, Within
 from tunebench.tuner.constraints import needs, shared_memory_fits
 from tunebench.tuner.device import Device
 from tunebench.tuner.kernel import Plan, ceil_div
-from tunebench.tuner.problem import Problem
+from tunebench.tuner.problem import Accuracy, Problem
 from tunebench.tuner.space import Constraint, Tunable
 
 BULK_COPIES = ("split_product",)
@@ -49,6 +49,11 @@ def _sums_are_exact(weight_parts: str, problem: Problem) -> bool:
     return weight_parts != "int8" or problem.axes["in_features"] <= MAX_DEPTH_OF_INT8
 
 
+def _holds_enough(weight_parts: str, problem: Problem) -> bool:
+    """Small terms of four significant bits are never as exact as eager."""
+    return weight_parts != "e4m3" or problem.accuracy is Accuracy.TOLERANCE
+
+
 def _fits_memory(weight_parts: str, problem: Problem, device: Device) -> bool:
     """The parts of both operands take an eighth of the device at most."""
     rows, depth, features = (problem.axes[name] for name in ("rows", "in_features", "out_features"))
@@ -68,6 +73,7 @@ CONSTRAINTS = (
     needs("product", "fused", dtypes=("float32",), architectures=("sm_90",)),
     shared_memory_fits(_shared_bytes),
     Constraint("sums_of_whole_numbers_are_exact", _sums_are_exact),
+    Constraint("tiles_hold_as_much_as_is_asked_for", _holds_enough),
     Constraint("tiles_fit_memory", _fits_memory),
 )
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tunebench.kernels import blocks
     from tunebench.kernels.runtime.choices_file import load_choices
     from tunebench.kernels.runtime.misses import record_misses
-    from tunebench.kernels.runtime.policy import Policy, set_policy, use_policy
+    from tunebench.kernels.runtime.policy import Policy, set_accuracy, set_policy, use_accuracy, use_policy
     from tunebench.kernels.runtime.saving import save_choices
     from tunebench.kernels.runtime.tuned_module import TunedModule
     from tunebench.studies.api import (
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from tunebench.tuner.device import Device
     from tunebench.tuner.errors import DatabaseError, DatabaseMissingError, TunebenchError, UserError
     from tunebench.tuner.kernel import Kernel, Mode, Plan, ceil_div
-    from tunebench.tuner.problem import Problem, Work
+    from tunebench.tuner.problem import Accuracy, Problem, Work
     from tunebench.tuner.result import Decision, Ratio, TrialStatus
     from tunebench.tuner.space import Constraint, SearchSpace, Tunable
 
@@ -74,7 +74,7 @@ _HOMES = {
     "tunebench.db.queries.rows": ("BestRow", "MissRow", "TrialRow"),
     "tunebench.kernels.runtime.choices_file": ("load_choices",),
     "tunebench.kernels.runtime.misses": ("record_misses",),
-    "tunebench.kernels.runtime.policy": ("Policy", "set_policy", "use_policy"),
+    "tunebench.kernels.runtime.policy": ("Policy", "set_accuracy", "set_policy", "use_accuracy", "use_policy"),
     "tunebench.kernels.runtime.saving": ("save_choices",),
     "tunebench.kernels.runtime.tuned_module": ("TunedModule",),
     "tunebench.studies.api": (
@@ -93,7 +93,7 @@ _HOMES = {
     "tunebench.tuner.errors": ("DatabaseError", "DatabaseMissingError", "TunebenchError", "UserError"),
     "tunebench.tuner.build": ("Within",),
     "tunebench.tuner.kernel": ("Kernel", "Mode", "Plan", "ceil_div"),
-    "tunebench.tuner.problem": ("Problem", "Work"),
+    "tunebench.tuner.problem": ("Accuracy", "Problem", "Work"),
     "tunebench.tuner.result": ("Decision", "Ratio", "TrialStatus"),
     "tunebench.tuner.space": ("Constraint", "SearchSpace", "Tunable"),
 }
@@ -101,6 +101,7 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 _MODULES = {"blocks": "tunebench.kernels.blocks", "constraints": "tunebench.tuner.constraints"}
 
 __all__ = [
+    "Accuracy",
     "BestRow",
     "CheckReport",
     "CompareReport",
@@ -148,10 +149,12 @@ __all__ = [
     "record_misses",
     "regress",
     "save_choices",
+    "set_accuracy",
     "set_policy",
     "sweep",
     "trials",
     "tune",
+    "use_accuracy",
     "use_bundle",
     "use_policy",
     "warm",

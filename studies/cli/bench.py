@@ -25,6 +25,7 @@ def bench(
     mode: Annotated[list[str] | None, typer.Option(help="eval, train or frozen. Default: every mode.")] = None,
     sizes: options.SizesOption = None,
     dtype: options.RunDtypeOption = None,
+    accuracy: options.AccuraciesOption = None,
     batch: Annotated[
         list[int] | None,
         typer.Option(
@@ -67,6 +68,7 @@ def bench(
         sizes=options.parse_sizes(sizes or []),
         dtype=dtype,
         batches=batch or (),
+        accuracies=[options.known_accuracy(one) for one in accuracy or ()],
         device=device,
         configuration=options.parse_values(config) if config else None,
         compiled=compiled,
@@ -125,18 +127,24 @@ def _print(outcome: Bench) -> None:
             *(_ratio(result, one) for one in (Baseline.REFERENCE, Baseline.COMPILED, Baseline.DEFAULT)),
             _percent(result.speedups.get(Baseline.COPY)),
             "" if result.share is None else f"{result.share:.1%} ({result.bound})",
-            f"{result.errors['tuned'].multiple_of_reference:.2g}×" + ("" if result.right else " REFUSED"),
+            _error(result),
             result.tier,
         )
         for result in outcome.results
     ]
-    title = "Speed-ups: medians of per-round ratios, 99 % intervals; error: against float64, multiple of eager's own"
+    title = "Speed-ups: medians of per-round ratios, 99 % intervals; error: largest, RMS, as multiples of eager's own"
     print_table(columns, rows, title)
 
 
 def _milliseconds(result: Result, name: str) -> str:
     timing = result.timings[name]
     return f"{timing.median_ms:.4g} ms [{timing.low_ms:.4g}, {timing.high_ms:.4g}]"
+
+
+def _error(result: Result) -> str:
+    errors = result.errors["tuned"]
+    figures = f"{errors.multiple_of_reference:.2g}×, {errors.rms_multiple_of_reference:.2g}×"
+    return figures if result.right else f"{figures} REFUSED"
 
 
 def _ratio(result: Result, baseline: Baseline) -> str:
@@ -166,6 +174,7 @@ def _result_values(result: Result) -> dict[str, Any]:
     problem = result.problem
     return {
         "kernel": result.kernel,
+        "accuracy": problem.accuracy.value,
         "problem": {"axes": dict(problem.axes), "dtype": problem.dtype, "options": dict(problem.options)},
         "timings": {str(name): asdict(timing) for name, timing in result.timings.items()},
         "speedups": {one.value: asdict(ratio) for one, ratio in result.speedups.items()},
@@ -174,6 +183,7 @@ def _result_values(result: Result) -> dict[str, Any]:
                 "max_relative": error.max_relative,
                 "relative_norm": error.relative_norm,
                 "multiple_of_reference": error.multiple_of_reference,
+                "rms_multiple_of_reference": error.rms_multiple_of_reference,
             }
             for name, error in result.errors.items()
         },
@@ -190,7 +200,8 @@ def _result_values(result: Result) -> dict[str, Any]:
 
 def _flat(result: Result) -> dict[str, str]:
     """One row of CSV: figures in milliseconds, and plain ratios."""
-    values: dict[str, object] = {"kernel": result.kernel, "problem": result.problem.key}
+    problem = result.problem
+    values: dict[str, object] = {"kernel": result.kernel, "accuracy": problem.accuracy.value, "problem": problem.key}
     for name, timing in result.timings.items():
         values |= {f"{name}_ms": timing.median_ms, f"{name}_low_ms": timing.low_ms, f"{name}_high_ms": timing.high_ms}
     for baseline, ratio in result.speedups.items():
@@ -200,6 +211,7 @@ def _flat(result: Result) -> dict[str, str]:
         "share_of_roofline": "" if result.share is None else result.share,
         "bound": result.bound,
         "error_multiple": result.errors["tuned"].multiple_of_reference,
+        "rms_error_multiple": result.errors["tuned"].rms_multiple_of_reference,
         "right": str(result.right).lower(),
         "tier": result.tier,
         "configuration": result.configuration.key if result.configuration else "",

@@ -14,6 +14,7 @@ def best(
     kernel: options.KernelArgument = None,
     device: options.DeviceOption = None,
     dtype: options.DtypeOption = None,
+    accuracy: options.OnlyAccuracyOption = None,
     architecture: options.ArchitectureOption = None,
     compiler: options.CompilerOption = None,
     any_source: Annotated[
@@ -40,6 +41,7 @@ def best(
             kernel=options.known_kernel(kernel, database),
             device=device,
             dtype=dtype,
+            accuracy=None if accuracy is None else options.known_accuracy(accuracy),
             architecture=architecture,
             compiler=options.known_compiler(compiler),
         )

@@ -14,6 +14,7 @@ from tunebench.studies.cli.completion import complete_compiler, complete_kernel
 if TYPE_CHECKING:
     from tunebench.db.connection.database import Database
     from tunebench.tuner.build import CompilerName
+    from tunebench.tuner.problem import Accuracy
 
 LARGEST = 2**63 - 1
 """The largest whole number that a database holds."""
@@ -56,6 +57,10 @@ DtypeOption = Annotated[
     str | None,
     typer.Option(metavar="DTYPE", help="Only problems of this dtype, such as float32. Default: every dtype."),
 ]
+OnlyAccuracyOption = Annotated[
+    str | None,
+    typer.Option("--accuracy", metavar="NAME", help="Only results for tolerance, or only for eager. Default: both."),
+]
 ArchitectureOption = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="Only devices of this architecture, such as sm_90. Default: every architecture."),
@@ -94,6 +99,22 @@ RunDtypeOption = Annotated[
         "--dtype",
         metavar="DTYPE",
         help="Convert model and inputs to float32, float64, float16 or bfloat16. Default: as the file makes them.",
+    ),
+]
+AccuracyOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="How wrong a configuration may be: tolerance, or eager for no more than eager is. Default: tolerance.",
+    ),
+]
+AccuraciesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--accuracy",
+        metavar="NAME",
+        help="How wrong a tuned model may be: tolerance, or eager for no more than eager is; repeatable. "
+        "Default: tolerance.",
     ),
 ]
 SizesOption = Annotated[
@@ -252,6 +273,18 @@ def known_kernel(name: str | None, database: Database) -> str | None:
     if name is not None and name not in known:
         raise UnknownNameError("kernel", name, known)
     return name
+
+
+def known_accuracy(name: str) -> Accuracy:
+    """The accuracy of that name.
+
+    Raises:
+        UnknownNameError: there is none.
+    """
+    from tunebench.tuner.errors import member_of
+    from tunebench.tuner.problem import Accuracy
+
+    return member_of(Accuracy, "accuracy", name)
 
 
 def known_compiler(name: str | None) -> CompilerName | None:

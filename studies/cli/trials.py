@@ -25,6 +25,7 @@ def trials(
     ] = None,
     device: options.DeviceOption = None,
     dtype: options.DtypeOption = None,
+    accuracy: options.OnlyAccuracyOption = None,
     architecture: options.ArchitectureOption = None,
     compiler: options.CompilerOption = None,
     sampler: Annotated[
@@ -79,6 +80,7 @@ def trials(
             status=statuses or None,
             device=device,
             dtype=dtype,
+            accuracy=None if accuracy is None else options.known_accuracy(accuracy),
             architecture=architecture,
             compiler=options.known_compiler(compiler),
             sampler=sampler,

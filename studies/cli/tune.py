@@ -13,7 +13,7 @@ from tunebench.studies.cli.output import print_json
 from tunebench.studies.terminal import one_line
 
 if TYPE_CHECKING:
-    from tunebench.studies.tune import Resolved
+    from tunebench.studies.tune import Resolved, StudyReport
 
 
 def tune(
@@ -75,10 +75,18 @@ def tune(
             help="End when another trial is not expected to gain what the timing can tell. Default: do not.",
         ),
     ] = None,
+    accuracy: options.AccuracyOption = None,
     sizes: options.SizesOption = None,
     dtype: options.RunDtypeOption = None,
     tunable: Annotated[
         list[str] | None, typer.Option(metavar="NAME=V1,V2,...", help="Restrict a tunable's values; repeatable.")
+    ] = None,
+    start: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE,...",
+            help="Begin with this configuration, otherwise the default's; where it is valid; repeatable.",
+        ),
     ] = None,
     db: options.DatabaseOption = None,
     as_json: options.JsonOption = False,
@@ -104,6 +112,7 @@ def tune(
     from tunebench.studies.tune import request_of, resolve
     from tunebench.studies.tune import tune as run_studies
     from tunebench.tuner.errors import UserError
+    from tunebench.tuner.study.account import seconds_of_process
     from tunebench.tuner.study.study import Ending
 
     asked: dict[str, object] = {
@@ -120,10 +129,12 @@ def tune(
         "compile": compiled,
         "fresh": fresh,
         "stop_early": stop_early,
+        "accuracy": None if accuracy is None else options.known_accuracy(accuracy),
         "dtype": dtype,
         "modes": mode,
         "sizes": options.parse_sizes(sizes or []),
         "tunables": options.parse_tunables(tunable or []),
+        "start": [options.parse_values(one.split(",")) for one in start or ()],
     }
     given = {key: value for key, value in asked.items() if value not in (None, {}, [])}
     if from_misses:
@@ -132,11 +143,11 @@ def tune(
         studies = [resolve(request_of(target, given)) for target in targets]
     else:
         raise UserError("nothing to tune: name a kernel, a study file or a folder, or give --from-misses")
-    reports = []
+    reports: list[StudyReport] = []
     with open_database(db) as database, display:
         for study in studies:
             try:
-                reports += run_studies(study, database, display)
+                reports += run_studies(study, database, display, 0.0 if reports else seconds_of_process())
             except UserError as error:
                 if not from_misses:
                     raise

@@ -26,7 +26,7 @@ from tunebench.tuner.compile.inline import InlineCompiler
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device
 from tunebench.tuner.kernel import Kernel, Mode, Plan
-from tunebench.tuner.problem import Problem
+from tunebench.tuner.problem import Accuracy, Problem
 from tunebench.tuner.reference import DTYPES, Reference
 from tunebench.tuner.result import Baseline
 from tunebench.tuner.triton_source import TritonSource
@@ -182,7 +182,7 @@ def file_text(model: type[TunedModule], evidence: Evidence, layout: Layout) -> s
         CannotExportError: the configuration needs more than torch and nvcc, or its text cannot be put into one file.
     """
     kernel, result = model.kernel, evidence.result
-    configuration, problem = Configuration(result.configuration or {}), result.problem
+    configuration, problem = Configuration(result.configuration or {}), result.problem.at(Accuracy.TOLERANCE)
     variant = kernel.variant(configuration, problem, evidence.architecture)
     if isinstance(variant.source, TritonSource):
         raise CannotExportError(

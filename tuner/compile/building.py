@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -125,6 +125,9 @@ class Building:
 
     A compiler that hangs inside this process cannot be killed: at its deadline the thread is given up, another one
     takes its turn, and being a daemon it does not keep the process from ending.
+
+    Attributes:
+        seconds: that it took; 0 while it is under way, and of one that failed.
     """
 
     def __init__(
@@ -142,6 +145,7 @@ class Building:
         self._cores = cores
         self._future: Future[Build] = Future()
         self._began: float | None = None
+        self.seconds = 0.0
         self._ending = threading.Lock()
         threading.Thread(target=self._run, name="compile", daemon=True).start()
 
@@ -172,6 +176,7 @@ class Building:
             except BaseException as error:  # noqa: BLE001 - it is raised where the result is asked for
                 self._end(partial(self._future.set_exception, error))
             else:
+                self.seconds = time.monotonic() - self._began
                 self._end(partial(self._future.set_result, build))
         else:
             self._turns.release()
@@ -212,6 +217,11 @@ class BuildQueue:
         if variant.digest not in self._builds:
             self._builds[variant.digest] = Building(self._compiler, self._cache, variant, self._turns, self._cores)
         return self._builds[variant.digest]
+
+    @property
+    def seconds(self) -> Sequence[float]:
+        """What each build has taken so far, those from the cache included."""
+        return [building.seconds for building in self._builds.values() if building.seconds]
 
     def close(self) -> None:
         """Drop what has not begun."""

@@ -111,6 +111,11 @@ def loss_of(stage: str) -> str:
     return _STEPS[stage].loss if stage in _STEPS else ""
 
 
+def of_full_battery(stage: str) -> bool:
+    """Whether a stage is one of the full battery, which a study runs beside each variant that may win."""
+    return stage in _STEPS and _STEPS[stage].depth is Depth.FINALIST
+
+
 def proven(verdict: Verdict) -> bool:
     """Whether a verdict holds every stage that a finalist has to pass."""
     names = {stage.name for stage in verdict.stages}

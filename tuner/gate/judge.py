@@ -74,6 +74,15 @@ def judge_values(case: Case, output: Values, *, rewritten: bool = False) -> Erro
     return worst
 
 
+def errors_in(case: Case, output: Values) -> dict[str, ErrorFigures]:
+    """The error figures of the parts of an output that rounding takes part in, by path."""
+    return {
+        path: expected.errors_of(figures(output.leaves[path]))  # type: ignore[arg-type]
+        for path, expected in case.output.items()
+        if not expected.is_exact
+    }
+
+
 def _judge_tensor(name: str, expected: Expected, tensor: torch.Tensor, rewritten: bool) -> ErrorFigures:
     errors = expected.errors_of(tensor, rewritten=rewritten)
     if errors.max_relative <= expected.bound:

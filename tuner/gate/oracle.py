@@ -23,6 +23,7 @@ from tunebench.tuner.gate.stage_log import StageRefused
 from tunebench.tuner.gate.tolerance import tolerance_of
 from tunebench.tuner.gate.truth import Truth
 from tunebench.tuner.gate.values import Leaf, tensors_in
+from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.users_code import described
 
 _OTHER_DRAWS = 0.05
@@ -49,6 +50,8 @@ class Oracle:
         bands: guard bands around the inputs.
         degenerate: answers that are no answers (zeros, say) and that these cases would let pass.
         steady: a second call on the first case's inputs has the same answer, whatever the first did to the module.
+        draws: so many of the cases, which come first, are of the seeds.
+        accuracy: how wrong an answer may be. Under `EAGER` the reference's own are those at full precision.
     """
 
     cases: tuple[Case, ...]
@@ -56,6 +59,8 @@ class Oracle:
     bands: Bands
     degenerate: tuple[str, ...]
     steady: bool
+    draws: int = 1
+    accuracy: Accuracy = Accuracy.TOLERANCE
 
     @property
     def tolerance(self) -> float:
@@ -63,7 +68,9 @@ class Oracle:
         return max((tolerance_of(one.like.dtype) for one in self.cases[0].output.values()), default=0.0)
 
 
-def consult_reference(source: Source, party: Party, seeds: Sequence[int]) -> Oracle:
+def consult_reference(
+    source: Source, party: Party, seeds: Sequence[int], accuracy: Accuracy = Accuracy.TOLERANCE
+) -> Oracle:
     """Run the reference, at its own precision and in float64, on inputs of several seeds.
 
     The last case negates half of the first one's values, so that signs and cancellation are met even where
@@ -72,14 +79,17 @@ def consult_reference(source: Source, party: Party, seeds: Sequence[int]) -> Ora
 
     Args:
         party: the reference's model, which is left as it was.
+        accuracy: of the oracle.
     """
+    in_full = accuracy is Accuracy.EAGER
     state = {name: tensor.clone() for name, tensor in party.state().items()}
     bands = Bands()
     party.remember()
 
     def case_of(name: str, inputs: Sequence[Any], *, everywhere: bool = False) -> Case:
         party.reset(SENTINELS[0])
-        return ask(party, name, tuple(bands.around(value) for value in inputs), everywhere=everywhere)
+        given = tuple(bands.around(value) for value in inputs)
+        return ask(party, name, given, everywhere=everywhere, in_full=in_full)
 
     with torch.no_grad():
         cases = [case_of(f"seed {seed}", source.inputs(seed), everywhere=True) for seed in seeds]
@@ -95,7 +105,7 @@ def consult_reference(source: Source, party: Party, seeds: Sequence[int]) -> Ora
         party.reset(SENTINELS[0])
         steady = _is_steady(party, cases[0])
         party.reset(SENTINELS[0])
-        return Oracle(tuple(cases), state, bands, _answers_to_all(found), steady)
+        return Oracle(tuple(cases), state, bands, _answers_to_all(found), steady, len(seeds), accuracy)
 
 
 def _is_steady(party: Party, case: Case) -> bool:
@@ -118,7 +128,13 @@ def consult(model: nn.Module, name: str, inputs: tuple[Any, ...]) -> Case:
 
 
 def ask(
-    party: Party, name: str, inputs: tuple[Any, ...], autocast: torch.dtype | None = None, *, everywhere: bool = False
+    party: Party,
+    name: str,
+    inputs: tuple[Any, ...],
+    autocast: torch.dtype | None = None,
+    *,
+    everywhere: bool = False,
+    in_full: bool = False,
 ) -> Case:
     """One case; the model's buffers move as in any call.
 
@@ -126,13 +142,14 @@ def ask(
         autocast: the type that the call at the reference's own precision runs under autocast to.
         everywhere: what is not finite in the answer has to be met. Else only where something in the inputs is not
             finite: of what the reference was not made for, such as a negative number under a root, nothing is asked.
+        in_full: see `truth_of`.
 
     Raises:
         ReferenceRefusal: the model raises on these inputs, or returns what is no tree of plain values.
     """
     sums, seed = checksums(inputs), crc32(name.encode())
     try:
-        truth = party.consult(inputs, seed, autocast)
+        truth = party.consult(inputs, seed, autocast, in_full=in_full)
     except FAILURES as error:
         raise ReferenceRefusal(f"the reference does not run: {described(error)}") from error
     if strange := truth.own.strange:

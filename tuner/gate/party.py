@@ -112,8 +112,10 @@ class Party(Protocol):
     def call(self, inputs: Sequence[Any], manner: Manner = ORDINARY) -> Answer:
         """Call it."""
 
-    def consult(self, inputs: Sequence[Any], seed: int, autocast: torch.dtype | None = None) -> Truth:
-        """Call it at its own precision and in float64, each after seeding torch's generators."""
+    def consult(
+        self, inputs: Sequence[Any], seed: int, autocast: torch.dtype | None = None, *, in_full: bool = False
+    ) -> Truth:
+        """Call it at its own precision and in float64, each after seeding torch's generators; see `truth_of`."""
 
     def call_many(self, turns: Sequence[Sequence[Any]], count: int) -> Sequence[Sequence[Answer]]:
         """The different answers that so many calls get on inputs that take turns, by the inputs."""
@@ -282,8 +284,10 @@ class LocalParty:
             self._traced = torch.compile(self.module, backend="eager")
         return self._traced
 
-    def consult(self, inputs: Sequence[Any], seed: int, autocast: torch.dtype | None = None) -> Truth:
-        return truth_of(self.module, inputs, autocast, seed)
+    def consult(
+        self, inputs: Sequence[Any], seed: int, autocast: torch.dtype | None = None, *, in_full: bool = False
+    ) -> Truth:
+        return truth_of(self.module, inputs, autocast, seed, in_full=in_full)
 
     def call_many(self, turns: Sequence[Sequence[Any]], count: int) -> Sequence[Sequence[Answer]]:
         seed_generators(0, device_of_inputs(turns[0]))

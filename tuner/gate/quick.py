@@ -13,14 +13,16 @@ from typing import Any
 
 import torch
 
+from tunebench.tuner.gate.accuracy import exactness
 from tunebench.tuner.gate.case import Case
-from tunebench.tuner.gate.judge import judge_buffers, judge_inputs, judge_structure, judge_values
+from tunebench.tuner.gate.judge import errors_in, judge_buffers, judge_inputs, judge_structure, judge_values
 from tunebench.tuner.gate.memory import SENTINELS, count_untouched, same_bits
 from tunebench.tuner.gate.oracle import Oracle
 from tunebench.tuner.gate.party import ORDINARY, Answer, Manner, Party
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused, about
 from tunebench.tuner.gate.values import Values
 from tunebench.tuner.kernel import Kernel, Plan, TunableModel
+from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.result import ErrorFigures, Verdict
 
 
@@ -55,7 +57,8 @@ def pinned(model: TunableModel, plan: Plan) -> Prepare:
     """A model that runs a plan."""
 
     def prepare(inputs: Sequence[Any]) -> None:
-        if (problem := model.problem(*inputs)) != plan.problem:
+        problem = model.problem(*inputs)
+        if problem is None or problem.at(plan.problem.accuracy) != plan.problem:
             raise StageRefused(f"the model takes its inputs for another problem: {problem}")
         model.pin(plan)
 
@@ -68,7 +71,7 @@ class QuickGate:
     Stages: `degenerate` (these inputs can tell an answer from none), `structure` (with shapes, dtypes and devices),
     `bounds` (guard bands intact), `inputs` (inputs and parameters unchanged), `written` (every element, whatever memory
     held), `repeatable` (bitwise, the first result held while the second is made), `values` and `buffers` (against
-    float64), `after timing`.
+    float64), `accuracy` (where the oracle asks for more than the tolerance), `after timing`.
 
     Args:
         party: carries the reference's weights; its parameters and buffers are put between guard bands.
@@ -78,6 +81,7 @@ class QuickGate:
         self._party = party
         self._oracle = oracle
         self._exemptions = exemptions
+        self._errors: dict[str, dict[str, ErrorFigures]] = {}
         party.remember()
         party.guard()
 
@@ -87,6 +91,7 @@ class QuickGate:
         Raises:
             LaunchError: the device refused a launch.
         """
+        self._errors.clear()
         with self._running():
             self._judge_oracle(log)
             answer = self._first_run(prepare, log)
@@ -95,6 +100,7 @@ class QuickGate:
             self._judge(log, first, lambda: answer)
             for case in others:
                 self._judge(log, case, lambda case=case: self._run(prepare, case, SENTINELS[0]))  # type: ignore[misc]
+            self._judge_accuracy(log)
         return log.verdict(self._oracle.tolerance)
 
     def check_again(self, prepare: Prepare, verdict: Verdict, timed: Values) -> Verdict:
@@ -180,8 +186,20 @@ class QuickGate:
         with log.stage(f"values, {case.name}"), about(None, case.inputs):
             answer = run()
             log.keep_worst(self._values(case, answer.output, aliases=answer.aliases))
+            if self._oracle.accuracy is Accuracy.EAGER:
+                self._errors[case.name] = errors_in(case, answer.output)
         with log.stage(f"buffers, {case.name}"):
             judge_buffers(case, answer.buffers)
+
+    def _judge_accuracy(self, log: StageLog) -> None:
+        if self._oracle.accuracy is Accuracy.TOLERANCE:
+            return
+        with log.stage("accuracy") as details:
+            found = exactness(self._errors, self._oracle.draws)
+            for one in found:
+                if not one.holds:
+                    raise StageRefused(f"less exact than eager: {one}, with its noise {one.allowed}")
+            details.extend(str(one) for one in found[:1])
 
     def _values(self, case: Case, output: Values, *, aliases: Sequence[str]) -> ErrorFigures:
         rewritten = self._exemptions.rewrites_algebra

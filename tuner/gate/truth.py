@@ -49,12 +49,15 @@ class Truth:
     aliases: Sequence[str]
 
 
-def truth_of(module: nn.Module, inputs: Sequence[Any], autocast: torch.dtype | None, seed: int) -> Truth:
+def truth_of(
+    module: nn.Module, inputs: Sequence[Any], autocast: torch.dtype | None, seed: int, *, in_full: bool = False
+) -> Truth:
     """Ask a module; its buffers move as in any call, and the inputs hold again what they held.
 
     Args:
         autocast: the type that the call at the module's own precision runs under autocast to.
         seed: of torch's generators, before each call.
+        in_full: its own precision is float32's, also where the process permits less.
 
     Raises:
         Exception: whatever the module raises at its own precision.
@@ -76,7 +79,7 @@ def truth_of(module: nn.Module, inputs: Sequence[Any], autocast: torch.dtype | N
     held = cloned(inputs) if changes else inputs
     before = checksums(inputs)
     drawn = _seeded(device, seed)
-    with under_autocast(autocast, inputs):
+    with under_autocast(autocast, inputs), _full_precision() if in_full else contextlib.nullcontext():
         answer = module(*inputs)
     draws = not torch.equal(drawn, _state_of(device))
     own = Values.of(answer).mapped(torch.Tensor.detach)
@@ -162,6 +165,19 @@ def named_tensors(inputs: Sequence[Any]) -> dict[str, torch.Tensor]:
 def device_of_inputs(inputs: Sequence[Any]) -> torch.device:
     """Where the inputs are; the CPU where none is a tensor."""
     return next((tensor.device for tensor in tensors_in(inputs)), torch.device("cpu"))
+
+
+@contextlib.contextmanager
+def _full_precision() -> Iterator[None]:
+    """Products and convolutions of float32 are torch's in float32, whatever the process permits otherwise."""
+    products, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = convolutions
+        torch.set_float32_matmul_precision(products)
 
 
 @contextlib.contextmanager

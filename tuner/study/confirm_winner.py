@@ -19,6 +19,7 @@ import torch
 from tunebench.tuner.build import Build
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.errors import KernelFolderError, WorkerError
+from tunebench.tuner.gate.accuracy import SEEDS
 from tunebench.tuner.gate.boundary.contents import Files, OfReference, Opened
 from tunebench.tuner.gate.boundary.judgement import judge_state
 from tunebench.tuner.gate.boundary.room import RemoteContender, RemoteSource, Room, RoomError
@@ -35,13 +36,13 @@ from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.gate.tolerance import FEW_SAMPLES_MULTIPLE
 from tunebench.tuner.isolation import DeathError, asked_again_if_killed, run_isolated
 from tunebench.tuner.kernel import Mode
+from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.result import Stage
 from tunebench.tuner.study.evaluate import Finalist
 from tunebench.tuner.users_code import described
 
 NAME = "boundary"
 SECONDS = 600.0
-_SEEDS = 2
 MOST_BYTES = 64 << 20
 """Moved by one call: inputs and outputs travel between the processes. What moves more is asked at reduced sizes."""
 
@@ -80,6 +81,7 @@ class ConfirmWinner:
         make: makes a configuration's contender in its process, see `OfKernel`.
         exemptions: what the kernel has declared.
         small: one call at the study's sizes moves little enough to travel between processes.
+        accuracy: how wrong the winner may be; it is asked at the study's own sizes only.
     """
 
     reference: Files
@@ -88,6 +90,7 @@ class ConfirmWinner:
     exemptions: Exemptions
     mode: Mode
     small: bool
+    accuracy: Accuracy = Accuracy.TOLERANCE
 
     def __call__(self, finalist: Finalist) -> Stage:
         """What the judge finds.
@@ -137,7 +140,9 @@ def _quick(asked: ConfirmWinner, source: RemoteSource, contender: RemoteContende
         if party.ready(at.inputs(0)) is not None:
             continue  # another configuration serves there
         draw = random.SystemRandom()
-        oracle = consult_reference(at, original, [draw.randrange(1 << 31) for _ in range(_SEEDS)])
+        # What rounding leaves depends on sizes: of smaller ones it says nothing.
+        accuracy = asked.accuracy if asked.small else Accuracy.TOLERANCE
+        oracle = consult_reference(at, original, [draw.randrange(1 << 31) for _ in SEEDS[accuracy]], accuracy)
         if bounds:
             oracle = replace(oracle, cases=tuple(_eased(case, bounds) for case in oracle.cases))
         QuickGate(party, oracle, contender.exemptions).check(partial(_prepare, party), log)

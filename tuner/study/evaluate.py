@@ -23,6 +23,7 @@ from tunebench.tuner.errors import (
     TunebenchError,
     UserError,
 )
+from tunebench.tuner.gate.accuracy import SEEDS
 from tunebench.tuner.gate.battery import Depth, run_battery
 from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.harness import Answers, Harness, synchronise
@@ -34,9 +35,10 @@ from tunebench.tuner.gate.stage_log import StageLog
 from tunebench.tuner.gate.stages.sanitized import sanitize
 from tunebench.tuner.gate.values import Values
 from tunebench.tuner.kernel import Kernel, Mode, ModelFactory, Plan, TunableModel, prepare_model
-from tunebench.tuner.problem import Problem, Work
+from tunebench.tuner.problem import Accuracy, Problem, Work
 from tunebench.tuner.reference import Reference
 from tunebench.tuner.result import CONTROL, Baseline, Comparison, Measurement, Stage, TrialResult, TrialStatus, Verdict
+from tunebench.tuner.study.account import Activity
 from tunebench.tuner.study.history import PastTrial
 from tunebench.tuner.timing.confirm import choose, confirm
 from tunebench.tuner.timing.measure import Call, Control, clocks_for, copy_of, measure_steadily, pick_clock
@@ -44,9 +46,6 @@ from tunebench.tuner.timing.roofline import floor_ms
 from tunebench.tuner.timing.statistics import Samples, control_ratio, medians_of, speedup
 from tunebench.tuner.timing.torch_compile import CompiledReferenceError, compile_reference
 from tunebench.tuner.users_code import UsersCodeError, told, users_code
-
-SEEDS = (1, 2)
-"""Seeds of the inputs that every variant is checked on."""
 
 Finalist = tuple[Configuration, Build]
 
@@ -73,9 +72,18 @@ class Subject:
 
     @classmethod
     def prepare(
-        cls, kernel: Kernel, factory: ModelFactory, reference: Reference, mode: Mode, device: Device
+        cls,
+        kernel: Kernel,
+        factory: ModelFactory,
+        reference: Reference,
+        mode: Mode,
+        device: Device,
+        accuracy: Accuracy = Accuracy.TOLERANCE,
     ) -> Subject:
         """Build both models on the device, in this mode, and ask the reference for its answers.
+
+        Args:
+            accuracy: how wrong a variant may be.
 
         Raises:
             UserError: the model cannot serve the reference's own inputs with a kernel, or takes them for another mode.
@@ -88,7 +96,7 @@ class Subject:
         with users_code("ModelNew cannot be made like Model", files):
             model = cast(TunableModel, prepare_model(reference, mode, where, make, state))
         with users_code("the reference does not run", files):
-            oracle = consult_reference(source, LocalParty(original), SEEDS)
+            oracle = consult_reference(source, LocalParty(original), SEEDS[accuracy], accuracy)
         with users_code("problem()", files):
             problem = model.problem(*oracle.cases[0].inputs)
         if problem is None:
@@ -102,7 +110,7 @@ class Subject:
                 f"its `problem` must give the option mode={mode}"
             )
         answers = Answers(source, oracle, where, mode)
-        return cls(kernel, problem, device, original, factory, model, oracle, answers)
+        return cls(kernel, problem.at(accuracy), device, original, factory, model, oracle, answers)
 
     @property
     def work(self) -> Work:
@@ -131,10 +139,15 @@ NOBODY = Leaders()
 
 
 class Evaluator(Protocol):
-    """Turns configurations into results for one problem on one device, wherever that happens."""
+    """Turns configurations into results for one problem on one device, wherever that happens.
+
+    Attributes:
+        prepared: seconds that it has taken to be ready.
+    """
 
     problem: Problem
     device: Device
+    prepared: Mapping[Activity, float]
 
     def evaluate(self, configuration: Configuration, build: Build, leaders: Leaders = NOBODY) -> TrialResult:
         """One configuration's result; a variant that fails is a result as well."""
@@ -163,11 +176,19 @@ class LocalEvaluator:
     Args:
         compiled: compare with the reference under torch.compile as well, which takes tens of seconds to compile.
         driving: the core that drives timings; the thread that times stays on it meanwhile.
+        prepared: seconds that it took to prepare the subject.
     """
 
     def __init__(
-        self, subject: Subject, compiler: Compiler, *, compiled: bool = False, driving: Collection[int] = ()
+        self,
+        subject: Subject,
+        compiler: Compiler,
+        *,
+        compiled: bool = False,
+        driving: Collection[int] = (),
+        prepared: Mapping[Activity, float] | None = None,
     ) -> None:
+        self.prepared = prepared or {}
         self._compiled = compiled
         self._driving = driving
         self.problem = subject.problem

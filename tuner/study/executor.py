@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
 from typing import Protocol, TypeVar
@@ -21,6 +21,7 @@ from tunebench.tuner.device_lock import alone_on
 from tunebench.tuner.errors import WorkerError
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.result import Comparison, Stage, TrialResult
+from tunebench.tuner.study.account import Activity
 from tunebench.tuner.study.evaluate import NOBODY, Evaluator, Finalist, Leaders
 
 Answer = TypeVar("Answer")
@@ -69,9 +70,19 @@ class Executor(abc.ABC):
         self._running: set[Future[TrialResult]] = set()
 
     @property
+    def prepared(self) -> Mapping[Activity, float]:
+        """Seconds that its first evaluator has taken to be ready."""
+        return self._evaluators[0].prepared
+
+    @property
     def slots(self) -> int:
         """How many configurations it evaluates at once: fewer when a device is lost, none when it cannot go on."""
         return len(self._evaluators)
+
+    @property
+    def built(self) -> Sequence[float]:
+        """Seconds of each build that has come of it on this machine, those from the cache included."""
+        return ()
 
     @abc.abstractmethod
     def build(self, configuration: Configuration) -> Building:
@@ -179,6 +190,11 @@ class LocalExecutor(Executor):
     def build(self, configuration: Configuration) -> Building:
         """See `Executor.build`."""
         return self._queue.submit(self._kernel, configuration, self.problem, self.device)
+
+    @property
+    def built(self) -> Sequence[float]:
+        """See `Executor.built`."""
+        return self._queue.seconds
 
     def close(self) -> None:
         """Let go of the devices, and drop builds that have not begun."""

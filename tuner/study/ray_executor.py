@@ -29,6 +29,7 @@ from tunebench.tuner.isolation import settings, start_forkserver
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import Comparison, Stage, TrialResult
+from tunebench.tuner.study.account import Activity
 from tunebench.tuner.study.evaluate import NOBODY, Finalist, Leaders, LocalEvaluator
 from tunebench.tuner.study.executor import MOST_BUILDS, Building, Executor
 from tunebench.tuner.study.worker import WorkerEvaluator
@@ -157,6 +158,7 @@ class RayEvaluator:
     def __init__(self, work: Work, share: Share, where: tuple[Device, str]) -> None:
         self.device, self._node = where
         self.problem: Problem
+        self.prepared: Mapping[Activity, float] = {}
         self.share = share
         self._work = work
         self._actor: Any = None

@@ -25,6 +25,7 @@ from tunebench.tuner.result import Comparison, Stage, TrialResult, TrialStatus
 from tunebench.tuner.search.sampler import PoolSampler, SpaceExhausted
 from tunebench.tuner.search.warm_start import WarmStart
 from tunebench.tuner.space import ValidSpace
+from tunebench.tuner.study.account import Account, Activity
 from tunebench.tuner.study.evaluate import Finalist, Leaders
 from tunebench.tuner.study.executor import Building, Executor
 from tunebench.tuner.study.history import PastTrial, TrialLog
@@ -165,6 +166,7 @@ class StudyRun:
     Args:
         warm_starts: what to try after the default, before the strategy's own proposals.
         confirm: judges the winner once more; where it refuses, another finalist wins.
+        account: is charged with what the run does.
     """
 
     def __init__(
@@ -175,18 +177,20 @@ class StudyRun:
         log: TrialLog,
         warm_starts: Sequence[WarmStart] = (),
         confirm: Callable[[Finalist], Stage] | None = None,
+        account: Account | None = None,
     ) -> None:
+        self._account = account or Account()
         self._executor = executor
         self._confirm = confirm
         self._space = space
-        self._sampler = sampler
-        self._log = log
+        self._sampler = self._account.charged(sampler, Activity.STRATEGY)
+        self._log = self._account.charged(log, Activity.DATABASE)
         self._warm_starts = warm_starts
         self._flying: list[_InFlight] = []
         self._past: list[PastTrial] = []
         self._tried: set[Configuration] = set()
         self._study = optuna.create_study(sampler=sampler, direction="minimize")
-        self._take_in(log.past())
+        self._take_in(self._log.past())
         self._elsewhere: dict[Configuration, optuna.Trial] = {}
         self._repeats = 0
         self._pending = Pending()
@@ -247,7 +251,8 @@ class StudyRun:
             running = {one.evaluation: one for one in self._flying if one.evaluation is not None}
             if not running:
                 return ending or Ending.EXHAUSTED
-            ended = wait(running, return_when=FIRST_COMPLETED).done
+            with self._account.phase(Activity.HANDOVER):
+                ended = wait(running, return_when=FIRST_COMPLETED).done
             for flight in [one for evaluation, one in running.items() if evaluation in ended]:
                 report(self._progress(already, budget, self._finish(flight)))
 
@@ -275,7 +280,8 @@ class StudyRun:
         running = len(self._flying) - len(waiting)
         for flight in waiting[: max(0, slots - running)]:
             leaders = _leaders(self._ranked())
-            flight.evaluation = self._executor.begin(flight.configuration, flight.building, leaders)
+            with self._account.phase(Activity.HANDOVER):
+                flight.evaluation = self._executor.begin(flight.configuration, flight.building, leaders)
 
     def _ask(self) -> _InFlight | None:
         """What to evaluate, claimed for this process; None where nothing is left that no other one is at.
@@ -333,6 +339,7 @@ class StudyRun:
             flight.evaluation = None
             return None
         self._flying.remove(flight)
+        self._account.evaluated(result, self._executor.slots)
         number = self._log.record(result)
         if number is None:
             self._repeats += 1
@@ -401,14 +408,16 @@ class StudyRun:
         default = self._space[self._space.default]
         baseline = next((finalist for finalist in contenders if finalist[0] == default), None)
         report(Phase.COMPARING)
-        return self._executor.compare([one for one in contenders if one is not baseline], baseline)
+        with self._account.phase(Activity.ROUNDS):
+            return self._executor.compare([one for one in contenders if one is not baseline], baseline)
 
     def _confirms(self, winner: Finalist, report: Callable[[Phase], None]) -> bool:
         """Whether the winner stands where its own code cannot reach; where not it is refused, and another one wins."""
         if self._confirm is None:
             return True
         report(Phase.CONFIRMING)
-        stage = self._executor.run(self._confirm, winner)
+        with self._account.phase(Activity.BOUNDARY):
+            stage = self._executor.run(self._confirm, winner)
         if not stage.passed:
             self._refuse(winner[0], stage)
         self._confirmed = stage.detail
@@ -428,7 +437,9 @@ class StudyRun:
         if verdict is not None and proven(verdict):
             return True
         configuration, building = trial.configuration, self._executor.build(trial.configuration)
-        again = self._result_of(configuration, building, self._executor.begin(configuration, building))
+        with self._account.phase(Activity.HANDOVER):
+            again = self._result_of(configuration, building, self._executor.begin(configuration, building))
+        self._account.evaluated(again, 1)
         if again.status.timed:
             return True
         stages = again.verdict.stages if again.verdict else ()
@@ -440,7 +451,8 @@ class StudyRun:
         """Those in which compute-sanitizer, where it is installed, finds nothing; the others are refused."""
         if not finalists:
             return []
-        stages = self._executor.sanitize(finalists)
+        with self._account.phase(Activity.SANITIZER):
+            stages = self._executor.sanitize(finalists)
         for (configuration, _), stage in zip(finalists, stages, strict=True):
             if not stage.passed:
                 self._refuse(configuration, stage)
@@ -456,7 +468,8 @@ class StudyRun:
         self._refusals[f"{stage.name}, {configuration}: {stage.detail}"] += 1
 
     def _built(self, configuration: Configuration) -> Finalist:
-        return configuration, self._executor.build(configuration).result()
+        with self._account.phase(Activity.COMPILER):
+            return configuration, self._executor.build(configuration).result()
 
     def _ranked(self) -> list[PastTrial]:
         """Correct trials, fastest first, all of them timed by the clock of the first one."""

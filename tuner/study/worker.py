@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
@@ -30,6 +30,7 @@ from tunebench.tuner.isolation import (
 )
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import Comparison, Stage, TrialResult, TrialStatus
+from tunebench.tuner.study.account import Activity
 from tunebench.tuner.study.evaluate import NOBODY, Finalist, Leaders, LocalEvaluator
 
 Factory = Callable[[], LocalEvaluator]
@@ -37,6 +38,9 @@ Factory = Callable[[], LocalEvaluator]
 
 Answer = TypeVar("Answer")
 Question = TypeVar("Question", bound=Callable[..., Any])
+
+_Prepared = tuple[Problem, Device, float, Mapping[Activity, float]]
+"""What it evaluates on what; seconds of a call of the reference; seconds that getting ready took."""
 
 PREPARE_SECONDS = 600.0
 """To load the kernel, run the reference in float64 and warm the device up."""
@@ -82,6 +86,7 @@ class WorkerEvaluator:
         self._restart_seconds = 0.0  # of the variant at hand
         self._seconds = EVALUATE_SECONDS
         self._ends = False
+        self.prepared: Mapping[Activity, float] = {}
         if known is not None:
             self.problem, self.device = known
             return
@@ -186,13 +191,13 @@ class WorkerEvaluator:
 
     def _prepare(self) -> tuple[Problem, Device]:
         try:
-            problem, device, reference_seconds = asked_again_if_killed(self._start)
+            problem, device, reference_seconds, self.prepared = asked_again_if_killed(self._start)
         except DeathError as death:
             raise WorkerError(f"the worker did not come up: {death}") from death
         self._seconds = EVALUATE_SECONDS + REFERENCE_CALLS * reference_seconds
         return problem, device
 
-    def _start(self) -> tuple[Problem, Device, float]:
+    def _start(self) -> _Prepared:
         if self._ends:
             raise WorkerError("the study has ended")
         self._worker.start()
@@ -225,10 +230,10 @@ def _releases_device(question: Question) -> Question:
 
 
 @_releases_device
-def _prepare(factory: Factory) -> tuple[Problem, Device, float]:
+def _prepare(factory: Factory) -> _Prepared:
     global _evaluator  # noqa: PLW0603 - a worker process has one evaluator
     _evaluator = factory()
-    return _evaluator.problem, _evaluator.device, _evaluator.reference_seconds()
+    return _evaluator.problem, _evaluator.device, _evaluator.reference_seconds(), _evaluator.prepared
 
 
 @_releases_device

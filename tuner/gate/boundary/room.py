@@ -160,8 +160,10 @@ class RemoteParty:
             raise RoomError("an answer that is none")
         return answer
 
-    def consult(self, inputs: Sequence[Any], seed: int, autocast: torch.dtype | None = None) -> Truth:
-        told = self._ask("consult", inputs=tuple(inputs), seed=seed, autocast=autocast)
+    def consult(
+        self, inputs: Sequence[Any], seed: int, autocast: torch.dtype | None = None, *, in_full: bool = False
+    ) -> Truth:
+        told = self._ask("consult", inputs=tuple(inputs), seed=seed, autocast=autocast, in_full=in_full)
         exact = None if told["exact"] is None else values_told(told["exact"])
         rounded = [values_told(one) for one in told["rounded"]]
         return Truth(**{**told, "own": values_told(told["own"]), "exact": exact, "rounded": rounded})
