@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tunebench.studies.cli.options import DatabaseOption, JsonOption
 from tunebench.studies.cli.output import print_json
+
+if TYPE_CHECKING:
+    from tunebench.tuner.kernel import Kernel
 
 
 def ship(
@@ -22,6 +26,13 @@ def ship(
         str | None,
         typer.Option(metavar="NAME", help="Only this device's results; cpu: this machine's CPU. Default: every GPU's."),
     ] = None,
+    same_code_as: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REVISION",
+            help="Instead: ship again what shipped at this git revision, where the winners' machine code is the same.",
+        ),
+    ] = None,
     db: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -29,6 +40,8 @@ def ship(
 
     Winners of the final rounds of studies of the kernel as it is now are written; results of problems that the database
     does not have stay as long as the kernel is the same. Where the reference was faster, the file says that alone.
+
+    After an edit that left the winners' machine code alone, --same-code-as takes over what shipped, without a GPU.
     """
     from rich.console import Console
 
@@ -40,6 +53,9 @@ def ship(
 
     named = dict.fromkeys(find_target(target, db).request.kernel for target in targets or kernel_names())
     kernels = [load_model(target).kernel for target in named]
+    if same_code_as is not None:
+        _ship_again(kernels, same_code_as, device, as_json=as_json)
+        return
     with open_database(db, read_only=True) as database:
         shipments = write(database, kernels, device)
     if as_json:
@@ -67,4 +83,29 @@ def ship(
             markup=False,
             soft_wrap=True,
         )
+        raise typer.Exit(1)
+
+
+def _ship_again(kernels: Sequence[Kernel], revision: str, device: str | None, *, as_json: bool) -> None:
+    from tunebench.studies.ship_again import ship_again
+    from tunebench.studies.terminal import print_table
+
+    found = [one for kernel in kernels for one in ship_again(kernel, revision) if device in (None, one.device)]
+    if as_json:
+        print_json(
+            [
+                {
+                    "kernel": one.kernel,
+                    "device": one.device,
+                    "file": None if one.path is None else str(one.path),
+                    "renewed": [str(problem) for problem in one.renewed],
+                    "changed": [str(problem) for problem in one.changed],
+                }
+                for one in found
+            ]
+        )
+    else:
+        rows = [(s.kernel, s.device, str(len(s.renewed)), str(len(s.changed)), str(s.path or "")) for s in found]
+        print_table(("kernel", "device", "same code", "other code", "file"), rows)
+    if not any(one.renewed for one in found):
         raise typer.Exit(1)

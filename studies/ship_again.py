@@ -1,0 +1,130 @@
+"""Results of an edited kernel that hold all the same: where the winner's machine code is what it was, so is its time.
+
+An edit makes a kernel another version, and what shipped with it stale. Most edits leave most winners' code alone: a new
+choice of a tunable, a comment in a header. Both versions of each winner are compiled here, which needs no GPU, and what
+ships again is what an assembler cannot tell apart.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tunebench.kernels.runtime.registry import load_model
+from tunebench.kernels.runtime.shipped import (
+    ShippedFile,
+    ShippedResult,
+    file_for,
+    is_stale,
+    read_file,
+    readable_files,
+    write_file,
+)
+from tunebench.studies.regress.modules import modules_of
+from tunebench.studies.regress.repository import Revision, repository_of, revisions
+from tunebench.tuner.build import Build
+from tunebench.tuner.compile.nvrtc import NvrtcCompiler
+from tunebench.tuner.configuration import Configuration
+from tunebench.tuner.errors import CompileError, UserError
+from tunebench.tuner.kernel import Kernel
+from tunebench.tuner.problem import Problem
+
+_GPU = "sm_"
+
+
+@dataclass(frozen=True)
+class Renewal:
+    """What became of one file that shipped at the revision.
+
+    Attributes:
+        path: the file that was written; None where nothing of it holds.
+        renewed: problems whose results ship again.
+        changed: those whose winner is other code now, or no configuration of the kernel any more, or was the reference.
+    """
+
+    kernel: str
+    device: str
+    path: Path | None
+    renewed: tuple[Problem, ...]
+    changed: tuple[Problem, ...]
+
+
+def ship_again(kernel: Kernel, revision: str) -> list[Renewal]:
+    """Ship what shipped with a kernel at a revision of its repository, where the winners' machine code is the same.
+
+    What was shipped since, for the kernel as it is, stays.
+
+    Args:
+        revision: of git: a commit, a branch, a tag.
+
+    Raises:
+        UserError: the kernel is in no repository, the revision is unknown, nothing for GPUs shipped with it there, the
+            folder cannot be written, or pyelftools is not installed.
+        CompilerMissingError: NVRTC is not installed.
+    """
+    repository = repository_of(kernel.folder)
+    place = (kernel.path if kernel.is_one_file else kernel.folder).resolve().relative_to(repository)
+    with revisions(repository, revision, None) as (base, _):
+        with modules_of(base.root, repository):
+            before = load_model(str(base.root / place)).kernel
+        files = [
+            file for file in readable_files(before) if not is_stale(before, file) and file.architecture.startswith(_GPU)
+        ]
+        if not files:
+            raise UserError(f"nothing shipped with {kernel.name} for a GPU at {base}: name a revision where it did")
+        return [_renewed(kernel, before, file, base) for file in files]
+
+
+def _renewed(kernel: Kernel, before: Kernel, file: ShippedFile, base: Revision) -> Renewal:
+    since = {result.problem.key for result in _shipped_since(kernel, file)}
+    renewed: list[ShippedResult] = []
+    changed: list[Problem] = []
+    for result in file.results:
+        if result.problem.key in since:
+            continue
+        configuration = _same_code(kernel, before, file.architecture, result)
+        if configuration is None:
+            changed.append(result.problem)
+        else:
+            conditions = {**result.conditions, "same_code_as": base.commit}
+            renewed.append(replace(result, configuration=dict(configuration), conditions=conditions))
+    path = write_file(kernel, file.device, file.architecture, renewed) if renewed else None
+    return Renewal(kernel.name, file.device, path, tuple(one.problem for one in renewed), tuple(changed))
+
+
+def _shipped_since(kernel: Kernel, file: ShippedFile) -> Sequence[ShippedResult]:
+    path = file_for(kernel, file.device)
+    present = read_file(path) if path.exists() else file
+    return () if is_stale(kernel, present) else present.results
+
+
+def _same_code(kernel: Kernel, before: Kernel, architecture: str, result: ShippedResult) -> Configuration | None:
+    """The configuration as the kernel has it now, where every function there was is the same machine code."""
+    if result.configuration is None:
+        return None
+    # What a constraint would say depends on a device, which need not be here; whoever loads the file asks it.
+    space = replace(kernel.space, constraints=())
+    now = space.completed(result.configuration, result.problem, None)
+    if now is None or any(now.get(name) != value for name, value in result.configuration.items()):
+        return None
+    compiler = NvrtcCompiler()
+    try:
+        old = compiler.compile(before.variant(Configuration(result.configuration), result.problem, architecture))
+        new = compiler.compile(kernel.variant(now, result.problem, architecture))
+    except CompileError:
+        return None
+    same = _instructions(old).items() <= _instructions(new).items()
+    return now if same and old.figures.items() <= new.figures.items() else None
+
+
+def _instructions(build: Build) -> dict[str, bytes]:
+    """By function of a cubin."""
+    try:
+        from elftools.elf.elffile import ELFFile
+    except ImportError as error:
+        raise UserError("--same-code-as reads binaries with pyelftools: pip install 'tunebench[elf]'") from error
+
+    sections = ELFFile(io.BytesIO(build.code)).iter_sections()
+    return {section.name: section.data() for section in sections if section.name.startswith(".text.")}
