@@ -26,9 +26,8 @@ _MOST_REGISTERS = 160
 _MOST_READS = 16
 _STEP = _TILE = 16
 _X_ROWS = 8
-_MOST_REGISTERS_OF_TILES = 208
-_MOST_TILES_TO_COMPILE = 16
-"""More copies of the loop's body take the compiler longer than two seconds."""
+_MOST_REGISTERS_OF_TILES = 216
+_MOST_ROWS_TO_COMPILE = 128
 _LEAST_ARCHITECTURE = 80
 """Of tensor cores that multiply TF32."""
 
@@ -59,14 +58,23 @@ def _features_are_of_the_unit(stream_unit: str, stream_features: int) -> bool:
     return (stream_unit == "lanes") == (stream_features < _TILE)
 
 
-def _fits_registers(stream_unit: str, stream_rows: int, stream_features: int, stream_unroll: int) -> bool:
-    """Sums, and what is under way."""
-    if stream_unit == "lanes":
-        reads_fit = stream_unroll == 1 or stream_rows * stream_unroll <= _MOST_READS
-        return reads_fit and stream_features * (stream_rows + _RUN) <= _MOST_REGISTERS
+def _lanes_fit_registers(stream_unit: str, stream_rows: int, stream_features: int, stream_unroll: int) -> bool:
+    """Sums, and what is read at once."""
+    reads_fit = stream_unroll == 1 or stream_rows * stream_unroll <= _MOST_READS
+    sums_fit = stream_features * (stream_rows + _RUN) <= _MOST_REGISTERS
+    return stream_unit != "lanes" or (reads_fit and sums_fit)
+
+
+def _tiles_fit_registers(stream_corrections: str, stream_rows: int, stream_features: int, stream_unroll: int) -> bool:
+    """Sums, parts and what is under way of the weight; of x what is multiplied and what comes next."""
     tiles, x_tiles = stream_features // _TILE, stream_rows // _X_ROWS
-    fits = tiles * (4 * x_tiles + 8 * stream_unroll + 16) + 4 * x_tiles <= _MOST_REGISTERS_OF_TILES
-    return fits and x_tiles * stream_unroll <= _MOST_TILES_TO_COMPILE
+    of_x = (14 if stream_corrections == "tf32" else 8) * x_tiles
+    return tiles * (4 * x_tiles + 8 * stream_unroll + 16) + of_x <= _MOST_REGISTERS_OF_TILES
+
+
+def _compiles_soon(stream_unit: str, stream_rows: int, stream_unroll: int) -> bool:
+    """More copies of the loop's body would take the compiler longer than two seconds."""
+    return stream_unit == "lanes" or stream_rows * stream_unroll <= _MOST_ROWS_TO_COMPILE
 
 
 def _is_kept(stream_weight: str, problem: Problem) -> bool:
@@ -74,8 +82,13 @@ def _is_kept(stream_weight: str, problem: Problem) -> bool:
     return stream_weight == "whole" or problem.options.get("mode") == Mode.FROZEN
 
 
+def _tensor_cores_stream(product: str, stream_unit: str) -> bool:
+    return product == "stream" and stream_unit == "tensor_cores"
+
+
 TUNABLES = (
     Tunable("stream_unit", ("lanes", "tensor_cores"), when=is_stream),
+    Tunable("stream_corrections", ("tf32", "bf16"), when=_tensor_cores_stream),
     Tunable("stream_weight", ("whole", "parts"), when=is_stream),
     Tunable("stream_rows", (1, 2, 4, 8, 16, 32, 64), when=is_stream),
     Tunable("stream_features", (1, 2, 4, 8, 16, 32, 64), default=4, when=is_stream),
@@ -88,7 +101,9 @@ CONSTRAINTS = (
     Constraint("tensor_cores_of_a_stream_multiply_tf32", _unit_multiplies),
     Constraint("stream_rows_hold_the_batch_at_once", _rows_are_of_use),
     Constraint("stream_features_are_of_the_unit", _features_are_of_the_unit),
-    Constraint("a_stream_fits_registers", _fits_registers),
+    Constraint("lanes_of_a_stream_fit_registers", _lanes_fit_registers),
+    Constraint("tiles_of_a_stream_fit_registers", _tiles_fit_registers),
+    Constraint("a_stream_compiles_soon", _compiles_soon),
     Constraint("parts_of_a_streamed_weight_are_kept", _is_kept),
 )
 

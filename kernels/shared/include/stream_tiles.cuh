@@ -1,7 +1,8 @@
 // The product of few rows on tensor cores, which multiply TF32: up to 64 rows of x while the weight is read once.
 //
 // fp32 is the sum of two numbers of TF32 to 2^-21 of it: the first 11 bits, and what these leave. Three products of these
-// make one of fp32, as in split_product.cuh, and since TF32 has all of fp32's range no row has to be scaled. A warp owns
+// make one of fp32, as in split_product.cuh, and since TF32 has all of fp32's range no row has to be scaled. The two small
+// ones, 2^-11 of the large one, need fewer bits: `stream_corrections` says whether they are of TF32 or of bf16. A warp owns
 // 16 features or a few times that, and reads their rows of w in the order in which mma.sync takes them: a lane has four
 // neighbouring elements of each of two rows. Sums leave the tensor cores every 16 elements of the depth and are added in
 // fp32, so that the truncation of tensor cores does not grow with the depth.
@@ -18,81 +19,105 @@ constexpr int stream_tiles = stream_features < stream_tile ? 1 : stream_features
 constexpr int stream_x_rows = 8;                                                 // Rows of x that are multiplied at once.
 constexpr int stream_x_tiles = stream_rows < stream_x_rows ? 1 : stream_rows / stream_x_rows;
 
-// This lane's part of a tile in fp32: four neighbours of each of two rows.
-struct TileOfW {
-    float large[8], small[8];
-};
+constexpr bool coarse = stream_corrections == stream_corrections_t::bf16;
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+// The tile of w times that of x, of which a lane has two neighbours of each row from number `at` on.
+__device__ __forceinline__ void multiply_tf32(float (&sums)[4], const float (&w)[8], const float (&x)[4], int at) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(__float_as_uint(w[at])), "r"(__float_as_uint(w[at + 4])), "r"(__float_as_uint(w[at + 1])),
+          "r"(__float_as_uint(w[at + 5])), "r"(__float_as_uint(x[at])), "r"(__float_as_uint(x[at + 1])));
+}
+__device__ __forceinline__ void multiply_bf16(float (&sums)[4], const unsigned (&w)[4], const unsigned (&x)[2]) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(w[0]), "r"(w[2]), "r"(w[1]), "r"(w[3]), "r"(x[0]), "r"(x[1]));
+}
+__device__ __forceinline__ unsigned pair_of_bf16(float first, float second) {
+    unsigned pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+    return pair;
+}
+#elif defined(__CUDA_ARCH__)
+__device__ __forceinline__ void multiply_tf32(float (&)[4], const float (&)[8], const float (&)[4], int) { __trap(); }
+__device__ __forceinline__ void multiply_bf16(float (&)[4], const unsigned (&)[4], const unsigned (&)[2]) { __trap(); }
+__device__ __forceinline__ unsigned pair_of_bf16(float, float) { return 0; }
+#endif
+
+// The first 11 bits of a number of fp32: one of TF32.
 __device__ __forceinline__ float first_bits(float value) {
     return __uint_as_float(__float_as_uint(value) & 0xffffe000u);
 }
 
+// What a lane has of a tile, as sums of a number of TF32 and what that leaves; for the small terms in TF32, or in pairs
+// of bf16, which are multiplied at twice the rate.
+template <int count> struct Split {
+    float large[count], small[count];
+    unsigned large_pairs[count / 2], small_pairs[count / 2];
+
+    __device__ __forceinline__ void set(int i, float first, float rest) {
+        large[i] = first;
+        small[i] = coarse ? rest : first_bits(rest);
+    }
+    // When all are set.
+    __device__ __forceinline__ void pair() {
 #ifdef __CUDA_ARCH__
-#if __CUDA_ARCH__ >= 800
-__device__ __forceinline__ void multiply_tf32(float (&sums)[4], const float (&w)[8], int at, float x0, float x1) {
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-        : "r"(__float_as_uint(w[at])), "r"(__float_as_uint(w[at + 4])), "r"(__float_as_uint(w[at + 1])),
-          "r"(__float_as_uint(w[at + 5])), "r"(__float_as_uint(x0)), "r"(__float_as_uint(x1)));
+#pragma unroll
+        for (int i = 0; coarse && i < count / 2; ++i) {
+            large_pairs[i] = pair_of_bf16(large[2 * i], large[2 * i + 1]);
+            small_pairs[i] = pair_of_bf16(small[2 * i], small[2 * i + 1]);
+        }
+#endif
+    }
+};
+using TileOfW = Split<8>;  // Four neighbours of each of two rows of w.
+using TileOfX = Split<4>;  // Four neighbours of a row of x.
+
+__device__ __forceinline__ TileOfX tile_of_x(float4 four) {
+    TileOfX tile;
+    for_each(four, [&tile](float& value, int i) { tile.set(i, first_bits(value), value - first_bits(value)); });
+    tile.pair();
+    return tile;
+}
+
+// The products of a tile of w with eight rows of x are so many instructions, the small terms first.
+constexpr int stream_products = coarse ? 4 : 6;
+
+#ifdef __CUDA_ARCH__
+__device__ __forceinline__ void add_product(float (&sums)[4], const TileOfW& w, const TileOfX& x, int number) {
+    if (coarse && number < 2) {
+        multiply_bf16(sums, number == 0 ? w.small_pairs : w.large_pairs, number == 0 ? x.large_pairs : x.small_pairs);
+        return;
+    }
+    const int at = number % 2 * 2;
+    const bool small = number < 4 && !coarse;
+    multiply_tf32(sums, small && number < 2 ? w.small : w.large, small && number >= 2 ? x.small : x.large, at);
 }
 #else
-__device__ __forceinline__ void multiply_tf32(float (&)[4], const float (&)[8], int, float, float) { __trap(); }
-#endif
-
-// A tile of w times eight rows of x, a lane's share of which is four neighbours of one row.
-struct TileOfX {
-    float large[4], small[4];
-    __device__ __forceinline__ explicit TileOfX(float4 four) {
-        for_each(four, [this](float& value, int i) {
-            large[i] = first_bits(value);
-            small[i] = first_bits(value - large[i]);
-        });
-    }
-    __device__ __forceinline__ void add_products(float (&sums)[4], const TileOfW& w) const {
-        float found[4] = {};
-#pragma unroll
-        for (int at = 0; at < 4; at += 2) {
-            multiply_tf32(found, w.small, at, large[at], large[at + 1]);
-            multiply_tf32(found, w.large, at, small[at], small[at + 1]);
-        }
-#pragma unroll
-        for (int at = 0; at < 4; at += 2) {
-            multiply_tf32(found, w.large, at, large[at], large[at + 1]);
-        }
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            sums[i] += found[i];
-        }
-    }
-};
-#else
 // Without tensor cores the lanes show each other what they have, and multiply it in fp32.
-struct TileOfX {
-    float whole[4];
-    __device__ __forceinline__ explicit TileOfX(float4 four) {
-        for_each(four, [this](float& value, int i) { whole[i] = value; });
+__device__ __forceinline__ void add_shown(float (&sums)[4], const TileOfW& w, const TileOfX& x) {
+    __shared__ float shown[stream_threads][12];
+    const int lane = threadIdx.x % 32;
+    float(*const warp)[12] = shown + (threadIdx.x - lane);
+    for (int i = 0; i < 8; ++i) {
+        warp[lane][i] = w.large[i] + w.small[i];
     }
-    __device__ __forceinline__ void add_products(float (&sums)[4], const TileOfW& w) const {
-        __shared__ float shown[stream_threads][12];
-        const int lane = threadIdx.x % 32;
-        float(*const warp)[12] = shown + (threadIdx.x - lane);
-        for (int i = 0; i < 8; ++i) {
-            warp[lane][i] = w.large[i] + w.small[i];
-        }
-        for (int i = 0; i < 4; ++i) {
-            warp[lane][8 + i] = whole[i];
-        }
-        __syncwarp();
-        for (int i = 0; i < 4; ++i) {
-            const float(*const of_w)[12] = warp + lane / 4 * 4;
-            const float(*const of_x)[12] = warp + (lane % 4 * 2 + i % 2) * 4;
-            for (int k = 0; k < stream_step; ++k) {
-                sums[i] += of_w[k / 4][i / 2 * 4 + k % 4] * of_x[k / 4][8 + k % 4];
-            }
-        }
-        __syncwarp();
+    for (int i = 0; i < 4; ++i) {
+        warp[lane][8 + i] = x.large[i] + x.small[i];
     }
-};
+    __syncwarp();
+    for (int i = 0; i < 4; ++i) {
+        const float(*const of_w)[12] = warp + lane / 4 * 4;
+        const float(*const of_x)[12] = warp + (lane % 4 * 2 + i % 2) * 4;
+        for (int k = 0; k < stream_step; ++k) {
+            sums[i] += of_w[k / 4][i / 2 * 4 + k % 4] * of_x[k / 4][8 + k % 4];
+        }
+    }
+    __syncwarp();
+}
 #endif
 
 // Two rows of w as they are, from this lane's elements on.
@@ -112,10 +137,10 @@ struct WholeTile {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             for_each(read.of[half], [&](float& value, int i) {
-                tile.large[4 * half + i] = first_bits(value);
-                tile.small[4 * half + i] = first_bits(value - tile.large[4 * half + i]);
+                tile.set(4 * half + i, first_bits(value), value - first_bits(value));
             });
         }
+        tile.pair();
         return tile;
     }
 };
@@ -137,9 +162,9 @@ struct TileInParts {
         TileOfW tile;
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
-            tile.large[i] = read.high.of[i];
-            tile.small[i] = low_part(i < 4 ? read.low.x : read.low.y, i % 4);
+            tile.set(i, read.high.of[i], low_part(i < 4 ? read.low.x : read.low.y, i % 4));
         }
+        tile.pair();
         return tile;
     }
 };
@@ -162,15 +187,41 @@ struct LaneOfX {
 
 using SumsOfTiles = float[stream_tiles][stream_x_tiles][4];
 
+// So many products are under way at a time, none of which waits for another; more would not fit the registers.
+constexpr int stream_at_a_time = coarse ? 4 : 2;
+constexpr int stream_wide = stream_tiles < stream_at_a_time ? stream_at_a_time / stream_tiles : 1;
+constexpr int stream_abreast = stream_x_tiles < stream_wide ? stream_x_tiles : stream_wide;
+
 __device__ __forceinline__ void add_step(SumsOfTiles& sums, const TileOfW (&w)[stream_tiles],
                                          const float4 (&x)[stream_x_tiles]) {
 #pragma unroll
-    for (int j = 0; j < stream_x_tiles; ++j) {
-        const TileOfX of_x(x[j]);
+    for (int first = 0; first < stream_x_tiles; first += stream_abreast) {
+#ifdef __CUDA_ARCH__
+        TileOfX of_x[stream_abreast];
+        float found[stream_abreast][stream_tiles][4] = {};
 #pragma unroll
-        for (int i = 0; i < stream_tiles; ++i) {
-            of_x.add_products(sums[i][j], w[i]);
+        for (int j = 0; j < stream_abreast; ++j) {
+            of_x[j] = tile_of_x(x[first + j]);
         }
+#pragma unroll
+        for (int number = 0; number < stream_products; ++number) {
+#pragma unroll
+            for (int i = 0; i < stream_abreast * stream_tiles; ++i) {
+                const int j = i / stream_tiles;
+                add_product(found[j][i % stream_tiles], w[i % stream_tiles], of_x[j], number);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < stream_abreast * stream_tiles * 4; ++i) {
+            const int j = i / 4 / stream_tiles;
+            sums[i / 4 % stream_tiles][first + j][i % 4] += found[j][i / 4 % stream_tiles][i % 4];
+        }
+#else
+        for (int i = 0; i < stream_abreast * stream_tiles; ++i) {
+            const int j = first + i / stream_tiles;
+            add_shown(sums[i % stream_tiles][j], w[i % stream_tiles], tile_of_x(x[j]));
+        }
+#endif
     }
 }
 
