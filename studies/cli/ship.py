@@ -87,7 +87,7 @@ def ship(
 
 
 def _ship_again(kernels: Sequence[Kernel], revision: str, device: str | None, *, as_json: bool) -> None:
-    from tunebench.studies.ship_again import ship_again
+    from tunebench.studies.regress.ship_again import ship_again
     from tunebench.studies.terminal import print_table
 
     found = [one for kernel in kernels for one in ship_again(kernel, revision) if device in (None, one.device)]
