@@ -7,6 +7,7 @@ which configuration, never what to compile.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -162,6 +163,18 @@ def shipped_studies(kernel: Kernel, problem: Problem, device: Device) -> list[Ea
             of_another = "" if file.kernel == kernel.name else f"{file.kernel}, "
             studies.append(EarlierStudy(f"{of_another}{result.problem} on {file.device}", away, [trial]))
     return studies
+
+
+def require_shipping(kernel: Kernel) -> None:
+    """Refuse a kernel beside which nothing can be written, before anything takes long.
+
+    Raises:
+        UserError: its folder cannot be written.
+    """
+    folder = kernel.results_folder
+    place = folder if folder.exists() else folder.parent
+    if not os.access(place, os.W_OK):
+        raise UserError(f"{place}: cannot be written: ship from a checkout")
 
 
 def write_file(kernel: Kernel, device: str, architecture: str, results: Sequence[ShippedResult]) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -66,23 +67,25 @@ def regress(
 
     if as_json and markdown == "-":
         raise UserError("--json and --markdown - are two forms of the same output: name a file for one of them")
-    report = compare_revisions(
-        base,
-        head,
-        kernels=kernel or (),
-        repository=repository,
-        threshold=threshold / 100,
-        sizes=options.parse_sizes(sizes or []) or None,
-        dtype=dtype,
-        modes=mode,
-        device=device,
-        compiler=compiler,
-        db=db,
-        show=_say,
-    )
-    if markdown is not None and markdown != "-":
-        with whole_file(Path(markdown)) as stream:
-            stream.write(as_markdown(report).encode())
+    named = markdown not in (None, "-")
+    # Opened first: that it cannot be written is said before anything is timed.
+    with whole_file(Path(str(markdown))) if named else nullcontext() as file:
+        report = compare_revisions(
+            base,
+            head,
+            kernels=kernel or (),
+            repository=repository,
+            threshold=threshold / 100,
+            sizes=options.parse_sizes(sizes or []) or None,
+            dtype=dtype,
+            modes=mode,
+            device=device,
+            compiler=compiler,
+            db=db,
+            show=_say,
+        )
+        if file is not None:
+            file.write(as_markdown(report).encode())
     if as_json:
         print_json(report_values(report))
     elif markdown == "-":

@@ -14,6 +14,7 @@ from typing import Protocol
 from tunebench.db.connection.database import Database
 from tunebench.db.queries.rows import BestRow
 from tunebench.db.queries.trials import best_of_studies
+from tunebench.kernels.runtime.shipped import require_shipping
 from tunebench.studies.on_this_machine import Lane, lanes_of
 from tunebench.studies.ship import RangeTest, Shipment, ship
 from tunebench.studies.study_file import ExecutorName
@@ -175,12 +176,14 @@ def run_sweep(
     if on_ray and ships:
         raise UserError("winners are tested on the machine that ships them: sweep on Ray first, then here to ship")
     tasks = tasks_of(requests)
+    kernels: list[Kernel] = list({task.kernel: task.resolved.kernel for task in tasks}.values())
+    for kernel in kernels if ships else ():
+        require_shipping(kernel)
     lanes = [None] if on_ray else lanes_of(requests[0], tasks[0].resolved.devices, len(tasks))
     queue = _Queue(tasks, lanes, database, watcher or Unwatched())
     report = queue.run()
     if not ships or report.interrupted:
         return report
-    kernels: list[Kernel] = list({task.kernel: task.resolved.kernel for task in tasks}.values())
     tests = find_ranges(database, kernels, tasks, queue.devices, queue.watcher.says)
     return replace(report, tests=tests, shipments=tuple(ship(database, kernels, report.device.name, tests)))
 

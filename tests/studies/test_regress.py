@@ -49,6 +49,8 @@ def test_a_commit_with_forty_times_the_work_fails_and_one_with_the_same_passes(
     base = repository.commit("a result for it")
     repository.git("checkout", "--quiet", "-b", "slower")
     repository.turns(4_000)
+    # One line: nothing was begun.
+    assert "missing does not exist" in run("regress", base, "slower", "--markdown", "missing/table.md").error
     slower = run("regress", base, "slower", *WIDE, "--json", "--markdown", "table.md")
     assert slower.code == 1, slower
     (change,) = slower.json["changes"]
