@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -179,12 +179,12 @@ def run_sweep(
     kernels: list[Kernel] = list({task.kernel: task.resolved.kernel for task in tasks}.values())
     for kernel in kernels if ships else ():
         require_shipping(kernel)
-    lanes = [None] if on_ray else lanes_of(requests[0], tasks[0].resolved.devices, len(tasks))
-    queue = _Queue(tasks, lanes, database, watcher or Unwatched())
+    watcher = watcher or Unwatched()
+    queue = _Queue(tasks, database, watcher, on_ray=on_ray)
     report = queue.run()
     if not ships or report.interrupted:
         return report
-    tests = find_ranges(database, kernels, tasks, queue.devices, queue.watcher.says)
+    tests = find_ranges(database, kernels, tasks, queue.devices, watcher.says)
     return replace(report, tests=tests, shipments=tuple(ship(database, kernels, report.device.name, tests)))
 
 
@@ -202,28 +202,36 @@ class _Running:
     trials: int = 0
 
 
-@dataclass
 class _Queue:
-    """The studies of a sweep, those that run, and those that ended; each lane takes the next one when it is free."""
+    """The studies of a sweep, those that run, and those that ended; each lane takes the next one when it is free.
 
-    tasks: Sequence[Task]
-    lanes: Sequence[Lane | None]
-    database: Database
-    watcher: Watcher
-    _ended: dict[int, Swept] = field(default_factory=dict)
-    _running: dict[int, _Running] = field(default_factory=dict)
-    _lost_once: set[int] = field(default_factory=set)
-    _kept: int = 0
-    _lanes_left: int = 0
-    _lock: threading.RLock = field(default_factory=threading.RLock)
-    _stops: threading.Event = field(default_factory=threading.Event)
-    _started: float = field(default_factory=time.monotonic)
+    Attributes:
+        devices: what it runs on; of Ray the first.
 
-    @property
-    def devices(self) -> Sequence[Device]:
-        """What it runs on; of Ray the first."""
-        places = [place.device for lane in self.lanes if lane is not None for place in lane.places]
-        return places or [self.tasks[0].resolved.device]
+    Args:
+        on_ray: each study has all devices of the cluster.
+    """
+
+    def __init__(self, tasks: Sequence[Task], database: Database, watcher: Watcher, *, on_ray: bool) -> None:
+        self._tasks = tasks
+        self._database = database
+        self._watcher = watcher
+        self._on_ray = on_ray
+        self._ended: dict[int, Swept] = {}
+        self._running: dict[int, _Running] = {}
+        self._lost_once: set[int] = set()
+        self._kept = 0
+        self._lanes_left = 0
+        self._lock = threading.RLock()
+        self._stops = threading.Event()
+        self._started = time.monotonic()
+        places = [place.device for lane in self._lanes(1) if lane is not None for place in lane.places]
+        self.devices: Sequence[Device] = places or [tasks[0].resolved.device]
+
+    def _lanes(self, most: int) -> Sequence[Lane | None]:
+        """So many lanes at most that share the devices; on Ray one, which has them all."""
+        resolved = self._tasks[0].resolved
+        return [None] if self._on_ray else lanes_of(resolved.request, resolved.devices, most)
 
     def run(self) -> SweepReport:
         """Run what is not done.
@@ -231,29 +239,30 @@ class _Queue:
         Raises:
             DatabaseError: the database cannot be read or written; what was done is recorded.
         """
-        for number in range(len(self.tasks)):
+        for number in range(len(self._tasks)):
             self._keep_if_done(number)
-        self._started, self._lanes_left = time.monotonic(), len(self.lanes)
-        if len(self.lanes) == 1:
-            self._work(self.lanes[0])
+        lanes = self._lanes(max(1, len(self._tasks) - self._kept))
+        self._started, self._lanes_left = time.monotonic(), len(lanes)
+        if len(lanes) == 1:
+            self._work(lanes[0])
         else:
-            self._work_on_all()
+            self._work_on(lanes)
         seconds = time.monotonic() - self._started
-        results = [self._ended.get(number) or _swept(task, State.LEFT) for number, task in enumerate(self.tasks)]
+        results = [self._ended.get(number) or _swept(task, State.LEFT) for number, task in enumerate(self._tasks)]
         return SweepReport(tuple(results), self.devices[0], self._stops.is_set(), seconds)
 
     def _keep_if_done(self, number: int) -> None:
-        task, device = self.tasks[number], self.devices[0]
-        study = study_of(task, self.database, device)
-        if study is not None and is_done(task, study, self.database, device):
+        task, device = self._tasks[number], self.devices[0]
+        study = study_of(task, self._database, device)
+        if study is not None and is_done(task, study, self._database, device):
             self._kept += 1
             self._ended[number] = self._with_best(_swept(task, State.KEPT, study=study))
-            self.watcher.ends(self._ended[number], self._course())
+            self._watcher.ends(self._ended[number], self._course())
 
-    def _work_on_all(self) -> None:
-        with ThreadPoolExecutor(len(self.lanes)) as threads:
+    def _work_on(self, lanes: Sequence[Lane | None]) -> None:
+        with ThreadPoolExecutor(len(lanes)) as threads:
             try:
-                for lane in as_completed([threads.submit(self._work, lane) for lane in self.lanes]):
+                for lane in as_completed([threads.submit(self._work, lane) for lane in lanes]):
                     lane.result()
             except KeyboardInterrupt:
                 self._stops.set()  # each lane ends its study after the trial that it is at
@@ -271,42 +280,42 @@ class _Queue:
                 trials = self._running.pop(number).trials
                 if lost and self._lanes_left > 1 and number not in self._lost_once:
                     self._lost_once.add(number)  # the device may be what failed: another lane may try it
-                    self.watcher.says(f"{swept.kernel} ({swept.about}) is tried once more: {swept.message}")
+                    self._watcher.says(f"{swept.kernel} ({swept.about}) is tried once more: {swept.message}")
                 else:
                     self._ended[number] = replace(swept, trials=trials, seconds=time.monotonic() - started)
-                    self.watcher.ends(self._ended[number], self._course())
+                    self._watcher.ends(self._ended[number], self._course())
                 if len(losses) >= _MOST_LOSSES and self._lanes_left > 1:
                     self._lanes_left -= 1
                     names = ", ".join(_names(lane))
-                    self.watcher.says(f"goes on without {names}: the workers of {len(losses)} studies in a row died")
+                    self._watcher.says(f"goes on without {names}: the workers of {len(losses)} studies in a row died")
                     return
 
     def _take(self) -> int | None:
         with self._lock:
-            numbers = [n for n in range(len(self.tasks)) if n not in self._ended and n not in self._running]
+            numbers = [n for n in range(len(self._tasks)) if n not in self._ended and n not in self._running]
             if self._stops.is_set() or not numbers:
                 return None
-            finished = [self.tasks[n] for n, one in self._ended.items() if one.state in (State.TUNED, State.KEPT)]
-            chosen = next_of([self.tasks[n] for n in numbers], finished, [one.task for one in self._running.values()])
-            number = next(n for n in numbers if self.tasks[n] is chosen)
+            finished = [self._tasks[n] for n, one in self._ended.items() if one.state in (State.TUNED, State.KEPT)]
+            chosen = next_of([self._tasks[n] for n in numbers], finished, [one.task for one in self._running.values()])
+            number = next(n for n in numbers if self._tasks[n] is chosen)
             self._running[number] = _Running(chosen)
             return number
 
     def _outcome_of(self, number: int, lane: Lane | None) -> tuple[Swept, bool]:
         """What became of a study, and whether it ended because its workers were lost."""
-        task = self.tasks[number]
+        task = self._tasks[number]
         resolved = task.resolved
         if lane is not None:
             resolved = replace(resolved, lane=lane, devices=[place.device for place in lane.places])
         try:
-            (report,) = tune(resolved, self.database, lambda announcement: self._announced(number, announcement))
+            (report,) = tune(resolved, self._database, lambda announcement: self._announced(number, announcement))
         except KeyboardInterrupt:
             self._stops.set()
             return _swept(task, State.LEFT), False
         except (DatabaseError, DiskFullError):
             raise
         except TunebenchError as error:
-            study = study_of(task, self.database, resolved.device)
+            study = study_of(task, self._database, resolved.device)
             failed = _swept(task, State.FAILED, study=study, message=str(error))
             return failed, isinstance(error, WorkerError)
         if report.outcome.ending is Ending.INTERRUPTED:
@@ -315,10 +324,10 @@ class _Queue:
 
     def _with_best(self, swept: Swept) -> Swept:
         assert swept.study is not None
-        return replace(swept, best=best_of_studies(self.database, [swept.study]).get(swept.study))
+        return replace(swept, best=best_of_studies(self._database, [swept.study]).get(swept.study))
 
     def _announced(self, number: int, announcement: Announcement) -> Callable[[Progress], None]:
-        show = self.watcher.begins(announcement)
+        show = self._watcher.begins(announcement)
 
         def show_both(progress: Progress) -> None:
             if self._stops.is_set():
@@ -328,7 +337,7 @@ class _Queue:
                 running.share = progress.done / max(progress.planned, 1)
                 running.trials = progress.here
                 show(progress)
-                self.watcher.stands(self._course())
+                self._watcher.stands(self._course())
 
         return show_both
 
@@ -336,9 +345,9 @@ class _Queue:
         ended = [one for one in self._ended.values() if one.state is not State.LEFT]
         seconds = time.monotonic() - self._started
         here = len(ended) - self._kept + sum(one.share for one in self._running.values())
-        left = len(self.tasks) - self._kept - here
+        left = len(self._tasks) - self._kept - here
         trials = sum(one.trials for one in ended) + sum(one.trials for one in self._running.values())
-        return Course(len(ended), len(self.tasks), trials, seconds, left * seconds / here if here > 0 else None)
+        return Course(len(ended), len(self._tasks), trials, seconds, left * seconds / here if here > 0 else None)
 
 
 def _names(lane: Lane | None) -> list[str]:

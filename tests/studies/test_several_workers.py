@@ -16,7 +16,7 @@ from tunebench.db.queries.trials import trials
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.on_this_machine import alone, lanes_of
 from tunebench.studies.tune import Announcement, Reporter, StudyReport, request_of, resolve, tune
-from tunebench.tuner.device import Device, DeviceKind, require_one_model
+from tunebench.tuner.device import Device, DeviceKind, find_device, require_one_model
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.study.study import Ending, Progress
 
@@ -105,6 +105,7 @@ def test_what_cannot_be_evaluated_on_is_said_in_one_line() -> None:
             tune(resolve(request_of("scalar_mul", {"sizes": {"M": 4}, **options})), database)
 
 
+CPU = find_device("cpu")
 GPUS = [
     Device(DeviceKind.CUDA, index, name, "sm_90", f"GPU-{index}", 132, 150 << 30, 50 << 20)
     for index, name in enumerate(["H200", "H200", "H100"])
@@ -126,3 +127,16 @@ def test_each_gpu_has_a_core_that_drives_it_alone(monkeypatch: pytest.MonkeyPatc
     assert alone(request, second.device).device == "cuda:1"
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
     assert [(place.driving, place.cores) for place in lanes_of(request, GPUS[:2])[0].places] == [((), ())] * 2
+
+
+def test_devices_are_dealt_out_to_studies_that_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    request = request_of("scalar_mul", {"device": "cpu"})
+    for studies, dealt in ((1, [[0, 1, 2]]), (2, [[0, 2], [1]]), (9, [[0], [1], [2]])):
+        lanes = lanes_of(request, GPUS, studies)
+        assert [[place.device.index for place in lane.places] for lane in lanes] == dealt
+        assert {tuple(lane.driving) for lane in lanes} == {(0, 1, 2)}  # compilers keep off the others' as well
+        assert sum(lane.share for lane in lanes) == pytest.approx(1.0)
+    shares = lanes_of(request_of("scalar_mul", {"device": "cpu", "workers": 4}), [CPU], 2)
+    assert [[sorted(place.cores) for place in lane.places] for lane in shares] == [[[0, 1], [4, 5]], [[2, 3], [6, 7]]]
+    assert {place.device.multiprocessors for lane in shares for place in lane.places} == {2}
