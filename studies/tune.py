@@ -251,9 +251,8 @@ def make_contender(
     """A configuration of a request's kernel, and its reference; called in a process of its own."""
     set_policy(wait=True)
     resolved = resolve(request)
-    contender = KernelContender(
-        resolved.kernel, cast(ModelFactory, resolved.model), configuration, resolved.compiler, build
-    )
+    asked = (resolved.kernel, cast(ModelFactory, resolved.model), configuration, resolved.compiler, build)
+    contender = KernelContender(*asked, accuracy=request.accuracy)
     return LocalSource(resolved.reference, resolved.device.torch_device), contender
 
 

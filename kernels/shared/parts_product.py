@@ -26,6 +26,7 @@ _LEAST_ARCHITECTURE_OF_EIGHTS = {"e4m3": 89, "int8": 75}
 _EIGHT_BITS = {"e4m3": torch.float8_e4m3fn, "int8": torch.int8}
 _SUMS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _LEAST_ROWS_OF_INT8 = 17
+_PIECES_OF_EAGER = 7
 _PACK = 8
 _SCALE_WORDS = 4
 """The scale of an operand is the first word of its notes, and what follows is aligned to 16 bytes as before."""
@@ -52,6 +53,11 @@ def _holds_enough(product: str, part_type: str, corrections: str, problem: Probl
     if product != "parts" or problem.accuracy is Accuracy.TOLERANCE:
         return True
     return part_type == "fp16" and corrections != "e4m3"
+
+
+def _pieces_are_asked_for(product: str, pieces: int, problem: Problem) -> bool:
+    """Seven are for what is to be just as exact as eager: under the tolerance they are no choice of their own."""
+    return product != "parts" or pieces != _PIECES_OF_EAGER or problem.accuracy is Accuracy.EAGER
 
 
 def _runs_corrections(product: str, part_type: str, corrections: str, problem: Problem, device: Device) -> bool:
@@ -99,12 +105,13 @@ TUNABLES = (
     Tunable("part_type", ("fp16", "bf16"), when=is_from_parts),
     Tunable("corrections", ("half", "e4m3", "int8"), when=is_from_parts),
     Tunable("correction_sums", ("fp32", "bf16"), when=_sums_may_be_rounded),
-    Tunable("pieces", (1, 2, 4, 8, 16), default=4, when=is_from_parts),
+    Tunable("pieces", (1, 2, 4, _PIECES_OF_EAGER, 8, 16), default=4, when=is_from_parts),
 )
 CONSTRAINTS = (
     Constraint("parts_are_for_float32_on_tensor_cores", _runs_parts),
     Constraint("eight_bit_corrections_need_fp16_parts_and_a_library_that_multiplies_them", _runs_corrections),
     Constraint("parts_hold_as_much_as_is_asked_for", _holds_enough),
+    Constraint("pieces_are_as_many_as_is_asked_for", _pieces_are_asked_for),
     Constraint("parts_fit_memory", _fits_memory),
 )
 

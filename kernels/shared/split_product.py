@@ -31,6 +31,7 @@ MAX_DEPTH_OF_INT8 = 2**31 // (2 * 127 * 127)
 _PRODUCT_THREADS = 384
 _ROWS_OF_SPLIT_BLOCK = 8
 _TILE_ROWS_OF_BLOCK = 2
+_SUM_STAGES_OF_EAGER = 14
 
 
 def is_fused(product: str) -> bool:
@@ -54,6 +55,11 @@ def _holds_enough(weight_parts: str, problem: Problem) -> bool:
     return weight_parts != "e4m3" or problem.accuracy is Accuracy.TOLERANCE
 
 
+def _sums_are_asked_for(product: str, sum_stages: int, problem: Problem) -> bool:
+    """So many stages are for what is to be just as exact as eager, and no choice of their own under the tolerance."""
+    return not is_fused(product) or sum_stages != _SUM_STAGES_OF_EAGER or problem.accuracy is Accuracy.EAGER
+
+
 def _fits_memory(weight_parts: str, problem: Problem, device: Device) -> bool:
     """The parts of both operands take an eighth of the device at most."""
     rows, depth, features = (problem.axes[name] for name in ("rows", "in_features", "out_features"))
@@ -66,7 +72,7 @@ TUNABLES = (
     Tunable("product_columns", (256, 128), when=is_fused),
     Tunable("product_stages", (3, 4, 6), default=4, when=is_fused),
     Tunable("product_cluster", (1, 2), default=2, when=is_fused),
-    Tunable("sum_stages", (0, 8, 12, 16, 32, 64), default=16, when=is_fused),
+    Tunable("sum_stages", (0, 8, 12, _SUM_STAGES_OF_EAGER, 16, 32, 64), default=16, when=is_fused),
 )
 CONSTRAINTS = (
     # Warpgroup products are Hopper's; halves hold what fp32 holds, not what fp64 does.
@@ -74,6 +80,7 @@ CONSTRAINTS = (
     shared_memory_fits(_shared_bytes),
     Constraint("sums_of_whole_numbers_are_exact", _sums_are_exact),
     Constraint("tiles_hold_as_much_as_is_asked_for", _holds_enough),
+    Constraint("sums_are_as_often_as_is_asked_for", _sums_are_asked_for),
     Constraint("tiles_fit_memory", _fits_memory),
 )
 

@@ -22,7 +22,7 @@ from tunebench.tuner.gate.quick import Exemptions
 from tunebench.tuner.gate.sanitizer import Inspection, LaunchInspection, NothingToInspect
 from tunebench.tuner.gate.sources import LocalSource, Source
 from tunebench.tuner.kernel import Kernel, Mode, ModelFactory, Plan, TunableModel, prepare_model
-from tunebench.tuner.problem import Problem
+from tunebench.tuner.problem import Accuracy, Problem
 
 ModuleFactory = Callable[..., nn.Module]
 
@@ -49,6 +49,7 @@ class KernelContender:
     Args:
         built: the build of the tuned problem's own variant, where there is one already.
         builds_more: build further variants where a problem needs them; where not, such problems are passed over.
+        accuracy: of the problems that it is for; some configurations are for one of them only.
     """
 
     def __init__(
@@ -60,7 +61,9 @@ class KernelContender:
         built: Build | None = None,
         *,
         builds_more: bool = True,
+        accuracy: Accuracy = Accuracy.TOLERANCE,
     ) -> None:
+        self._accuracy = accuracy
         self._factory = cast(ModuleFactory, factory)
         self.exemptions = Exemptions.of(kernel)
         self._kernel = kernel
@@ -86,7 +89,7 @@ class KernelContender:
             LaunchError: the device refused the binary.
         """
         model = cast(TunableModel, module)
-        problem = model.problem(*inputs)
+        problem = self._problem(model, inputs)
         if problem is None:
             return None  # the model runs the reference's operations, whatever is pinned
         device = device_of(next(value.device for value in inputs if isinstance(value, torch.Tensor)))
@@ -105,7 +108,7 @@ class KernelContender:
         Raises:
             CompilerMissingError: what builds it for a GPU is not on this machine.
         """
-        problem = cast(TunableModel, module).problem(*inputs)
+        problem = self._problem(cast(TunableModel, module), inputs)
         assert problem is not None, "it is ready"
         return refusal_for_gpu(self._kernel, self._configuration, problem, architecture)
 
@@ -121,7 +124,7 @@ class KernelContender:
         """The launches of one call, with what their arguments held."""
         assert isinstance(party, LocalParty)
         model = cast(TunableModel, party.module)
-        if self.ready(party.module, inputs) is not None or (problem := model.problem(*inputs)) is None:
+        if self.ready(party.module, inputs) is not None or (problem := self._problem(model, inputs)) is None:
             return ()
         plan = next(plan for (known, _), plan in self._plans.items() if known == problem)
         assert isinstance(plan, Plan)
@@ -133,6 +136,10 @@ class KernelContender:
         finally:
             model.pin(plan)
         return recorder.launches
+
+    def _problem(self, model: TunableModel, inputs: Sequence[Any]) -> Problem | None:
+        problem = model.problem(*inputs)
+        return problem and problem.at(self._accuracy)
 
     def _plan(self, model: TunableModel, problem: Problem, device: Device) -> Plan | str:
         # Tunables that matter for this problem only take their default.

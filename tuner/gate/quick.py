@@ -116,6 +116,11 @@ class QuickGate:
                 self._values(replace(first, name="an output of the timed loop"), timed, aliases=())
             answer = self._run(prepare, last, SENTINELS[0])
             self._values(replace(last, name="a call after timing"), answer.output, aliases=answer.aliases)
+            if self._oracle.accuracy is Accuracy.EAGER:
+                self._errors[last.name] = errors_in(last, answer.output)
+                if self._oracle.steady:
+                    self._errors[first.name] = errors_in(first, timed)
+                self._refuse_less_exact("timed, it is ")
         return log.verdict(verdict.tolerance)
 
     @contextlib.contextmanager
@@ -195,11 +200,19 @@ class QuickGate:
         if self._oracle.accuracy is Accuracy.TOLERANCE:
             return
         with log.stage("accuracy") as details:
-            found = exactness(self._errors, self._oracle.draws)
-            for one in found:
-                if not one.holds:
-                    raise StageRefused(f"less exact than eager: {one}, with its noise {one.allowed}")
-            details.extend(str(one) for one in found[:1])
+            details.extend(self._refuse_less_exact())
+
+    def _refuse_less_exact(self, when: str = "") -> list[str]:
+        """What was found of all draws, for people.
+
+        Raises:
+            StageRefused: the latest answers are more wrong than the reference's.
+        """
+        found = exactness(self._errors, self._oracle.draws)
+        for one in found:
+            if not one.holds:
+                raise StageRefused(f"{when}less exact than eager: {one}, with its noise {one.allowed}")
+        return [str(one) for one in found[:1]]
 
     def _values(self, case: Case, output: Values, *, aliases: Sequence[str]) -> ErrorFigures:
         rewritten = self._exemptions.rewrites_algebra

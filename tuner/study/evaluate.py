@@ -341,7 +341,8 @@ class LocalEvaluator:
 
     def _contender(self, configuration: Configuration, build: Build) -> KernelContender:
         subject = self._subject
-        return KernelContender(subject.kernel, subject.factory, configuration, self._compiler, build, builds_more=False)
+        asked = (subject.kernel, subject.factory, configuration, self._compiler, build)
+        return KernelContender(*asked, builds_more=False, accuracy=subject.problem.accuracy)
 
     def _measure(self, call: Call, incumbent: PastTrial | None) -> tuple[Measurement, bool]:
         """Time a call by the incumbent's clock, so that the two can be ranked."""

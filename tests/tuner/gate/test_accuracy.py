@@ -13,9 +13,11 @@ from torch import nn
 from tunebench.kernels.gemm_sigmoid_residual.model import ModelNew
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.tuner.compile.building import build_plan
+from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.configuration import Configuration, Value
 from tunebench.tuner.device import find_device
+from tunebench.tuner.errors import UserError
 from tunebench.tuner.gate.accuracy import SEEDS, exactness
 from tunebench.tuner.gate.oracle import consult_reference
 from tunebench.tuner.gate.party import LocalParty
@@ -24,8 +26,8 @@ from tunebench.tuner.gate.sources import LocalSource
 from tunebench.tuner.gate.stage_log import StageLog
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Accuracy, Problem
-from tunebench.tuner.result import ErrorFigures, Verdict
-from tunebench.tuner.study.evaluate import Subject
+from tunebench.tuner.result import ErrorFigures, TrialStatus, Verdict
+from tunebench.tuner.study.evaluate import LocalEvaluator, Subject
 
 CPU = find_device("cpu")
 SIZES = {"batch_size": 64, "input_size": 512, "hidden_size": 256}
@@ -158,6 +160,25 @@ def test_eager_is_asked_at_full_precision_and_the_process_stays_as_it_was(write_
     finally:
         torch.set_float32_matmul_precision(before[0])
         torch.backends.cudnn.allow_tf32 = before[1]
+
+
+def test_what_only_eager_is_offered_goes_through_the_full_battery(write_kernel: WriteKernel) -> None:
+    offered = 'Constraint("for_eager", lambda variety, problem: variety != 2 or "accuracy" in problem.options),'
+    factory = write_kernel(model={"    constraints=(": f"    constraints=({offered} "})
+    kernel = factory.kernel
+    subject = Subject.prepare(kernel, factory, kernel.reference(), Mode.EVAL, CPU, Accuracy.EAGER)
+    with pytest.raises(UserError, match="variety cannot be so"):
+        kernel.space.choose({"variety": 2}, subject.problem.at(Accuracy.TOLERANCE), CPU)
+    configuration = kernel.space.choose({"variety": 2}, subject.problem, CPU)
+    compiler = compiler_for(CPU)
+    build = BuildCache().build(compiler, kernel.variant(configuration, subject.problem, CPU.architecture))
+    result = LocalEvaluator(subject, compiler).evaluate(configuration, build)
+    assert result.status is TrialStatus.CORRECT, result.message
+    assert result.verdict is not None
+    stages = {stage.name: stage for stage in result.verdict.stages}
+    assert {"accuracy", "after timing"} <= stages.keys()
+    assert all(stages[name].asked for name in ("distributions", "sizes", "weights")), stages
+    assert "not valid there" not in stages["distributions"].detail
 
 
 def test_accuracy_is_an_option_of_the_problem() -> None:
