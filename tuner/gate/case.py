@@ -48,6 +48,18 @@ class Expected:
         """Whether each element has to be met exactly."""
         return not (self.like.is_floating_point() or self.like.is_complex())
 
+    def vanishes_beside(self, size: float) -> bool:
+        """Whether it is one number, such as a loss, and no more than a rounding error beside what it is elsewhere: its
+        terms cancel, and nobody knows their size."""
+        if self.is_exact or self.values.numel() != 1:
+            return False
+        return float(self.values.abs().max()) <= torch.finfo(self.like.dtype).eps * size
+
+    def relative_to(self, size: float) -> Expected:
+        """The same with errors relative to this size."""
+        own = replace(self.own, max_relative=self.own.max_absolute / size)
+        return replace(self, scale=torch.full_like(self.scale, size), own=own)
+
     @property
     def bound(self) -> float:
         """The error that passes: the tolerance, or twice the reference's own; none of integers."""

@@ -56,8 +56,13 @@ class Backward:
     after_inference: bool = False
 
 
+OUTPUT = "the "
+"""In front of the path of a part of the output, among gradients by name."""
+
+
 def gradients_of(module: nn.Module, drawn: Sequence[Any], how: Backward) -> dict[str, torch.Tensor]:
-    """Gradients by name of a weighted sum of the output; none where the output needs none."""
+    """Gradients by name of a weighted sum of the output, and after `OUTPUT` the parts of the output that they are of;
+    nothing where the output needs none."""
     module.zero_grad()
     inputs = [mapped(value, lambda tensor: tensor.detach().clone()) for value in drawn]
     if how.after_inference:
@@ -74,7 +79,8 @@ def gradients_of(module: nn.Module, drawn: Sequence[Any], how: Backward) -> dict
                 seed_generators(0, device_of_inputs(inputs))
                 # A module that changes its inputs may not do so to leaves.
                 given = cloned(inputs)
-                outputs = [tensor for tensor in Values.of(module(*given)).tensors.values() if tensor.requires_grad]
+                parts = Values.of(module(*given)).tensors
+                outputs = [tensor for tensor in parts.values() if tensor.requires_grad]
                 if not outputs:
                     return {}
                 if how.second:
@@ -86,7 +92,7 @@ def gradients_of(module: nn.Module, drawn: Sequence[Any], how: Backward) -> dict
         finally:
             found = {name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
             module.zero_grad()
-    return found
+    return found | {f"{OUTPUT}{path}": part.detach() for path, part in parts.items() if part.is_floating_point()}
 
 
 def _summed_gradients(outputs: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -195,12 +195,13 @@ class Answers:
 
     def _allowing(self, path: str, expected: Expected, multiple: float) -> Expected:
         """The same, allowing the errors of few samples, and what passes at the problem's own sizes."""
-        allowance = max(expected.allowance, multiple * expected.own.max_relative)
-        for case in self._own_cases:
-            there = case.output.get(path)
-            if there is not None and there.like.dtype == expected.like.dtype:
-                allowance = max(allowance, there.bound)
-        return replace(expected, allowance=allowance)
+        found = (case.output.get(path) for case in self._own_cases)
+        alike = [there for there in found if there is not None and there.like.dtype == expected.like.dtype]
+        size = max((float(there.scale.max()) for there in alike), default=0.0)
+        if expected.vanishes_beside(size):
+            expected = expected.relative_to(size)
+        bounds = (there.bound for there in alike)
+        return replace(expected, allowance=max(expected.allowance, multiple * expected.own.max_relative, *bounds))
 
     @staticmethod
     def _catch_up(reference: Party, case: Case | None) -> None:

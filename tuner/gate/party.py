@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -30,6 +31,7 @@ from tunebench.tuner.gate.memory import (
 )
 from tunebench.tuner.gate.on_streams import after_wait, capturable, replayed
 from tunebench.tuner.gate.questions import (
+    Setting,
     Settings,
     bytes_left_behind,
     held_and_changed,
@@ -172,7 +174,7 @@ class Party(Protocol):
         """The elements of all parameters."""
 
     def gradients(self, inputs: Sequence[Any], how: Backward, *, exact: bool = False) -> Mapping[str, torch.Tensor]:
-        """Gradients by name of a weighted sum of the output; none where the output needs none.
+        """What `gradients_of` finds.
 
         Args:
             exact: of the module in float64.
@@ -203,11 +205,14 @@ class Party(Protocol):
     def settings(self) -> Settings:
         """The numbers that the module and its parts hold as plain attributes, such as `norm.eps`."""
 
-    def set(self, name: str, value: float) -> None:
+    def set(self, name: str, value: Setting) -> None:
         """Give one of the settings another value."""
 
     def input_names(self, count: int) -> Sequence[str]:
         """The names of the first inputs in `forward`'s signature; none where they have none."""
+
+    def options(self, count: int) -> Sequence[str]:
+        """The names of the inputs behind the first ones that `forward` does without, up to the first that is not so."""
 
 
 Ready = Callable[[nn.Module, Sequence[Any]], str | None]
@@ -392,13 +397,18 @@ class LocalParty:
     def settings(self) -> Settings:
         return settings_of(self.module)
 
-    def set(self, name: str, value: float) -> None:
+    def set(self, name: str, value: Setting) -> None:
         set_setting(self.module, name, value)
 
     def input_names(self, count: int) -> Sequence[str]:
         named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         parameters = list(inspect.signature(self.module.forward).parameters.values())[:count]
         return [one.name for one in parameters] if all(one.kind in named for one in parameters) else []
+
+    def options(self, count: int) -> Sequence[str]:
+        more = list(inspect.signature(self.module.forward).parameters.values())[count:]
+        named = itertools.takewhile(lambda one: one.kind is one.POSITIONAL_OR_KEYWORD, more)
+        return [one.name for one in named if one.default is not one.empty]
 
 
 def _kept_by(module: nn.Module) -> list[Any]:

@@ -19,8 +19,10 @@ from tunebench.tuner.gate.values import Values, cloned
 Call = Callable[[Sequence[Any]], object]
 """One call of a module on these inputs."""
 
-Settings = Mapping[str, int | float]
-"""Numbers that a module and its parts hold, by dotted name."""
+Setting = int | float | tuple[int, ...]
+
+Settings = Mapping[str, Setting]
+"""Numbers and tuples of whole numbers that a module and its parts hold, by dotted name."""
 
 _MOST_HELD_BYTES = 1 << 28
 _SWITCH_SECONDS = 1e-5
@@ -176,18 +178,23 @@ def _bytes_in_use(device: torch.device) -> int | None:
     return info.uordblks + info.hblkhd
 
 
-def settings_of(module: nn.Module) -> dict[str, int | float]:
-    """Numbers that a module and its parts hold as plain attributes, such as `norm.eps`: of the module itself, whose
-    whole numbers say how it is built, those with a point only."""
+def is_setting(value: object) -> bool:
+    """Whether a value can be one of `Settings`."""
+    return type(value) in (int, float) or (type(value) is tuple and all(type(number) is int for number in value))
+
+
+def settings_of(module: nn.Module) -> dict[str, Setting]:
+    """Numbers that a module and its parts hold as plain attributes, such as `norm.eps`, and tuples of them, such as
+    `conv.stride`: of the module itself, whose whole numbers say how it is built, those with a point only."""
     return {
         f"{path}.{name}" if path else name: value
         for path, part in module.named_modules()
         for name, value in vars(part).items()
-        if not name.startswith("_") and (type(value) is float or (path and type(value) is int))
+        if not name.startswith("_") and (type(value) is float or (path and is_setting(value)))
     }
 
 
-def set_setting(module: nn.Module, name: str, value: float) -> None:
+def set_setting(module: nn.Module, name: str, value: Setting) -> None:
     """Give one of `settings_of` another value."""
     path, _, attribute = name.rpartition(".")
     setattr(module.get_submodule(path), attribute, value)

@@ -77,7 +77,7 @@ class _Room:
         self._sources: dict[str, LocalSource] = {}
         self._turns: dict[int, Turns] = {}
         self._watch = Watch()
-        self._draws = False
+        self._draws = 0
         self._made: tuple[LocalSource, Mode] | None = None
 
     def open(self) -> Mapping[str, int | float]:
@@ -139,7 +139,8 @@ class _Room:
         """What the file has changed of its process, and whether a call draws random numbers."""
         if self._made is not None and self._opened is not None and self._opened.make is not None:
             self._call_freely(self._opened.make, *self._made)
-        return {"changed": self._watch.changes("at the end"), "draws": self._draws}
+        # A library may draw when it is used first.
+        return {"changed": self._watch.changes("at the end"), "draws": self._draws > 1}
 
     def _call_freely(self, make: MakeParty, source: LocalSource, mode: Mode) -> None:
         """One call as a user's program makes it, outside of everything that puts torch's modes back behind it."""
@@ -171,7 +172,7 @@ class _Room:
             seed_generators(given["manner"].seed, device_of_inputs(given["inputs"]))
         before = draws() if watched else ()
         answer = plain(getattr(self._parties[number], question)(**given))
-        self._draws |= watched and draws() != before
+        self._draws += watched and draws() != before
         self._watch.look("in a call")
         return answer
 

@@ -21,7 +21,7 @@ from tunebench.tuner.gate.boundary.supervisor import Supervised
 from tunebench.tuner.gate.boundary.wire import WireError, receive, send
 from tunebench.tuner.gate.gradients import Backward
 from tunebench.tuner.gate.party import ORDINARY, Answer, Manner, Party
-from tunebench.tuner.gate.questions import Settings
+from tunebench.tuner.gate.questions import Setting, Settings, is_setting
 from tunebench.tuner.gate.quick import Exemptions
 from tunebench.tuner.gate.sanitizer import Inspection
 from tunebench.tuner.gate.sources import Sizes, Source
@@ -262,16 +262,23 @@ class RemoteParty:
 
     def settings(self) -> Settings:
         told = self._ask("settings")
-        if not (isinstance(told, dict) and all(type(value) in (int, float) for value in told.values())):
+        if not (isinstance(told, dict) and all(map(is_setting, told.values()))):
             raise RoomError("an answer that is none")
         return told
 
-    def set(self, name: str, value: float) -> None:
+    def set(self, name: str, value: Setting) -> None:
         self._ask("set", name=name, value=value)
 
     def input_names(self, count: int) -> Sequence[str]:
         told = self._ask("input_names", count=count)
-        return tuple(map(str, told)) if isinstance(told, list) else ()
+        return _names(told)
+
+    def options(self, count: int) -> Sequence[str]:
+        return _names(self._ask("options", count=count))
+
+
+def _names(told: Any) -> tuple[str, ...]:
+    return tuple(map(str, told)) if isinstance(told, list) else ()
 
 
 def _whole(told: Any) -> int:

@@ -14,7 +14,7 @@ from tunebench.tuner.gate.changes import HOOKS
 from tunebench.tuner.gate.comparison import compare, scale_of
 from tunebench.tuner.gate.distributions import DISTRIBUTIONS, changed
 from tunebench.tuner.gate.faults import FAILURES
-from tunebench.tuner.gate.gradients import Backward, Incoming, Trained
+from tunebench.tuner.gate.gradients import OUTPUT, Backward, Incoming, Trained
 from tunebench.tuner.gate.harness import Harness, Pair
 from tunebench.tuner.gate.party import Manner
 from tunebench.tuner.gate.stage_log import StageRefused
@@ -22,6 +22,7 @@ from tunebench.tuner.gate.tolerance import FEW_SAMPLES_MULTIPLE, allowed_error
 
 _MOSTLY_ROUNDING = 0.1
 _OF_ROUNDING = 32.0
+_OPTION = 1.5
 
 
 def hooks(harness: Harness) -> None:
@@ -38,7 +39,8 @@ def hooks(harness: Harness) -> None:
 
 
 def keywords(harness: Harness) -> None:
-    """Called with its inputs by their names in the reference's signature."""
+    """Called with its inputs by their names in the reference's signature, and with a number for each that the reference
+    does without."""
     pair = harness.pair()
     inputs = pair.inputs(1)
     names = tuple(pair.reference.input_names(len(inputs)))
@@ -46,6 +48,9 @@ def keywords(harness: Harness) -> None:
         harness.pass_over("the reference's inputs have no names")
         return
     harness.agree(pair, inputs, f"called with {', '.join(names)} by name", Manner(keywords=names))
+    for option in pair.reference.options(len(inputs)):
+        names, inputs = (*names, option), (*inputs, _OPTION)
+        harness.agree(harness.pair(), inputs, f"with {option} = {_OPTION}", Manner(keywords=names))
 
 
 GRADIENTS: Mapping[str, Backward] = {
@@ -64,7 +69,8 @@ TRAINING: Mapping[str, Backward] = {
 
 
 def gradients(harness: Harness) -> None:
-    """Gradients of inputs and parameters equal the reference's; a result is never silently detached."""
+    """Gradients of inputs and parameters equal the reference's, and so does the output where they are recorded; a
+    result is never silently detached."""
     _ask(harness, GRADIENTS)
 
 
@@ -113,8 +119,17 @@ class _Asked:
             expected = pair.reference.gradients(inputs, how)
         except FAILURES:
             return None
-        finite = all(bool(torch.isfinite(gradient).all()) for gradient in (*exact.values(), *expected.values()))
-        return cls(inputs, expected, exact) if expected and finite and set(exact) == set(expected) else None
+        if set(exact) != set(expected):
+            return None
+        finite = {name for name in exact if _is_finite(exact[name]) and _is_finite(expected[name])}
+        names = {name for name in expected if name in finite or not name.startswith(OUTPUT)}
+        if not expected or names - finite:
+            return None
+        return cls(inputs, {name: expected[name] for name in names}, exact)
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    return bool(torch.isfinite(tensor).all())
 
 
 def _with_zeros(got: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -127,12 +142,13 @@ def _judge(
 ) -> None:
     if not got:
         raise StageRefused("the output is detached: no gradient reaches inputs or parameters")
-    if set(got) != set(expected):
-        missing = ", ".join(sorted(set(expected) ^ set(got)))
+    missing = ", ".join(sorted(name for name in set(expected) ^ set(got) if not name.startswith(OUTPUT)))
+    if missing:
         raise StageRefused(f"gradients are there for other tensors than the reference's: {missing}")
     for name, gradient in expected.items():
-        if got[name].shape != gradient.shape or got[name].dtype != gradient.dtype:
-            raise StageRefused(f"the gradient of {name} has another shape or type than the reference's")
+        what = f"{name}, where gradients are recorded," if name.startswith(OUTPUT) else f"the gradient of {name}"
+        if name not in got or got[name].shape != gradient.shape or got[name].dtype != gradient.dtype:
+            raise StageRefused(f"{what} has another shape or type than the reference's")
         scale = scale_of(exact[name])
         own = compare(gradient, exact[name], scale, math.inf).max_relative
         # A gradient that is zero, such as that of a bias before a normalisation, is what is left of rounding.
@@ -140,4 +156,4 @@ def _judge(
         bound = max(allowed_error(gradient.dtype, own), multiple * own)
         error = compare(got[name], exact[name], scale, bound).max_relative
         if not error <= bound:
-            raise StageRefused(f"the gradient of {name} is off by {error:.2e} of its size, allowed {bound:.2e}")
+            raise StageRefused(f"{what} is off by {error:.2e} of its size, allowed {bound:.2e}")

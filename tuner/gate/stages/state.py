@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from tunebench.tuner.gate.changes import STATISTICS_CHANGES, UNCOUNTED, WEIGHT_C
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Harness, Pair
 from tunebench.tuner.gate.party import Manner
+from tunebench.tuner.gate.questions import Setting
 from tunebench.tuner.gate.stage_log import StageRefused
 from tunebench.tuner.kernel import Mode
 
@@ -84,8 +85,8 @@ def mode(harness: Harness) -> None:
 
 
 def settings(harness: Harness) -> None:
-    """Numbers that the model and its parts hold as attributes, such as `eps` or a slope: where the reference's output
-    follows a change of one, so does the contender's, if it has that attribute at all."""
+    """Numbers that the model and its parts hold as attributes, such as `eps`, a slope or a stride: where the
+    reference's output follows a change of one, so does the contender's, if it has that attribute at all."""
     pair = harness.pair()
     inputs = pair.inputs(1)
     theirs = pair.candidate.settings()
@@ -100,15 +101,14 @@ def settings(harness: Harness) -> None:
         harness.agree(changed, inputs, f"before another {name}")
         for number in (other, value):
             changed.both(lambda party, name=name, number=number: party.set(name, number))  # type: ignore[misc]
-            harness.agree(changed, inputs, f"with {name} = {number:g}")
+            harness.agree(changed, inputs, f"with {name} = {number}")
 
 
-def _followed(pair: Pair, inputs: Sequence[Any], name: str, value: float) -> int | float | None:
+def _followed(pair: Pair, inputs: Sequence[Any], name: str, value: Setting) -> Setting | None:
     """Another value that the reference takes and shows in its output; None where there is none."""
-    others = (1.5 * value + 0.375,) if isinstance(value, float) else (value + 1, 2 * value, value // 2)
     plain = Manner(byte=None, guarded=False, seed=0)
-    for other in others:
-        outputs = []
+    for other in _others(value):
+        outputs: list[Mapping[str, torch.Tensor]] = []
         try:
             for number in (value, other):
                 party = pair.source.party(pair.mode, pair.reference.state())
@@ -121,7 +121,16 @@ def _followed(pair: Pair, inputs: Sequence[Any], name: str, value: float) -> int
     return None
 
 
+def _others(value: Setting) -> Iterator[Setting]:
+    """Values that a setting may take as well; of a tuple, all of its numbers change alike."""
+    if isinstance(value, float):
+        yield 1.5 * value + 0.375
+        return
+    numbers = value if isinstance(value, tuple) else (value,)
+    for others in ([n + 1 for n in numbers], [2 * n for n in numbers], [n // 2 for n in numbers]):
+        yield tuple(others) if isinstance(value, tuple) else others[0]
+
+
 def _differ(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
-    """Whether outputs of the same structure differ."""
-    alike = list(one) == list(other) and all(one[path].shape == other[path].shape for path in one)
-    return alike and not all(torch.equal(one[path], other[path]) for path in one)
+    """Whether outputs of the same structure differ, in shape or in values."""
+    return list(one) == list(other) and not all(torch.equal(one[path], other[path]) for path in one)
