@@ -114,6 +114,9 @@ def get_init_inputs():
 """
 )
 
+OPTIONAL = ROOT.replace("(self, x)", "(self, x, scale=None)").replace("abs() + 1", "abs() + (scale or 1)")
+"""With an input that callers may leave out."""
+
 WEIGHTED = (
     _HEAD
     + """
@@ -215,6 +218,7 @@ _PRODUCT = "        return a @ b.T\n\nrows"
 _NORM = "        y = self.norm(x)\n"
 _ROOT = "        return x / root\n"
 _APPLY = "        return Weighted.apply(x, self.weight, self.bias)\n"
+_OPTION = "    def forward(self, x, scale=None):\n        root"
 _GRADIENTS = "        x, weight = ctx.saved_tensors\n"
 _ROUND = "((value.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)"
 
@@ -466,6 +470,16 @@ BROKEN_MODULES: Mapping[str, BrokenModule] = {
         ROWS,
         {"        return self.slope(y)\n": "        return F.leaky_relu(y, 0.1)\n"},
     ),
+    "knows one stride": BrokenModule(
+        STATE,
+        "settings",
+        r"conv\.stride",
+        IMAGES,
+        {
+            "        return self.conv(x).relu()\n": "        conv = self.conv\n"
+            "        return F.conv2d(x, conv.weight, conv.bias, 1, conv.padding, conv.dilation).relu()\n"
+        },
+    ),
     "passes over its hooks": BrokenModule(
         CALLERS,
         "hooks",
@@ -483,7 +497,24 @@ BROKEN_MODULES: Mapping[str, BrokenModule] = {
         ROOT,
         {"    def forward(self, x):\n        root": "    def forward(self, value):\n        x = value\n        root"},
     ),
+    "has no optional input": BrokenModule(
+        CALLERS,
+        "keywords",
+        "with scale = 1.5",
+        OPTIONAL,
+        {_OPTION: _OPTION.replace(", scale=None):", "):\n        scale = None")},
+    ),
     # Gradients.
+    "returns other values where gradients are recorded": BrokenModule(
+        CALLERS,
+        "gradients",
+        "the output, where gradients are recorded",
+        WEIGHTED,
+        {
+            "        return Weighted.apply(x, self.weight, self.bias)\n": "        recorded = torch.is_grad_enabled()\n"
+            "        return Weighted.apply(x, self.weight, self.bias) + float(recorded)\n"
+        },
+    ),
     "has the gradient of positive inputs": BrokenModule(
         CALLERS,
         "gradients",
