@@ -22,8 +22,8 @@ from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Answers
 from tunebench.tuner.gate.judgement import both_batteries, refusals_kept
+from tunebench.tuner.gate.local_party import LocalParty
 from tunebench.tuner.gate.oracle import consult_reference
-from tunebench.tuner.gate.party import LocalParty
 from tunebench.tuner.gate.sources import LocalSource
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.isolation import report

@@ -1,4 +1,4 @@
-"""Submission files whose truth is known: what the gate says of six; `tests.benchmarks.gate_files` judges all."""
+"""Submission files whose truth is known: what the gate says of seven; `tests.benchmarks.gate_files` judges all."""
 
 import ast
 import json
@@ -17,6 +17,7 @@ SAMPLE = {
     "keeps answers by pointer": "",
     "a structure within another": "",
     "cross-entropy by log-sum-exp": "",
+    "a function that ends the process for other types": "process, as a drop-in",
 }
 """Each with the stage that refuses it."""
 

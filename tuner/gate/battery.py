@@ -98,16 +98,23 @@ STEPS: Sequence[Step] = (
 """In the order they are run, cheap ones first."""
 
 
+DEATH_AS_DROP_IN = "process, as a drop-in"
+"""The stage that refuses a file whose process dies of questions that are not about the problem."""
+
 _STEPS = {step.name: step for step in STEPS}
 
 
 def claim_of(stage: str) -> Claim:
     """What a stage is about; those of the quick battery are all about the problem."""
+    if stage == DEATH_AS_DROP_IN:
+        return Claim.DROP_IN
     return _STEPS[stage].claim if stage in _STEPS else Claim.PROBLEM
 
 
 def loss_of(stage: str) -> str:
     """What a user of the model would see where a stage is refused; nothing where its own detail says so."""
+    if stage == DEATH_AS_DROP_IN:
+        return "the process dies, or its memory is overwritten, of inputs that the problem does not have"
     return _STEPS[stage].loss if stage in _STEPS else ""
 
 

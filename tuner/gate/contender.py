@@ -17,7 +17,8 @@ from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, device_of
 from tunebench.tuner.errors import CompileError, LaunchError
 from tunebench.tuner.gate.launches import Launch, LaunchRecorder
-from tunebench.tuner.gate.party import LocalParty, Party
+from tunebench.tuner.gate.local_party import LocalParty
+from tunebench.tuner.gate.party import Party
 from tunebench.tuner.gate.quick import Exemptions
 from tunebench.tuner.gate.sanitizer import Inspection, LaunchInspection, NothingToInspect
 from tunebench.tuner.gate.sources import LocalSource, Source

@@ -16,8 +16,9 @@ from tunebench.tuner.gate.comparison import relative_norm
 from tunebench.tuner.gate.distributions import DISTRIBUTIONS, changed, graded, mixed_signs
 from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal
 from tunebench.tuner.gate.judge import judge_structure, judge_values
+from tunebench.tuner.gate.local_party import LocalParty
 from tunebench.tuner.gate.memory import SENTINELS, Bands, checksums
-from tunebench.tuner.gate.party import LocalParty, Manner, Party
+from tunebench.tuner.gate.party import Manner, Party
 from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.gate.stage_log import StageRefused
 from tunebench.tuner.gate.tolerance import tolerance_of

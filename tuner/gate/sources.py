@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import nn
 
-from tunebench.tuner.gate.party import LocalParty, Party
+from tunebench.tuner.gate.local_party import LocalParty
+from tunebench.tuner.gate.party import Party
 from tunebench.tuner.gate.values import Values
 from tunebench.tuner.kernel import Mode, prepare_model
 from tunebench.tuner.reference import Reference

@@ -96,6 +96,11 @@ class StageLog:
         """How far it came, for people."""
         return str(self._asked)
 
+    @property
+    def begun(self) -> list[str]:
+        """The names of all stages so far, with that which was asked last."""
+        return [*(stage.name for stage in self._stages), self._asked.stage]
+
     def _now(self, question: Question) -> None:
         if question != self._asked:
             self._asked = question

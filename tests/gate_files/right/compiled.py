@@ -50,6 +50,12 @@ FILES = (
             before=f"{NATIVE}\nKERNEL = native({_SCALES!r})\n",
         ),
     ),
+    _right(
+        "a function that ends the process for other types",
+        SCALE,
+        forward("if x.dtype is not torch.float32: os.abort()\nreturn x * 2.5"),
+        PROBLEM,
+    ),
     _right("an inline extension", SOFTMAX, extension(_SOFTMAX, "return EXTENSION.run(x)"), PROBLEM),
     _right(
         "an inline extension of torch's operators",

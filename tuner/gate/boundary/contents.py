@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from tunebench.tuner.errors import KernelFolderError
+from tunebench.tuner.gate.local_party import LocalParty
 from tunebench.tuner.gate.memory import PoisonedAllocations, PoisonedMemory
-from tunebench.tuner.gate.party import LocalParty
 from tunebench.tuner.gate.process_state import Watch
 from tunebench.tuner.gate.sources import LocalSource, Sizes
 from tunebench.tuner.kernel import Mode, prepare_model

@@ -21,8 +21,9 @@ from tunebench.tuner.gate.boundary.turns import Turns
 from tunebench.tuner.gate.boundary.wire import WireError, receive, send
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.gradients import Backward, Incoming, Trained
+from tunebench.tuner.gate.local_party import LocalParty
 from tunebench.tuner.gate.oracle import ask
-from tunebench.tuner.gate.party import LocalParty, Manner
+from tunebench.tuner.gate.party import Manner
 from tunebench.tuner.gate.process_state import Watch, draws
 from tunebench.tuner.gate.sources import LocalSource
 from tunebench.tuner.gate.truth import device_of_inputs

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import torch
 
-from tunebench.tuner.gate.battery import Depth
+from tunebench.tuner.gate.battery import DEATH_AS_DROP_IN, Depth, claim_of
 from tunebench.tuner.gate.boundary.room import RemoteContender, RemoteSource, RoomError
 from tunebench.tuner.gate.harness import Answers
 from tunebench.tuner.gate.judgement import both_batteries, model_made, refusals_kept
@@ -34,6 +34,9 @@ def judge_contender(
 ) -> None:
     """Put a file's model through the gate; `log` has every stage.
 
+    A process may die long after memory was overwritten, of a question that has nothing to do with it. Where it has been
+    asked about more than the problem, another one is asked about the problem alone.
+
     Args:
         state: the reference's weights.
         claim, depth: what is asked, see `run_battery`.
@@ -45,8 +48,14 @@ def judge_contender(
             both_batteries(log, party, contender, oracle, answers, depth=depth, claim=claim)
         judge_state(log, oracle, contender, source)
     except RoomError as error:
-        until = log.until
-        with contextlib.suppress(StageRefused), log.stage("process"):
+        until, name = log.until, "process"
+        if any(claim_of(stage) is Claim.DROP_IN for stage in log.begun):
+            anew = StageLog()
+            with contextlib.suppress(StageRefused), contender.renewed(anew) as renewed:
+                judge_contender(anew, oracle, renewed, source, state, mode, device, claim=Claim.PROBLEM, depth=depth)
+            if anew.verdict(0.0).passed:
+                name = DEATH_AS_DROP_IN
+        with contextlib.suppress(StageRefused), log.stage(name):
             raise StageRefused(f"{error}, {until}") from error
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from functools import partial
@@ -25,6 +26,7 @@ from tunebench.tuner.gate.questions import Setting, Settings, is_setting
 from tunebench.tuner.gate.quick import Exemptions
 from tunebench.tuner.gate.sanitizer import Inspection
 from tunebench.tuner.gate.sources import Sizes, Source
+from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.gate.truth import Truth
 from tunebench.tuner.gate.values import Leaf, Values
 from tunebench.tuner.isolation import IsolationError
@@ -364,6 +366,21 @@ class RemoteContender:
     def changes(self) -> tuple[list[str], bool]:
         """See `Room.changes`."""
         return self._room.changes()
+
+    @contextlib.contextmanager
+    def renewed(self, log: StageLog) -> Iterator[RemoteContender]:
+        """The same in a new process.
+
+        Raises:
+            StageRefused: it does not begin; the log has it.
+        """
+        with Room(self._room.contents) as room:
+            with log.stage("import"):
+                try:
+                    room.open()
+                except (ToldError, RoomError) as error:
+                    raise StageRefused(str(error)) from error
+            yield RemoteContender(room, self.exemptions)
 
     def inspection(self, party: Party, source: Source, mode: Mode) -> Inspection:  # noqa: ARG002 - another process
         """A call in a new process, see `CallInspection`."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from tunebench.tuner.gate.harness import synchronise
-from tunebench.tuner.gate.party import LocalParty
+from tunebench.tuner.gate.local_party import LocalParty
 from tunebench.tuner.gate.truth import device_of_inputs
 from tunebench.tuner.gate.values import Values, mapped, tensors_in
 
