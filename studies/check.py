@@ -21,7 +21,7 @@ from tunebench.tuner.device import any_gpu
 from tunebench.tuner.errors import KernelFolderError, UnknownNameError, UserError
 from tunebench.tuner.files import path_named, read_text
 from tunebench.tuner.gate.refusal import Claim, Question, Refusal
-from tunebench.tuner.isolation import IsolatedProcess, IsolationError, start_forkserver
+from tunebench.tuner.isolation import TRACER, IsolatedProcess, IsolationError, start_forkserver
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import Stage, Verdict
 
@@ -149,7 +149,7 @@ def _read(request: CheckRequest) -> Submission:
 def _run(
     checks: Sequence[_Check], jobs: int, show: Show
 ) -> Generator[tuple[_Check, CheckReport | UserError], None, None]:
-    start_forkserver(PRELOADED)
+    start_forkserver(PRELOADED if len(checks) == 1 else [*PRELOADED, TRACER])
     waiting, running = list(reversed(checks)), list[_Running]()
     try:
         while waiting or running:

@@ -33,7 +33,9 @@ from tests.gate_files.on_cuda import HANGS as HANGS_ON_CUDA
 from tests.gate_files.wrong.hostile import HANGS
 
 import tunebench
+from tunebench.studies.checking import PRELOADED
 from tunebench.tuner.gate.refusal import Claim
+from tunebench.tuner.isolation import TRACER, start_forkserver
 
 _SECONDS = 240.0
 _SECONDS_OF_A_HANG = 15.0
@@ -286,6 +288,7 @@ def main(
     ]
 
     how = judge_here if here else judge_together if together else judge
+    start_forkserver([*PRELOADED, TRACER])  # for those that are judged together
 
     def one(file: GateFile) -> Judged:
         with tempfile.TemporaryDirectory(prefix="gate-file-") as folder:
