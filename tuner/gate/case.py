@@ -49,9 +49,10 @@ class Expected:
         return not (self.like.is_floating_point() or self.like.is_complex())
 
     def vanishes_beside(self, size: float) -> bool:
-        """Whether it is one number, such as a loss, and no more than a rounding error beside what it is elsewhere: its
-        terms cancel, and nobody knows their size."""
-        if self.is_exact or self.values.numel() != 1:
+        """Whether all of it is no more than a rounding error beside what it is elsewhere, as a loss whose terms cancel,
+        or a constant less its mean: nobody knows the size of the terms. Zeros that the reference meets exactly are not.
+        """
+        if self.is_exact or not self.values.numel() or (self.values.numel() > 1 and self.own.max_absolute == 0.0):
             return False
         return float(self.values.abs().max()) <= torch.finfo(self.like.dtype).eps * size
 
