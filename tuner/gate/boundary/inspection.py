@@ -1,8 +1,8 @@
 """The judge's side of compute-sanitizer on a whole call of a file, library kernels and extensions included.
 
 The tool is the parent of a new process that runs the file, and its exit code is what counts: whatever the file's code
-does to the report, it does not make the tool forget what it has seen. A process that ends the tool, or ends itself
-before the call has, is refused where the tool works at all, which a call without the file shows.
+does to the report, it does not make the tool forget what it has seen. What ends before the call has, by the file's
+doing or the tool's, was not asked: a file that wants to be seen by nobody has simpler ways.
 """
 
 from __future__ import annotations
@@ -76,14 +76,9 @@ class _Ended:
         """Why it is not clean, for people."""
         if self.code is None:
             return f"no answer within {_SECONDS:.0f} s"
-        if self.has_raised:
+        if self.told not in ("", watched_call.RETURNED):
             return f"the call fails: {self.told}"
-        return f"the process ended with {self.code}"
-
-    @property
-    def has_raised(self) -> bool:
-        """Whether the call raised something."""
-        return self.told not in ("", watched_call.RETURNED)
+        return f"the process ended with {self.code} before the call had: {last_line(self.report)}".removesuffix(": ")
 
 
 @dataclass(frozen=True)
@@ -110,22 +105,17 @@ class CallInspection:
         """Why a tool was not asked; empty where it was, and found nothing.
 
         Raises:
-            StageRefused: it found something, or the file's process ended before the call had.
+            StageRefused: it found something.
         """
         if ended.finding:
             raise StageRefused(f"{ended.tool}: {ended.finding}")
         if ended.is_clean or ended.code == FOUND:
             return ""
-        control = _watched(ended.tool, None)
-        if not control.is_clean:
-            return f"{ended.tool} does not work here: {control.how}: {last_line(control.report)}"
-        if ended.code is None or ended.has_raised:
-            return f"{ended.tool}: {ended.how}"
-        raise StageRefused(f"{ended.tool}: {ended.how} before the call had returned")
+        return f"{ended.tool}: {ended.how}"
 
 
-def _watched(tool: str, call: watched_call.Call | None) -> _Ended:
-    """Have a call made under a tool; without one, a sum of torch's."""
+def _watched(tool: str, call: watched_call.Call) -> _Ended:
+    """Have a call made under a tool."""
     with scratch() as folder:
         question, report, told = (folder / name for name in ("call", "report", "told"))
         question.write_bytes(pickle.dumps(call))
