@@ -34,6 +34,7 @@ from tunebench.tuner.users_code import described
 _MOST_ELEMENTS = 1 << 16  # of all inputs of the reduced problem, and of its parameters
 _MOST_KEPT_ELEMENTS = 1 << 20  # an answer with more is computed anew for every variant
 _ALIKE = 4.0  # errors of one precision differ less than that between sizes
+_AS_LARGE = 1e-3  # beside the problem's own: of smaller inputs, an output is small by right
 _MOST_KEPT_SIZES = 2  # left as they are where the binary is for one value of them
 _CAPS = (128, 64, 32, 16, 8)
 
@@ -185,7 +186,7 @@ class Answers:
             return self._kept[key]
         try:
             case = ask(pair.reference, label, inputs(), autocast, everywhere=everywhere)
-            output = {path: self._allowing(path, one, multiple) for path, one in case.output.items()}
+            output = {path: self._allowing(path, one, multiple, case.inputs) for path, one in case.output.items()}
             case = replace(case, output=output)
         except ReferenceRefusal:
             case = None
@@ -193,12 +194,12 @@ class Answers:
             self._kept[key] = case
         return case
 
-    def _allowing(self, path: str, expected: Expected, multiple: float) -> Expected:
+    def _allowing(self, path: str, expected: Expected, multiple: float, inputs: Sequence[Any]) -> Expected:
         """The same, allowing the errors of few samples, and what passes at the problem's own sizes."""
         found = (case.output.get(path) for case in self._own_cases)
         alike = [there for there in found if there is not None and there.like.dtype == expected.like.dtype]
         size = max((float(there.scale.max()) for there in alike), default=0.0)
-        if expected.vanishes_beside(size):
+        if expected.vanishes_beside(size) and _largest(inputs) >= _AS_LARGE * _largest(self._own_cases[0].inputs):
             expected = expected.relative_to(size)
         bounds = (there.bound for there in alike)
         return replace(expected, allowance=max(expected.allowance, multiple * expected.own.max_relative, *bounds))
@@ -365,6 +366,12 @@ class Harness:
         except FAILURES as error:
             synchronise(self.device)  # raises where no later call can succeed either
             raise StageRefused(f"{label}: {described(error)}") from error
+
+
+def _largest(inputs: Sequence[Any]) -> float:
+    """The largest finite number among the inputs that have a point."""
+    floating = (tensor for tensor in tensors_in(inputs) if tensor.is_floating_point() and tensor.numel())
+    return max((float(tensor.detach().abs().nan_to_num(0.0, posinf=0.0).max()) for tensor in floating), default=0.0)
 
 
 def synchronise(device: torch.device) -> None:
