@@ -122,8 +122,8 @@ class _Asked:
         if set(exact) != set(expected):
             return None
         finite = {name for name in exact if _is_finite(exact[name]) and _is_finite(expected[name])}
-        names = {name for name in expected if name in finite or not name.startswith(OUTPUT)}
-        if not expected or names - finite:
+        names = [name for name in expected if name in finite or not name.startswith(OUTPUT)]
+        if not names or not finite.issuperset(names):
             return None
         return cls(inputs, {name: expected[name] for name in names}, exact)
 
