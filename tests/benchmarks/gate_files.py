@@ -26,11 +26,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from tests.gate_files import FILES, ON_CUDA, runs_on_cuda
+from tests.gate_files import FILES, HANGS, ON_CUDA, runs_on_cuda
 from tests.gate_files.entry import MARK, GateFile
 from tests.gate_files.here import report_here
-from tests.gate_files.on_cuda import HANGS as HANGS_ON_CUDA
-from tests.gate_files.wrong.hostile import HANGS
 
 import tunebench
 from tunebench.studies.checking import PRELOADED
@@ -79,7 +77,7 @@ class Judged:
 def judge(file: GateFile, folder: Path, device: str) -> Judged:
     """Judge a file by the command, in a folder of its own."""
     path, reference = _written(file, folder)
-    seconds = _SECONDS_OF_A_HANG if file.name in (*HANGS, *HANGS_ON_CUDA) else _SECONDS
+    seconds = _SECONDS_OF_A_HANG if file.name in HANGS else _SECONDS
     command = [sys.executable, "-m", "tunebench", "check", str(path), "--device", device, "--json"]
     command += [*([] if file.alone else ["--reference", str(reference)]), "--seconds", str(seconds), *file.flags]
     mark = folder / f"mark-{uuid.uuid4().hex}"

@@ -55,4 +55,7 @@ RIGHT: Sequence[GateFile] = tuple(
 FILES: Sequence[GateFile] = (*WRONG, *RIGHT)
 ON_CUDA: Sequence[GateFile] = on_cuda.FILES
 
-__all__ = ["FILES", "ON_CUDA", "RIGHT", "WRONG", "runs_on_cuda"]
+HANGS = frozenset({*hostile.HANGS, *on_cuda.HANGS})
+"""The names of those whose check takes as long as it may."""
+
+__all__ = ["FILES", "HANGS", "ON_CUDA", "RIGHT", "WRONG", "runs_on_cuda"]
