@@ -48,10 +48,12 @@ def _unit_multiplies(stream_unit: str, device: Device) -> bool:
 
 
 def _rows_are_of_use(stream_unit: str, stream_rows: int, problem: Problem) -> bool:
-    """No more rows at once than a power of two that holds the batch, and no fewer, so that the weight is read once."""
+    """Lanes take no more rows at once than a power of two that holds the batch, and no fewer: the weight is read once.
+    Tensor cores take all rows, and empty ones besides: what is known of more rows serves fewer."""
     rows = problem.axes["rows"]
-    rows = min(rows, _MOST_ROWS_OF_LANES) if stream_unit == "lanes" else max(rows, _X_ROWS)
-    return stream_rows // 2 < rows <= stream_rows
+    if stream_unit == "tensor_cores":
+        return max(rows, _X_ROWS) <= stream_rows
+    return stream_rows // 2 < min(rows, _MOST_ROWS_OF_LANES) <= stream_rows
 
 
 def _features_are_of_the_unit(stream_unit: str, stream_features: int) -> bool:

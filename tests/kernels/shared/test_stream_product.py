@@ -24,14 +24,17 @@ def space_of(rows: int, mode: str = "eval", dtype: str = "float32", device: Devi
     return load_model("gemm_sigmoid_residual").kernel.space.enumerate(Problem(axes, dtype, {"mode": mode}), device)
 
 
-def streams(space: ValidSpace, name: str) -> set[object]:
+def streams(space: ValidSpace, name: str, unit: str | None = None) -> set[object]:
     configurations = (space[number] for number in range(len(space)))
-    return {one[name] for one in configurations if one["product"] == "stream"}
+    found = [one for one in configurations if one["product"] == "stream"]
+    return {one[name] for one in found if unit in (None, one["stream_unit"])}
 
 
 def test_it_is_for_few_rows_and_all_of_them_at_once() -> None:
-    for rows, legal in ((1, {1, 8}), (3, {4, 8}), (16, {16}), (17, {32}), (33, {32, 64}), (64, {32, 64}), (65, set())):
-        assert streams(space_of(rows), "stream_rows") == legal
+    for rows, legal in ((1, {1}), (3, {4}), (16, {16}), (17, {32}), (64, {32}), (65, set())):
+        assert streams(space_of(rows), "stream_rows", unit="lanes") == legal
+    for rows, legal in ((1, {8, 16, 32, 64}), (9, {16, 32, 64}), (33, {64}), (64, {64}), (65, set())):
+        assert streams(space_of(rows), "stream_rows", unit="tensor_cores") == legal
     assert not streams(space_of(4, dtype="float64"), "stream_rows")
 
 
