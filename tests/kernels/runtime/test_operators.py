@@ -184,6 +184,28 @@ def test_what_is_replaced_or_set_after_compiling() -> None:
         assert seen == [1]
 
 
+@pytest.mark.filterwarnings("ignore:Using `torch.compile:UserWarning")
+@pytest.mark.parametrize("of_all", [False, True])
+def test_hooks_around_a_compiled_model(of_all: bool) -> None:
+    """Where there is none, tracing goes straight to `forward`."""
+    model, tuned, inputs = pair("gemm_sigmoid_residual")
+
+    def double(module: nn.Module, _: Any, output: torch.Tensor) -> torch.Tensor | None:
+        return 2 * output if module is tuned else None
+
+    with torch.no_grad():
+        register = nn.modules.module.register_module_forward_hook if of_all else tuned.register_forward_hook
+        handle = register(double)
+        try:
+            for _ in range(2):
+                close(Compiled(tuned).call(*inputs), 2 * model(*inputs))
+                close(Compiled(nn.Sequential(tuned)).call(*inputs), 2 * model(*inputs))
+        finally:
+            handle.remove()
+        torch._dynamo.reset()
+        close(Compiled(tuned).call(*inputs), model(*inputs))
+
+
 def test_two_of_a_kernel_inside_a_model() -> None:
     class Both(nn.Module):
         def __init__(self, first: nn.Module, second: nn.Module) -> None:
