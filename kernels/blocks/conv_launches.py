@@ -148,10 +148,11 @@ def _implicit_geometry(plan: Plan) -> tuple[tuple[int, int, int, int], tuple[int
     axes = plan.problem.axes
     height, width = geometry_of_axes(axes).output(axes["height"], axes["width"])
     shape = (axes["batch"], axes["out_channels"], height, width)
-    strips = shape[0] * ceil_div(height, plan.integer("strip_rows")) * ceil_div(width, TILE_COLUMNS)
+    rows = shape[0] * height * ceil_div(width, TILE_COLUMNS)
     tiles = ceil_div(shape[1], TILE_FILTERS)
-    blocks = (min(strips, ceil_div(plan.device.multiprocessors, tiles)), tiles)
-    return shape, blocks, implicit_shared_bytes(plan.problem, plan.integer("ring_rows"))
+    blocks = (min(rows, ceil_div(plan.device.multiprocessors, tiles)), tiles)
+    register_rows = plan.integer("register_rows") if plan["writes"] == "bulk" else None
+    return shape, blocks, implicit_shared_bytes(plan.problem, plan.integer("ring_rows"), register_rows)
 
 
 def _is_last(plan: Plan, weight: torch.Tensor) -> bool:

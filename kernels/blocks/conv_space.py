@@ -17,6 +17,10 @@ TILE_COLUMNS = 128
 _STAGING_BYTES = 8 * 320 * 4
 """Of the implicit product (conv_gemm.cuh), as are the tiles."""
 
+_REGISTERS_OF_PRODUCT = 4
+"""Of filters that a thread holds for 16 channels at one place of the window."""
+_MOST_HELD_REGISTERS = 96
+
 _LONGEST_HALF_SUM = 16384
 """Products a sum in half precision: with more, scaled weights would be subnormal on average."""
 
@@ -37,8 +41,10 @@ def space_of(more: Sequence[Tunable], needs: Sequence[Constraint], *, graphs: bo
         *more,
         Tunable("convolution", ("strict", "tf32", "fp16", "implicit_gemm", *GRAPH), default="tf32"),
         Tunable("ring_rows", (2, 3, 4, 5, 6, 8), default=4, when=_is_implicit),
-        Tunable("strip_rows", (8, 16, 32, 64, 128), default=32, when=_is_implicit),
         Tunable("store_hint", ("normal", "streaming"), when=_is_implicit),
+        Tunable("writes", ("threads", "bulk"), when=_is_implicit),
+        Tunable("register_rows", (0, 1, 2, 3), when=_is_bulk),
+        Tunable("turns", (False, True), when=_is_bulk),
         Tunable("convolution_layout", ("nchw", "channels_last"), when=_has_passes),
         Tunable("graph_list", cudnn_graph.LISTS, when=_is_graph, host=True),
         Tunable("graph_plan", tuple(range(cudnn_graph.PLANS)), when=_is_graph, host=True),
@@ -63,9 +69,15 @@ def space_of(more: Sequence[Tunable], needs: Sequence[Constraint], *, graphs: bo
             "convolution", "implicit_gemm", dtypes=("float32", "float16", "bfloat16"), architectures=("sm_90",)
         ),
         Constraint("implicit_gemm_goes_from_pixel_to_pixel", _is_dense_where_implicit),
-        Constraint("implicit_gemm_reads_no_channel_that_is_not_there", _channels_are_there),
         Constraint("ring_holds_window", _ring_holds_window),
-        constraints.shared_memory_fits(lambda ring_rows, problem: implicit_shared_bytes(problem, ring_rows)),
+        Constraint("filters_fit_registers", _filters_fit_registers),
+        Constraint("bulk_is_for_planes", _bulk_is_for_planes),
+        constraints.shared_memory_fits(
+            lambda ring_rows, writes, problem: 0 if _is_bulk(writes) else implicit_shared_bytes(problem, ring_rows)
+        ),
+        constraints.shared_memory_fits(
+            lambda ring_rows, register_rows, problem: implicit_shared_bytes(problem, ring_rows, register_rows)
+        ),
         Constraint("cudnn_graph_is_installed", _graph_is_installed),
         Constraint("cudnn_graph_is_channels_last", _graph_is_channels_last),
         Constraint("cudnn_graph_has_one_group", _graph_has_one_group),
@@ -75,14 +87,19 @@ def space_of(more: Sequence[Tunable], needs: Sequence[Constraint], *, graphs: bo
     return SearchSpace(tunables, (*conditions, *needs))
 
 
-def implicit_shared_bytes(problem: Problem, ring_rows: int) -> int:
-    """Shared memory of a block of the implicit product."""
+def implicit_shared_bytes(problem: Problem, ring_rows: int, register_rows: int | None = None) -> int:
+    """Shared memory of a block of the implicit product.
+
+    Args:
+        register_rows: of the window, whose filters stand in registers, where the copy engine writes; else None.
+    """
     geometry = geometry_of_axes(problem.axes)
     span = (geometry.kernel[1] - 1) * geometry.dilation[1] + 1
     groups = ceil_div(problem.axes["in_channels"], 16) * 2
     columns = TILE_COLUMNS + ceil_div(geometry.padding[1] // 2 % 2 + span, 2) * 2
-    filters = geometry.kernel[0] * geometry.kernel[1] * groups * TILE_FILTERS * 16
-    return filters + ring_rows * groups * columns * 16 + _STAGING_BYTES + (2 * ring_rows + 1) * 8
+    filters = (geometry.kernel[0] - (register_rows or 0)) * geometry.kernel[1] * groups * TILE_FILTERS * 16
+    staging = _STAGING_BYTES if register_rows is None else TILE_FILTERS * (TILE_COLUMNS + 8) * problem.item_bytes
+    return filters + ring_rows * groups * columns * 16 + staging + (2 * ring_rows + 1) * 8
 
 
 def work(problem: Problem, element_tensors: int = 0) -> Work:
@@ -120,6 +137,21 @@ def _is_implicit(convolution: str) -> bool:
     return convolution == "implicit_gemm"
 
 
+def _is_bulk(writes: str) -> bool:
+    return writes == "bulk"
+
+
+def _filters_fit_registers(register_rows: int, problem: Problem) -> bool:
+    """Those of rows that the window has, in as many registers as sums leave."""
+    axes = problem.axes
+    held = register_rows * axes["kernel_width"] * ceil_div(axes["in_channels"], 16) * _REGISTERS_OF_PRODUCT
+    return register_rows <= axes["kernel_height"] and held <= _MOST_HELD_REGISTERS
+
+
+def _bulk_is_for_planes(writes: str, problem: Problem) -> bool:
+    return not _is_bulk(writes) or problem.options["output"] == "nchw"
+
+
 def _has_passes(convolution: str) -> bool:
     return convolution != "implicit_gemm"
 
@@ -130,12 +162,6 @@ def _is_graph(convolution: str) -> bool:
 
 def _is_no_graph(convolution: str) -> bool:
     return convolution not in GRAPH
-
-
-def _channels_are_there(convolution: str, problem: Problem) -> bool:
-    """It reads channels by eights, two of them at a time, where eights are whole: the second of the last two may not be
-    there. What is read in its place is multiplied by zeros, which a NaN in memory that is nobody's survives."""
-    return not _is_implicit(convolution) or problem.axes["in_channels"] % 16 != 8
 
 
 def _is_dense_where_implicit(convolution: str, problem: Problem) -> bool:

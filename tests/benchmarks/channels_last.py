@@ -23,7 +23,7 @@ from tunebench.tuner.timing.measure import Control, clocks_for
 from tunebench.tuner.timing.statistics import control_ratio, medians_of, speedup
 from tunebench.tuner.timing.torch_compile import compile_reference
 
-IMPLICIT_GEMM = ("convolution=implicit_gemm", "ring_rows=4", "strip_rows=128", "store_hint=streaming")
+IMPLICIT_GEMM = ("convolution=implicit_gemm", "ring_rows=4", "writes=threads", "store_hint=streaming")
 
 
 def main(

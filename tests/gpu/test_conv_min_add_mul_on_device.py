@@ -46,11 +46,12 @@ def pair(channels: int, outputs: int) -> tuple[Model, ModelNew]:
     return reference, tuned
 
 
-def pin(model: ModelNew, device: Device, x: torch.Tensor, pick: int, convolution: str) -> None:
+def pin(model: ModelNew, device: Device, x: torch.Tensor, pick: int, convolution: str, **wanted: object) -> None:
     """Pin a configuration of that convolution; of a graph's plans the first ranked, others need not be there."""
     problem = model.problem(x)
     assert problem is not None
     allowed = {"convolution": [convolution], "graph_list": ["ranked"], "graph_plan": [0]}
+    allowed |= {name: [value] for name, value in wanted.items()}
     space = SPACE.restrict(allowed).enumerate(problem, device)
     chosen = random.Random(pick).choice(space)
     model.pin(build_plan(model.kernel, chosen, problem, device, compiler_for(device)))
@@ -79,6 +80,31 @@ def test_every_precision_and_layout(cuda: Device, pick: int, convolution: str, g
             output = tuned(x)
             assert error(output, reference, x) < allowed
             assert output.stride() == reference(x).stride()
+            assert torch.equal(output, tuned(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("turns", [False, True])
+@pytest.mark.parametrize("register_rows", range(4))
+def test_the_copy_engine_writes_whatever_the_alignment(
+    cuda: Device, register_rows: int, turns: bool, dtype: torch.dtype
+) -> None:
+    allowed = {torch.float32: 1e-3, torch.float16: 3e-3, torch.bfloat16: 2e-2}[dtype]
+    # Rows and planes of the output begin at every multiple of an element beyond 16 bytes; the last has two tiles.
+    for (batch, channels, height, width), outputs in (
+        ((3, 16, 12, 10), 16),
+        ((2, 5, 11, 13), 7),
+        ((1, 21, 7, 34), 37),
+        ((2, 24, 9, 5), 130),
+        ((2, 16, 6, 263), 130),
+    ):
+        reference, tuned = (model.to(dtype) for model in pair(channels, outputs))
+        x = torch.randn(batch, channels, height, width, device="cuda", dtype=dtype)
+        with torch.no_grad():
+            chosen = {"writes": "bulk", "register_rows": register_rows, "turns": turns}
+            pin(tuned, cuda, x, register_rows, "implicit_gemm", **chosen)
+            output = tuned(x)
+            assert error(output, reference, x) < allowed
             assert torch.equal(output, tuned(x))
 
 

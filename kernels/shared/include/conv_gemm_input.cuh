@@ -112,6 +112,9 @@ private:
     __device__ __forceinline__ u32 high(int i) const { return __byte_perm(words[i], words[i + 1], 0x7632); }
 };
 
+// Groups of eight channels that x has: where their number is odd, the ring has one more, of zeros.
+constexpr int input_groups = static_cast<int>((in_channels + 7) / 8);
+
 using pair_t = typename Choose<is_half, HalfPair<scalar_t>, FloatPair>::type;
 
 // What one row of the ring is made of: eight channels by two columns, as many pairs of columns as the image has; what lies
@@ -154,10 +157,10 @@ __device__ __forceinline__ void load_row_in_pairs(unsigned char* shared, const i
             const int unit = first + k * loader_threads;
             const int group = units.group(unit), pair = units.pair(unit);
             target[k] = shared + group * group_bytes + pair * 2 * unit_bytes;
-            const int column = units.nearest(pair);
-            is_padding[k] = column != 2 * pair;
+            const int column = units.nearest(pair), channel = min(group, input_groups - 1) * 8;
+            is_padding[k] = column != 2 * pair || group >= input_groups;
             if (unit < units.count()) {
-                const long long offset = input_last ? column * in_channels + group * 8 : group * 8 * pixels + column;
+                const long long offset = input_last ? column * in_channels + channel : channel * pixels + column;
                 flying[k].read(x + offset, pixels);
             }
         }
@@ -165,7 +168,7 @@ __device__ __forceinline__ void load_row_in_pairs(unsigned char* shared, const i
 #pragma unroll
         for (int k = 0; k < in_flight; ++k) {
             if (first + k * loader_threads < units.count()) {
-                if (pads_columns && is_padding[k]) {
+                if ((pads_columns || input_groups < channel_groups) && is_padding[k]) {
                     flying[k].clear();
                 }
                 flying[k].write_to(target[k], largest);
@@ -226,11 +229,11 @@ __device__ __forceinline__ void load_row(unsigned char* shared, const Images& im
 }
 
 __device__ __forceinline__ void load(unsigned char* ring, u64* full, u64* empty, const Images& images,
-                                     unsigned* __restrict__ largest_of_sample, long long first, long long step) {
+                                     unsigned* __restrict__ largest_of_sample) {
     const int thread = threadIdx.x;
     RingRow next;
-    for (long long number = first; number < images.strips(); number += step) {
-        const Strip strip(number, images);
+    Strip strip;
+    for (Strips strips(images); strips.take(strip);) {
         int largest = 0;
         for (int row = 0; row < strip.rows + span_rows - 1; ++row) {
             const auto wait = [&] { barrier_wait(empty + next.slot, next.parity ^ 1); };

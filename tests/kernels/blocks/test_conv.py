@@ -12,8 +12,10 @@ from convolved import EXAMPLES, GEOMETRIES, LAYOUTS, Model, Tuned, error, exampl
 from one_file import load, run
 from torch import nn
 
+from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.kernels.shared.graph_function import Step, numbers_of, steps_of
 from tunebench.kernels.shared.images import geometry_of_axes, geometry_of_layer
+from tunebench.tuner.build import Build
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, DeviceKind
@@ -142,36 +144,70 @@ def test_a_layer_that_is_none(tmp_path: Path) -> None:
         model.problem(x)
 
 
-def of_hopper(name: str, dtype: str, **wanted: Any) -> tuple[Problem, list[Configuration]]:
+def of_hopper(name: str, dtype: str, channels: int = 16, **wanted: Any) -> tuple[Problem, list[Configuration]]:
     """An example's problem there, and what its space has with these values."""
     _, tuned, inputs = pair(name, getattr(torch, dtype), "nchw")
     problem = tuned.problem(*inputs)
     assert problem is not None
-    axes = {**problem.axes, "in_channels": 16}
+    axes = {**problem.axes, "in_channels": channels}
     problem = Problem(axes, dtype, {**problem.options, "precision": "tf32" if dtype == "float32" else "strict"})
     space = tuned.kernel.space.restrict({key: [value] for key, value in wanted.items()})
     return problem, list(space.enumerate(problem, HOPPER))
 
 
+IMPLICIT = {"convolution": "implicit_gemm"}
+THREADS, BULK = (IMPLICIT | {"writes": way} for way in ("threads", "bulk"))
+
+
 @pytest.mark.parametrize(
-    ("name", "dtype", "way"),
+    ("name", "dtype", "wanted"),
     [
-        *((name, "float32", "strict") for name in EXAMPLES),
-        ("relu_bias", "float32", "implicit_gemm"),
-        ("residual", "float32", "implicit_gemm"),
-        ("gate", "bfloat16", "implicit_gemm"),
+        *((name, "float32", {"convolution": "strict"}) for name in EXAMPLES),
+        ("relu_bias", "float32", THREADS),
+        ("relu_bias", "float32", BULK),
+        ("residual", "float32", BULK | {"register_rows": 0}),
+        ("gate", "bfloat16", THREADS),
+        ("gate", "bfloat16", BULK | {"register_rows": 1}),
     ],
 )
-def test_nvrtc_builds_for_hopper_without_spills(name: str, dtype: str, way: str) -> None:
+def test_nvrtc_builds_for_hopper_without_spills(name: str, dtype: str, wanted: dict[str, Any]) -> None:
+    problem, found = of_hopper(name, dtype, **wanted)
+    build = built(example(name), found[-1], problem)
+    assert build.figures["finish"].registers and build.code.startswith(b"\x7fELF")
+    assert not any(figures.spill_stores for figures in build.figures.values())
+
+
+@pytest.mark.parametrize("turns", [False, True])
+def test_as_many_filters_as_registers_hold_do_not_spill(turns: bool) -> None:
+    problem, found = of_hopper("relu_bias", "float32", 64, **BULK, register_rows=2, turns=turns)
+    assert {one["ring_rows"] for one in found} == {4, 5, 6}
+    build = built(example("relu_bias"), found[0], problem)
+    assert not any(figures.spill_stores for figures in build.figures.values())
+    assert "Potential Performance Loss" not in build.log
+
+
+def built(model: type[TunedModule], chosen: Configuration, problem: Problem) -> Build:
+    """The variant for Hopper; skips without NVRTC."""
     compiler = NvrtcCompiler()
     try:
         compiler.version()
     except CompilerMissingError as missing:
         pytest.skip(str(missing))
-    problem, found = of_hopper(name, dtype, convolution=way)
-    build = compiler.compile(example(name).kernel.variant(found[-1], problem, "sm_90"))
-    assert build.figures["finish"].registers and build.code.startswith(b"\x7fELF")
-    assert not any(figures.spill_stores for figures in build.figures.values())
+    return compiler.compile(model.kernel.variant(chosen, problem, "sm_90"))
+
+
+def test_where_the_copy_engine_writes() -> None:
+    def found(channels: int, dtype: str = "float32", output: str = "nchw") -> set[tuple[object, object]]:
+        problem, _ = of_hopper("relu_bias", dtype, channels, **IMPLICIT)
+        problem = Problem(problem.axes, dtype, {**problem.options, "output": output})
+        space = example("relu_bias").kernel.space.restrict({name: [value] for name, value in IMPLICIT.items()})
+        return {(one["writes"], one.get("register_rows")) for one in space.enumerate(problem, HOPPER)}
+
+    assert found(16) == {("threads", None), *(("bulk", rows) for rows in range(4))}
+    # Of 3 x 3 filters of 64 channels registers hold two rows at most; one leaves enough shared memory to halves alone.
+    assert found(64) == {("threads", None), ("bulk", 2)}
+    assert found(64, "bfloat16") == {("threads", None), ("bulk", 1), ("bulk", 2)}
+    assert found(16, output="channels_last") == {("threads", None)}
 
 
 def test_what_goes_by_no_implicit_product() -> None:
@@ -184,10 +220,8 @@ def test_what_goes_by_no_implicit_product() -> None:
         return {member["convolution"] for member in space}
 
     for geometry in ("plain", "padded", "same, even", "dilated", "1 x 1"):
-        assert "implicit_gemm" in ways(geometry), geometry
-        assert "implicit_gemm" in ways(geometry, channels=12), geometry
-        # It would read eight channels that are not there.
-        assert "implicit_gemm" not in ways(geometry, channels=8) | ways(geometry, channels=24), geometry
+        for channels in (8, 12, 16, 24):
+            assert "implicit_gemm" in ways(geometry, channels), geometry
     for geometry in ("strided", "groups", "by channel", "dilated groups"):
         assert ways(geometry) & {"implicit_gemm", "fp16", "tf32"} == {"fp16", "tf32"}, geometry
 
