@@ -390,6 +390,7 @@ def check(
     configuration: Mapping[str, Value] | None = None,
     sizes: Mapping[str, int | float] | None = None,
     dtype: str | None = None,
+    accuracy: str | None = None,
     modes: Sequence[str] | None = None,
     device: str | None = None,
     compiler: str | None = None,
@@ -417,7 +418,7 @@ def check(
         problems: KernelBench's folder: `level_1_problem_23_sample_0_kernel.py` is judged against `level1/23_*.py`.
         configuration: values of a kernel's tunables in place of the default's.
         sizes: numeric constants of the reference's file to change.
-        dtype: as in `tune`.
+        dtype, accuracy: as in `tune`.
         modes: every mode of a kernel unless given; for a file `train`, as in KernelBench; for a module its own.
         device, compiler: as in `tune`.
         architecture: of a GPU that a kernel has to build for as well, such as `sm_90`.
@@ -443,6 +444,7 @@ def check(
     from tunebench.tuner.build import CompilerName
     from tunebench.tuner.errors import UserError, member_of
     from tunebench.tuner.gate.refusal import Claim
+    from tunebench.tuner.problem import Accuracy
 
     are_files = isinstance(target, str | Path | Sequence)
     if are_files != (reference is None or isinstance(reference, str | Path)):
@@ -453,6 +455,7 @@ def check(
         configuration=configuration or {},
         sizes=sizes or {},
         dtype=dtype,
+        accuracy=None if accuracy is None else member_of(Accuracy, "accuracy", accuracy),
         modes=modes,
         device=device,
         compiler=None if compiler is None else member_of(CompilerName, "compiler", compiler),

@@ -23,6 +23,7 @@ from tunebench.tuner.files import path_named, read_text
 from tunebench.tuner.gate.refusal import Claim, Question, Refusal
 from tunebench.tuner.isolation import TRACER, IsolatedProcess, IsolationError, start_forkserver
 from tunebench.tuner.kernel import Mode
+from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.result import Stage, Verdict
 
 _FILE_MODES = (Mode.EVAL, Mode.TRAIN)
@@ -122,6 +123,7 @@ def _completed(request: CheckRequest) -> CheckRequest:
         configuration={**found.configuration, **request.configuration},
         sizes={**said.sizes, **request.sizes},
         dtype=said.dtype if request.dtype is None else request.dtype,
+        accuracy=request.accuracy or said.accuracy,
         modes=request.modes or said.modes,
         device=said.device if request.device is None else request.device,
         compiler=request.compiler or said.compiler,
@@ -141,9 +143,8 @@ def _read(request: CheckRequest) -> Submission:
         raise KernelFolderError(f"{target}: no ModelNew; the model to check has that name")
     separate = request.reference is not None
     reference = (path := Path(request.reference), read_text(path)) if request.reference is not None else own
-    return Submission(
-        reference, own if separate else None, dict(request.sizes), request.dtype, request.device, request.declared
-    )
+    asked = (dict(request.sizes), request.dtype, request.device, request.declared)
+    return Submission(reference, own if separate else None, *asked, request.accuracy or Accuracy.TOLERANCE)
 
 
 def _run(

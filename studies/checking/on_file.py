@@ -8,9 +8,10 @@ from functools import partial
 from tunebench.kernels.runtime.policy import set_policy
 from tunebench.studies.checking.report import Subject
 from tunebench.studies.checking.request import Submission
-from tunebench.studies.checking.telling import SEEDS, Judged, Teller, exemptions_of
+from tunebench.studies.checking.telling import Judged, Teller, exemptions_of
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import KernelFolderError
+from tunebench.tuner.gate.accuracy import SEEDS
 from tunebench.tuner.gate.boundary.contents import Files, OfCandidate, OfReference
 from tunebench.tuner.gate.boundary.judgement import judge_contender
 from tunebench.tuner.gate.boundary.room import RemoteContender, RemoteSource, Room
@@ -47,7 +48,7 @@ def verdict_on_file(submission: Submission, mode: Mode) -> Verdict:
         try:
             source = RemoteSource(reference, reference.open())
             original = source.party(mode)
-            oracle = consult_reference(source, original, SEEDS)
+            oracle = consult_reference(source, original, SEEDS[submission.accuracy], submission.accuracy)
         except (*FAILURES, IsolationError) as error:
             path = submission.reference[0]
             raise KernelFolderError(f"{path}: the reference does not run: {described(error)}") from error

@@ -12,12 +12,13 @@ from tunebench.kernels.runtime.policy import set_policy
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.studies.checking.report import Subject
 from tunebench.studies.checking.request import CheckRequest, Declaration
-from tunebench.studies.checking.telling import SEEDS, Judged, Teller
+from tunebench.studies.checking.telling import Judged, Teller
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.compile.for_gpu import ARCHITECTURE
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, DeviceKind, find_device
 from tunebench.tuner.errors import CompileError, CompilerMissingError, KernelFolderError, UserError
+from tunebench.tuner.gate.accuracy import SEEDS
 from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Answers
@@ -28,6 +29,7 @@ from tunebench.tuner.gate.sources import LocalSource
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.isolation import report
 from tunebench.tuner.kernel import Kernel, Mode, ModelFactory, TunableModel, prepare_model
+from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.result import Verdict
 from tunebench.tuner.users_code import described, placed
 
@@ -44,11 +46,11 @@ def verdict_on_kernel(request: CheckRequest, mode: Mode) -> Verdict:
     kernel.space.fix(request.configuration)  # refuses what is no value of it before anything that takes time
     source = LocalSource(kernel.reference(request.sizes, request.dtype), where)
     compiler = compiler_for(device, request.compiler, kernel.languages)
-    teller = Teller(report)
+    teller, accuracy = Teller(report), request.accuracy or Accuracy.TOLERANCE
     log = StageLog(teller)
     try:
         original = source.party(mode)
-        oracle = consult_reference(source, original, SEEDS)
+        oracle = consult_reference(source, original, SEEDS[accuracy], accuracy)
     except FAILURES as error:
         raise KernelFolderError(f"{source.reference.path}: the reference does not run: {described(error)}") from error
     inputs, told = oracle.cases[0].inputs, partial(placed, folder=kernel.folder)
@@ -61,7 +63,8 @@ def verdict_on_kernel(request: CheckRequest, mode: Mode) -> Verdict:
                 raise StageRefused(f"it cannot be made like the reference: {told(error)}") from error
             configuration = _configuration(kernel, device, request, cast(TunableModel, model), inputs)
             report(Subject(device.name, str(where), dict(configuration), _declared(kernel)))
-            contender = KernelContender(kernel, cast(ModelFactory, factory), configuration, compiler)
+            asked = (kernel, cast(ModelFactory, factory), configuration, compiler)
+            contender = KernelContender(*asked, accuracy=accuracy)
         prepare = _preparation(contender, model)
         with log.stage("build"):
             prepare(inputs)
@@ -112,6 +115,7 @@ def _configuration(
     problem = model.problem(*inputs)
     if problem is None:
         raise UserError(f"kernel '{kernel.name}' cannot serve its reference's inputs: {model.reason}")
+    problem = problem.at(request.accuracy or Accuracy.TOLERANCE)
     valid = kernel.space.fix(request.configuration).enumerate(problem, device)
     default: Configuration = valid[valid.default]
     return default

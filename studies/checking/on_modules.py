@@ -14,9 +14,10 @@ from torch import nn
 
 from tunebench.studies.checking.report import CheckReport, Subject
 from tunebench.studies.checking.request import CheckRequest
-from tunebench.studies.checking.telling import SEEDS, Judged, Teller, exemptions_of
+from tunebench.studies.checking.telling import Judged, Teller, exemptions_of
 from tunebench.tuner.device import device_of
 from tunebench.tuner.errors import UserError
+from tunebench.tuner.gate.accuracy import SEEDS
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Answers
 from tunebench.tuner.gate.judgement import both_batteries, model_made, refusals_kept
@@ -29,6 +30,7 @@ from tunebench.tuner.gate.sanitizer import Inspection, NothingToInspect
 from tunebench.tuner.gate.sources import LocalSource, Source
 from tunebench.tuner.gate.stage_log import StageLog
 from tunebench.tuner.kernel import Mode, prepare_model
+from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.reference import Reference, require_dtype
 from tunebench.tuner.users_code import described
 
@@ -117,7 +119,8 @@ def _verdict(
     contender = _ModuleContender(make, device, exemptions_of(request.declared))
     try:
         party = source.party(mode)
-        oracle = consult_reference(source, party, SEEDS)
+        accuracy = request.accuracy or Accuracy.TOLERANCE
+        oracle = consult_reference(source, party, SEEDS[accuracy], accuracy)
     except FAILURES as error:
         raise UserError(f"the reference does not run: {described(error)}") from error
     teller.judged = Judged(source, contender, mode, oracle.cases[0].inputs)

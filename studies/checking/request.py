@@ -10,6 +10,7 @@ from pathlib import Path
 from tunebench.tuner.build import CompilerName
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.gate.refusal import Claim
+from tunebench.tuner.problem import Accuracy
 
 SECONDS = 600.0
 
@@ -36,6 +37,7 @@ class CheckRequest:
         configuration: values of a kernel's tunables in place of the default's.
         sizes: numeric constants of the reference's file to change.
         dtype: what models and inputs are converted to; None leaves them as the reference's file makes them.
+        accuracy: how wrong it may be; None for what the target says, and else the tolerance.
         modes: None for every mode of a kernel; for a file, train mode, as KernelBench runs it.
         architecture: of a GPU that a kernel has to build for, such as `sm_90`, beside running where it is checked; None
             for that of the CPU's kernels only, where NVRTC is installed.
@@ -50,6 +52,7 @@ class CheckRequest:
     configuration: Mapping[str, Value] = field(default_factory=dict)
     sizes: Mapping[str, int | float] = field(default_factory=dict)
     dtype: str | None = None
+    accuracy: Accuracy | None = None
     modes: Sequence[str] | None = None
     device: str | None = None
     compiler: CompilerName | None = None
@@ -67,7 +70,7 @@ class Submission:
     Attributes:
         reference: path and text of the file with `Model`, `get_inputs` and `get_init_inputs`.
         candidate: path and text of the file with `ModelNew`; None where it is the same.
-        sizes, dtype, device, declared: as in `CheckRequest`.
+        sizes, dtype, device, declared, accuracy: as in `CheckRequest`.
     """
 
     reference: tuple[Path, str]
@@ -76,6 +79,7 @@ class Submission:
     dtype: str | None
     device: str | None
     declared: Sequence[Declaration]
+    accuracy: Accuracy = Accuracy.TOLERANCE
 
     @property
     def path(self) -> Path:

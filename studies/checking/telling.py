@@ -20,9 +20,6 @@ from tunebench.tuner.isolation import IsolationError
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import Stage
 
-SEEDS = (1, 2)
-"""That the quick battery's inputs are drawn from."""
-
 Tell = Callable[[object], None]
 """Called with each `Question`, and with each `Stage` that ends: a `Refusal` where it did not pass."""
 

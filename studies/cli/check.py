@@ -51,6 +51,7 @@ def check(
     ] = None,
     sizes: options.SizesOption = None,
     dtype: options.RunDtypeOption = None,
+    accuracy: options.AccuracyOption = None,
     mode: Annotated[
         list[str] | None,
         typer.Option(help="eval or train. Default: every mode of the kernel; for a file, train as in KernelBench."),
@@ -106,6 +107,7 @@ def check(
         configuration=options.parse_values(config or []),
         sizes=options.parse_sizes(sizes or []),
         dtype=dtype,
+        accuracy=None if accuracy is None else options.known_accuracy(accuracy),
         modes=mode,
         device=device,
         compiler=options.known_compiler(compiler),

@@ -65,6 +65,8 @@ def test_a_study_admits_what_is_as_exact_as_eager_and_no_other(
     }
     assert "less exact than eager: 4 draws of the inputs: error " in rows[1].message
     assert find_target("1", db).request.accuracy is Accuracy.EAGER
+    checked = run("check", str(rows[1].trial_id), "--device", "cpu", "--db", db, "--json")
+    assert checked.code == 1 and "less exact than eager" in checked.out
 
     # The same kernel under the tolerance is another study, which begins with what this one has found.
     (other,) = run("tune", folder, "--device", "cpu", "--db", db, "--trials", "2", "--json").json
@@ -93,6 +95,19 @@ def test_bench_shows_both(write_kernel: WriteKernel, tmp_path: Path, run: Comman
         assert one["errors"]["tuned"]["rms_multiple_of_reference"] <= 1
     wrong = run("bench", folder, "--accuracy", "eager", "--config", "variety=1", *options)
     assert wrong.code == 1 and not json.loads(wrong.out)["results"][0]["right"]
+
+
+def test_files_and_modules_are_checked_for_it(tmp_path: Path, run: CommandLine) -> None:
+    file = tmp_path / "twice.py"
+    model = "class {}(torch.nn.Module):\n    def forward(self, x):\n        return {}\n\n"
+    inputs = "def get_inputs():\n    return [torch.rand(64, 33) + 1]\n\ndef get_init_inputs():\n    return []\n"
+    for formula, admitted in (("x + x / 3", True), ("(x + x / 3) * 1.000002", False)):
+        text = "import torch\n\n" + model.format("Model", "x + x / 3") + model.format("ModelNew", formula) + inputs
+        file.write_text(text, encoding="utf-8")
+        for accuracy in ("tolerance", "eager"):
+            checked = run("check", str(file), "--device", "cpu", "--accuracy", accuracy, "--json")
+            assert checked.code == (0 if admitted or accuracy == "tolerance" else 1), checked.out
+            assert ("less exact than eager" in checked.out) == (checked.code == 1)
 
 
 def test_what_was_missed_under_eager_is_tuned_under_eager(
