@@ -180,7 +180,7 @@ def test_what_the_repository_ships_is_of_its_kernels_as_they_are(name: str) -> N
 
 
 @pytest.mark.parametrize("name", kernel_names())
-def test_studies_of_three_sizes_and_of_each_half_type_reproduce_what_ships(name: str) -> None:
+def test_studies_of_three_sizes_or_more_and_of_each_half_type_reproduce_what_ships(name: str) -> None:
     own = load_model(name).kernel.reference().sizes
     sizes: dict[str | None, list[dict[str, int | float]]] = {}
     for file in sorted(STUDIES.glob(f"{name}_*.toml")):
@@ -188,7 +188,7 @@ def test_studies_of_three_sizes_and_of_each_half_type_reproduce_what_ships(name:
         found = resolve(read.model_copy(update={"device": "cpu"})).reference.sizes
         sizes.setdefault(read.dtype, []).append(dict(found))
     assert sizes.keys() == {None, "float16", "bfloat16"}
-    assert own in sizes[None] and len({tuple(one.items()) for one in sizes[None]}) == 3
+    assert own in sizes[None] and len({tuple(one.items()) for one in sizes[None]}) >= 3
     assert sizes["float16"] == sizes["bfloat16"] == [own]
 
 
