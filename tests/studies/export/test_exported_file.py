@@ -66,8 +66,8 @@ def test_a_file_needs_torch_alone_and_has_no_word_that_harnesses_refuse(
 
 def test_a_file_has_nothing_of_what_its_block_does_for_other_kernels(text_of: Callable[[str], str]) -> None:
     sigmoid, norm = text_of("gemm_sigmoid_residual"), text_of("gemm_scale_bn")
-    assert "def fused_output(" in sigmoid and "launch_rows" not in sigmoid and "batch_statistics" not in sigmoid
-    assert "def fused_output(" in norm and "launch_rows" not in norm and "batch_statistics" in norm
+    assert "def own_output(" in sigmoid and "launch_rows" not in sigmoid and "batch_statistics" not in sigmoid
+    assert "def own_output(" in norm and "launch_rows" not in norm and "batch_statistics" in norm
 
 
 @pytest.mark.parametrize("name", KERNELS)
