@@ -66,7 +66,7 @@ def sample(model: TunedModule, count: int, *given: torch.Tensor) -> list[Configu
 
 def is_coarse(configuration: Configuration) -> bool:
     """Whether a product has fewer than 20 bits: from two parts in bf16, or with corrections of eight bits."""
-    return configuration.get("part_type") == "bf16" or configuration.get("corrections") == "e4m3"
+    return configuration.get("part_type") == "bf16" or configuration.get("corrections", "half") != "half"
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
