@@ -16,8 +16,10 @@ PATCHED_JUDGE = """import multiprocessing
 import torch
 if multiprocessing.parent_process() is not None:
     import tunebench.tuner.gate.harness as harness, tunebench.tuner.gate.quick as quick
+    import tunebench.tuner.gate.stages.callers as callers
     from tunebench.tuner.result import ErrorFigures
     harness.judge_values = quick.judge_values = lambda *_, **__: ErrorFigures(0.0, 0.0, 0.0, 0.0, 0.0)
+    callers._judge = lambda *_: None
 """
 
 
