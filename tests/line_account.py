@@ -145,6 +145,9 @@ ADDED: dict[str, tuple[str, ...]] = {
         *(f"kernels/runtime/selection.py:{name}" for name in ("_serving", "_tests", "_of", "below", "neighbours")),
         *("kernels/runtime/shipped.py:NeighbourTest", "kernels/runtime/shipped.py:_with_range"),
     ),
+    "accuracy as the user's choice; where a study's time went": (
+        *("tuner/gate/accuracy.py", "tuner/study/account.py", "tuner/problem.py:Accuracy"),
+    ),
     "what is known of a block's other kernels": (
         *("kernels/runtime/selection.py:Known._related", "kernels/runtime/shipped.py:related_files"),
         "tuner/space.py:SearchSpace.completed",
@@ -152,7 +155,7 @@ ADDED: dict[str, tuple[str, ...]] = {
     "tools for agents, kernels listed and spaces described": (
         *("studies/mcp", "studies/spaces.py", "studies/cli/mcp.py", "studies/cli/kernels.py", "studies/cli/space.py"),
     ),
-    "two git revisions against each other": ("studies/regress", "studies/cli/regress.py"),
+    "two git revisions against each other; what an edit left alone": ("studies/regress", "studies/cli/regress.py"),
     "sources in Triton": (
         *("tuner/compile/triton", "tuner/triton_source.py", "tuner/sources.py"),
         *("db/migrations/versions/0005_triton.py", "tuner/compile/compilers.py:BothCompilers"),
