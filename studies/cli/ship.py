@@ -41,7 +41,8 @@ def ship(
     Winners of the final rounds of studies of the kernel as it is now are written; results of problems that the database
     does not have stay as long as the kernel is the same. Where the reference was faster, the file says that alone.
 
-    After an edit that left the winners' machine code alone, --same-code-as takes over what shipped, without a GPU.
+    After an edit that left the winners' machine code alone, --same-code-as takes over what shipped, without a GPU;
+    the exit code is 1 where a winner is other code now.
     """
     from rich.console import Console
 
@@ -89,8 +90,14 @@ def ship(
 def _ship_again(kernels: Sequence[Kernel], revision: str, device: str | None, *, as_json: bool) -> None:
     from tunebench.studies.regress.ship_again import ship_again
     from tunebench.studies.terminal import print_table
+    from tunebench.tuner.errors import UnknownNameError
 
-    found = [one for kernel in kernels for one in ship_again(kernel, revision) if device in (None, one.device)]
+    every = [one for kernel in kernels for one in ship_again(kernel, revision)]
+    found = [one for one in every if device in (None, one.device)]
+    if not found:
+        raise UnknownNameError(
+            f"device that something shipped for at {revision}", str(device), {s.device for s in every}
+        )
     if as_json:
         print_json(
             [
@@ -107,5 +114,5 @@ def _ship_again(kernels: Sequence[Kernel], revision: str, device: str | None, *,
     else:
         rows = [(s.kernel, s.device, str(len(s.renewed)), str(len(s.changed)), str(s.path or "")) for s in found]
         print_table(("kernel", "device", "same code", "other code", "file"), rows)
-    if not any(one.renewed for one in found):
+    if any(one.changed for one in found):
         raise typer.Exit(1)

@@ -102,5 +102,7 @@ def test_what_was_shipped_since_stays(run: CommandLine, repository: Repository) 
 def test_what_nobody_shipped_and_what_git_does_not_know_is_one_line(run: CommandLine, repository: Repository) -> None:
     done = run("ship", repository.kernel, "--same-code-as", "HEAD~1")
     assert done.code == 2 and "nothing shipped with root for a GPU at HEAD~1" in done.error
+    done = run("ship", repository.kernel, "--same-code-as", "HEAD", "--device", "tpu")
+    assert done.code == 2 and f"'tpu' (known: {H200.name})" in done.error
     done = run("ship", repository.kernel, "--same-code-as", "nowhere")
     assert done.code == 2 and "unknown revision 'nowhere'" in done.error
