@@ -7,7 +7,7 @@ from pathlib import Path
 
 from platformdirs import user_data_dir
 
-from tunebench.tuner.errors import DatabaseMissingError
+from tunebench.tuner.errors import DatabaseError, DatabaseMissingError
 
 LOCATION_VARIABLE = "TUNEBENCH_DB"
 
@@ -23,10 +23,18 @@ def default_file() -> Path:
 
 
 def file_named(url_or_path: str | Path | None) -> Path | None:
-    """The SQLite file that a path means, or the default location; None where a URL says it."""
+    """The SQLite file that a path means, or the default location; None where a URL says it.
+
+    Raises:
+        DatabaseError: what SQLite itself would read as something other than a file.
+    """
     location = default_location() if url_or_path is None else url_or_path
-    if not isinstance(location, Path) and "://" in location:
-        return None
+    if not isinstance(location, Path):
+        if "://" in location:
+            return None
+        if location == ":memory:" or location.startswith("file:"):
+            # As a path it would make a file of that very name.
+            raise DatabaseError(f"'{location}' is not the path of a file: give a path, such as results.db")
     return Path(location).expanduser().absolute()
 
 

@@ -94,14 +94,14 @@ def test_an_interrupt_ends_what_runs_and_keeps_what_is_done(write_kernel: WriteK
     assert len({row.configuration for row in rows}) == len(rows) == TRIALS
 
 
-def test_what_cannot_be_evaluated_on_is_said_in_one_line() -> None:
+def test_what_cannot_be_evaluated_on_is_said_in_one_line(tmp_path: Path) -> None:
     for options, message in (
         ({"device": "cpu", "workers": 4096}, "4096 workers are more than the"),
         ({"devices": ["cpu", "cpu"]}, "cpu, cpu are named twice"),
         ({"devices": ["cpu"], "workers": 2}, "several workers are for the CPU"),
         ({"devices": ["cpu"], "device": "cpu"}, "give --device or --devices"),
     ):
-        with pytest.raises(UserError, match=message), open_database(":memory:") as database:
+        with pytest.raises(UserError, match=message), open_database(tmp_path / "results.db") as database:
             tune(resolve(request_of("scalar_mul", {"sizes": {"M": 4}, **options})), database)
 
 

@@ -206,6 +206,8 @@ def test_a_folder_that_cannot_be_written_is_refused() -> None:
         ("sqlite://", "not the URL of a file"),
         ("sqlite:///:memory:", "not the URL of a file"),
         ("sqlite:///results.db?mode=ro", "not the URL of a file"),
+        (":memory:", "not the path of a file: give a path"),
+        ("file:results.db", "not the path of a file: give a path"),
     ],
 )
 def test_a_url_that_leads_nowhere_is_refused(url: str, expected: str) -> None:
