@@ -294,7 +294,7 @@ class Linear(Block):
     def _weight(self) -> tuple[torch.Tensor, torch.Tensor | None]:
         """(out_features, in_features), and the bias."""
         if self.layer_path:
-            weight, bias = own_tensors(attrgetter(self.layer_path)(self))
+            weight, bias = own_tensors(attrgetter(self.layer_path)(self), "weight", "bias")
             return weight, bias
         weight = attrgetter(self.weight_path)(self)
         return (weight.t() if self.is_transposed else weight), None

@@ -20,6 +20,7 @@ from tunebench.tuner.space import Constraint, Tunable
 
 _STATISTICS_COLUMNS = 32
 _PREPARING_THREADS = 128
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 class Norm(NamedTuple):
@@ -162,7 +163,7 @@ def _normalised_by_weight(call: LinearCall, norm: Norm) -> torch.Tensor:
 
 def _fold(call: LinearCall, norm: Norm) -> _NormalisingWeight:
     weight = call.weight.detach()
-    _, _, mean, variance, _ = own_tensors(norm.module)
+    mean, variance = own_tensors(norm.module, *_STATISTICS[:2])
     added = None if call.bias is None else call.bias.contiguous()
     *_, multiplier, offset = _vectors(call, norm, mean, variance, added)
     assert multiplier is not None and offset is not None
@@ -178,7 +179,7 @@ def _running_vectors(call: LinearCall, norm: Norm) -> _Vectors:
     normalisation = call.plan["normalisation"]
 
     def make() -> _Vectors:
-        _, _, mean, variance, _ = own_tensors(norm.module)
+        mean, variance = own_tensors(norm.module, *_STATISTICS[:2])
         return _vectors(call, norm, mean, variance, None)
 
     if normalisation == "per_element":
@@ -195,7 +196,7 @@ def _vectors(
         added: a linear bias that goes into the offset.
     """
     plan = call.plan
-    weight, bias, *_ = own_tensors(norm.module)
+    weight, bias = own_tensors(norm.module, "weight", "bias")
     if plan["normalisation"] == "per_element":
         return _Vectors(mean, variance, weight, bias)
     (features,), dtype = mean.shape, computed_in(mean.dtype)
@@ -214,7 +215,7 @@ def _batch_statistics(call: LinearCall, norm: Norm, product: Product) -> tuple[t
     average.
     """
     whole, momentum = product.memory, norm.module.momentum
-    _, _, running_mean, running_variance, batches = own_tensors(norm.module)
+    running_mean, running_variance, batches = own_tensors(norm.module, *_STATISTICS)
     (rows, features), dtype = whole.shape, computed_in(whole.dtype)
     batches.add_(1)
     share = 1.0 / float(batches) if momentum is None else momentum

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import nn
 from torch.autograd import forward_ad
+from torch.nn.modules import module as every_module
 from torch.utils._device import DeviceContext
 
 _TYPES = (torch.Tensor, nn.Parameter, nn.Buffer)
@@ -40,7 +41,7 @@ def look_at(module: nn.Module, inputs: Sequence[Any]) -> Call:
     stands in every forward, and takes some 2 µs.
     """
     given = [value for value in inputs if isinstance(value, torch.Tensor)]
-    obstacle = why_not_run()
+    obstacle = why_not_run() or ("hooks of all modules are set" if module._modules and hooks_of_all() else None)
     needs_gradient, enabled = False, torch.is_grad_enabled()
     parameters, buffers = held(module)
     for tensor in (*given, *parameters, *buffers):
@@ -72,18 +73,40 @@ def held(module: nn.Module) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     return parameters, buffers
 
 
-def kinds(module: nn.Module) -> tuple[type[nn.Module], ...] | None:
-    """The types of its submodules; None where one has a hook, which a kernel would pass over."""
-    found: list[type[nn.Module]] = []
-    waiting = [module]
-    for one in waiting:
-        for child in one._modules.values():
-            if child is not None:
-                if child._forward_hooks or child._forward_pre_hooks:
-                    return None
-                found.append(type(child))
-                waiting.append(child)
-    return tuple(found)
+Part: TypeAlias = tuple[type[nn.Module], frozenset[str]]
+"""A module's type, and the names of the parameters and buffers that are its own."""
+
+
+def parts(module: nn.Module) -> list[Part]:
+    """The module itself and its submodules."""
+    return [(type(one), frozenset((*one._parameters, *one._buffers))) for one in _every(module)]
+
+
+def has_parts(module: nn.Module, made: Sequence[Part]) -> bool:
+    """Whether it has these parts, none of them without a parameter or buffer that it had, nor with a hook inside.
+
+    A kernel reads these, and passes over hooks. Where a parameter is replaced by what is computed from another one
+    (pruning, weight normalisation, any parametrization), the kernel's backward would not reach that one.
+    """
+    if any(one._forward_hooks or one._forward_pre_hooks for one in _every(module)[1:]):
+        return False
+    found = parts(module)
+    return len(found) == len(made) and all(
+        kind is expected and names >= needed for (kind, names), (expected, needed) in zip(found, made, strict=True)
+    )
+
+
+def _every(module: nn.Module) -> list[nn.Module]:
+    """The module and all inside."""
+    found = [module]
+    for one in found:
+        found += [child for child in one._modules.values() if child is not None]
+    return found
+
+
+def hooks_of_all() -> bool:
+    """Whether hooks take part in every module's forward, of which a kernel runs none but the outermost."""
+    return bool(every_module._global_forward_hooks or every_module._global_forward_pre_hooks)
 
 
 def why_not_run() -> str | None:

@@ -49,14 +49,14 @@ class Facts:
     """What a module is made of, beside its tensors.
 
     Attributes:
-        parts: the type of each submodule.
+        parts: the type of each submodule, and the names of its parameters and buffers as it has them.
         numbers: where its numbers are.
         settings: its other attributes that can be compared, such as text and tuples.
         others: where attributes are that cannot.
         has_tensors: there are tensors among the attributes that are neither parameters nor buffers.
     """
 
-    parts: tuple[tuple[Path, type], ...]
+    parts: tuple[tuple[Path, type, tuple[str, ...]], ...]
     numbers: tuple[Path, ...]
     settings: tuple[tuple[Path, Any], ...]
     others: tuple[Path, ...]
@@ -69,7 +69,7 @@ class Facts:
         every = [((*path, name), value) for path, part in parts for name, value in part.__dict__.items()]
         public = [(path, value) for path, value in every if path[-1][0] != "_" and path[-1] not in _READ_WHEN_RUN]
         return cls(
-            tuple((path, type(part)) for path, part in parts),
+            tuple((path, type(part), (*part._parameters, *part._buffers)) for path, part in parts),
             tuple(path for path, value in public if isinstance(value, int | float)),
             tuple((path, value) for path, value in public if _is_setting(value)),
             tuple(path for path, value in public if not (isinstance(value, int | float) or _is_setting(value))),
@@ -84,7 +84,7 @@ class Facts:
                 tuple(path[-1] for path in self.numbers if path[:-1] == part),
                 tuple((path[-1], value) for path, value in self.settings if path[:-1] == part),
             )
-            for part, _ in self.parts
+            for part, _, _ in self.parts
         )
 
 
@@ -172,7 +172,7 @@ def outline_of(handle: str, exported: bool) -> tuple[str, tuple[PartOutline, ...
     """
     module: Any = _originals[handle]
     facts = Facts.of(module)
-    if facts.has_tensors or not all(kind.__module__.startswith("torch.nn.") for _, kind in facts.parts[1:]):
+    if facts.has_tensors or not all(kind.__module__.startswith("torch.nn.") for _, kind, _ in facts.parts[1:]):
         return None
     key = _key_of_constructor(module, facts) if exported else _key_in_process(handle, module, facts)
     return None if key is None else (key, facts.by_part())

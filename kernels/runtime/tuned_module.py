@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import copy
 import inspect
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
@@ -15,6 +16,7 @@ from typing import Any, ClassVar, Self, TypeVar
 import torch
 from torch import is_grad_enabled, nn
 from torch.compiler import is_compiling, is_dynamo_compiling
+from torch.nn.utils.parametrize import is_parametrized
 
 from tunebench.kernels.runtime import policy as policies
 from tunebench.kernels.runtime.autocast import UnderAutocast, autocast_type, cast
@@ -27,7 +29,16 @@ from tunebench.kernels.runtime.guards import version_of
 from tunebench.kernels.runtime.latest import Latest
 from tunebench.kernels.runtime.misses import miss_of
 from tunebench.kernels.runtime.operators import Operators
-from tunebench.kernels.runtime.ordinary import AUTOCAST, Call, held, kinds, look_at, saves_differently
+from tunebench.kernels.runtime.ordinary import (
+    AUTOCAST,
+    Call,
+    has_parts,
+    held,
+    hooks_of_all,
+    look_at,
+    parts,
+    saves_differently,
+)
 from tunebench.kernels.runtime.outline import OWN, note
 from tunebench.kernels.runtime.policy import Policy, accuracy_for, policy_for, waits_for_builds
 from tunebench.kernels.runtime.selection import Choice, Tier
@@ -113,7 +124,7 @@ class TunedModule(nn.Module, abc.ABC):
         self._known = KnownCalls()
         self._derived: DerivedTensors | None = None  # there while the module is frozen
         super().__init__(*arguments, **named)
-        self._kinds = kinds(self)
+        self._made_of = parts(self)
 
     @abc.abstractmethod
     def tuned_forward(self, plan: Plan, *inputs: Any, **named: Any) -> torch.Tensor:
@@ -129,8 +140,8 @@ class TunedModule(nn.Module, abc.ABC):
         """
         if named:
             raise TypeError(f"problem() takes inputs by position, not {', '.join(named)}=")
-        if self._kinds is None or kinds(self) != self._kinds:
-            return self.unserved("a submodule is another than the reference makes, or has hooks")
+        if not has_parts(self, self._made_of):
+            return self.unserved("a submodule or a parameter is another than the reference makes, or hooks are inside")
         by_name = dict(zip(self._input_names(), inputs, strict=False))
         try:
             sizes, like = sizes_of(self, by_name, self.kernel.axes, self.accepts_layout)
@@ -217,7 +228,7 @@ class TunedModule(nn.Module, abc.ABC):
         policy, accuracy, known = policy_for(self.policy), accuracy_for(self.accuracy), self._known
         holdings = known.of(self)
         told = None if named else outline(inputs)
-        key = None if told is None else (policy, accuracy, is_grad_enabled(), self.settings(), *told)
+        key = None if told is None else (policy, accuracy, is_grad_enabled(), hooks_of_all(), self.settings(), *told)
         if key is not None and (precedent := known.look_up(key, inputs)) is not None:
             return self._serve(precedent.served, inputs)
         given, inputs = inputs, self._in_order(inputs, named)
@@ -426,6 +437,13 @@ class TunedModule(nn.Module, abc.ABC):
         with torch.no_grad(), torch.autocast(device, enabled=False):
             return type(self).reference_forward(made, *cast(inputs, double))
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """As by default. A parametrisation of the module's own parameters would copy all that it has."""
+        made = memo[id(self)] = type(self).__new__(type(self))
+        state = TunedModule.__getstate__ if is_parametrized(self) else type(self).__getstate__
+        made.__setstate__(copy.deepcopy(state(self), memo))
+        return made
+
     def __getstate__(self) -> dict[str, Any]:
         """Binaries and derived tensors belong to this object: a copied or pickled model gets its own."""
         return {
@@ -474,6 +492,7 @@ def computed_in(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def own_tensors(module: nn.Module) -> tuple[Any, ...]:
-    """A module's own parameters and then its buffers, in the order in which it has them; much quicker than by name."""
-    return (*module._parameters.values(), *module._buffers.values())
+def own_tensors(module: nn.Module, *names: str) -> list[Any]:
+    """Parameters or buffers of a module by their names; quicker than as attributes."""
+    parameters, buffers = module._parameters, module._buffers
+    return [parameters[name] if name in parameters else buffers[name] for name in names]

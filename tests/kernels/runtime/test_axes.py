@@ -10,6 +10,7 @@ import pytest
 import torch
 from sample_kernel import WriteKernel
 from torch import nn
+from torch.nn.utils.prune import random_unstructured
 
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
@@ -131,8 +132,9 @@ def test_a_number_of_elements_takes_any_dense_layout(scaled: Write) -> None:
         lambda model: model.inner.register_forward_hook(lambda *_: None),
         lambda model: setattr(model, "inner", nn.Bilinear(4, 4, 3)),
         lambda model: nn.utils.parametrizations.weight_norm(model.inner),
+        lambda model: random_unstructured(model.inner, "weight", 1),
     ],
-    ids=["a hook", "another module", "a parametrization"],
+    ids=["a hook", "another module", "a parametrization", "pruning"],
 )
 def test_a_submodule_that_is_not_the_reference_s_own_is_not_passed_over(
     scaled: Write, change: Callable[[Any], object]
@@ -140,9 +142,9 @@ def test_a_submodule_that_is_not_the_reference_s_own_is_not_passed_over(
     model: Any = scaled(NAMED)(4)
     change(model)
     assert model.problem(X, 2.0) is None
-    assert "a submodule is another than the reference makes" in model.reason
+    assert "a submodule or a parameter is another than the reference makes" in model.reason
     assert torch.equal(model(X), X * 2.0)
-    assert "a submodule is another" in model.choices[None, None].reason
+    assert "a submodule or a parameter is another" in model.choices[None, None].reason
 
 
 def test_a_parameter_that_the_kernel_names_and_the_model_lacks(scaled: Write) -> None:

@@ -184,6 +184,23 @@ def test_what_is_replaced_or_set_after_compiling() -> None:
         assert seen == [1]
 
 
+def test_a_parameter_that_is_registered_anew() -> None:
+    """It stands last among the parameters: another order, and another outline."""
+    model, tuned, inputs = pair("gemm_scale_bn")
+    program = Compiled(tuned)
+    with torch.no_grad():
+        close(program.call(*inputs), model(*inputs))
+        for one in (model, tuned):
+            for layer in (one.gemm, one.bn):
+                weight = layer.weight  # type: ignore[union-attr]
+                del layer.weight  # type: ignore[union-attr]
+                layer.weight = nn.Parameter(weight * 2)  # type: ignore[union-attr, operator]
+    close(program.call(*inputs), model(*inputs))
+    program.call(*inputs).square().sum().backward()
+    model(*inputs).square().sum().backward()
+    close(tuned.gemm.weight.grad, model.gemm.weight.grad)  # type: ignore[union-attr, arg-type]
+
+
 @pytest.mark.filterwarnings("ignore:Using `torch.compile:UserWarning")
 @pytest.mark.parametrize("of_all", [False, True])
 def test_hooks_around_a_compiled_model(of_all: bool) -> None:

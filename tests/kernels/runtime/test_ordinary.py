@@ -14,7 +14,9 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.utils.prune import random_unstructured, remove
 
+from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.tuner.gate.memory import PoisonedMemory
 
 Call = Callable[[nn.Module, tuple[Any, ...]], Any]
@@ -129,6 +131,65 @@ def test_a_pickled_model_and_a_copied_one_are_the_same_model(name: str) -> None:
         for again in (pickle.loads(pickle.dumps(tuned)), copy.deepcopy(tuned)):
             torch.testing.assert_close(again(*inputs), model(*inputs), rtol=1e-4, atol=1e-4)
             assert ran_a_kernel(again)
+
+
+def prune(layer: nn.Module) -> None:
+    torch.manual_seed(0)
+    random_unstructured(layer, "weight", 0.5)
+
+
+def prune_for_good(layer: nn.Module) -> None:
+    prune(layer)
+    remove(layer, "weight")
+    assert [*layer._parameters][-1] == "weight"
+
+
+WEIGHTS: list[Callable[[Any], Any]] = [prune, prune_for_good, nn.utils.parametrizations.weight_norm]
+
+
+@pytest.mark.parametrize("change", WEIGHTS, ids=lambda change: change.__name__)
+@pytest.mark.parametrize("name", [name for name in KERNELS if name != "scalar_mul"])
+def test_a_weight_that_is_made_of_another(name: str, change: Callable[[Any], Any]) -> None:
+    """Its own parameter is not where the kernel's backward looks; what is registered anew stands last."""
+    model, tuned, inputs = pair(name)
+    with torch.no_grad():
+        tuned(*inputs)
+    for one in (model, tuned):
+        change(next(one.children(), one))
+        if name == "gemm_scale_bn" and change is prune_for_good:
+            change(one.bn)  # type: ignore[arg-type]
+    # PyTorch copies no weight that has a graph.
+    models = [model, tuned, *([] if change is prune else [copy.deepcopy(tuned)])]
+    outputs = [one(*inputs) for one in models]
+    for one in models[2:]:
+        assert isinstance(one, TunedModule) and ran_a_kernel(one) == (change is prune_for_good)
+    for output in outputs:
+        torch.testing.assert_close(output, outputs[0], rtol=1e-4, atol=1e-4)
+        output.square().sum().backward()
+    for one in models[1:]:
+        for (path, wanted), (other, found) in zip(model.named_parameters(), one.named_parameters(), strict=True):
+            assert path == other
+            torch.testing.assert_close(found.grad, wanted.grad, rtol=1e-3, atol=1e-4)
+
+
+def test_hooks_of_all_modules_see_what_is_inside() -> None:
+    model, tuned, inputs = pair("gemm_sigmoid_residual")
+    with torch.no_grad():
+        wanted = model(*inputs)
+        tuned(*inputs)
+        seen: list[nn.Module] = []
+        handle = nn.modules.module.register_module_forward_hook(lambda module, *_: seen.append(module))
+        try:
+            for _ in range(2):
+                seen.clear()
+                torch.testing.assert_close(tuned(*inputs), wanted, rtol=1e-4, atol=1e-4)
+                assert seen == [tuned.gemm, tuned]
+        finally:
+            handle.remove()
+        assert "hooks of all modules" in tuned.choices[None, None].reason
+        seen.clear()
+        tuned(*inputs)
+        assert seen == []
 
 
 @pytest.mark.parametrize("name", KERNELS)
