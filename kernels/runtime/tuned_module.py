@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from types import FunctionType
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
 import torch
 from torch import is_grad_enabled, nn
@@ -258,7 +258,9 @@ class TunedModule(nn.Module, abc.ABC):
                 cast = UnderAutocast(self, dtype, inputs)
                 obstacle = None
         lasts = obstacle is None
-        if call.needs_gradient and saves_differently():
+        if call.needs_gradient and any(map(torch.Tensor.is_inference, (*call.inputs, *call.parameters, *call.buffers))):
+            obstacle = obstacle or "a tensor was made in inference mode, and autograd saves none of those"
+        elif call.needs_gradient and saves_differently():
             obstacle, lasts = obstacle or _GRADIENTS, False
         elif call.needs_gradient and self._trains and self._pinned is None:
             obstacle = obstacle or _GRADIENTS
@@ -443,6 +445,13 @@ class TunedModule(nn.Module, abc.ABC):
         state = TunedModule.__getstate__ if is_parametrized(self) else type(self).__getstate__
         made.__setstate__(copy.deepcopy(state(self), memo))
         return made
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        """What `torch.jit.script` asks for, which reads only functions of a fixed number of inputs."""
+        raise NotImplementedError(
+            f"torch.jit.script cannot read a tuned {self.kernel.name}: script its reference, or use torch.jit.trace or "
+            "torch.export"
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """Binaries and derived tensors belong to this object: a copied or pickled model gets its own."""

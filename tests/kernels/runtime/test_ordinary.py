@@ -89,6 +89,12 @@ def negated_view(model: nn.Module, inputs: tuple[Any, ...]) -> Any:
     return model(lazy, *inputs[1:])
 
 
+def parameters_of_inference_mode(model: nn.Module, inputs: tuple[Any, ...]) -> Any:
+    with torch.inference_mode():
+        made = copy.deepcopy(model)
+    return made(*inputs)
+
+
 def default_device(model: nn.Module, inputs: tuple[Any, ...]) -> Any:
     with torch.device("cpu"):
         return model(*inputs)
@@ -96,7 +102,7 @@ def default_device(model: nn.Module, inputs: tuple[Any, ...]) -> Any:
 
 REFERENCE_RUNS: list[Call] = [
     *(dual_tensors, jvp, vmap, gradient_by_functorch, proxies, fake_tensors, meta_tensors),
-    *(jit_trace, tensor_subclass, negated_view),
+    *(jit_trace, tensor_subclass, negated_view, parameters_of_inference_mode),
 ]
 KERNEL_RUNS: list[Call] = [functional_call, inference_mode, default_device]
 
@@ -119,7 +125,7 @@ def test_a_call_gives_what_the_reference_gives(name: str, call: Call) -> None:
         assert found == wanted
     if call in REFERENCE_RUNS:
         assert not ran_a_kernel(tuned), tuned.choices
-        assert call is meta_tensors or tuned.choices[None, None].reason
+        assert call in (meta_tensors, parameters_of_inference_mode) or tuned.choices[None, None].reason
     elif call in KERNEL_RUNS:
         assert ran_a_kernel(tuned), tuned.choices
 
@@ -207,6 +213,12 @@ def test_inputs_by_name_and_calls_that_do_not_fit(name: str) -> None:
         for one in (model, tuned):
             with pytest.raises(TypeError):
                 one(*inputs, nothing=1)
+
+
+def test_what_torchscript_cannot_read_is_one_line() -> None:
+    _, tuned, _ = pair("gemm_sigmoid_residual")
+    with pytest.raises(NotImplementedError, match=r"script its reference, or use torch\.jit\.trace or torch\.export"):
+        torch.jit.script(nn.Sequential(tuned))
 
 
 def test_choices_say_why_the_reference_ran() -> None:
