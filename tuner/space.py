@@ -11,6 +11,7 @@ import contextlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -427,7 +428,7 @@ class ValidSpace(Sequence[Configuration]):
         differing = ((self.indices != indices) & live).sum(axis=1)
         return differing, np.where(live, np.abs(self.indices - indices), 0).sum(axis=1)
 
-    @property
+    @cached_property
     def default(self) -> int:
-        """The number of the default configuration, or of the valid one nearest to it."""
+        """The number of the default configuration, or of the valid one nearest to it; looked for once."""
         return self.nearest(self.space.default)

@@ -1,13 +1,16 @@
 """A study on one device and on several: `python -m tests.benchmarks.several_devices --devices cuda:0,cuda:1`.
 
 Both try the same configurations of scalar_mul, by the strategy `exhaustive`, each with an empty database; builds are
-there already, so that devices are what a trial waits for, and a run ends with its last trial. Printed, for each run:
+there already, so that devices are what a trial waits for, and a study ends with its last trial. Printed, for each run:
 trials a second of the search, from when every device has recorded its first one (and beside it from the first of all,
 which has the start of the other workers in it); the times that the same configurations have in both, what a device in
 company tells of them over what one alone tells; and the best that was found in as many trials. What a strategy that
 learns loses by having more pending is `tunebench replay --batch`'s to say: one device and two have as many.
-With `--target` it exits with 1 where the median of the runs has fewer times as many trials a second, or where what
-company tells is more than 1 % off. Without a GPU: `--workers 2`, where only the counts mean something.
+
+`--seconds` is for the whole: a study that is cut off counts with the trials that it has, of both as many, and no run
+begins that would not end in time. `--output` is written anew after each run. With `--target` it exits with 1 where the
+median of the runs has fewer times as many trials a second, where what company tells is more than 1 % off, or where no
+run can tell. Without a GPU: `--workers 2`, where only the counts mean something.
 """
 
 from __future__ import annotations
@@ -17,37 +20,66 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from tests.benchmarks.in_time import Stopwatch, ended_after
 
 from tunebench.db.connection.database import open_database
 from tunebench.db.queries.rows import TrialRow
 from tunebench.db.queries.trials import trials
+from tunebench.kernels.runtime.registry import load_model
+from tunebench.studies.for_problem import problem_of
 from tunebench.studies.on_this_machine import Lane, lanes_of
 from tunebench.studies.tune import Announcement, Resolved, request_of, resolve, tune
+from tunebench.tuner.compile.building import BuildQueue
+from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.study.study import Progress
 
 _WITHIN = 0.01
+_LINES_SECONDS = 5.0
+_FEWEST = 4
+"""Trials after every device is up, to tell a rate."""
 
 
-def run_once(place: Path, resolved: Resolved, lane: Lane) -> list[TrialRow]:
+def build_ahead(resolved: Resolved, count: int) -> int:
+    """Build what the first configurations need, on all cores; how many builds that were."""
+    mode, kernel = resolved.modes[0], resolved.kernel
+    problem = problem_of(load_model(resolved.request.kernel), resolved.reference, mode)
+    assert problem is not None
+    queue = BuildQueue(resolved.compiler, BuildCache(), len(os.sched_getaffinity(0)))
+    space = resolved.space.enumerate(problem, resolved.device)
+    wanted = [space[space.default], *islice(space, count)]
+    builds = {queue.submit(kernel, configuration, problem, resolved.device) for configuration in wanted}
+    for build in builds:
+        build.result()
+    return len(builds)
+
+
+def run_once(place: Path, resolved: Resolved, lane: Lane, watch: Stopwatch) -> list[TrialRow]:
     """The trials of a study in a new database, in the order in which they were recorded."""
+    said = watch.seconds
 
-    def end_with_the_last(_: Announcement) -> Callable[[Progress], None]:
-        def show(progress: Progress) -> None:
-            if progress.done >= resolved.request.trials:
-                raise KeyboardInterrupt  # the final comparison is no part of what is measured
-
+    def announce(announcement: Announcement) -> Callable[[Progress], None]:
+        watch.say(f"  {place.stem}: the first worker is up, {announcement.slots} in all")
         return show
+
+    def show(progress: Progress) -> None:
+        nonlocal said
+        if watch.seconds - said > _LINES_SECONDS:
+            said = watch.seconds
+            watch.say(f"  {place.stem}: {progress.done}/{progress.planned} trials")
+        if progress.done >= resolved.request.trials or progress.phase is not None:
+            raise KeyboardInterrupt  # the final comparison is no part of what is measured
 
     devices = [one.device for one in lane.places]
     with open_database(place) as database:
-        tune(replace(resolved, lane=lane, devices=devices), database, end_with_the_last)
+        tune(replace(resolved, lane=lane, devices=devices), database, announce)
         return sorted(trials(database, limit=None), key=lambda row: row.number)
 
 
@@ -69,58 +101,91 @@ def best_of(rows: list[TrialRow]) -> float:
     return min(row.median_ms for row in rows if row.status == "correct" and row.median_ms is not None)
 
 
+def compared(alone: list[TrialRow], company: list[TrialRow]) -> Mapping[str, float] | None:
+    """The figures of a run, from as many trials of both; None where there are too few to tell."""
+    count = min(len(alone), len(company))
+    both = alone[:count], company[:count]
+    if any(sum(row.recorded_at > all_up(rows) for row in rows) < _FEWEST for rows in both if rows) or not count:
+        return None
+    times = {row.configuration: row.median_ms for row in both[0] if row.status == "correct"}
+    ratios = [
+        row.median_ms / times[row.configuration]
+        for row in both[1]
+        if row.status == "correct" and row.configuration in times
+    ]
+    if not ratios:
+        return None
+    rates = [per_second(rows, all_up(rows)) for rows in both]
+    with_start = [per_second(rows, rows[0].recorded_at) for rows in both]
+    return {
+        "trials": count,
+        "alone_per_second": round(rates[0], 3),
+        "company_per_second": round(rates[1], 3),
+        "times_as_many": round(rates[1] / rates[0], 3),
+        "times_as_many_with_the_start": round(with_start[1] / with_start[0], 3),
+        "devices": len({row.device_uuid for row in both[1]}),
+        "timed_alone": sum(row.status.timed for row in both[0]),
+        "timed_in_company": sum(row.status.timed for row in both[1]),
+        "compared": len(ratios),
+        "time_in_company_over_alone": round(statistics.median(ratios), 4),
+        "within_1_percent": round(sum(abs(one - 1) <= _WITHIN for one in ratios) / len(ratios), 3),
+        "best_in_company_over_alone": round(best_of(both[1]) / best_of(both[0]), 4),
+    }
+
+
 def main(
     devices: Annotated[str | None, typer.Option(help="GPUs of one model, such as cuda:0,cuda:1.")] = None,
     workers: Annotated[int, typer.Option(help="Without GPUs: shares of the CPU.")] = 2,
     count: Annotated[int, typer.Option("--trials")] = 200,
     elements: Annotated[int, typer.Option(help="Rows of 1024 elements.")] = 65536,
-    runs: Annotated[int, typer.Option(help="How often each.")] = 3,
+    runs: Annotated[int, typer.Option(help="How often each, as far as there is time.")] = 3,
+    seconds: Annotated[float, typer.Option(help="For all of it.")] = 300.0,
     target: Annotated[float | None, typer.Option(help="So many times the trials a second are wanted.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Write the figures here after each run, as JSON.")] = None,
 ) -> None:
     """Print the figures as JSON."""
+    watch = Stopwatch()
     where = {"devices": devices.split(",")} if devices else {"device": "cpu", "workers": workers}
     asked = {**where, "sampler": "exhaustive", "trials": count, "sizes": {"M": elements, "N": 1024}}
-    found = []
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        os.environ["TUNEBENCH_CACHE"] = str(folder / "builds")
-        resolved = resolve(request_of("scalar_mul", asked))
-        # Alone means: on one of the same devices, with the same cores.
-        (several,), one = (
-            lanes_of(resolved.request, resolved.devices),
-            lanes_of(resolved.request, resolved.devices, workers if devices is None else len(resolved.devices))[0],
-        )
-        run_once(folder / "builds.db", resolved, several)
-        for run in range(runs):
-            alone = run_once(folder / f"alone{run}.db", resolved, one)
-            company = run_once(folder / f"company{run}.db", resolved, several)
-            times = {row.configuration: row.median_ms for row in alone if row.status == "correct"}
-            ratios = [
-                row.median_ms / times[row.configuration]
-                for row in company
-                if row.status == "correct" and row.configuration in times
-            ]
-            rates = [per_second(rows, all_up(rows)) for rows in (alone, company)]
-            with_start = [per_second(rows, rows[0].recorded_at) for rows in (alone, company)]
-            found.append(
-                {
-                    "alone_per_second": round(rates[0], 3),
-                    "company_per_second": round(rates[1], 3),
-                    "times_as_many": round(rates[1] / rates[0], 3),
-                    "times_as_many_with_the_start": round(with_start[1] / with_start[0], 3),
-                    "devices": len({row.device_uuid for row in company}),
-                    "timed_alone": sum(row.status.timed for row in alone),
-                    "timed_in_company": sum(row.status.timed for row in company),
-                    "compared": len(ratios),
-                    "time_in_company_over_alone": round(statistics.median(ratios), 4),
-                    "within_1_percent": round(sum(abs(one - 1) <= _WITHIN for one in ratios) / len(ratios), 3),
-                    "best_in_company_over_alone": round(best_of(company) / best_of(alone), 4),
-                }
+    found: list[Mapping[str, float]] = []
+    try:
+        with ended_after(seconds), tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            os.environ["TUNEBENCH_CACHE"] = str(folder / "builds")
+            resolved = resolve(request_of("scalar_mul", asked))
+            # Alone means: on one of the same devices, with the same cores.
+            places = workers if devices is None else len(resolved.devices)
+            (several,), one = (
+                lanes_of(resolved.request, resolved.devices),
+                lanes_of(resolved.request, resolved.devices, places)[0],
             )
-    print(json.dumps(found, indent=2))
+            watch.say(f"{len(several.places)} × {resolved.device.name}: building ahead")
+            watch.say(f"{build_ahead(resolved, count)} builds are there")
+            for run in range(runs):
+                began = watch.seconds
+                alone, company = [
+                    run_once(folder / f"{which}{run}.db", resolved, lane, watch)
+                    for which, lane in (("alone", one), ("company", several))
+                ]
+                if (figures := compared(alone, company)) is None:
+                    watch.say(f"run {run}: too few trials to tell")
+                    break
+                found.append(figures)
+                watch.say(f"run {run}: {json.dumps(figures)}")
+                if output is not None:
+                    output.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+                took = watch.seconds - began
+                if run + 1 < runs and watch.seconds + took > seconds:
+                    watch.say(f"no run more: it would take {took:.0f} s of {seconds - watch.seconds:.0f}")
+                    break
+    except KeyboardInterrupt:
+        watch.say("interrupted, or out of time")
+    print(json.dumps(found, indent=2), flush=True)
     if target is not None:
+        if not found:
+            sys.exit(1)
         times_as_many, told = (
-            statistics.median(float(one[name]) for one in found)
+            statistics.median(figures[name] for figures in found)
             for name in ("times_as_many", "time_in_company_over_alone")
         )
         sys.exit(times_as_many < target or abs(told - 1) > _WITHIN)

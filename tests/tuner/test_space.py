@@ -9,7 +9,7 @@ from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import EmptySpaceError, UnknownNameError, UserError
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.space import INACTIVE, Constraint, SearchSpace, Tunable
+from tunebench.tuner.space import INACTIVE, Constraint, SearchSpace, Tunable, ValidSpace
 
 BLOCK = Tunable("block", (64, 128, 256), default=128)
 WIDTH = Tunable("width", (1, 2, 4))
@@ -67,11 +67,13 @@ def test_find_is_the_inverse_of_indexing() -> None:
     assert (space.indices == INACTIVE).sum() == 9
 
 
-def test_the_default_is_valid_or_the_nearest_valid_one() -> None:
+def test_the_default_is_valid_or_the_nearest_valid_one(monkeypatch: pytest.MonkeyPatch) -> None:
     space = make().enumerate()
     assert dict(space[space.default]) == {"block": 128, "width": 1, "grid": "one"}
     wide = make(Constraint("wide", lambda width: width == 4)).enumerate()
     assert dict(wide[wide.default]) == {"block": 128, "width": 4, "grid": "one"}
+    monkeypatch.delattr(ValidSpace, "nearest")
+    assert dict(wide[wide.default])["width"] == 4, "studies ask at every trial: looking through the space again is dear"
 
 
 def test_a_configuration_is_chosen_by_some_of_its_values() -> None:

@@ -246,6 +246,8 @@ class StudyRun:
             self._catch_up()
             ending = self._ending(budget)
             if ending is None:
+                if self._executor.slots > 1:
+                    self._begin()  # what has been asked for: of several devices none waits for the next proposal
                 self._ask_ahead(budget)
                 self._begin()
             running = {one.evaluation: one for one in self._flying if one.evaluation is not None}

@@ -1,5 +1,6 @@
 """Studies on the CPU, with the real compiler, gate and clock; nothing here depends on how fast anything is."""
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import CONTROL, Baseline, Comparison, TrialResult, TrialStatus
+from tunebench.tuner.search.sampler import PoolSampler
 from tunebench.tuner.search.strategies import make_sampler
 from tunebench.tuner.search.warm_start import WarmStart
 from tunebench.tuner.study.evaluate import NOBODY, Finalist, Leaders, LocalEvaluator, Subject
@@ -34,12 +36,13 @@ def run(
     trials: int,
     sampler: str = "random",
     report: Callable[[Progress], None] = lambda _: None,
+    evaluators: int = 1,
 ) -> Outcome:
     kernel = factory.kernel
-    subject = Subject.prepare(kernel, factory, kernel.reference(), Mode.EVAL, CPU)
-    space = kernel.space.enumerate(subject.problem, CPU)
-    evaluator = LocalEvaluator(subject, compiler_for(CPU))
-    study = StudyRun(LocalExecutor(kernel, [evaluator], compiler_for(CPU)), space, make_sampler(sampler, space, 3), log)
+    subjects = [Subject.prepare(kernel, factory, kernel.reference(), Mode.EVAL, CPU) for _ in range(evaluators)]
+    space = kernel.space.enumerate(subjects[0].problem, CPU)
+    asked = [LocalEvaluator(subject, compiler_for(CPU)) for subject in subjects]
+    study = StudyRun(LocalExecutor(kernel, asked, compiler_for(CPU)), space, make_sampler(sampler, space, 3), log)
     return study.run(Budget(trials), report)
 
 
@@ -158,6 +161,31 @@ def test_a_configuration_that_two_evaluate_at_once_is_recorded_once(write_kernel
     assert outcome.trials == len(set(keys(log))) == 8
     assert outcome.repeats == 2
     assert log.comparison is not None
+
+
+def test_of_several_devices_none_waits_for_the_next_proposal(
+    write_kernel: WriteKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened: list[str] = []
+
+    def noted(owner: type, name: str) -> None:
+        original = getattr(owner, name)
+
+        def note(*arguments: object, **named: object) -> object:
+            happened.append(name)
+            return original(*arguments, **named)
+
+        monkeypatch.setattr(owner, name, note)
+
+    for owner, name in ((MemoryLog, "record"), (PoolSampler, "ask"), (LocalExecutor, "begin")):
+        noted(owner, name)
+    for evaluators, follows in ((1, "ask"), (2, "begin")):
+        happened.clear()
+        run(write_kernel(), MemoryLog(), 10, evaluators=evaluators)
+        while happened.pop() != "ask":
+            pass  # what comes after the last proposal
+        after = {then for name, then in itertools.pairwise(happened) if name == "record"} - {"record"}
+        assert after == {follows}
 
 
 def test_runs_that_share_a_space_exhaust_it(write_kernel: WriteKernel) -> None:
