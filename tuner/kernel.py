@@ -249,12 +249,22 @@ class Kernel:
 
         Raises:
             UnknownNameError: the kernel serves no such dtype, or the file has no such size.
+            UserError: the size is one that the file's `Model` reads itself.
         """
         from tunebench.tuner.reference import load_reference
 
         if dtype is not None and dtype not in self.dtypes:
             raise UnknownNameError(f"dtype of kernel '{self.name}'", dtype, self.dtypes)
-        return load_reference(self.path if self.is_one_file else self.folder / "reference.py", sizes, dtype)
+        file = self.path if self.is_one_file else self.folder / "reference.py"
+        made = load_reference(file, sizes, dtype)
+        reference = made.for_another_file()
+        for name in sizes or {}:
+            if name not in reference.sizes:
+                raise UserError(
+                    f"size '{name}' cannot be changed: Model reads it itself in {file.name}; "
+                    "have get_init_inputs() or get_inputs() pass it"
+                )
+        return reference
 
     def require_axes(self, problem: Problem) -> None:
         """Refuse a problem that lacks what is compiled into a binary.

@@ -6,7 +6,7 @@ import ast
 import math
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,17 @@ class Reference:
     dtype: str | None = None
     literals: Mapping[str, int | float] = field(default_factory=dict)
 
+    def for_another_file(self) -> Reference:
+        """The same without the numbers that `Model`'s own text reads: a model in another file cannot follow those.
+
+        So a kernel's `ModelNew` inherits the `Model` of the file as it stands; what its constructor and inputs are
+        given may change.
+        """
+        fixed = _read_by_model(self.text)
+        sizes = {name: size for name, size in self.sizes.items() if name not in fixed}
+        literals = {name: size for name, size in self.literals.items() if name not in fixed}
+        return replace(self, sizes=sizes, literals=literals)
+
     @property
     def numbers(self) -> dict[str, int | float]:
         """All that `resized` changes: sizes, and literals."""
@@ -62,7 +73,9 @@ class Reference:
         Raises:
             Exception: whatever the file raises at these sizes.
         """
-        return _load(self.path, self.text, {**self.numbers, **sizes}, self.dtype)
+        made = _load(self.path, self.text, {**self.numbers, **sizes}, self.dtype)
+        same_sizes = {name: made.sizes[name] for name in self.sizes}
+        return replace(made, sizes=same_sizes, literals={name: made.literals[name] for name in self.literals})
 
     def make_model(self, seed: int, device: torch.device, factory: Callable[..., nn.Module] | None = None) -> nn.Module:
         """A model on a device, with the parameters that this seed draws; `factory` takes the place of `Model`."""
@@ -193,6 +206,25 @@ def _execute(
     with users_code("does not run", path):
         exec(compile(tree, str(path), "exec"), module.__dict__)
     return module, list(assignments), {name: same[0].value for name, same in places.items()}  # type: ignore[misc]
+
+
+def _read_by_model(text: str) -> set[str]:
+    """The names of numbers that `Model` reads itself, or what it calls, or what they are computed from."""
+    texts: dict[str, list[ast.stmt]] = {}
+    for statement in ast.parse(text).body:
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement]
+        for target in targets:
+            named = (part.id for part in ast.walk(target) if isinstance(part, ast.Name))
+            for name in [target.name] if isinstance(target, ast.ClassDef | ast.FunctionDef) else named:
+                texts.setdefault(name, []).append(statement)
+    read, waiting = set(), ["Model"]
+    while waiting:
+        name = waiting.pop()
+        if name not in read:
+            read.add(name)
+            waiting += [part.id for one in texts.get(name, ()) for part in ast.walk(one) if isinstance(part, ast.Name)]
+    assigned = [one for name in read for one in texts.get(name, ()) if isinstance(one, ast.Assign)]
+    return read | {literal_name(part.value) for one in assigned for part in _constants(one.value)}  # type: ignore[arg-type]
 
 
 def literal_name(value: int | float) -> str:

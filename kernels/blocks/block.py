@@ -144,6 +144,8 @@ class Block(TunedModule):
     """Where their values are: the place among the arguments of `forward`, or None and a path."""
     kinds: ClassVar[tuple[str, ...]] = ()
     """Their kinds, as plain data too."""
+    left_out: ClassVar[tuple[int | float | bool | None, ...]] = ()
+    """The numbers that arguments of `forward` are where a call leaves them out; None of those that have none."""
     takes_inputs: ClassVar[bool] = False
     """Whether they are the arguments of `forward`, all of them and in their order: nothing is looked for then."""
 
@@ -154,6 +156,8 @@ class Block(TunedModule):
             design = cls.design()
             cls.places = tuple((one.argument, one.path) for one in cls.used)
             cls.kinds = tuple(one.kind.value for one in cls.used)
+            defaults = [one.default for one in list(cls._signature().parameters.values())[1:]]
+            cls.left_out = tuple(one if isinstance(one, int | float) else None for one in defaults)
             cls.takes_inputs = [one.argument for one in cls.used] == [*range(len(cls._input_names()))]
             cls.kernel = Kernel.declare(
                 str(file),
@@ -185,7 +189,9 @@ class Block(TunedModule):
         """
 
     def values(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """The values of `used` in a call with these inputs."""
+        """The values of `used` in a call with these inputs; what the call leaves out is as in the reference."""
+        if len(inputs) < len(self.left_out):
+            inputs = (*inputs, *self.left_out[len(inputs) :])
         if self.takes_inputs:
             return inputs
         return [attrgetter(path)(self) if at is None else inputs[at] for at, path in self.places]

@@ -47,8 +47,10 @@ from tunebench.kernels.runtime.traced_call import call as traced_call
 from tunebench.kernels.runtime.traced_call import is_only_forward
 from tunebench.tuner.device import Device, device_of
 from tunebench.tuner.errors import KernelFolderError
+from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.kernel import Kernel, Mode, Plan
 from tunebench.tuner.problem import Accuracy, Problem
+from tunebench.tuner.users_code import described
 
 Value = TypeVar("Value")
 
@@ -156,6 +158,23 @@ class TunedModule(nn.Module, abc.ABC):
         """What `problem` returns where the kernel cannot serve a call: None; the reason stands in `choices`."""
         self._known.reason = reason
         return None
+
+    def foreseen(self, method: Callable[..., Any], *inputs: Any) -> Any:
+        """What a method of this module would return; None, with its reason, where it raises.
+
+        For `problem`, where a kernel is given what torch makes of the inputs: the method runs on copies of the buffers
+        and inputs, and random numbers are drawn again, so that what a call changes it changes once.
+
+        Args:
+            method: of this module, such as `self.before`.
+        """
+        copies = [one.clone() if isinstance(one, torch.Tensor) else one for one in inputs]
+        devices = [one.device for one in inputs if isinstance(one, torch.Tensor) and one.is_cuda][:1]
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices):
+                return getattr(type(self), method.__name__)(replica(self), *copies)
+        except FAILURES as error:
+            return self.unserved(described(error))
 
     @property
     def reason(self) -> str:

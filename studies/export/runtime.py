@@ -204,6 +204,14 @@ class TunedModule(nn.Module):
         """The problem of a call whose shapes are the recorded ones."""
         return Problem(AXES, DTYPE, {"mode": self.mode()} if len(MODES) > 1 else {})
 
+    def foreseen(self, method: Callable[..., Any], *inputs: Any) -> Any:
+        """What a method makes of the inputs; None where that could move statistics or draw random numbers."""
+        moves = any(True for _ in self.buffers()) or any("Dropout" in type(one).__name__ for one in self.modules())
+        if self.training and moves:
+            return None
+        with torch.no_grad():
+            return method(*inputs)
+
     def unserved(self, reason: str) -> None:
         """What `problem` returns where the kernel cannot serve a call."""
 

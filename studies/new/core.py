@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from torch import fx, nn
+from torch import fx
 
 from tunebench.studies.new.python_text import UnwritableError, lines_of
 from tunebench.studies.new.trace import Traced, between, descendants, shape_of
@@ -78,10 +78,10 @@ def around(traced: Traced, given: fx.Node, last: fx.Node) -> tuple[tuple[str, ..
     assert result is not None
     inputs = {node: node.name for node in traced.graph.nodes if node.op == "placeholder"}
     first = _path(traced.graph, given, inputs)
-    if _moves(first, traced.model):
-        raise UnwritableError("an operation in front that changes the module, or draws numbers")
     before = lines_of(first, traced.model, given, inputs) if first else []
     behind = [] if last is result else _path(traced.graph, result, {*inputs, last})
+    if twice := [node for node in first if node.op == "call_module" and node in behind]:
+        raise UnwritableError(f"{called(twice[0], traced.model)} in front of the kernel and behind it")
     after = lines_of(behind, traced.model, result, {**inputs, last: "value"}) if behind else []
     left = [called(node, traced.model) for node in [*first, *behind] if node.op != "get_attr"]
     return tuple(before), tuple(after), tuple(dict.fromkeys(left))
@@ -97,9 +97,3 @@ def _path(graph: fx.Graph, result: fx.Node, known: Collection[fx.Node]) -> list[
             found.add(one)
             waiting += one.all_input_nodes
     return [node for node in graph.nodes if node in found]
-
-
-def _moves(nodes: Sequence[fx.Node], model: nn.Module) -> bool:
-    """Whether any of the nodes is a layer with state that a call changes, or one that draws random numbers."""
-    modules = [model.get_submodule(str(node.target)) for node in nodes if node.op == "call_module"]
-    return any(any(True for _ in module.buffers()) or isinstance(module, nn.Dropout) for module in modules)

@@ -183,11 +183,30 @@ def _row_lines(traced: Traced, translator: RowTranslator, last: fx.Node, row: in
 
 
 def _rows(traced: Traced) -> Core:
-    """Reductions of the first tensor's rows, and what is made of them."""
+    """Reductions of rows of the argument of `forward`, or of what torch makes of it, and what is made of them."""
+    return _best(traced, _rows_from, "no reduction of rows")
+
+
+def _best(traced: Traced, write: Callable[[Traced, fx.Node], Core], reason: str) -> Core:
+    """Of the parts that begin with each of the tensors, the one with most operations."""
     assert traced.graph is not None
-    anchor = next((node for node in traced.graph.nodes if node.op == "placeholder" and shape_of(node)), None)
-    if anchor is None:
-        raise UntranslatedError("forward takes no tensor")
+    best = None
+    for anchor in [node for node in traced.graph.nodes if node.op not in ("get_attr", "output") and shape_of(node)]:
+        try:
+            core = write(traced, anchor)
+        except (UntranslatedError, UnwritableError) as error:
+            reason = str(error)
+            continue
+        if best is None or len(core.left) < len(best.left):
+            best = core
+    if best is None:
+        raise UntranslatedError(reason)
+    return best
+
+
+def _rows_from(traced: Traced, anchor: fx.Node) -> Core:
+    assert traced.graph is not None
+    main = traced.names[0] if anchor.op != "placeholder" else anchor.name
     found = [row_dimensions(node, traced) for node in traced.graph.nodes if node in descendants(anchor)]
     row = next((one for one in found if one is not None), None)
     if row is None:
@@ -195,7 +214,7 @@ def _rows(traced: Traced) -> Core:
 
     def write(nodes: Sequence[fx.Node]) -> tuple[Text, list[fx.Node]]:
         operands = Operands(set(traced.names))
-        translator = RowTranslator(traced, anchor, anchor.name, operands, _KINDS["rows"], row)
+        translator = RowTranslator(traced, anchor, main, operands, _KINDS["rows"], row)
         done = [anchor]
         for node in nodes:
             try:
@@ -216,22 +235,7 @@ def _rows(traced: Traced) -> Core:
 
 def _pointwise(traced: Traced) -> Core:
     """The part that begins with the argument of `forward`, or with what torch makes of it, and has most operations."""
-    assert traced.graph is not None
-    anchors = [
-        node for node in traced.graph.nodes if node.op not in ("get_attr", "output") and shape_of(node) is not None
-    ]
-    best, reason = None, "nothing of it is pointwise"
-    for anchor in anchors:
-        try:
-            core = _pointwise_from(traced, anchor)
-        except (UntranslatedError, UnwritableError) as error:
-            reason = str(error)
-            continue
-        if best is None or len(core.left) < len(best.left):
-            best = core
-    if best is None:
-        raise UntranslatedError(reason)
-    return best
+    return _best(traced, _pointwise_from, "nothing of it is pointwise")
 
 
 def _pointwise_from(traced: Traced, anchor: fx.Node) -> Core:
@@ -286,14 +290,25 @@ def _behind_the_reference(traced: Traced, reason: str) -> Core:
     """A copy behind all of the reference's operations: it runs, and there is a function to write more into."""
     if not isinstance(traced.inputs[0] if traced.inputs else None, torch.Tensor):
         raise UserError("the first argument of the problem's forward is no tensor, as a block's is")
+    if traced.dtype is not None and not traced.dtype.is_floating_point:
+        raise UserError(
+            f"the problem's Model returns {str(traced.dtype).removeprefix('torch.')}, which no block writes: "
+            "write the kernel by hand (docs/writing_kernels.md)"
+        )
     before = (f"return self.reference_forward({', '.join(traced.names)})",)
     return Core(
         "Pointwise",
         [("function", traced.names[0])],
         before,
-        left=("all of it",),
+        left=_operations_of(traced) or ("all of it",),
         reason=reason.split(". ", maxsplit=1)[0],
     )
+
+
+def _operations_of(traced: Traced) -> tuple[str, ...]:
+    nodes = traced.graph.nodes if traced.graph is not None else ()
+    named = (called(node, traced.model) for node in nodes if node.op not in ("placeholder", "get_attr", "output"))
+    return tuple(dict.fromkeys(named))
 
 
 def _input_of(node: fx.Node) -> fx.Node:
@@ -309,4 +324,4 @@ def _operand_lines(operands: Operands) -> Text:
             lines.append((attribute, tuple(names)))
         else:
             lines.append((attribute, names))
-    return lines
+    return [*lines, *operands.computed.items()]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from tunebench.studies.new.named_numbers import path_of
+from tunebench.studies.new.named_numbers import expression_of
 from tunebench.studies.new.trace import function_name, number_of
 
 _SIGNS = {
@@ -90,8 +90,8 @@ def _argument(argument: Any, known: Mapping[fx.Node, str]) -> str:
 
 
 def _constant(value: Any) -> str:
-    if (path := path_of(value)) is not None:
-        return f"self.{path}"
+    if (expression := expression_of(value)) is not None:
+        return expression
     if value is None or isinstance(value, bool | int | float | str | torch.dtype):
         return repr(value)
     if isinstance(value, slice):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+import inspect
+import math
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +16,14 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.fx.passes.shape_prop import ShapeProp, TensorMetadata
 
 from tunebench.studies.new.named_numbers import named_numbers
+from tunebench.tuner.errors import UserError
 from tunebench.tuner.reference import Reference
 from tunebench.tuner.users_code import described, users_code
 
+_WRITES = (
+    *(operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ifloordiv),
+    *(operator.ipow, operator.imod, operator.iand, operator.ior, operator.ixor),
+)
 _NEEDS_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 
 
@@ -25,19 +33,23 @@ class Traced:
 
     Attributes:
         model: its tensors have no values.
-        inputs: of `get_inputs`; tensors have no values.
+        inputs: of `get_inputs`, and numbers that `forward` takes by default behind them; tensors have no values.
         names: of the arguments of `forward`.
+        defaults: of those that `get_inputs` leaves out.
         graph: what it computes; None where it cannot be traced.
         reason: why there is no graph.
         output: the shape of what it returns; None where that is no tensor, or depends on values.
+        dtype: of what it returns; None likewise.
     """
 
     model: nn.Module
     inputs: tuple[Any, ...]
     names: tuple[str, ...]
+    defaults: Mapping[str, Any]
     graph: fx.Graph | None
     reason: str
     output: torch.Size | None
+    dtype: torch.dtype | None
 
 
 def trace(reference: Reference) -> Traced:
@@ -45,27 +57,35 @@ def trace(reference: Reference) -> Traced:
 
     Raises:
         KernelFolderError: the model cannot be made, or does not run.
+        UserError: its `forward` takes arguments without names.
     """
     fake = FakeTensorMode()
     with users_code("the problem's Model cannot be made", reference.path), fake:
         model = reference.model(*reference.get_init_inputs())
     with users_code("get_inputs() does not run", reference.path), fake:
         inputs = tuple(reference.get_inputs())
-    shape, graph, reason = None, None, ""
+    names, defaults = _arguments_of(model, len(inputs))
+    shape, dtype, graph, reason = None, None, None, ""
     with users_code("the problem's Model does not run", reference.path), torch.no_grad(), fake:
         try:
             output = model(*inputs)
-            shape = output.shape if isinstance(output, torch.Tensor) else None
+            if isinstance(output, torch.Tensor):
+                shape, dtype = output.shape, output.dtype
         except _NEEDS_VALUES as error:
-            return Traced(model, inputs, _names_of(model), None, described(error), None)
+            return Traced(model, inputs, names, defaults, None, described(error), None, None)
+    if other := [name for name, one in defaults.items() if type(one) not in (int, float)]:
+        reason = f"the argument '{other[0]}', which get_inputs() leaves out"
+        return Traced(model, inputs, names, defaults, None, reason, shape, dtype)
+    inputs += tuple(defaults.values())
     try:
         with named_numbers(model), _numbers_for_tensors(), fake:
             graph = fx.Tracer().trace(model)
-        _shapes(model, graph, inputs, fake)
+        for node in graph.nodes:
+            _in_one_form(node)
+        _without_changes_in_place(model, graph, _shapes(model, graph, inputs, fake))
     except Exception as error:  # noqa: BLE001 - whatever torch.fx or the model raises of a trace is a reason
         graph, reason = None, described(error)
-    names = tuple(node.name for node in graph.nodes if node.op == "placeholder") if graph is not None else ()
-    return Traced(model, inputs, names or _names_of(model), graph, reason, shape)
+    return Traced(model, inputs, names, defaults, graph, reason, shape, dtype)
 
 
 def number_of(tensor: object) -> int | float | None:
@@ -108,24 +128,93 @@ def _reached(node: fx.Node, neighbours: Callable[[fx.Node], Iterable[fx.Node]]) 
 
 def function_name(target: object) -> str | None:
     """A function of torch's as `torch.name` or `nn.functional.name`; None of any other."""
-    for place, module in (("torch", torch), ("nn.functional", nn.functional)):
+    for place, module in (("torch", torch), ("nn.functional", nn.functional), ("math", math)):
         if getattr(module, getattr(target, "__name__", ""), None) is target:
             return f"{place}.{getattr(target, '__name__', '')}"
     of_functional = (name for name, value in vars(nn.functional).items() if value is target)
     return next((f"nn.functional.{name}" for name in of_functional), None)
 
 
-def _names_of(model: nn.Module) -> tuple[str, ...]:
-    import inspect
+def _arguments_of(model: nn.Module, given: int) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """The names of the arguments of `forward`, and the defaults of those that so many inputs leave out."""
+    parameters = inspect.signature(model.forward).parameters
+    for one in parameters.values():
+        if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
+            raise UserError(f"the problem's forward takes '{one}': give every argument a name of its own")
+    return tuple(parameters), {name: one.default for name, one in list(parameters.items())[given:]}
 
-    return tuple(inspect.signature(model.forward).parameters)
+
+def _in_one_form(node: fx.Node) -> None:
+    """Have the first tensor by position, arguments of `forward` by their own names, functions of `math` as they are."""
+    if node.op == "placeholder":
+        node.name = str(node.target)
+    elif not node.args and "input" in node.kwargs:
+        node.args = (node.kwargs["input"],)
+        node.kwargs = {name: one for name, one in node.kwargs.items() if name != "input"}
+    elif getattr(node.target, "__module__", "") == "math":
+        node.target = inspect.unwrap(node.target)  # type: ignore[arg-type]
 
 
-def _shapes(model: nn.Module, graph: fx.Graph, inputs: tuple[Any, ...], fake: FakeTensorMode) -> None:
-    """Put a shape on every node."""
-    module = fx.GraphModule(model, graph)
+_Memory = tuple[int, tuple[object, ...]]
+"""Which memory a tensor has, and where its elements are in it."""
+
+
+class _Memories(ShapeProp):
+    """Puts a shape on every node, and keeps what memory the nodes' tensors have."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module)
+        self.found: dict[fx.Node, _Memory] = {}
+        self._kept: list[torch.UntypedStorage] = []
+
+    def run_node(self, n: fx.Node) -> Any:
+        """As of any node."""
+        result = super().run_node(n)
+        if isinstance(result, torch.Tensor):
+            storage = result.untyped_storage()
+            self._kept.append(storage)  # so that no other has its address
+            where = (result.shape, result.stride(), result.storage_offset())
+            self.found[n] = (storage._cdata, where)
+        return result
+
+
+def _shapes(model: nn.Module, graph: fx.Graph, inputs: tuple[Any, ...], fake: FakeTensorMode) -> dict[fx.Node, _Memory]:
+    """Put a shape on every node; the memory of those that are tensors."""
+    run = _Memories(fx.GraphModule(model, graph))
     with torch.no_grad(), fake:
-        ShapeProp(module).propagate(*inputs)
+        run.propagate(*inputs)
+    return run.found
+
+
+def _without_changes_in_place(model: nn.Module, graph: fx.Graph, memories: dict[fx.Node, _Memory]) -> None:
+    """Let what uses a tensor after a change in place use the result of that change.
+
+    Raises:
+        UserError: an input, a parameter or a part of another tensor is changed, which no other order of the nodes says.
+    """
+    order = {node: number for number, node in enumerate(graph.nodes)}
+    for node in graph.nodes:
+        if not _is_in_place(node, model):
+            continue
+        changed = node.args[0]
+        if "out" in node.kwargs or not isinstance(changed, fx.Node):
+            raise UserError(f"{node.name}, which writes into a tensor")
+        memory, where = memories[changed]
+        for one in [one for one in memories if memories[one][0] == memory and order[one] < order[node]]:
+            later = [user for user in one.users if order[user] > order[node]]
+            if one.op in ("placeholder", "get_attr") or (later and memories[one][1] != where):
+                raise UserError(f"{node.name}, which changes '{one.name}' in place")
+            for user in later:
+                user.replace_input_with(one, node)
+
+
+def _is_in_place(node: fx.Node, model: nn.Module) -> bool:
+    if node.kwargs.get("inplace") is True or "out" in node.kwargs or node.target in _WRITES:
+        return True
+    if node.op == "call_module":
+        return getattr(model.get_submodule(str(node.target)), "inplace", False) is True
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return node.op in ("call_method", "call_function") and name.endswith("_") and not name.startswith("__")
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from tunebench.studies.new.named_numbers import NamedInteger, NamedNumber, path_of
+from tunebench.studies.new.named_numbers import NamedInteger, NamedNumber, expression_of
 from tunebench.studies.new.operations import BINARY, EXTREMES, IGNORED, MODULES, OPERATIONS, SAME
 from tunebench.studies.new.trace import Traced, ancestors, function_name, number_of, shape_of
 from tunebench.studies.new.values import ATOM, PRODUCT, SUM, Operands, Reach, Value, reach_of
@@ -93,7 +93,11 @@ class Translator:
         Raises:
             UntranslatedError: it has none.
         """
-        self.keep(node, self._value_of(node))
+        try:
+            value = self._value_of(node)
+        except (LookupError, TypeError, ValueError) as error:  # arguments in a form that nobody has thought of here
+            raise UntranslatedError(called(node, self._traced.model)) from error
+        self.keep(node, value)
 
     def keep(self, node: fx.Node, value: Value) -> None:
         """Take a text for a node's value; one that is used more than once stands in a statement of its own."""
@@ -146,14 +150,14 @@ class Translator:
 
     def _value_of(self, node: fx.Node) -> Value:
         name = called(node, self._traced.model)
-        self._require_in_order(node)
         if node.op == "call_module":
             return self._module(node, name)
         arguments, named = list(node.args), {key: one for key, one in node.kwargs.items() if key not in IGNORED}
         if name in SAME:
             return self.value(arguments[0])
         if name in BINARY or (name in EXTREMES and len(arguments) + len(named) == 2):
-            return self._binary(name, [*arguments, *named.values()], named)
+            factor = named.pop("alpha", None)
+            return self._binary(name, [*arguments, *named.values()], named, factor)
         if name in ("neg", "rsub", "pow", "clamp", "clamp_min", "clamp_max", "clip"):
             return self._arithmetic(name, arguments, named)
         return self._operation(name, arguments, named)
@@ -167,14 +171,6 @@ class Translator:
         if name == "pow":
             return self._power(*arguments, *named.values())
         return self._clamp(name, arguments, named)
-
-    def _require_in_order(self, node: fx.Node) -> None:
-        """Refuse an operation in place whose argument is used by others as well."""
-        in_place = node.kwargs.get("inplace") is True or (
-            node.op == "call_method" and str(node.target).endswith("_") and not str(node.target).startswith("__")
-        )
-        if in_place and node.args and isinstance(node.args[0], fx.Node) and len(node.args[0].users) > 1:
-            raise UntranslatedError(f"{called(node, self._traced.model)} in place of a value that is used again")
 
     def _module(self, node: fx.Node, name: str) -> Value:
         module = self._traced.model.get_submodule(str(node.target))
@@ -212,10 +208,12 @@ class Translator:
         binds = ATOM if operation.text.endswith(")") else PRODUCT
         return Value(operation.text.format(x=x.within(ATOM) if binds == PRODUCT else x.text, **texts), x.reach, binds)
 
-    def _binary(self, name: str, arguments: list[Any], named: Mapping[str, Any]) -> Value:
-        if named.keys() & {"alpha", "rounding_mode", "out"} or len(arguments) != 2:
+    def _binary(self, name: str, arguments: list[Any], named: Mapping[str, Any], factor: Any = None) -> Value:
+        if named.keys() & {"rounding_mode", "out"} or len(arguments) != 2:
             raise UntranslatedError(f"{name} with {', '.join(named) or 'so many arguments'}")
         left, right = self.value(arguments[0]), self.value(arguments[1])
+        if factor is not None:
+            right = Value(f"{self.value(factor).within(PRODUCT)} * {right.within(PRODUCT + 1)}", right.reach, PRODUCT)
         reach = reach_of(left, right)
         if name in EXTREMES:
             return Value(f"{EXTREMES[name]}({left.text}, {right.text})", reach)
@@ -255,8 +253,8 @@ class Translator:
 
 
 def _is_default(value: object, default: object) -> bool:
-    """Whether an argument is an operation's default, and no attribute that somebody may change."""
-    return value == default and path_of(value) is None
+    """Whether an argument is an operation's default, and nothing made of attributes that somebody may change."""
+    return value == default and expression_of(value) is None
 
 
 def _uses(node: fx.Node) -> int:

@@ -7,7 +7,7 @@ import keyword
 import math
 from dataclasses import dataclass, field
 
-from tunebench.studies.new.named_numbers import path_of
+from tunebench.studies.new.named_numbers import expression_of, path_of
 
 ATOM, PRODUCT, SUM = 3, 2, 1
 """How tightly a text's outermost operation binds."""
@@ -56,12 +56,24 @@ def number_text(number: float) -> str:
     return repr(int(number) if float(number).is_integer() and abs(number) < 1e9 else float(number))
 
 
+@dataclass(frozen=True)
+class Computed:
+    """A property of the class: a number that Python makes of other attributes, in full precision."""
+
+    expression: str
+
+
 @dataclass
 class Operands:
-    """What a device function takes from outside: for each attribute of a block, names and where their values are."""
+    """What a device function takes from outside: for each attribute of a block, names and where their values are.
+
+    Attributes:
+        computed: numbers that are made of the module's attributes, by the names of the properties that make them.
+    """
 
     taken: set[str] = field(default_factory=set)
     by_attribute: dict[str, dict[str, str]] = field(default_factory=dict)
+    computed: dict[str, Computed] = field(default_factory=dict)
 
     def name(self, attribute: str, path: str) -> str:
         """The name of an operand, new or known."""
@@ -93,7 +105,18 @@ class Operands:
 
     def number(self, number: float) -> Value:
         """A number of the trace: an operand where it is an attribute of the module, else written as it is."""
-        path = path_of(number)
-        if path is None:
+        path, expression = path_of(number), expression_of(number)
+        if expression is None:
             return Value(number_text(number), Reach.NUMBER, SUM if number < 0 else ATOM)
+        if path is None:
+            path = self._property(Computed(expression))
         return Value(self.name("scalars", path), Reach.NUMBER)
+
+    def _property(self, wanted: Computed) -> str:
+        """The name of a property that computes this, new or known."""
+        for name, known in self.computed.items():
+            if known == wanted:
+                return name
+        name = f"number_{len(self.computed) + 1}"
+        self.computed[name] = wanted
+        return name

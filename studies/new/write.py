@@ -13,6 +13,7 @@ from tunebench.studies.new.core import Core
 from tunebench.studies.new.draft import BLOCKS, draft
 from tunebench.studies.new.samples import SAMPLES
 from tunebench.studies.new.trace import Traced, trace
+from tunebench.studies.new.values import Computed
 from tunebench.tuner.errors import KernelFolderError, UnknownNameError, UserError
 from tunebench.tuner.reference import load_reference
 
@@ -89,10 +90,12 @@ def model_text(name: str, traced: Traced, core: Core, problem: Path | None) -> s
     ]
     body = [line for key, value in core.attributes for line in _attribute(key, value)]
     methods = _methods(traced, core) if has_methods else []
-    used = "\n".join(methods)
+    used = "\n".join([*body, *methods])
+    if re.search(r"\bmath\.", used):
+        lines += ["import math", ""]
     if has_methods:
         lines.append("import torch")
-        if "nn." in used:
+        if re.search(r"\bnn\.", used):
             lines.append("from torch import nn")
         lines.append("")
     lines.append(
@@ -105,6 +108,8 @@ def model_text(name: str, traced: Traced, core: Core, problem: Path | None) -> s
 
 
 def _attribute(key: str, value: object) -> list[str]:
+    if isinstance(value, Computed):
+        return ["", "@property", f"def {key}(self) -> float:", f"    return {_unwrapped(value.expression)}"]
     if isinstance(value, str) and "; " in value:
         statements = [f"{part};" if not part.endswith(";") else part for part in value.split("; ")]
         return [f'{key} = """', *(f"    {one}" for one in statements), '"""']
@@ -112,6 +117,16 @@ def _attribute(key: str, value: object) -> list[str]:
     if len(text) <= _WIDTH or not isinstance(value, dict):
         return [text]
     return [f"{key} = {{", *(f'    "{name}": {_plain(one)},' for name, one in value.items()), "}"]
+
+
+def _unwrapped(expression: str) -> str:
+    """Without parentheses around all of it."""
+    depth = 0
+    for at, letter in enumerate(expression):
+        depth += (letter == "(") - (letter == ")")
+        if depth == 0:
+            return expression[1:-1] if letter == ")" and at == len(expression) - 1 and at else expression
+    return expression
 
 
 def _plain(value: object) -> str:
@@ -128,7 +143,9 @@ def _methods(traced: Traced, core: Core) -> list[str]:
     """What stays torch's, around the block's own forward."""
     names = list(traced.names)
     types = ["torch.Tensor" if isinstance(value, torch.Tensor) else "float" for value in traced.inputs]
-    taken = ", ".join(f"{name}: {kind}" for name, kind in zip(names, types, strict=False))
+    types += ["object"] * (len(names) - len(types))  # what get_inputs() leaves out
+    defaults = [f" = {traced.defaults[name]!r}" if name in traced.defaults else "" for name in names]
+    taken = ", ".join(f"{name}: {kind}{default}" for name, kind, default in zip(names, types, defaults, strict=True))
     passed = ", ".join(names)
     given = ", ".join(["before" if core.before else names[0], *(name for name in names[1:] if core.reads(name))])
     why = f" ({core.reason})" if core.reason else ""
@@ -138,8 +155,13 @@ def _methods(traced: Traced, core: Core) -> list[str]:
         lines += [f"def before(self, {taken}) -> torch.Tensor:", *(f"    {line}" for line in core.before), ""]
     before = [f"    before = self.before({passed})"] if core.before else []
     if given != passed:
-        lines += [f"def problem(self, {taken}) -> Problem | None:", *before]
-        lines += [f"    return super().problem({given})", ""]
+        lines.append(f"def problem(self, {taken}) -> Problem | None:")
+        if core.before:
+            lines.append(f"    before = self.foreseen(self.before, {passed})")
+            lines.append(f"    return None if before is None else super().problem({given})")
+        else:
+            lines.append(f"    return super().problem({given})")
+        lines.append("")
     lines += [f"def tuned_forward(self, plan: Plan, {taken}) -> torch.Tensor:", *before]
     if core.after:
         return [*lines, f"    value = super().tuned_forward(plan, {given})", *(f"    {line}" for line in core.after)]

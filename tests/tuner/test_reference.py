@@ -49,6 +49,43 @@ def test_a_changed_size_reaches_what_is_computed_from_it(path: Path) -> None:
     assert load_reference(path).sizes == {"rows": 8, "features": 3}
 
 
+def test_what_the_model_reads_itself_is_no_size_for_a_model_in_another_file(tmp_path: Path) -> None:
+    text = """
+import torch
+EPS, BASE = 1e-6, 8
+width = 16
+HALF = width // 2
+SCALES = (0.5, 3.5)
+limit = 2.5
+
+def scaled(x):
+    return x * SCALES[0] + HALF
+
+class Model(torch.nn.Module):
+    def __init__(self, eps=EPS, top=1.0):
+        super().__init__()
+
+    def forward(self, x):
+        return scaled(x)
+
+def get_inputs():
+    return [torch.rand(width, BASE, 12)]
+
+def get_init_inputs():
+    return [1e-3, limit]
+"""
+    file = tmp_path / "reference.py"
+    file.write_text(text, encoding="utf-8")
+    whole = load_reference(file)
+    reference = whole.for_another_file()
+    assert set(whole.numbers) - set(reference.numbers) == {
+        "width",
+        *(f"the number {number}" for number in (0.5, 3.5, 1e-6, 8)),
+    }
+    assert set(reference.numbers) == {"limit", "the number 12", "the number 0.001"}
+    assert reference.resized({"limit": 3.0}).numbers == {**reference.numbers, "limit": 3.0}
+
+
 def test_seeds_decide_inputs_and_weights(path: Path) -> None:
     reference = load_reference(path)
     cpu = torch.device("cpu")

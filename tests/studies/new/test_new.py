@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from command_line import CommandLine
 
 import tunebench
@@ -12,6 +13,7 @@ from tunebench.kernels.runtime.registry import load_model
 from tunebench.studies.new.core import Core
 from tunebench.studies.new.draft import draft
 from tunebench.studies.new.trace import trace
+from tunebench.studies.new.values import Computed
 from tunebench.tuner.reference import load_reference
 
 MODEL = """
@@ -80,6 +82,13 @@ POINTWISE = {
     "powers": ("return x ** 2 + torch.pow(x, 3) + 2 ** x", "square(x) + x * x * x + pow(2, x)"),
     "gelu": ("return nn.functional.gelu(nn.functional.gelu(x), approximate='tanh')", "gelu_tanh(gelu(x))"),
     "constants": ("return x * math.sqrt(2.25)", "x * 1.5"),
+    "the input by its name": ("return nn.functional.elu(input=x, alpha=2.0)", "elu(x, 2)"),
+    "a factor of the second": ("return torch.sub(x.add(1, alpha=2), x, alpha=self.slope)", "x + 2 * 1 - slope * x"),
+    "in place": ("y = x + 1\n        y *= 2\n        y.neg_().relu_()\n        return y", "relu(-((x + 1) * 2))"),
+    "in place of an alias": (
+        "y = x * 2\n        z = y.detach()\n        z.relu_()\n        return z + y",
+        "auto part_1 = relu(x * 2); return part_1 + part_1;",
+    ),
 }
 
 
@@ -187,9 +196,64 @@ def test_a_layer_in_the_middle_has_operations_in_front_of_it(tmp_path: Path) -> 
     assert core.before[0].startswith("return nn.functional.pad(x, ")
 
 
-def test_operations_in_place_of_values_that_are_used_again_are_left(tmp_path: Path) -> None:
-    core = drafted(problem(tmp_path, "y = x * 2\n        z = y.relu_()\n        return z + y"))
-    assert core.left
+@pytest.mark.parametrize(
+    ("forward", "reason"),
+    [
+        ("return x.mul_(2)", "mul_, which changes 'x' in place"),
+        ("y = x * 2\n        y[0].relu_()\n        return y", "relu_, which changes 'mul' in place"),
+        ("return torch.exp(x, out=torch.empty_like(x))", "exp, which writes into a tensor"),
+        ("y = x * 2\n        y[0] = 1\n        return y", "does not support item assignment"),
+    ],
+)
+def test_changes_in_place_that_others_see_are_left(forward: str, reason: str, tmp_path: Path) -> None:
+    core = drafted(problem(tmp_path, forward))
+    assert core.before == ("return self.reference_forward(x)",)
+    assert reason in core.reason
+
+
+def test_arithmetic_on_attributes_follows_them(tmp_path: Path) -> None:
+    made = "self.width = 10"
+    forward = "return x * (1 - self.slope) + math.sqrt(self.width) * (1 - self.slope)"
+    assert dict(drafted(problem(tmp_path, forward, made)).attributes) == {
+        "function": "x * number_1 + number_2",
+        "scalars": ("number_1", "number_2"),
+        "number_1": Computed("(1 - self.slope)"),
+        "number_2": Computed("(math.sqrt(self.width) * (1 - self.slope))"),
+    }
+    tunebench.new(tmp_path / "mine", problem=tmp_path / "problem.py")
+    model = load_model(str(tmp_path / "mine"))(0.5)
+    assert (model.number_1, model.number_2) == (0.5, 0.5 * 10**0.5)
+
+
+def test_arguments_keep_their_names_and_defaults(tmp_path: Path) -> None:
+    core = drafted(
+        problem(tmp_path, "return A * k + B", arguments="A, B, k=2.0", inputs="torch.rand(3), torch.rand(3)")
+    )
+    assert dict(core.attributes) == {"function": "A * k + B", "scalars": ("k",)}
+    tunebench.new(tmp_path / "mine", problem=tmp_path / "problem.py")
+    model = load_model(str(tmp_path / "mine"))(0.25)
+    assert model.problem(torch.rand(3), torch.rand(3)).axes == {"elements": 3}
+
+
+def test_an_argument_that_is_left_out_stays_the_references(tmp_path: Path) -> None:
+    forward = "return x if mask is None else x * mask"
+    core = drafted(problem(tmp_path, forward, arguments="x, mask=None"))
+    assert core.before == ("return self.reference_forward(x, mask)",)
+    assert core.reason == "the argument 'mask', which get_inputs() leaves out"
+
+
+def test_what_a_call_changes_it_changes_once(tmp_path: Path) -> None:
+    made = "self.bn = nn.BatchNorm1d(10); self.drop = nn.Dropout(0.5)"
+    file = problem(tmp_path, "return torch.relu(self.drop(self.bn(x)))", made)
+    tunebench.new(tmp_path / "mine", problem=file)
+    model = load_model(str(tmp_path / "mine"))(0.25)
+    x = torch.randn(6, 10)
+    state = torch.get_rng_state()
+    assert model.problem(x).axes == {"elements": 60}
+    assert model.bn.num_batches_tracked == 0
+    assert torch.equal(torch.get_rng_state(), state)
+    assert model.problem(x[:, :3]) is None
+    assert "RuntimeError" in model.reason
 
 
 def test_the_command_writes_what_the_gate_passes(run: CommandLine, tmp_path: Path) -> None:
@@ -224,6 +288,8 @@ def test_a_sample_of_each_block_is_a_kernel(block: str, tmp_path: Path) -> None:
         (["mine", "--from", "broken.py"], "broken.py:2: does not run: ValueError: no"),
         (["mine", "--from", "pair.py"], "the problem's Model does not return one tensor, as a kernel does"),
         (["mine", "--from", "wrong.py"], "RuntimeError"),
+        (["mine", "--from", "whole.py"], "the problem's Model returns int64, which no block writes"),
+        (["mine", "--from", "any.py"], "the problem's forward takes '*x': give every argument a name"),
     ],
 )
 def test_what_cannot_be_is_one_line(
@@ -233,7 +299,8 @@ def test_what_cannot_be_is_one_line(
     (tmp_path / "there").mkdir()
     (tmp_path / "empty.py").write_text("", encoding="utf-8")
     (tmp_path / "broken.py").write_text("\nraise ValueError('no')\n", encoding="utf-8")
-    for name, forward in (("pair", "return x, x"), ("wrong", "return x @ x")):
+    for name, forward in (("pair", "return x, x"), ("wrong", "return x @ x"), ("whole", "return x.argmax(1)")):
         problem(tmp_path, forward).rename(tmp_path / f"{name}.py")
+    problem(tmp_path, "return x[0]", arguments="*x").rename(tmp_path / "any.py")
     assert message in run("new", *arguments).error
     assert not (tmp_path / "mine").exists()
