@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,17 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     yield started
     ray.shutdown()
     started.shutdown()
+
+
+def test_an_address_at_which_nothing_is_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        free = f"127.0.0.1:{server.getsockname()[1]}"
+    asked = {"executor": "ray", "address": free}
+    with pytest.raises(UserError, match=f"no Ray cluster at '{free}': .*refused"):
+        resolve(request_of("scalar_mul", asked))
+    monkeypatch.setenv("RAY_ADDRESS", free)
+    with pytest.raises(UserError, match=f"no Ray cluster at '{free}': .*refused"):
+        resolve(request_of("scalar_mul", {"executor": "ray"}))
 
 
 def test_a_study_goes_on_when_a_node_is_removed(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -37,6 +38,9 @@ from tunebench.tuner.variant import Variant
 
 Answer = TypeVar("Answer")
 
+ANSWER_SECONDS = 10.0
+"""For a cluster's address to answer at all."""
+
 PLACEMENT_SECONDS = 120.0
 """For Ray to find a place for an actor; where it finds none, the study goes on without."""
 
@@ -50,10 +54,26 @@ def connect(address: str | None) -> None:
     """
     if ray.is_initialized():
         return
+    _require_answer(address or os.environ.get("RAY_ADDRESS", ""))
     try:
         ray.init(address=address, include_dashboard=None if address else False, logging_level=logging.WARNING)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise UserError(f"no Ray cluster at '{address}': {str(error).splitlines()[0]}") from error
+
+
+def _require_answer(address: str) -> None:
+    """Find out at once whether anything is at `HOST:PORT`: Ray would try for minutes. Others are for Ray to judge.
+
+    Raises:
+        UserError: there is nothing.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise UserError(f"no Ray cluster at '{address}': {error}; 'ray start --head' says its address") from error
 
 
 @dataclass(frozen=True)
