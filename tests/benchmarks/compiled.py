@@ -2,13 +2,13 @@
 
 `python -m tests.benchmarks.compiled [KERNEL…] [--json FILE]` prints, at KernelBench's sizes without gradients, how many
 times faster than the eager reference are the compiled reference, the tuned model, and the tuned model compiled, also
-with `mode="reduce-overhead"`. Medians of events around single calls that were taken in turns.
+with `mode="reduce-overhead"`. Medians of events around single calls that were taken in turns. The file is
+written row by row: the same command goes on after a cut-off.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import warnings
 from collections.abc import Callable
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tests.benchmarks.rows import Row, Rows, require_gpu
 from torch import nn
 
 from tunebench.kernels.runtime.policy import set_policy
@@ -52,21 +53,33 @@ def _called(model: nn.Module, inputs: tuple[Any, ...]) -> Callable[[], Any]:
     return call
 
 
+def _line(row: Row) -> str:
+    taken = row["milliseconds"]
+    ratios = "".join(f"{taken['eager'] / taken[column]:23.2f}×" for column in _COLUMNS)
+    return f"{row['kernel']:24}{row['mode']:8}{taken['eager']:10.3f}{ratios}"
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("kernels", nargs="*", default=kernel_names(), metavar="KERNEL")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
-    rows = []
+    require_gpu()
     set_policy(wait=True)
     warnings.simplefilter("ignore")
+    print(f"{'kernel':24}{'mode':8}{'eager ms':>10}" + "".join(f"{name:>24}" for name in _COLUMNS), flush=True)
+    with Rows(asked.json, ("kernel", "mode"), _line) as rows:
+        for name in asked.kernels:
+            _measure(name, rows)
+
+
+def _measure(name: str, rows: Rows) -> None:
     device = torch.device("cuda")
-    print(f"{'kernel':24}{'mode':8}{'eager ms':>10}" + "".join(f"{name:>24}" for name in _COLUMNS))
-    for name in asked.kernels:
-        factory = load_model(name)
-        reference = factory.kernel.reference()
-        for mode in (one for one in factory.kernel.modes if one is not Mode.TRAIN):
+    factory = load_model(name)
+    reference = factory.kernel.reference()
+    for mode in (one for one in factory.kernel.modes if one is not Mode.TRAIN):
+        if not rows.has(name, mode.value):
             torch._dynamo.reset()
             model = mode.put(reference.make_model(0, device))
             tuned = mode.put(reference.make_model(0, device, factory))
@@ -81,11 +94,7 @@ def main() -> None:
                         _COLUMNS[3]: _called(torch.compile(tuned, fullgraph=True, mode="reduce-overhead"), inputs),
                     }
                 )
-            ratios = "".join(f"{taken['eager'] / taken[column]:23.2f}×" for column in _COLUMNS)
-            print(f"{name:24}{mode.value:8}{taken['eager']:10.3f}{ratios}", flush=True)
-            rows.append({"kernel": name, "mode": mode.value, "milliseconds": taken})
-    if asked.json is not None:
-        asked.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+            rows.add({"kernel": name, "mode": mode.value, "milliseconds": taken})
 
 
 if __name__ == "__main__":

@@ -2,13 +2,13 @@
 
 A tuned model over its reference at KernelBench's sizes, without gradients: both in float16 and in bfloat16, and both in
 float32 under autocast to each. Medians over rounds of the reference's time over the tuned model's on the device with
-99 % intervals, in turns; who serves, and the time of the first call, builds and a duel included.
+99 % intervals, in turns; who serves, and the time of the first call, builds and a duel included. The file
+is written row by row: the same command goes on after a cut-off.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from tests.benchmarks.problems import device_ratios
+from tests.benchmarks.rows import Row, Rows, require_gpu
 from torch import nn
 
 from tunebench.kernels.runtime.policy import set_policy
@@ -42,19 +43,32 @@ def _call(model: nn.Module, inputs: tuple[Any, ...], around: Callable[[], Abstra
         model(*inputs)
 
 
+def _line(row: Row) -> str:
+    value, low, high = row["over_eager"]
+    over = f"{value:.3f}× [{low:.3f}, {high:.3f}]"
+    told = f"{row['kernel']:24}{row['mode']:8}{row['type']:20}{over:26}{row['served']:12}"
+    return f"{told}first {row['first_s']:5.2f} s"
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", type=Path)
     file = parser.parse_args().json
+    require_gpu()
     set_policy(wait=True)
     warnings.simplefilter("ignore")
+    with Rows(file, ("kernel", "mode", "type"), _line) as rows:
+        for name in kernel_names():
+            _measure(name, rows)
+
+
+def _measure(name: str, rows: Rows) -> None:
     device = torch.device("cuda")
-    rows = []
-    for name in kernel_names():
-        factory = load_model(name)
-        for mode in (one for one in factory.kernel.modes if one is not Mode.TRAIN):
-            for case, reference, around in cases(factory.kernel):
+    factory = load_model(name)
+    for mode in (one for one in factory.kernel.modes if one is not Mode.TRAIN):
+        for case, reference, around in cases(factory.kernel):
+            if not rows.has(name, mode.value, case):
                 model = mode.put(reference.make_model(0, device))
                 tuned = mode.put(reference.make_model(0, device, factory))
                 inputs = reference.make_inputs(1, device)
@@ -72,12 +86,9 @@ def main() -> None:
                 (choice,) = tuned.choices.values()  # type: ignore[operator, union-attr]
                 served = "reference" if choice.configuration is None else choice.tier.value
                 told = {"kernel": name, "mode": mode.value, "type": case, "served": served, "first_s": first_s}
-                rows.append({**told, "over_eager": [over.value, over.low, over.high], "reason": choice.reason})
-                print(f"{name:24}{mode.value:8}{case:20}{over!s:26}{served:12}first {first_s:5.2f} s", flush=True)
+                rows.add({**told, "over_eager": [over.value, over.low, over.high], "reason": choice.reason})
                 del model, tuned, inputs, calls
                 torch.cuda.empty_cache()
-    if file is not None:
-        file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -3,13 +3,12 @@
 Small problems, so that the device is always done before the host: a tuned model's forward against its reference's, as a
 ratio of medians that were taken in turns, and what it takes more (or less), with the interval of the rounds'
 differences. It runs on the CPU too, but there a launch is the kernel's whole run, so that only a GPU tells.
-`--json FILE` writes what is printed, in microseconds.
+`--json FILE` writes what is printed, in microseconds, row by row: the same command goes on after a cut-off.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 import warnings
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tests.benchmarks.rows import Row, Rows
 
 from tunebench.kernels.runtime.policy import Policy, set_policy
 from tunebench.kernels.runtime.registry import kernel_names, load_model
@@ -66,6 +66,10 @@ def _columns(taken: dict[str, Any]) -> str:
     return f"{eager:9.1f}{tuned:9.1f}{tuned / eager:7.2f}{more:+7.2f} [{low:+.2f}, {high:+.2f}]".ljust(48)
 
 
+def _line(row: Row) -> str:
+    return f"{row['kernel']:24}{row['mode']:8}{_columns(row['no_gradients'])}{_columns(row['gradients'])}"
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser()
@@ -74,12 +78,17 @@ def main() -> None:
     asked = parser.parse_args()
     set_policy(asked.policy, wait=True)
     head = f"{'eager µs':>9}{'tuned':>9}{'ratio':>7}{'more':>7}".ljust(48)
-    print(f"{'':32}{'no gradients':48}gradients enabled\n{'kernel':24}{'mode':8}{head}{head}")
-    rows = []
-    for name in kernel_names():
-        factory = load_model(name)
-        reference = factory.kernel.reference(SIZES[name])
-        for mode in factory.kernel.modes:
+    print(f"{'':32}{'no gradients':48}gradients enabled\n{'kernel':24}{'mode':8}{head}{head}", flush=True)
+    with Rows(asked.json, ("kernel", "mode"), _line, policy=asked.policy) as rows:
+        for name in kernel_names():
+            _measure(name, rows)
+
+
+def _measure(name: str, rows: Rows) -> None:
+    factory = load_model(name)
+    reference = factory.kernel.reference(SIZES[name])
+    for mode in factory.kernel.modes:
+        if not rows.has(name, mode.value):
             model = mode.put(reference.make_model(0, _DEVICE))
             tuned = mode.put(reference.make_model(0, _DEVICE, factory))
             inputs = reference.make_inputs(1, _DEVICE)
@@ -92,10 +101,7 @@ def main() -> None:
                 with torch.no_grad():
                     without = _figures(host_us(calls))
                 gradients = _figures(host_us(calls))
-            print(f"{name:24}{mode.value:8}{_columns(without)}{_columns(gradients)}", flush=True)
-            rows.append({"kernel": name, "mode": mode.value, "no_gradients": without, "gradients": gradients})
-    if asked.json is not None:
-        asked.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+            rows.add({"kernel": name, "mode": mode.value, "no_gradients": without, "gradients": gradients})
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ CHECKOUT is a checkout of KernelBench, with what its `eval.py` imports: numpy, p
 its `eval_kernel_against_ref` gets the reference and a submission: the exported file, and a file that loads `ModelNew`
 from tunebench. Both stand as they are: fp32, 5 seeds, 100 trials, a model as it is constructed, timed with gradients
 enabled. Prints a table: the seeds that were correct, KernelBench's own times, and what its static checker says.
+`--json FILE` is written verdict by verdict: the same command goes on after a cut-off.
 
 Each submission has a process of its own. nvcc builds all of them side by side; evaluation takes turns. While a
 reference makes its inputs on the CPU, which takes scalar_mul some ten seconds each time, another process has its turn.
@@ -13,20 +14,21 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import multiprocessing
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Lock
 from pathlib import Path
+from queue import Empty
 from typing import Annotated, Any
 
 import torch
 import typer
+from tests.benchmarks.rows import Row, Rows
 
 from tunebench.kernels.runtime.registry import kernel_names, load_model
 from tunebench.studies.export_command import ExportRequest, export
@@ -35,6 +37,8 @@ from tunebench.tuner.errors import TunebenchError
 
 SEEDS, TRIALS = 5, 100
 """What KernelBench's scripts ask for."""
+_LOOK_SECONDS = 2.0
+"""How often to look whether a process has died of its submission."""
 
 
 _LETS_GO = """
@@ -218,7 +222,7 @@ def main(
     exported: Annotated[bool, typer.Option("--exported", help="The exported files alone.")] = False,
     kernel: Annotated[list[str] | None, typer.Option(help="Repeatable. Default: all five.")] = None,
     any_source: Annotated[bool, typer.Option("--any-source", help="As in tunebench export.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the verdicts there too.")] = None,
 ) -> None:
     """Evaluate the exported files and the five `ModelNew` with KernelBench."""
     if not (checkout / "src" / "kernelbench" / "eval.py").exists():
@@ -229,24 +233,50 @@ def main(
         cases = submissions(kernel or kernel_names(), any_source=any_source, exported_only=exported)
     except TunebenchError as error:
         raise typer.BadParameter(str(error)) from error
-    spawn = multiprocessing.get_context("spawn")
-    turn, answers = spawn.Lock(), spawn.Queue()
-    with tempfile.TemporaryDirectory() as folder:
-        processes = []
-        for number, case in enumerate(cases):
-            own = Path(folder) / str(number)
-            own.mkdir()
-            processes.append(spawn.Process(target=evaluate, args=(checkout.resolve(), case, str(own), turn, answers)))
-            processes[-1].start()
-        verdicts: list[Verdict] = [answers.get() for _ in processes]
-        for process in processes:
-            process.join()
+    with tempfile.TemporaryDirectory() as folder, Rows(file, ("kernel", "form"), _line) as rows:
+        while missing := [case for case in cases if not rows.has(case.kernel, case.form)]:
+            for verdict in evaluate_all(checkout, missing, Path(folder)):
+                rows.add(asdict(verdict))
+    names = [one.name for one in fields(Verdict)]
+    verdicts = [Verdict(**{name: row[name] for name in names}) for row in rows]
     order = [(case.kernel, case.form) for case in cases]
     verdicts.sort(key=lambda verdict: order.index((verdict.kernel, verdict.form)))
-    if as_json:
-        print(json.dumps({"device": torch.cuda.get_device_name(), "rows": [asdict(one) for one in verdicts]}, indent=1))
-    else:
-        print_verdicts(verdicts)
+    print_verdicts(verdicts)
+
+
+def evaluate_all(checkout: Path, cases: list[Submission], folder: Path) -> Iterator[Verdict]:
+    """Verdicts as they come; where a process dies, its own and no more, since it may have died in its turn."""
+    spawn = multiprocessing.get_context("spawn")
+    turn, answers = spawn.Lock(), spawn.Queue()
+    processes = {}
+    for case in cases:
+        own = folder / f"{case.kernel} {case.form}"
+        own.mkdir(exist_ok=True)
+        arguments = (checkout.resolve(), case, str(own), turn, answers)
+        processes[case.kernel, case.form] = spawn.Process(target=evaluate, args=arguments)
+    for process in processes.values():
+        process.start()
+    try:
+        while processes:
+            try:
+                verdict: Verdict = answers.get(timeout=_LOOK_SECONDS)
+            except Empty:
+                dead = [case for case, process in processes.items() if process.exitcode]
+                if not dead:
+                    continue
+                code = processes[dead[0]].exitcode
+                yield Verdict(*dead[0], 0, None, None, [], [], None, error=f"its process ended with {code}")
+                return
+            processes.pop((verdict.kernel, verdict.form))
+            yield verdict
+    finally:
+        for process in processes.values():
+            process.terminate()
+
+
+def _line(row: Row) -> str:
+    times = ", ".join(f"{row[key]:.3g} ms" for key in ("reference_ms", "new_ms") if row[key] is not None)
+    return f"{row['kernel']}, {row['form']}: {row['correct']}/{SEEDS} {times} {row['error']}"
 
 
 if __name__ == "__main__":

@@ -7,13 +7,12 @@ over rounds of the reference's time over the tuned model's, gradients enabled, i
 held back until the host has queued a few calls, and `caller` by the clock, calls one after the other, which is what
 somebody waits for who does nothing else. A second copy of the reference takes part in the same rounds: its ratio, which
 is 1, shows what the rounds themselves can tell. Counted are the problems whose whole interval is below 0.98, of the
-tuned models and of those copies.
+tuned models and of those copies. The file is written row by row: the same command goes on after a cut-off.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import time
 import warnings
 from collections import Counter
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tests.benchmarks.rows import Row, Rows
 
 from tunebench.kernels.runtime.policy import set_policy
 from tunebench.kernels.runtime.registry import load_model
@@ -124,42 +124,53 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     file = parser.parse_args().json
     set_policy(wait=True)
-    started = time.perf_counter()
-    rows: list[dict[str, Any]] = []
-    for name, mode, sizes in problems():
-        factory = load_model(name)
-        source = factory.kernel.reference(sizes)
-        reference, copy = (mode.put(source.make_model(0, _DEVICE)) for _ in range(2))
-        tuned = mode.put(source.make_model(0, _DEVICE, factory))
-        inputs = source.make_inputs(1, _DEVICE)
-        synchronise(_DEVICE)
-        began = time.perf_counter()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tuned(*inputs)
-        synchronise(_DEVICE)
-        first_s = time.perf_counter() - began
-        models = {"reference": reference, "tuned": tuned, "copy": copy}
-        calls = {key: partial(model, *inputs) for key, model in models.items()}
-        ratios = {"device": device_ratios(calls), "caller": caller_ratios(calls)}
-        (choice,) = tuned.choices.values()  # type: ignore[operator, union-attr]
-        served = "reference" if choice.configuration is None else choice.tier.value
-        decided_by = "measured" if choice.measured else "neighbours" if choice.trusted else "duel"
-        told = {"kernel": name, "mode": mode.value, "sizes": sizes, "first_s": first_s, "served": served}
-        configuration = None if choice.configuration is None else dict(choice.configuration)
-        figures = {
-            (key if who == "tuned" else f"{key}_of_copy"): [one.value, one.low, one.high]
-            for key, both in ratios.items()
-            for who, one in both.items()
-        }
-        rows.append({**told, **figures, "by": decided_by, "configuration": configuration, "reason": choice.reason})
-        text = " ".join(f"{key}={value}" for key, value in sizes.items())
-        shown = "  ".join(f"{key} {both['tuned']!s:24}" for key, both in ratios.items())
-        print(f"{shown}  {name:22}{mode.value:7}{served:10}{decided_by:11}first {first_s:5.2f} s  {text}", flush=True)
+    with Rows(file, ("kernel", "mode", "sizes"), _line) as rows:
+        for name, mode, sizes in problems():
+            if not rows.has(name, mode.value, sizes):
+                rows.add(_measured(name, mode, sizes))
+    _print_counts(rows)
+
+
+def _measured(name: str, mode: Mode, sizes: Sizes) -> Row:
+    factory = load_model(name)
+    source = factory.kernel.reference(sizes)
+    reference, copy = (mode.put(source.make_model(0, _DEVICE)) for _ in range(2))
+    tuned = mode.put(source.make_model(0, _DEVICE, factory))
+    inputs = source.make_inputs(1, _DEVICE)
+    synchronise(_DEVICE)
+    began = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tuned(*inputs)
+    synchronise(_DEVICE)
+    first_s = time.perf_counter() - began
+    models = {"reference": reference, "tuned": tuned, "copy": copy}
+    calls = {key: partial(model, *inputs) for key, model in models.items()}
+    ratios = {"device": device_ratios(calls), "caller": caller_ratios(calls)}
+    (choice,) = tuned.choices.values()  # type: ignore[operator, union-attr]
+    served = "reference" if choice.configuration is None else choice.tier.value
+    decided_by = "measured" if choice.measured else "neighbours" if choice.trusted else "duel"
+    told = {"kernel": name, "mode": mode.value, "sizes": sizes, "first_s": first_s, "served": served}
+    configuration = None if choice.configuration is None else dict(choice.configuration)
+    figures = {
+        (key if who == "tuned" else f"{key}_of_copy"): [one.value, one.low, one.high]
+        for key, both in ratios.items()
+        for who, one in both.items()
+    }
+    return {**told, **figures, "by": decided_by, "configuration": configuration, "reason": choice.reason}
+
+
+def _line(row: Row) -> str:
+    text = " ".join(f"{key}={value}" for key, value in row["sizes"].items())
+    shown = "  ".join(f"{key} {f'{row[key][0]:.3f}× [{row[key][1]:.3f}, {row[key][2]:.3f}]':24}" for key in _KINDS)
+    told = f"{row['kernel']:22}{row['mode']:7}{row['served']:10}{row['by']:11}first {row['first_s']:5.2f} s"
+    return f"{shown}  {told}  {text}"
+
+
+def _print_counts(rows: Rows) -> None:
     winners = Counter((row["kernel"], row["served"], row["by"]) for row in rows)
     for (name, served, decided_by), number in sorted(winners.items()):
         print(f"{name:22}{served:10}{decided_by:11}{number:3}")
-    print(f"{time.perf_counter() - started:.0f} s")
     for kind in _KINDS:
         for who, key in (("tuned", kind), ("a copy of the reference", f"{kind}_of_copy")):
             worst = min(rows, key=lambda row: row[key][0])
@@ -171,8 +182,6 @@ def main() -> None:
                 f" ({by_kernel} of them served by a kernel), the median in {below};"
                 f" worst {worst[key][0]:.3f}: {worst['kernel']}"
             )
-    if file is not None:
-        file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

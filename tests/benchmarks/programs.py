@@ -2,24 +2,27 @@
 
 `python -m tests.benchmarks.programs FOLDER [--kernelbench CHECKOUT] [--only NAME]`, on a GPU, runs the benchmarks
 `host`, `problems`, `training`, `compiled`, `half_types` and `kernelbench` one after the other, each in a process of its
-own and without a results database, as far as their results are not in the folder yet. It prints one table from what is
-there. For `problems` the build cache is empty at first. What is old was measured on an H200 with torch 2.11.
+own and without a results database, as far as their results are not in the folder yet. Each prints and writes its rows
+one by one, so that the same command goes on where a run was cut off, and says how long it took. At the end, and with
+`--print` at any time, it prints one table from what is there. For `problems` the build cache is empty at first. What is
+old was measured on an H200 with torch 2.11.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+
+from tests.benchmarks.rows import Row, read_rows
 
 NAMES = ("host", "problems", "training", "compiled", "half_types", "kernelbench")
-Rows = list[dict[str, Any]]
+Rows = list[Row]
 Line = tuple[str, str, str]
 
 HOST_BEFORE: dict[tuple[str, str], tuple[int, int]] = {
@@ -53,20 +56,20 @@ KERNELBENCH_BEFORE = {
 _NOT_SLOWER = 0.98
 
 
-def run(name: str, folder: Path, checkout: Path | None) -> None:
-    """One benchmark, its table on this terminal and its figures in the folder."""
-    file = folder / f"{name}.json"
-    command = [sys.executable, "-m", f"tests.benchmarks.{name}"]
+def run(name: str, folder: Path, checkout: Path | None) -> bool:
+    """One benchmark, its table on this terminal and its figures in the folder; whether it got to its end."""
+    command = [sys.executable, "-m", f"tests.benchmarks.{name}", "--json", str(folder / f"{name}.json")]
+    print(f"\n{name}", flush=True)
+    began = time.perf_counter()
     with tempfile.TemporaryDirectory() as own:
         environment = {**os.environ, "TUNEBENCH_DB": f"{own}/none.db"}
         if name == "problems":
             environment["TUNEBENCH_CACHE"] = own
         if name == "kernelbench":
-            command += [str(checkout), "--json"]
-            printed = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
-            file.write_bytes(printed.stdout)
-        else:
-            subprocess.run([*command, "--json", str(file)], env=environment, check=True)
+            command.append(str(checkout))
+        code = subprocess.run(command, env=environment, check=False).returncode
+    print(f"{name}: {time.perf_counter() - began:.0f} s{f', ended with {code}' if code else ''}", flush=True)
+    return code == 0
 
 
 def host(rows: Rows) -> Iterator[Line]:
@@ -84,7 +87,9 @@ def host(rows: Rows) -> Iterator[Line]:
 def problems(rows: Rows) -> Iterator[Line]:
     """What nobody measured."""
     for kernel, sizes, old in PROBLEMS_BEFORE:
-        row = next(one for one in rows if one["kernel"] == kernel and tuple(one["sizes"].values()) == sizes)
+        row = next((one for one in rows if one["kernel"] == kernel and tuple(one["sizes"].values()) == sizes), None)
+        if row is None:
+            continue  # the run was cut off before
         new = f"{_ratio(row['device'])} on the device, {_ratio(row['caller'])} as a caller waits, by {row['served']}"
         yield f"{kernel} at {'×'.join(map(str, sizes))}, {row['mode']}", f"{old}×", new
     for kind in ("device", "caller"):
@@ -150,18 +155,18 @@ def main() -> None:
     parser.add_argument("--print", action="store_true", help="Run none.")
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
+    ended = True
     for name in () if asked.print else asked.only or NAMES:
-        if (asked.folder / f"{name}.json").exists() or (name == "kernelbench" and asked.kernelbench is None):
-            continue
-        run(name, asked.folder, asked.kernelbench)
+        if not (asked.folder / f"{name}.json").exists() and (name != "kernelbench" or asked.kernelbench is not None):
+            ended &= run(name, asked.folder, asked.kernelbench)
+    print()
     for name, table in TABLES.items():
-        file = asked.folder / f"{name}.json"
-        if not file.exists():
-            print(f"{name}: not run")
-            continue
-        found = json.loads(file.read_text(encoding="utf-8"))
-        for line in table(found["rows"] if isinstance(found, dict) else found):
+        rows, are_all = read_rows(asked.folder / f"{name}.json")
+        if not are_all:
+            print(f"{name}: {f'cut off after {len(rows)} rows' if rows else 'not run'}")
+        for line in table(rows) if rows else ():
             print(f"{line[0]:62} {line[1]:30} {line[2]}")
+    raise SystemExit(0 if ended else 1)
 
 
 if __name__ == "__main__":

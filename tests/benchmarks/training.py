@@ -3,13 +3,12 @@
 `python -m tests.benchmarks.training [--json FILE]`, at KernelBench's sizes, gradients on: `model(x)` alone, in eval
 mode and in train mode; then forward and backward, the first step of a new model, which runs its kernel, and the later
 ones, where the reference trains. Medians of events around single calls that were taken in turns, the device held back
-until the host has queued the call.
+until the host has queued the call. The file is written row by row: the same command goes on after a cut-off.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import warnings
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tests.benchmarks.rows import Row, Rows, require_gpu
 from torch import nn
 
 from tunebench.kernels.runtime.policy import set_policy
@@ -52,39 +52,44 @@ def _step(model: nn.Module, inputs: list[Any]) -> None:
     model(*inputs).sum().backward()
 
 
+def _line(row: Row) -> str:
+    line = f"{row['kernel']:24}{row['mode']:8}{row['forward'][0]:16.3f}{row['forward'][1]:12.3f}"
+    return line + (f"{row['step']:20.3f}{row['first']:10.3f}{row['later']:10.3f}" if "step" in row else "")
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", type=Path)
     file = parser.parse_args().json
-    rows: list[dict[str, Any]] = []
+    require_gpu()
     set_policy(wait=True)
     warnings.simplefilter("ignore")
+    print(f"{'kernel':24}{'mode':8}{'forward: eager ms, tuned':>28}{'step: eager ms, first, later':>40}", flush=True)
+    with Rows(file, ("kernel", "mode"), _line) as rows:
+        for name in kernel_names():
+            _measure(name, rows)
+
+
+def _measure(name: str, rows: Rows) -> None:
     device = torch.device("cuda")
-    print(f"{'kernel':24}{'mode':8}{'forward: eager ms, tuned':>28}{'step: eager ms, first, later':>40}")
-    for name in kernel_names():
-        factory = load_model(name)
-        reference = factory.kernel.reference()
-        for mode in (Mode.EVAL, Mode.TRAIN):
-            if mode not in factory.kernel.modes:
-                continue
+    factory = load_model(name)
+    reference = factory.kernel.reference()
+    for mode in (Mode.EVAL, Mode.TRAIN):
+        if mode in factory.kernel.modes and not rows.has(name, mode.value):
             model = mode.put(reference.make_model(0, device))
             tuned = mode.put(reference.make_model(0, device, factory))
             inputs = reference.make_inputs(1, device)
             forward = in_turns(partial(model, *inputs), partial(tuned, *inputs))
-            line = f"{name:24}{mode.value:8}{forward[0]:16.3f}{forward[1]:12.3f}"
-            rows.append({"kernel": name, "mode": mode.value, "forward": forward})
+            row: Row = {"kernel": name, "mode": mode.value, "forward": forward}
             if any(True for _ in model.parameters()):
                 _step(model, inputs)
                 first = milliseconds(partial(_step, tuned, inputs))
                 steps = in_turns(partial(_step, model, inputs), partial(_step, tuned, inputs))
-                line += f"{steps[0]:20.3f}{first:10.3f}{steps[1]:10.3f}"
-                rows[-1] |= {"step": steps[0], "first": first, "later": steps[1]}
-            print(line, flush=True)
+                row |= {"step": steps[0], "first": first, "later": steps[1]}
+            rows.add(row)
             del model, tuned, inputs
             torch.cuda.empty_cache()
-    if file is not None:
-        file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
