@@ -7,13 +7,14 @@ import os
 import platform
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tunebench.kernels.runtime.choices_file import read_choices
 from tunebench.kernels.runtime.registry import kernel_names, load_model
 from tunebench.kernels.runtime.selection import what_is_known
 from tunebench.kernels.runtime.shipped import is_stale, readable_files
+from tunebench.kernels.runtime.typed_json import parse
 from tunebench.tuner.build import Build
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.compile.bundle import BundledBuild, write_bundle
@@ -42,6 +43,16 @@ class BuiltAhead:
     problems: tuple[Problem, ...]
     build: Build | None
     refusal: str | None = None
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A problem in a file that somebody wrote."""
+
+    kernel: str
+    axes: dict[str, int]
+    dtype: str = field(default_factory=lambda: "float32")
+    options: dict[str, str] = field(default_factory=dict)
 
 
 Told = Callable[[BuiltAhead], None]
@@ -111,12 +122,11 @@ def read_problems(path: Path) -> dict[str, list[tuple[Problem, Configuration | N
         for choice in read_choices(path) if isinstance(content, dict) else ():
             saved = None if choice.configuration is None else Configuration(choice.configuration)
             found.setdefault(choice.kernel, []).append((choice.problem, saved))
-        for entry in () if isinstance(content, dict) else content:
-            problem = Problem(dict(entry["axes"]), entry.get("dtype", "float32"), dict(entry.get("options", {})))
-            found.setdefault(entry["kernel"], []).append((problem, None))
+        for entry in () if isinstance(content, dict) else parse(list[_Asked], path.read_bytes()):
+            found.setdefault(entry.kernel, []).append((Problem(entry.axes, entry.dtype, entry.options), None))
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         expected = 'choices that tunebench.save_choices wrote, or a list of {"kernel": …, "axes": …, "dtype": …}'
         raise UserError(f"{path}: no file of problems ({error}): give {expected}") from error
     return found
@@ -146,6 +156,8 @@ def _variants(
                     entry[3].append(problem)
     if not found:
         where = " or ".join(device.name for device in devices)
+        if file is not None:
+            raise UserError(f"{file}: it has no problem of {', '.join(names)}" if names else f"{file}: it is empty")
         raise UserError(f"{', '.join(names)}: no result is known on {where}: name problems (--problems)")
     return found
 
@@ -154,6 +166,8 @@ def _configurations(
     kernel: Kernel, problem: Problem, device: Device, saved: Configuration | None
 ) -> list[Configuration]:
     """What may serve a problem: what was saved for it; else what evidence says, or the contenders of its duel."""
+    if wrong := _misfit(kernel, problem):
+        raise UserError(f"{problem} is no problem of {kernel.name}: {wrong}")
     try:
         if saved is not None and kernel.space.admits(saved, problem, device):
             return [saved]
@@ -163,6 +177,18 @@ def _configurations(
     except (KeyError, UserError) as error:  # a constraint or a variant asks for what the problem does not say
         raise UserError(f"{problem} is no problem of {kernel.name}: {error}") from error
     return [choice.configuration for choice in choices if choice.configuration is not None]
+
+
+def _misfit(kernel: Kernel, problem: Problem) -> str:
+    """What no model of the kernel meets; nothing where one may meet the problem."""
+    modes = [mode.value for mode in kernel.modes]
+    if empty := [name for name, size in problem.axes.items() if size < 1]:
+        return f"'{empty[0]}' is {problem.axes[empty[0]]}, and nothing empty is served by a kernel"
+    if problem.dtype not in kernel.dtypes:
+        return f"its dtypes are {', '.join(kernel.dtypes)}"
+    if len(modes) > 1 and problem.options.get("mode") not in modes:
+        return f"its option 'mode' is one of {', '.join(modes)}"
+    return ""
 
 
 def _known_problems(kernel: Kernel, device: Device) -> list[Problem]:

@@ -50,14 +50,14 @@ def whole_file(file: Path, *, replace: bool = True) -> Iterator[BinaryIO]:
     Raises:
         UserError: the file is there and not to be replaced, is no regular file, or cannot be written.
     """
-    if file.exists() and not replace:
-        raise UserError(f"{file} exists: name another file, or replace it with --force")
     try:
         target = file.resolve()
         mode = target.stat().st_mode if target.exists() else None
         if mode is not None and not stat.S_ISREG(mode):
             kind = "a folder" if stat.S_ISDIR(mode) else "a device, a pipe or a socket"
             raise UserError(f"cannot write {file}: it is {kind}; name a regular file")
+        if mode is not None and not replace:
+            raise UserError(f"{file} exists: name another file, or replace it with --force")
         if not target.parent.is_dir():
             raise UserError(f"cannot write {file}: folder {target.parent} does not exist")
         remove_abandoned(target.parent, f"{glob.escape(target.name)}.")

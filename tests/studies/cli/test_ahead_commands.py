@@ -102,7 +102,30 @@ def test_wrong_questions_are_one_line(
     assert message in ask("warm", write_kernel().kernel.folder, *arguments).error
 
 
-def test_a_problem_without_its_axes_is_one_line(ask: CommandLine, tmp_path: Path) -> None:
+AXES = {"rows": 8, "in_features": 8, "out_features": 8}
+EVAL = {"mode": "eval"}
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"axes": {"n": 8}, "options": EVAL}, "n=8 float32 mode=eval is no problem of gemm_scale_bn"),
+        ({"axes": AXES}, "its option 'mode' is one of eval, frozen, train"),
+        ({"axes": AXES, "options": {"mode": "evil"}}, "its option 'mode' is one of eval, frozen, train"),
+        ({"axes": {**AXES, "rows": 0}, "options": EVAL}, "'rows' is 0, and nothing empty is served"),
+        ({"axes": AXES, "options": EVAL, "dtype": "float8"}, "its dtypes are float32, float64, float16, bfloat16"),
+        ({"axes": {**AXES, "rows": "8"}, "options": EVAL}, "no file of problems (0.axes.rows: str instead of int)"),
+        ({"options": EVAL}, "no file of problems (0.axes: is missing)"),
+        (None, "problems.json: it is empty"),
+    ],
+)
+def test_what_is_no_problem_is_one_line(
+    ask: CommandLine, tmp_path: Path, entry: dict[str, object] | None, message: str
+) -> None:
     path = tmp_path / "problems.json"
-    path.write_text(json.dumps([{"kernel": "gemm_scale_bn", "axes": {"n": 8}}]), encoding="utf-8")
-    assert "is no problem of gemm_scale_bn" in ask("warm", "--problems", path, "--device", "cpu").error
+    entries = [] if entry is None else [{"kernel": "gemm_scale_bn", **entry}]
+    path.write_text(json.dumps(entries), encoding="utf-8")
+    assert message in ask("warm", "--problems", path, "--device", "cpu").error
+    if entry is None:
+        targeted = ask("warm", "scalar_mul", "--problems", path, "--device", "cpu")
+        assert "it has no problem of scalar_mul" in targeted.error
