@@ -30,28 +30,15 @@ class StudyDisplay:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._bar = RichProgress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[status]}"),
-            console=console,
-            disable=not console.is_terminal,
-        )
+        self._bar = bars_on(console)
 
     def starting(self, targets: Sequence[str]) -> None:
         """Say on a terminal what is about to happen: importing torch and asking the reference take seconds.
 
         Elsewhere nobody waits, and an error is to be the one line that there is.
         """
-        if not self._console.is_terminal:
-            return
-        self._console.print(
-            f"{', '.join(targets)}: loading torch, the device and the reference's answers",
-            highlight=False,
-            soft_wrap=True,
-            markup=False,
-        )
+        if self._console.is_terminal:
+            say(self._console, f"{', '.join(targets)}: loading torch, the device and the reference's answers")
 
     def __enter__(self) -> StudyDisplay:
         self._bar.start()
@@ -82,24 +69,33 @@ class StudyDisplay:
         self._bar.update(task, completed=progress.done, total=progress.planned, status=describe(progress))
 
 
+def bars_on(console: Console) -> RichProgress:
+    """Bars with their state behind them; where the console is no terminal nothing shows them."""
+    return RichProgress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[status]}"),
+        console=console,
+        disable=not console.is_terminal,
+    )
+
+
+def say(console: Console, text: str) -> None:
+    """Print text as it is, above the bars that there may be."""
+    console.print(printable(text), highlight=False, soft_wrap=True, markup=False)
+
+
 def announce(console: Console, announcement: Announcement) -> None:
     """Say which study begins, and with what."""
     title = f"{announcement.kernel} ({announcement.problem})"
     at_once = f", {announcement.slots} at once" if announcement.slots > 1 else ""
-    console.print(
-        f"tuning {title} on {announcement.device.name}{at_once}: {announcement.space_size} valid configurations",
-        highlight=False,
-        soft_wrap=True,
-    )
+    where = f"{announcement.device.name}{at_once}"
+    say(console, f"tuning {title} on {where}: {announcement.space_size} valid configurations")
     if announcement.warm_starts and not announcement.done:
         origins = dict.fromkeys(one.origin.partition(", ")[2] or one.origin for one in announcement.warm_starts)
-        console.print(
-            f"  warm start: {len(announcement.warm_starts)} first trials: {'; '.join(origins)} "
-            "(--fresh begins without)",
-            highlight=False,
-            soft_wrap=True,
-            markup=False,
-        )
+        count = len(announcement.warm_starts)
+        say(console, f"  warm start: {count} first trials: {'; '.join(origins)} (--fresh begins without)")
 
 
 class Failures:
@@ -120,7 +116,7 @@ class Failures:
     def show(self, progress: Progress) -> None:
         """Say what is new in it."""
         for text in progress.lost[self._lost :]:
-            self._print(f"goes on without {text}")
+            say(self._console, f"{self._before}goes on without {text}")
         self._lost = len(progress.lost)
         kind = _NUMBER.sub("", progress.failure)
         if not kind or kind in self._kinds or len(self._kinds) > _MOST_KINDS:
@@ -129,10 +125,7 @@ class Failures:
         text = f"{progress.done}/{progress.planned} {progress.failure}"
         if len(self._kinds) > _MOST_KINDS:
             text = "further kinds of failures are told at the end"
-        self._print(text)
-
-    def _print(self, text: str) -> None:
-        self._console.print(f"{self._before}{printable(text)}", highlight=False, soft_wrap=True, markup=False)
+        say(self._console, f"{self._before}{text}")
 
 
 class _PlainLines:
@@ -147,13 +140,10 @@ class _PlainLines:
         finished = progress.done >= progress.planned and progress.here > 0
         if progress.phase is not None and progress.phase != self._phase:
             self._phase = progress.phase
-            self._print(progress.phase)
+            say(self._console, f"  {progress.phase}")
         elif finished or time.monotonic() - self._last >= _SECONDS_BETWEEN_LINES:
             self._last = time.monotonic()
-            self._print(f"{progress.done}/{progress.planned} {describe(progress)}")
-
-    def _print(self, text: str) -> None:
-        self._console.print(f"  {text}", highlight=False, soft_wrap=True)
+            say(self._console, f"  {progress.done}/{progress.planned} {describe(progress)}")
 
 
 def describe(progress: Progress) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Generic, TypeVar
 
 from tunebench.db.queries.data_frames import FLAT_COLUMNS, csv_text, flat_values
@@ -62,6 +63,11 @@ def over_reference(ratio: Ratio | None) -> str:
     return decided(ratio) or "not compared"
 
 
+def _minute(moment: datetime) -> str:
+    """A moment in UTC, for people."""
+    return f"{moment:%Y-%m-%d %H:%M} UTC"
+
+
 def _print_best(rows: Sequence[BestRow]) -> None:
     columns = ("kernel", "problem", "median", "over reference", "over default", "device", "of copy rate", "compiler")
     cells = [
@@ -111,7 +117,7 @@ def _print_studies(rows: Sequence[StudyWithBest]) -> None:
             str(row.study.trials),
             f"{row.study.sampler}, seed {row.study.seed}",
             row.study.device.name,
-            row.study.last_at.isoformat(sep=" ", timespec="minutes").removesuffix("+00:00") + " UTC",
+            _minute(row.study.last_at),
         )
         for row in rows
     ]
@@ -119,18 +125,8 @@ def _print_studies(rows: Sequence[StudyWithBest]) -> None:
 
 
 _TRIAL_VALUES = (
-    *(
-        "trial",
-        "study",
-        "number",
-        "kernel",
-        "source_digest",
-        "problem",
-        "accuracy",
-        "device",
-        "device_uuid",
-        "architecture",
-    ),
+    *("trial", "study", "number", "kernel", "source_digest", "problem", "accuracy"),
+    *("device", "device_uuid", "architecture"),
     *("compiler", "sampler", "seed", "status", "configuration", "median_ms", "low_ms", "high_ms", "regime"),
     *("recorded_at", "message", "confirmed", "confirmed_ms"),
     *("over_reference", "over_default", "over_compiled", "over_copy"),
@@ -225,7 +221,7 @@ def _print_misses(rows: Sequence[MissRow]) -> None:
             row.kernel,
             str(row.problem),
             row.device_name,
-            row.last_at.isoformat(sep=" ", timespec="minutes").removesuffix("+00:00") + " UTC",
+            _minute(row.last_at),
             "yes" if row.tuned else "",
             row.served or "",
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import enum
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import TypeVar, overload
 
 Member = TypeVar("Member", bound=enum.StrEnum)
 
@@ -48,8 +48,16 @@ class UnknownNameError(UserError):
         return type(self), self._arguments
 
 
-def member_of(members: type[Member], kind: str, name: str) -> Member:
-    """The member of an enumeration that has this value.
+@overload
+def member_of(members: type[Member], kind: str, name: str) -> Member: ...
+
+
+@overload
+def member_of(members: type[Member], kind: str, name: str | None) -> Member | None: ...
+
+
+def member_of(members: type[Member], kind: str, name: str | None) -> Member | None:
+    """The member of an enumeration that has this value; None where none is named.
 
     Args:
         kind: what the enumeration is of, for the message.
@@ -57,6 +65,8 @@ def member_of(members: type[Member], kind: str, name: str) -> Member:
     Raises:
         UnknownNameError: there is none.
     """
+    if name is None:
+        return None
     if name not in set(members):
         raise UnknownNameError(kind, name, members)
     return members(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -53,11 +54,12 @@ def bench(
     """
     import os
 
-    from rich.console import Console
-
     from tunebench.kernels.runtime.registry import kernel_names
     from tunebench.studies.bench import BenchRequest, cases_of
     from tunebench.studies.bench import bench as run
+    from tunebench.studies.terminal import print_line
+    from tunebench.tuner.errors import member_of
+    from tunebench.tuner.problem import Accuracy
 
     require_one_form(as_json=as_json, as_csv=as_csv)
     options.require_database(db)
@@ -68,18 +70,14 @@ def bench(
         sizes=options.parse_sizes(sizes or []),
         dtype=dtype,
         batches=batch or (),
-        accuracies=[options.known_accuracy(one) for one in accuracy or ()],
+        accuracies=[member_of(Accuracy, "accuracy", one) for one in accuracy or ()],
         device=device,
         configuration=options.parse_values(config) if config else None,
         compiled=compiled,
         seconds=seconds,
         database=db,
     )
-    progress = Console(stderr=True)
-    outcome = run(
-        cases_of(targets or kernel_names(), request),
-        lambda line: progress.print(line, highlight=False, markup=False, soft_wrap=True),
-    )
+    outcome = run(cases_of(targets or kernel_names(), request), partial(print_line, error=True))
     if as_json:
         print_json(_values(outcome))
     elif as_csv:
@@ -171,11 +169,12 @@ def _values(outcome: Bench) -> dict[str, Any]:
 def _result_values(result: Result) -> dict[str, Any]:
     from dataclasses import asdict
 
-    problem = result.problem
+    from tunebench.studies.tables import problem_values
+
     return {
         "kernel": result.kernel,
-        "accuracy": problem.accuracy.value,
-        "problem": {"axes": dict(problem.axes), "dtype": problem.dtype, "options": dict(problem.options)},
+        "accuracy": result.problem.accuracy.value,
+        "problem": problem_values(result.problem),
         "timings": {str(name): asdict(timing) for name, timing in result.timings.items()},
         "speedups": {one.value: asdict(ratio) for one, ratio in result.speedups.items()},
         "errors": {

@@ -41,7 +41,7 @@ def best(
             kernel=options.known_kernel(kernel, database),
             device=device,
             dtype=dtype,
-            accuracy=None if accuracy is None else options.known_accuracy(accuracy),
+            accuracy=options.known_accuracy(accuracy),
             architecture=architecture,
             compiler=options.known_compiler(compiler),
         )

@@ -94,27 +94,26 @@ def check(
     whether it can take the reference's place everywhere. Of many files, prints a line as each ends, and a table.
     Exits with 1 where what is required does not hold; after Ctrl-C, what was done is printed.
     """
-    from tunebench.studies.checking.request import CheckRequest, Declaration
+    from tunebench.studies.checking.request import CheckRequest
     from tunebench.studies.checking.submissions import is_run_folder, is_submission, requests_for
     from tunebench.tuner.errors import UserError, member_of
     from tunebench.tuner.gate.refusal import Claim
 
     options.require_database(db)
-    given = {Declaration.ATOMICS: atomics, Declaration.REWRITES_ALGEBRA: rewrites_algebra, Declaration.DENSE: dense}
     request = CheckRequest(
         target="",
         reference=reference,
         configuration=options.parse_values(config or []),
         sizes=options.parse_sizes(sizes or []),
         dtype=dtype,
-        accuracy=None if accuracy is None else options.known_accuracy(accuracy),
+        accuracy=options.known_accuracy(accuracy),
         modes=mode,
         device=device,
         compiler=options.known_compiler(compiler),
         architecture=arch,
         seconds=seconds,
-        require=None if require is None else member_of(Claim, "requirement", require),
-        declared=[one for one, is_so in given.items() if is_so],
+        require=member_of(Claim, "requirement", require),
+        declared=options.declarations(atomics=atomics, rewrites_algebra=rewrites_algebra, dense=dense),
         database=db,
     )
     for option, value in (("--problems", problems), ("--reproduce", reproduce)):

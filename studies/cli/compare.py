@@ -52,15 +52,13 @@ def compare(
 
     start_forkserver(["tunebench.studies.compare"])  # it imports torch while this process does
 
-    from tunebench.studies.checking.request import Declaration
     from tunebench.studies.compare import compare as compare_sides
     from tunebench.studies.compare import question_of
     from tunebench.tuner.result import Decision
 
     asked = {"device": device, "compiler": compiler, "sizes": options.parse_sizes(sizes or []), "dtype": dtype}
     given: dict[str, object] = {name: value for name, value in asked.items() if value not in (None, {})}
-    flags = {Declaration.ATOMICS: atomics, Declaration.REWRITES_ALGEBRA: rewrites_algebra, Declaration.DENSE: dense}
-    declared = [one for one, is_so in flags.items() if is_so]
+    declared = options.declarations(atomics=atomics, rewrites_algebra=rewrites_algebra, dense=dense)
     question = question_of(
         _side(first), _side(second), kernel=kernel, mode=mode, options=given, declared=declared, database=db
     )

@@ -13,6 +13,7 @@ from tunebench.studies.cli.completion import complete_compiler, complete_kernel
 
 if TYPE_CHECKING:
     from tunebench.db.connection.database import Database
+    from tunebench.studies.checking.request import Declaration
     from tunebench.tuner.build import CompilerName
     from tunebench.tuner.problem import Accuracy
 
@@ -259,6 +260,14 @@ def require_database(named: str | None) -> None:
     open_database(named, read_only=True).close()
 
 
+def declarations(*, atomics: bool, rewrites_algebra: bool, dense: bool) -> list[Declaration]:
+    """What the options of a file declare of its model."""
+    from tunebench.studies.checking.request import Declaration
+
+    given = {Declaration.ATOMICS: atomics, Declaration.REWRITES_ALGEBRA: rewrites_algebra, Declaration.DENSE: dense}
+    return [one for one, is_so in given.items() if is_so]
+
+
 def known_kernel(name: str | None, database: Database) -> str | None:
     """A kernel's name, if it ships or has results here.
 
@@ -275,7 +284,7 @@ def known_kernel(name: str | None, database: Database) -> str | None:
     return name
 
 
-def known_accuracy(name: str) -> Accuracy:
+def known_accuracy(name: str | None) -> Accuracy | None:
     """The accuracy of that name.
 
     Raises:
@@ -296,4 +305,4 @@ def known_compiler(name: str | None) -> CompilerName | None:
     from tunebench.tuner.build import CompilerName
     from tunebench.tuner.errors import member_of
 
-    return None if name is None else member_of(CompilerName, "compiler", name)
+    return member_of(CompilerName, "compiler", name)

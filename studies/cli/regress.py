@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +11,7 @@ import typer
 from tunebench.studies.cli import options
 from tunebench.studies.cli.completion import complete_kernel
 from tunebench.studies.cli.output import print_json
-from tunebench.studies.terminal import one_line
+from tunebench.studies.terminal import print_line
 
 
 def regress(
@@ -97,4 +96,4 @@ def regress(
 
 
 def _say(text: str) -> None:
-    print(f"tunebench: {one_line(text)}", file=sys.stderr)
+    print_line(f"tunebench: {text}", error=True)

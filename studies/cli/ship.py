@@ -44,13 +44,11 @@ def ship(
     After an edit that left the winners' machine code alone, --same-code-as takes over what shipped, without a GPU;
     the exit code is 1 where a winner is other code now.
     """
-    from rich.console import Console
-
     from tunebench.db.connection.database import open_database
     from tunebench.kernels.runtime.registry import kernel_names, load_model
     from tunebench.studies.ship import ship as write
     from tunebench.studies.targets import find_target
-    from tunebench.studies.terminal import print_table
+    from tunebench.studies.terminal import print_line, print_table
 
     named = dict.fromkeys(find_target(target, db).request.kernel for target in targets or kernel_names())
     kernels = [load_model(target).kernel for target in named]
@@ -77,12 +75,10 @@ def ship(
         print_table(("kernel", "device", "results", "reference is faster", "file"), rows)
     without = [kernel.name for kernel in kernels if kernel.name not in {s.kernel for s in shipments}]
     if without:
-        Console(stderr=True).print(
+        print_line(
             f"nothing to ship of {', '.join(without)}: no study of the kernel as it is now has a winner there; "
             "'tunebench tune' finds one",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
+            error=True,
         )
         raise typer.Exit(1)
 

@@ -80,7 +80,7 @@ def trials(
             status=statuses or None,
             device=device,
             dtype=dtype,
-            accuracy=None if accuracy is None else options.known_accuracy(accuracy),
+            accuracy=options.known_accuracy(accuracy),
             architecture=architecture,
             compiler=options.known_compiler(compiler),
             sampler=sampler,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,7 +9,7 @@ import typer
 from tunebench.studies.cli import options
 from tunebench.studies.cli.completion import complete_kernel, complete_mode, complete_sampler
 from tunebench.studies.cli.output import print_json
-from tunebench.studies.terminal import one_line
+from tunebench.studies.terminal import print_line
 
 if TYPE_CHECKING:
     from tunebench.studies.tune import Resolved, StudyReport
@@ -129,7 +128,7 @@ def tune(
         "compile": compiled,
         "fresh": fresh,
         "stop_early": stop_early,
-        "accuracy": None if accuracy is None else options.known_accuracy(accuracy),
+        "accuracy": options.known_accuracy(accuracy),
         "dtype": dtype,
         "modes": mode,
         "sizes": options.parse_sizes(sizes or []),
@@ -160,9 +159,7 @@ def tune(
         print_reports(reports)
     if any(report.outcome.ending is Ending.INTERRUPTED for report in reports):
         raise typer.Exit(130)
-    if any(report.outcome.best is None for report in reports):
-        raise typer.Exit(1)
-    if not reports:
+    if not reports or any(report.outcome.best is None for report in reports):
         raise typer.Exit(1)
 
 
@@ -186,4 +183,4 @@ def _of_misses(kernels: list[str], given: dict[str, object], limit: int, db: str
 
 
 def _say(text: str) -> None:
-    print(f"tunebench: {one_line(text)}", file=sys.stderr)
+    print_line(f"tunebench: {text}", error=True)

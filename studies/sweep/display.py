@@ -8,12 +8,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
-from rich.progress import Progress as RichProgress
+from rich.progress import TaskID
 
-from tunebench.studies.progress import Failures, announce, describe
+from tunebench.studies.progress import Failures, announce, bars_on, describe, say
 from tunebench.studies.tables import over_reference
-from tunebench.studies.terminal import printable
 
 if TYPE_CHECKING:  # The first line is on the screen before torch is imported.
     from tunebench.studies.sweep.run import Course, Swept
@@ -29,14 +27,7 @@ class SweepDisplay:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._bars = RichProgress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[status]}"),
-            console=console,
-            disable=not console.is_terminal,
-        )
+        self._bars = bars_on(console)
         self._whole = self._bars.add_task("sweep", total=None, status="")
         self._studies: dict[tuple[str, str], TaskID] = {}
         self._last = time.monotonic()
@@ -84,7 +75,7 @@ class SweepDisplay:
 
     def says(self, text: str) -> None:
         """See `Watcher`."""
-        self._console.print(printable(text), highlight=False, soft_wrap=True, markup=False)
+        say(self._console, text)
 
 
 def _rate(course: Course) -> str:

@@ -13,7 +13,7 @@ from tunebench.db.exchange.formats.json_lines import JsonLinesFormat
 from tunebench.db.exchange.formats.kernel_tuner import KernelTunerFormat
 from tunebench.db.exchange.formats.parquet import ParquetFormat
 from tunebench.db.exchange.formats.t4 import T4Format
-from tunebench.tuner.errors import UnknownNameError
+from tunebench.tuner.errors import member_of
 
 FORMATS: dict[FormatName, Format] = {
     one.name: one for one in (JsonLinesFormat(), T4Format(), KernelTunerFormat(), CsvFormat(), ParquetFormat())
@@ -34,9 +34,7 @@ def format_named(name: str) -> Format:
     Raises:
         UnknownNameError: there is none; the message has the nearest names.
     """
-    if name not in set(FormatName):
-        raise UnknownNameError("format", name, list(FormatName))
-    return FORMATS[FormatName(name)]
+    return FORMATS[member_of(FormatName, "format", name)]
 
 
 def format_by_name(file: Path) -> Format | None:
