@@ -346,7 +346,8 @@ def tune(
     from rich.console import Console
 
     from tunebench.studies.progress import StudyDisplay
-    from tunebench.studies.tune import request_of, resolve
+    from tunebench.studies.study_file import request_of
+    from tunebench.studies.tune import resolve
     from tunebench.studies.tune import tune as run_studies
     from tunebench.tuner.errors import member_of
     from tunebench.tuner.problem import Accuracy

@@ -9,6 +9,7 @@ import itertools
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, cast
 
@@ -212,15 +213,26 @@ def cases_of(targets: Sequence[str], asked: BenchRequest) -> list[BenchCase]:
         own = {name: size for name, size in asked.sizes.items() if name in legal}
         batch = "batch_size" if "batch_size" in legal else next(iter(legal))
         configuration = asked.configuration or dict(found.configuration) or None
-        for mode in _modes(kernel, asked.modes or request.modes, len(targets) > 1):
+        for mode in _modes(kernel, asked.modes or request.modes, lenient=len(targets) > 1):
             batches = [{batch: size} for size in asked.batches] or [{}]
             for sizes, accuracy in itertools.product(batches, asked.accuracies or [request.accuracy]):
                 merged = {**request.sizes, **own, **sizes}
                 dtype = request.dtype if asked.dtype is None else asked.dtype
                 kernel.reference(merged, dtype)  # refuses what it has not before anything runs
                 chosen = request.device if asked.device is None else asked.device
-                case = (request.kernel, mode, merged, dtype, chosen, configuration, asked.compiled, asked.seconds)
-                cases.append(BenchCase(*case, accuracy))
+                cases.append(
+                    BenchCase(
+                        kernel=request.kernel,
+                        mode=mode,
+                        sizes=merged,
+                        dtype=dtype,
+                        device=chosen,
+                        configuration=configuration,
+                        compiled=asked.compiled,
+                        seconds=asked.seconds,
+                        accuracy=accuracy,
+                    )
+                )
     if unknown := [name for name in asked.sizes if name not in known]:
         raise UnknownNameError("size", unknown[0], known)
     if not cases:
@@ -232,11 +244,11 @@ def cases_of(targets: Sequence[str], asked: BenchRequest) -> list[BenchCase]:
     return cases
 
 
-def _modes(kernel: Kernel, asked: Sequence[str] | None, lenient: bool) -> Sequence[Mode]:
-    unknown = [mode for mode in asked or () if mode not in kernel.modes]
-    if unknown and not lenient:
-        raise UnknownNameError(f"mode of kernel '{kernel.name}'", unknown[0], kernel.modes)
-    return [Mode(mode) for mode in asked if mode in kernel.modes] if asked else kernel.modes
+def _modes(kernel: Kernel, asked: Sequence[str] | None, *, lenient: bool) -> Sequence[Mode]:
+    """Those that are asked for; of several kernels, not every one needs to have each."""
+    if not asked:
+        return kernel.modes
+    return kernel.modes_named([mode for mode in asked if mode in kernel.modes] if lenient else asked)
 
 
 def bench(cases: Sequence[BenchCase], begin: Callable[[str], None] = lambda _: None) -> Bench:
@@ -413,11 +425,8 @@ def _errors(model: Callable[..., Any], oracle: Oracle) -> _Errors:
 
 def _worst(errors: _Errors) -> ErrorFigures:
     """The figures with the largest multiple of the reference's own error."""
-    return max((one for by_path in errors.values() for one in by_path.values()), key=_multiple)
-
-
-def _multiple(errors: ErrorFigures) -> float:
-    return errors.multiple_of_reference
+    figures = (one for by_path in errors.values() for one in by_path.values())
+    return max(figures, key=attrgetter("multiple_of_reference"))
 
 
 def _is_right(errors: _Errors, oracle: Oracle) -> bool:

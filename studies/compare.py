@@ -22,7 +22,7 @@ from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.device import find_device
 from tunebench.tuner.device_lock import alone_on
-from tunebench.tuner.errors import CompileError, UnknownNameError, UserError, WorkerError, member_of
+from tunebench.tuner.errors import CompileError, UserError, WorkerError, member_of
 from tunebench.tuner.files import path_named
 from tunebench.tuner.gate.boundary.room import RoomError
 from tunebench.tuner.isolation import DeathError, run_isolated, start_forkserver
@@ -147,14 +147,12 @@ def _about_kernel(
     if any(name != declared.name for name in recorded):
         raise UserError(f"a trial of {recorded[0]} cannot be compared as one of {declared.name}")
     modes = [side.problem.options["mode"] for side in sides if side.problem and "mode" in side.problem.options]
-    chosen = (*modes, *declared.modes)[0] if mode is None else mode
-    if chosen not in declared.modes:
-        raise UnknownNameError(f"mode of kernel '{declared.name}'", chosen, declared.modes)
+    (chosen,) = declared.modes_named([(*modes, *declared.modes)[0] if mode is None else mode])
     dtypes = [side.problem.dtype for side in sides if side.problem and side.problem.dtype in declared.dtypes]
     asked: dict[str, object] = {"kernel": target, "dtype": next(iter(dtypes), None), **options}
     if details and "sizes" not in asked:
         asked["sizes"] = sizes_of(target, details[0].row.problem)
-    return KernelQuestion(make_request(asked, target), Mode(chosen), first, second)
+    return KernelQuestion(make_request(asked, target), chosen, first, second)
 
 
 def _named_side(side: Side, database: str | Path | None) -> tuple[TrialDetails | None, KernelSide]:

@@ -23,6 +23,7 @@ from tunebench.tuner.cache_folder import default_cache_folder
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import CompileError, DatabaseError, DatabaseMissingError, UserError
 from tunebench.tuner.gate.faults import FAILURES
+from tunebench.tuner.kernel import differing_entries
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.users_code import described
 
@@ -133,11 +134,8 @@ class _KernelFolder:
 
     def parameters(self) -> str:
         """Whether the model has the reference's parameters and buffers."""
-        theirs, ours = (
-            {f"{name} {tuple(one.shape)}" for name, one in module.state_dict().items()}
-            for module in (self._original, self._tuned)
-        )
-        if differing := ", ".join(sorted(theirs ^ ours)):
+        ours = self._tuned.state_dict()
+        if differing := differing_entries(self._original.state_dict(), ours):
             raise UserError(
                 f"ModelNew and Model differ in {differing}: give ModelNew those of Model, by the same names"
             )

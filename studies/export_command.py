@@ -16,13 +16,11 @@ from tunebench.kernels.runtime.shipped import files_of, is_stale, read_file
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.export.write import Evidence, file_text, layout_of
 from tunebench.studies.ship import result_of
-from tunebench.tuner.device import DeviceKind, find_device
+from tunebench.tuner.device import DeviceKind, find_device, is_gpu
 from tunebench.tuner.errors import DatabaseMissingError, UserError, member_of
 from tunebench.tuner.kernel import Kernel, Mode
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import CacheRegime, TrialStatus
-
-_GPU = "sm_"
 
 
 @dataclass(frozen=True)
@@ -115,7 +113,7 @@ def _of_trial(database: Database, request: ExportRequest, kernel: Kernel, proble
         raise UserError(f"{told} is of another version of {kernel.name}: tune again, or add --any-source")
     if row.status not in (TrialStatus.CORRECT, TrialStatus.PRUNED):
         raise UserError(f"{told} is none of a kernel that was found correct: {row.status}")
-    if not row.architecture.startswith(_GPU):
+    if not is_gpu(row.architecture):
         raise UserError(f"{told} is of {row.device_name}: a file is exported for a GPU")
     if not _fits(row.problem, problem, mode):
         raise UserError(
@@ -129,7 +127,7 @@ def _recorded(
 ) -> Iterator[TrialRow]:
     digest = None if request.any_source else kernel.digest
     for row in best(database, kernel=kernel.name, source_digest=digest, device=request.device):
-        if row.architecture.startswith(_GPU) and _fits(row.problem, problem, mode):
+        if is_gpu(row.architecture) and _fits(row.problem, problem, mode):
             yield row
 
 

@@ -15,7 +15,7 @@ from tunebench.kernels.runtime.registry import kernel_names, load_model, of_curr
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.study_file import make_request
 from tunebench.studies.tune import Resolved, resolve, tune
-from tunebench.tuner.device import Device, DeviceKind, find_devices
+from tunebench.tuner.device import Device, find_devices
 from tunebench.tuner.errors import KernelFolderError, TunebenchError, UnknownNameError, UserError
 from tunebench.tuner.kernel import Kernel, Mode
 from tunebench.tuner.problem import Problem
@@ -39,7 +39,7 @@ def tune_problem(kernel: Kernel, problem: Problem, device: Device, seconds: floa
     Raises:
         TunebenchError: it cannot be tuned.
     """
-    name = f"cuda:{device.index}" if device.kind is DeviceKind.CUDA else "cpu"
+    name = str(device.torch_device)
     resolved = resolve_problem(target_of(kernel), problem, {"seconds": seconds, "trials": _MANY, "device": name})
     with open_database() as database:
         tune(resolved, database)
@@ -96,7 +96,7 @@ def resolve_problem(target: str, problem: Problem, options: Mapping[str, object]
     """
     model = load_model(target)
     kernel = model.kernel
-    mode = Mode(problem.options["mode"]) if "mode" in problem.options else kernel.modes[0]
+    mode = kernel.mode_of(problem)
     sizes = dict(sizes_for(model, problem, mode))
     given = {"dtype": problem.dtype, "modes": [mode], "sizes": sizes, "accuracy": problem.accuracy}
     given["kernel"] = target

@@ -15,7 +15,7 @@ import torch
 from tunebench.kernels.runtime.policy import set_policy
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
-from tunebench.studies.tune import request_of
+from tunebench.studies.study_file import request_of
 from tunebench.tuner.device import find_device
 from tunebench.tuner.gate.oracle import consult
 from tunebench.tuner.gate.values import ROOT
@@ -36,7 +36,7 @@ def main() -> int:
 
 
 def _agrees(study: str) -> bool:
-    request = request_of(study, {})
+    request = request_of(study)
     factory = load_model(request.kernel)
     reference = factory.kernel.reference(request.sizes, request.dtype)
     where = find_device(request.device).torch_device

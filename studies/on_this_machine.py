@@ -58,9 +58,8 @@ def local_executor(
 
 def alone(request: StudyRequest, device: Device) -> StudyRequest:
     """The same on one device of the machine that it is on."""
-    name = f"cuda:{device.index}" if device.kind is DeviceKind.CUDA else "cpu"
     local = {"executor": ExecutorName.LOCAL, "address": None}
-    return request.model_copy(update={"device": name, "devices": None, "workers": None, **local})
+    return request.model_copy(update={"device": str(device.torch_device), "devices": None, "workers": None, **local})
 
 
 @dataclass(frozen=True)

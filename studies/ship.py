@@ -14,13 +14,12 @@ from tunebench.db.queries.trials import best
 from tunebench.kernels.runtime.selection import LEAST_OF_A_RANGE
 from tunebench.kernels.runtime.shipped import NeighbourTest, ShippedResult, write_file
 from tunebench.tuner.configuration import Configuration
-from tunebench.tuner.device import find_device
+from tunebench.tuner.device import find_device, is_gpu
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.result import Baseline, CacheRegime, Decision, Ratio
+from tunebench.tuner.result import Baseline, CacheRegime, Ratio
 
 _DIGITS = 4
-_GPU = "sm_"
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ def ship(
     shipments = []
     for kernel in kernels:
         for (name, architecture), by_problem in sorted(winners_of(database, kernel, device).items()):
-            slower = {key for key, row in by_problem.items() if _reference_is_faster(row)}
+            slower = {key for key, row in by_problem.items() if row.reference_is_faster}
             results = [
                 _with_range(result_of(database, row), [one for one in tests if one.kernel == kernel.name])
                 for key, row in by_problem.items()
@@ -108,7 +107,7 @@ def winners_of(database: Database, kernel: Kernel, device: str | None) -> dict[t
     rows = best(database, kernel=kernel.name, source_digest=kernel.digest, device=device)
     winners: dict[tuple[str, str], dict[str, BestRow]] = defaultdict(dict)
     for row in sorted(rows, key=_rank, reverse=True):
-        if row.confirmed and (device is not None or row.architecture.startswith(_GPU)):
+        if row.confirmed and (device is not None or is_gpu(row.architecture)):
             winners[row.device_name, row.architecture][row.problem.key] = row
     return winners
 
@@ -122,10 +121,6 @@ def _with_range(result: ShippedResult, tests: Sequence[RangeTest]) -> ShippedRes
             figures = None if ratio is None else [_rounded(figure) for figure in (ratio.value, ratio.low, ratio.high)]
             found[test.holds].append(NeighbourTest(dict(test.neighbour.axes), figures))
     return replace(result, range=found[True], beyond=found[False])
-
-
-def _reference_is_faster(row: BestRow) -> bool:
-    return row.over_reference is not None and row.over_reference.decision is Decision.SLOWER
 
 
 def _rank(row: BestRow) -> tuple[bool, float]:

@@ -82,6 +82,20 @@ class StudyRequest(BaseModel):
     start: Sequence[Mapping[str, bool | int | float | str]] = ()
 
 
+def request_of(target: str, options: Mapping[str, object] | None = None) -> StudyRequest:
+    """The request for a target: a shipped kernel's name, a study file, or a kernel's folder or file.
+
+    Args:
+        options: keys of `StudyRequest` that override the target's own.
+
+    Raises:
+        UserError: the target or an option is not legal.
+    """
+    path = Path(target)
+    own = read_study_file(path).model_dump(exclude_unset=True) if path.suffix == ".toml" else {"kernel": target}
+    return make_request({**own, **(options or {})}, target)
+
+
 def read_study_file(path: Path) -> StudyRequest:
     """The request of a file with one study; a relative kernel path is relative to the file.
 

@@ -13,11 +13,10 @@ from tunebench.db.connection.database import open_database
 from tunebench.db.queries.one_trial import TrialDetails, trial_details
 from tunebench.kernels.runtime.registry import kernel_names, load_model
 from tunebench.studies.for_problem import UnfitProblemError, sizes_for
-from tunebench.studies.study_file import StudyRequest, make_request, read_study_file
+from tunebench.studies.study_file import StudyRequest, make_request, request_of
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.files import is_written_by
-from tunebench.tuner.kernel import Kernel, Mode
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.users_code import MODEL_FILE
 
@@ -48,15 +47,12 @@ def find_target(text: str, database: str | Path | None = None) -> Target:
         with open_database(database, read_only=True) as opened:
             details = trial_details(opened, int(text))
         row, target = details.row, kernel_of(details)
-        mode = mode_of(load_model(target).kernel, row.problem)
+        mode = load_model(target).kernel.mode_of(row.problem)
         sizes, accuracy = sizes_of(target, row.problem), row.problem.accuracy
         given = {"kernel": target, "dtype": row.problem.dtype, "modes": [mode], "sizes": sizes, "accuracy": accuracy}
         return Target(make_request(given, f"trial {text}"), dict(row.configuration))
-    if Path(text).suffix == ".toml":
-        request = read_study_file(Path(text))
-        only = {name: values[0] for name, values in request.tunables.items() if len(values) == 1}
-        return Target(request, only)
-    return Target(make_request({"kernel": text}, text), {})
+    request = request_of(text)
+    return Target(request, {name: values[0] for name, values in request.tunables.items() if len(values) == 1})
 
 
 def kernel_of(details: TrialDetails) -> str:
@@ -79,14 +75,9 @@ def kernel_of(details: TrialDetails) -> str:
     return path
 
 
-def mode_of(kernel: Kernel, problem: Problem) -> Mode:
-    """The mode that a problem is of."""
-    return Mode(problem.options["mode"]) if "mode" in problem.options else kernel.modes[0]
-
-
 def sizes_of(target: str, problem: Problem) -> dict[str, int]:
     """The sizes of a kernel's reference that make a problem; none where no sizes do."""
     model = load_model(target)
     with suppress(UnfitProblemError):
-        return dict(sizes_for(model, problem, mode_of(model.kernel, problem)))
+        return dict(sizes_for(model, problem, model.kernel.mode_of(problem)))
     return {}

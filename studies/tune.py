@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import cast
 
 import torch
@@ -24,7 +23,7 @@ from tunebench.kernels.runtime.registry import load_model, target_of
 from tunebench.kernels.runtime.shipped import shipped_studies
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.on_this_machine import Lane, alone, lanes_of, local_executor
-from tunebench.studies.study_file import ExecutorName, StudyRequest, make_request, read_study_file
+from tunebench.studies.study_file import ExecutorName, StudyRequest
 from tunebench.tuner.build import Build
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.compile.compilers import compiler_for
@@ -32,7 +31,7 @@ from tunebench.tuner.compile.for_gpu import refusal_for_gpu
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, DeviceKind, find_devices
 from tunebench.tuner.environment import Environment, current_environment
-from tunebench.tuner.errors import CompilerMissingError, DiskFullError, UnknownNameError, UserError
+from tunebench.tuner.errors import CompilerMissingError, DiskFullError, UserError
 from tunebench.tuner.gate.boundary.contents import Files
 from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.quick import Exemptions
@@ -103,23 +102,6 @@ Reporter = Callable[[Announcement], Callable[[Progress], None]]
 """Called when a study begins; returns what is called with its progress."""
 
 
-def request_of(target: str, options: dict[str, object]) -> StudyRequest:
-    """The request for a target: a shipped kernel's name, a study file, or a kernel's folder.
-
-    Args:
-        options: keys of `StudyRequest` that override the target's own.
-
-    Raises:
-        UserError: the target or an option is not legal.
-    """
-    path = Path(target)
-    if path.suffix == ".toml":
-        base = read_study_file(path).model_dump(exclude_unset=True)
-    else:
-        base = {"kernel": target}
-    return make_request({**base, **options}, target)
-
-
 @dataclass(frozen=True)
 class Resolved:
     """A request whose every name has been found; running it needs only a database.
@@ -171,7 +153,7 @@ def resolve(request: StudyRequest) -> Resolved:
         devices=devices,
         compiler=compiler_for(devices[0], request.compiler, kernel.languages_in(space)),
         reference=kernel.reference(request.sizes, request.dtype),
-        modes=_modes(kernel, request),
+        modes=kernel.modes_named(request.modes or kernel.modes),
     )
 
 
@@ -390,13 +372,6 @@ def _named(request: StudyRequest, space: ValidSpace) -> tuple[WarmStart, ...]:
     """The configurations that a request says to begin with, as far as they are valid here."""
     numbers = (space.completing(values) for values in request.start)
     return tuple(WarmStart(space[number], NAMED) for number in numbers if number is not None)
-
-
-def _modes(kernel: Kernel, request: StudyRequest) -> Sequence[Mode]:
-    for mode in request.modes or ():
-        if mode not in kernel.modes:
-            raise UnknownNameError(f"mode of kernel '{kernel.name}'", mode, kernel.modes)
-    return request.modes or kernel.modes
 
 
 def _space_digest(space: SearchSpace) -> str:

@@ -31,8 +31,8 @@ from tunebench.db.exchange.files import import_file
 from tunebench.db.exchange.formats import format_named
 from tunebench.studies.cli import app
 from tunebench.studies.cli.reference import reference
-from tunebench.studies.study_file import studies_in
-from tunebench.studies.tune import request_of, resolve, tune
+from tunebench.studies.study_file import request_of, studies_in
+from tunebench.studies.tune import resolve, tune
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -37,6 +37,11 @@ _LIMITS = {
 """By architecture: the most shared memory that a block can opt in to, KiB; resident threads of a multiprocessor."""
 
 
+def is_gpu(architecture: str) -> bool:
+    """Whether an architecture is a GPU's, such as `sm_90`."""
+    return architecture.startswith("sm_")
+
+
 class DeviceKind(enum.StrEnum):
     """Where a kernel runs."""
 

@@ -75,13 +75,16 @@ def prepare_model(
     """
     model = reference.make_model(0, device, factory)
     if state is not None:
-        theirs, ours = (
-            {f"{name} {tuple(one.shape)}" for name, one in each.items()} for each in (state, model.state_dict())
-        )
-        if differing := ", ".join(sorted(theirs ^ ours)):
+        if differing := differing_entries(state, model.state_dict()):
             raise ValueError(f"its parameters and buffers are not Model's: {differing}")
         model.load_state_dict(state)
     return mode.put(model)
+
+
+def differing_entries(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> str:
+    """What two state dicts do not have in common, by name and shape, for people; empty where they agree."""
+    first, second = ({f"{name} {tuple(tensor.shape)}" for name, tensor in each.items()} for each in (one, other))
+    return ", ".join(sorted(first ^ second))
 
 
 @runtime_checkable
@@ -188,22 +191,22 @@ class Kernel:
             python = sorted(path.parent.glob("*.py")) if path.name == MODEL_FILE else [path]
             texts = {file.name: file.read_text(encoding="utf-8") for file in python}
         return cls(
-            name,
-            path,
-            texts,
-            sources,
-            space,
-            work or functools.partial(_work_of_axes, axes),
-            axes,
-            _modes(modes),
-            compiled_axes,
-            compiled_options,
-            dtypes,
-            atomics,
-            rewrites_algebra,
-            bulk_copies,
-            usual_axes or {},
-            block,
+            name=name,
+            path=path,
+            texts=texts,
+            sources=sources,
+            space=space,
+            work=work or functools.partial(_work_of_axes, axes),
+            axes=axes,
+            modes=_modes(modes),
+            compiled_axes=compiled_axes,
+            compiled_options=compiled_options,
+            dtypes=dtypes,
+            atomics=atomics,
+            rewrites_algebra=rewrites_algebra,
+            bulk_copies=bulk_copies,
+            usual_axes=usual_axes or {},
+            block=block,
         )
 
     @property
@@ -265,6 +268,21 @@ class Kernel:
                     "have get_init_inputs() or get_inputs() pass it"
                 )
         return reference
+
+    def modes_named(self, names: Sequence[str]) -> tuple[Mode, ...]:
+        """The modes of these names.
+
+        Raises:
+            UnknownNameError: one is none of the kernel's.
+        """
+        for name in names:
+            if name not in self.modes:
+                raise UnknownNameError(f"mode of kernel '{self.name}'", name, self.modes)
+        return tuple(map(Mode, names))
+
+    def mode_of(self, problem: Problem) -> Mode:
+        """The mode that a problem is of."""
+        return Mode(problem.options.get("mode", self.modes[0]))
 
     def require_axes(self, problem: Problem) -> None:
         """Refuse a problem that lacks what is compiled into a binary.

@@ -8,7 +8,7 @@ from datetime import datetime
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.result import CacheRegime, Ratio, TrialStatus
+from tunebench.tuner.result import CacheRegime, Decision, Ratio, TrialStatus
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,11 @@ class TrialRow:
     def confirmed(self) -> bool:
         """Whether it won an interleaved comparison."""
         return self.confirmed_at is not None
+
+    @property
+    def reference_is_faster(self) -> bool:
+        """Whether that comparison found the reference to be faster."""
+        return self.over_reference is not None and self.over_reference.decision is Decision.SLOWER
 
     @property
     def time_ms(self) -> float | None:

@@ -15,14 +15,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from tunebench.kernels.runtime.typed_json import parse
-from tunebench.tuner.device import Device
+from tunebench.tuner.device import Device, is_gpu
 from tunebench.tuner.errors import TunebenchError, UserError
 from tunebench.tuner.files import whole_file
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.search.warm_start import EarlierStudy, EarlierTrial, distance
 
-_GPU = "sm_"
 _KERNELS = Path(__file__).parent.parent
 
 
@@ -147,7 +146,7 @@ def shipped_studies(kernel: Kernel, problem: Problem, device: Device) -> list[Ea
     """
     studies = []
     for file in (*readable_files(kernel), *related_files(kernel)):
-        if file.architecture.startswith(_GPU) != device.architecture.startswith(_GPU):
+        if is_gpu(file.architecture) != is_gpu(device.architecture):
             continue
         for result in file.results:
             away = distance(

@@ -31,8 +31,8 @@ def space(
 ) -> None:
     """Describe what a study of a kernel would search: tunables, constraints, and how many configurations are valid."""
     from tunebench.studies.spaces import describe_space
+    from tunebench.studies.study_file import request_of
     from tunebench.studies.terminal import print_line, print_table
-    from tunebench.studies.tune import request_of
 
     asked = {"modes": mode, "sizes": options.parse_sizes(sizes or []), "dtype": dtype, "device": device}
     described = describe_space(request_of(target, {name: value for name, value in asked.items() if value}))

@@ -107,8 +107,9 @@ def tune(
     display.starting(targets or ["misses"])
 
     from tunebench.db.connection.database import open_database
+    from tunebench.studies.study_file import request_of
     from tunebench.studies.summary import print_reports, report_values
-    from tunebench.studies.tune import request_of, resolve
+    from tunebench.studies.tune import resolve
     from tunebench.studies.tune import tune as run_studies
     from tunebench.tuner.errors import UserError
     from tunebench.tuner.study.account import seconds_of_process

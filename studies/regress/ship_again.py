@@ -27,11 +27,10 @@ from tunebench.studies.regress.repository import Revision, repository_of, revisi
 from tunebench.tuner.build import Build
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
 from tunebench.tuner.configuration import Configuration
+from tunebench.tuner.device import is_gpu
 from tunebench.tuner.errors import CompileError, UserError
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Problem
-
-_GPU = "sm_"
 
 
 @dataclass(frozen=True)
@@ -69,9 +68,7 @@ def ship_again(kernel: Kernel, revision: str) -> list[Renewal]:
     with revisions(repository, revision, None) as (base, _):
         with modules_of(base.root, repository):
             before = load_model(str(base.root / place)).kernel
-        files = [
-            file for file in readable_files(before) if not is_stale(before, file) and file.architecture.startswith(_GPU)
-        ]
+        files = [file for file in readable_files(before) if not is_stale(before, file) and is_gpu(file.architecture)]
         if not files:
             raise UserError(f"nothing shipped with {kernel.name} for a GPU at {base}: name a revision where it did")
         return [_renewed(kernel, before, file, base) for file in files]

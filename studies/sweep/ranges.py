@@ -16,7 +16,6 @@ from tunebench.studies.on_this_machine import alone
 from tunebench.studies.ship import RangeTest, winners_of
 from tunebench.studies.study_file import StudyRequest
 from tunebench.studies.sweep.tasks import Task
-from tunebench.studies.targets import mode_of
 from tunebench.tuner.device import Device, DeviceKind
 from tunebench.tuner.errors import TunebenchError
 from tunebench.tuner.kernel import Kernel
@@ -75,16 +74,12 @@ def _pairs(rows: Sequence[BestRow]) -> Iterator[tuple[BestRow, BestRow]]:
     for row in rows:
         for problem in neighbours(row.problem, by_problem.keys()):
             other = by_problem[problem]
-            if other.configuration != row.configuration and not (_lost(row) or _lost(other)):
+            if other.configuration != row.configuration and not (row.reference_is_faster or other.reference_is_faster):
                 yield row, other
 
 
-def _lost(row: BestRow) -> bool:
-    return row.over_reference is not None and row.over_reference.decision is Decision.SLOWER
-
-
 def _test(row: BestRow, problem: Problem, request: StudyRequest) -> RangeTest:
-    mode = mode_of(load_model(request.kernel).kernel, problem)
+    mode = load_model(request.kernel).kernel.mode_of(problem)
     winner = KernelSide(f"the winner at {row.problem}", dict(row.configuration))
     untold = RangeTest(row.kernel, row.problem, problem, row.configuration, None)
     try:

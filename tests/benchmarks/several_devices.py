@@ -36,7 +36,8 @@ from tunebench.db.queries.trials import trials
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.studies.for_problem import problem_of
 from tunebench.studies.on_this_machine import Lane, lanes_of
-from tunebench.studies.tune import Announcement, Resolved, request_of, resolve, tune
+from tunebench.studies.study_file import request_of
+from tunebench.studies.tune import Announcement, Resolved, resolve, tune
 from tunebench.tuner.compile.building import BuildQueue
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.study.study import Progress

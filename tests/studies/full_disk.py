@@ -10,7 +10,8 @@ from pathlib import Path
 
 from tunebench.db.connection.database import open_database
 from tunebench.db.queries.trials import trials
-from tunebench.studies.tune import request_of, resolve, tune
+from tunebench.studies.study_file import request_of
+from tunebench.studies.tune import resolve, tune
 from tunebench.tuner.errors import TunebenchError
 
 

@@ -14,8 +14,9 @@ from sample_kernel import WriteKernel
 
 from tunebench.db.connection.database import open_database
 from tunebench.studies.progress import StudyDisplay
+from tunebench.studies.study_file import request_of
 from tunebench.studies.summary import print_reports
-from tunebench.studies.tune import Announcement, request_of, resolve, tune
+from tunebench.studies.tune import Announcement, resolve, tune
 from tunebench.tuner.study.study import Phase, Progress
 
 

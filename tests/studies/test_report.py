@@ -26,7 +26,8 @@ from tunebench.studies.report.gather import StudyData, gather
 from tunebench.studies.report.page import render, write
 from tunebench.studies.report.style import ratio_text, share_text, time_unit
 from tunebench.studies.report.view import overview_row
-from tunebench.studies.tune import request_of, resolve, tune
+from tunebench.studies.study_file import request_of
+from tunebench.studies.tune import resolve, tune
 from tunebench.tuner.build import CompilerName
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device

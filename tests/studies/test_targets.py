@@ -13,8 +13,9 @@ from tunebench.db.queries.one_trial import trial_details
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.kernels.runtime.shipped import files_of
 from tunebench.studies.bench import BenchRequest, cases_of
+from tunebench.studies.study_file import request_of
 from tunebench.studies.targets import find_target
-from tunebench.studies.tune import request_of, resolve, tune
+from tunebench.studies.tune import resolve, tune
 from tunebench.tuner import environment
 from tunebench.tuner.errors import UserError
 

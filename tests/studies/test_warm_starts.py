@@ -19,8 +19,9 @@ from tunebench.db.entries.study_log import StudyLog
 from tunebench.db.queries.trials import trials
 from tunebench.kernels.runtime.shipped import ShippedResult, shipped_studies, write_file
 from tunebench.studies.progress import StudyDisplay
+from tunebench.studies.study_file import request_of
 from tunebench.studies.summary import print_reports, report_values
-from tunebench.studies.tune import StudyReport, request_of, resolve, tune
+from tunebench.studies.tune import StudyReport, resolve, tune
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import UserError

@@ -8,7 +8,8 @@ from sample_kernel import WriteKernel
 from tunebench.db.connection.database import open_database
 from tunebench.db.queries.trials import trials
 from tunebench.kernels.runtime.tuned_module import TunedModule
-from tunebench.studies.tune import StudyReport, request_of, resolve, tune
+from tunebench.studies.study_file import request_of
+from tunebench.studies.tune import StudyReport, resolve, tune
 from tunebench.tuner.result import TrialStatus
 from tunebench.tuner.study.confirm_winner import MOST_BYTES
 
