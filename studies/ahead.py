@@ -55,6 +55,16 @@ class _Asked:
     options: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class _Needed:
+    """A variant that is to be built; see `BuiltAhead`."""
+
+    kernel: Kernel
+    compiler: Compiler
+    variant: Variant
+    problems: list[Problem]
+
+
 Told = Callable[[BuiltAhead], None]
 """Called with each variant as its build ends."""
 
@@ -79,7 +89,7 @@ def warm(
         UserError: the question was wrong, nothing is known to build, or the compiler is not here.
     """
     devices = [find_device(device)] if architecture is None else [_device_for(architecture)]
-    return _build(_variants(targets, devices, problems), told)
+    return _build(_needed(targets, devices, problems), told)
 
 
 def bundle(
@@ -101,7 +111,7 @@ def bundle(
             written.
     """
     devices = [_device_for(one) for one in architectures] or [find_device(None)]
-    built = _build(_variants(targets, devices, problems), told)
+    built = _build(_needed(targets, devices, problems), told)
     if refused := [one for one in built if one.refusal is not None]:
         raise UserError(f"{refused[0].kernel.name} for {refused[0].variant.architecture}: {refused[0].refusal}")
     return write_bundle(folder, [(one.kernel.digest, one.variant, one.build) for one in built if one.build is not None])
@@ -136,13 +146,11 @@ def _device_for(architecture: str) -> Device:
     return find_device("cpu") if architecture in ("cpu", platform.machine()) else any_gpu(architecture)
 
 
-def _variants(
-    targets: Sequence[str], devices: Sequence[Device], file: Path | None
-) -> dict[str, tuple[Kernel, Compiler, Variant, list[Problem]]]:
-    """Variants, by digest, with what they are for."""
+def _needed(targets: Sequence[str], devices: Sequence[Device], file: Path | None) -> list[_Needed]:
+    """What may serve the problems, each variant once."""
     asked = None if file is None else read_problems(file)
     names = targets or (kernel_names() if asked is None else sorted(asked))
-    found: dict[str, tuple[Kernel, Compiler, Variant, list[Problem]]] = {}
+    found: dict[str, _Needed] = {}
     for name in names:
         kernel = load_model(name).kernel
         for device in devices:
@@ -150,16 +158,15 @@ def _variants(
             for problem, saved in known.get(kernel.name, ()):
                 for configuration in _configurations(kernel, problem, device, saved):
                     variant = kernel.variant(configuration, problem, device.architecture)
-                    entry = found.setdefault(
-                        variant.digest, (kernel, default_compiler(device, kernel.languages).of(variant), variant, [])
-                    )
-                    entry[3].append(problem)
+                    compiler = default_compiler(device, kernel.languages).of(variant)
+                    needed = found.setdefault(variant.digest, _Needed(kernel, compiler, variant, []))
+                    needed.problems.append(problem)
     if not found:
         where = " or ".join(device.name for device in devices)
         if file is not None:
             raise UserError(f"{file}: it has no problem of {', '.join(names)}" if names else f"{file}: it is empty")
         raise UserError(f"{', '.join(names)}: no result is known on {where}: name problems (--problems)")
-    return found
+    return list(found.values())
 
 
 def _configurations(
@@ -209,20 +216,19 @@ def _known_problems(kernel: Kernel, device: Device) -> list[Problem]:
     return list(found.values())
 
 
-def _build(variants: dict[str, tuple[Kernel, Compiler, Variant, list[Problem]]], told: Told) -> list[BuiltAhead]:
+def _build(needed: Sequence[_Needed], told: Told) -> list[BuiltAhead]:
     cache = BuildCache()
-    for _, compiler, _, _ in variants.values():
-        compiler.version()
+    for one in needed:
+        one.compiler.version()  # refuses a compiler that is not here before anything is built
 
-    def one(needed: tuple[Kernel, Compiler, Variant, list[Problem]]) -> BuiltAhead:
-        kernel, compiler, variant, problems = needed
+    def built(one: _Needed) -> BuiltAhead:
         try:
-            return BuiltAhead(kernel, variant, tuple(problems), cache.build(compiler, variant))
+            return BuiltAhead(one.kernel, one.variant, tuple(one.problems), cache.build(one.compiler, one.variant))
         except CompileError as error:
-            return BuiltAhead(kernel, variant, tuple(problems), None, str(error))
+            return BuiltAhead(one.kernel, one.variant, tuple(one.problems), None, str(error))
 
     with ThreadPoolExecutor(os.cpu_count()) as threads:
-        builds = [threads.submit(one, needed) for needed in variants.values()]
+        builds = [threads.submit(built, one) for one in needed]
         try:
             for build in as_completed(builds):
                 told(build.result())

@@ -188,6 +188,10 @@ class StudyFacts(_Part):
     warm_starts: Annotated[tuple[WarmStartFacts, ...], Field(max_length=_MOST_PARTS)] | None = field(default=None)
 
 
+STUDY_WORDS = ("kernel", "source_digest", "space_digest", "compiler", "sampler", "seed")
+"""Fields of a study's identity that are single values."""
+
+
 @dataclass(frozen=True)
 class BuildFacts(_Part):
     """A compiled variant without its binary.

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, Select, bindparam, exists, func, select
 from tunebench.db.connection.database import Database
 from tunebench.db.entries.claims import Claims
 from tunebench.db.entries.decode import configuration_of, status_of
+from tunebench.db.entries.entry import STUDY_WORDS
 from tunebench.db.entries.live import comparison_facts, late_refusal_facts, result_of, study_facts, trial_facts
 from tunebench.db.entries.reader import own_origin, reading
 from tunebench.db.entries.writer import PlacedTrial, Writer
@@ -46,7 +47,6 @@ def open_study(
 
 def study_of(description: StudyDescription) -> Select[int]:
     """The number of the study of that description which began here on this device, else on one of the same model."""
-    words = ("kernel", "source_digest", "space_digest", "compiler", "sampler", "seed")
     model = dict(description.device.model)
     this_device = tables.Device.digest == tables.digest_of(tables.Device, description.device)
     return (
@@ -54,7 +54,7 @@ def study_of(description: StudyDescription) -> Select[int]:
         .join(tables.Problem, tables.Problem.id == tables.Study.problem_id)
         .join(tables.Device, tables.Device.id == tables.Study.device_id)
         .where(tables.Study.origin_id == tables.OWN_ORIGIN, tables.Problem.key == description.problem.key)
-        .where(*(getattr(tables.Study, word) == getattr(description, word) for word in words))
+        .where(*(getattr(tables.Study, word) == getattr(description, word) for word in STUDY_WORDS))
         .where(*(getattr(tables.Device, name) == value for name, value in model.items()))
         .order_by(this_device.desc(), tables.Study.id)
         .limit(1)

@@ -25,7 +25,6 @@ _Identity: TypeAlias = tuple[Any, ...]
 
 _CONDITIONS = tuple(one.name for one in fields(Conditions))
 _BUILD_IDENTITY = ("variant_digest", "compiler", "compiler_version", "code_sha256")
-_STUDY_WORDS = ("kernel", "source_digest", "space_digest", "compiler", "sampler", "seed")
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Writer:
             "origin_id": self._origin(study.origin),
             "problem_id": self.problem(study.problem),
             "device_id": self.device(study.device),
-        } | {name: getattr(study, name) for name in _STUDY_WORDS}
+        } | {name: getattr(study, name) for name in parts.STUDY_WORDS}
         number, created = self._find_or_add(tables.Study, identity, _beginning(study))
         self.studies_added += created
         return number

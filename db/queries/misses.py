@@ -10,7 +10,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from tunebench.db.connection.database import Database
 from tunebench.db.entries.decode import problem_of
-from tunebench.db.entries.entry import ProblemFacts
+from tunebench.db.entries.live import problem_facts
 from tunebench.db.entries.writer import Writer
 from tunebench.db.queries.rows import Missed, MissRow
 from tunebench.db.schema import tables
@@ -28,12 +28,11 @@ def add_misses(database: Database, found: Iterable[Missed]) -> None:
         writer = Writer(connection)
         inserting = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
         for one in found:
-            problem = ProblemFacts(one.problem.dtype, dict(one.problem.axes), dict(one.problem.options))
             row = {
                 "kernel": one.kernel,
                 "source_digest": one.source_digest,
                 "path": one.path,
-                "problem_id": writer.problem(problem),
+                "problem_id": writer.problem(problem_facts(one.problem)),
                 "device": one.device_name,
                 "architecture": one.architecture,
                 "calls": one.calls,

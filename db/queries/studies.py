@@ -1,4 +1,4 @@
-"""What a report shows of studies beyond their trials: their facts, their final comparison and their environments."""
+"""Questions about studies: which there are, their final comparisons, and the environments that they ran under."""
 
 from __future__ import annotations
 

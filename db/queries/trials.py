@@ -1,4 +1,4 @@
-"""Questions to the results database, answered with typed rows."""
+"""Questions about trials: the best, those that meet conditions, and how many there are."""
 
 from __future__ import annotations
 

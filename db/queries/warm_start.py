@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from tunebench.db.entries.study_log import study_of
 from tunebench.db.schema import tables
 from tunebench.db.schema.views import CORRECT
 from tunebench.tuner.configuration import Configuration
+from tunebench.tuner.problem import Problem
 from tunebench.tuner.search.warm_start import WORTH_KNOWING, EarlierStudy, EarlierTrial, WarmStart, distance
 from tunebench.tuner.study.history import StudyDescription
 
@@ -57,11 +59,10 @@ def earlier_studies(database: Database, description: StudyDescription) -> list[E
     """
     with database.reading() as connection:
         found = [(_distance(row, description), row) for row in connection.execute(_others(description))]
-        earlier: list[EarlierStudy] = []
-        for away, row in sorted(found, key=lambda pair: (pair[0], pair[1].id)):
-            if len(earlier) < _MOST_STUDIES and (trials := _trials(connection, row.id)):
-                earlier.append(EarlierStudy(_describe(row, description), away, trials))
-        return earlier
+        nearest = sorted(found, key=lambda pair: (pair[0], pair[1].id))
+        known = ((away, row, _trials(connection, row.id)) for away, row in nearest)
+        earlier = (EarlierStudy(_describe(row, description), away, trials) for away, row, trials in known if trials)
+        return list(itertools.islice(earlier, _MOST_STUDIES))
 
 
 def _others(description: StudyDescription) -> Any:
@@ -79,10 +80,13 @@ def _others(description: StudyDescription) -> Any:
     )
 
 
+def _problem(row: Row[Any]) -> Problem:
+    return problem_of(row.problem_key, row.problem_dtype, row.problem_axes, row.problem_options)
+
+
 def _distance(row: Row[Any], description: StudyDescription) -> float:
-    problem = problem_of(row.problem_key, row.problem_dtype, row.problem_axes, row.problem_options)
     return distance(
-        problem,
+        _problem(row),
         description.problem,
         same_device=row.device == description.device.name,
         same_architecture=row.architecture == description.device.architecture,
@@ -91,9 +95,8 @@ def _distance(row: Row[Any], description: StudyDescription) -> float:
 
 
 def _describe(row: Row[Any], description: StudyDescription) -> str:
-    problem = problem_of(row.problem_key, row.problem_dtype, row.problem_axes, row.problem_options)
     older = "" if row.source_digest == description.source_digest else ", another version of the source"
-    return f"{problem} on {row.device}{older}"
+    return f"{_problem(row)} on {row.device}{older}"
 
 
 def _trials(connection: Connection, study_id: int) -> list[EarlierTrial]:

@@ -118,8 +118,8 @@ class ForeignTrial:
 def _device(name: str, architecture: str) -> dict[str, Any]:
     """A device whose limits are not known: they are 1 or 0, the least that a device may have."""
     limits = dict.fromkeys(("multiprocessors", "memory_bytes", "warp_size"), 1)
-    limits |= dict.fromkeys(("l2_bytes", "max_threads_per_block", "max_shared_bytes"), 0)
-    limits |= {"max_threads_per_multiprocessor": 0}
+    bounds = ("l2_bytes", "max_threads_per_block", "max_shared_bytes", "max_threads_per_multiprocessor")
+    limits |= dict.fromkeys(bounds, 0)
     return {"kind": DeviceKind.CUDA.value, "name": name, "architecture": architecture, "uuid": UNKNOWN} | limits
 
 

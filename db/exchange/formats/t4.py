@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
-from tunebench.db.entries.entry import BuildFacts, Entry, StudyFacts, TrialFacts
+from tunebench.db.entries.entry import STUDY_WORDS, BuildFacts, Entry, StudyFacts, TrialFacts
 from tunebench.db.entries.strict_json import EntryError
 from tunebench.db.exchange.formats import foreign
 from tunebench.db.exchange.formats.base import Format, FormatName, ImportOptions, parse_whole, read_whole
@@ -136,8 +136,7 @@ def _metadata(entry: Entry) -> bytes:
 
 
 def _study_values(study: StudyFacts) -> dict[str, object]:
-    words = ("kernel", "source_digest", "space_digest", "compiler", "sampler", "seed")
-    return {name: getattr(study, name) for name in words} | {"problem": vars(study.problem)}
+    return {name: getattr(study, name) for name in STUDY_WORDS} | {"problem": vars(study.problem)}
 
 
 def _unit(content: Mapping[str, Any]) -> float:
