@@ -141,10 +141,16 @@ def _read(request: CheckRequest) -> Submission:
     own = (target, read_text(target))
     if "ModelNew" not in own[1]:
         raise KernelFolderError(f"{target}: no ModelNew; the model to check has that name")
-    separate = request.reference is not None
-    reference = (path := Path(request.reference), read_text(path)) if request.reference is not None else own
-    asked = (dict(request.sizes), request.dtype, request.device, request.declared)
-    return Submission(reference, own if separate else None, *asked, request.accuracy or Accuracy.TOLERANCE)
+    path = None if request.reference is None else Path(request.reference)
+    return Submission(
+        reference=own if path is None else (path, read_text(path)),
+        candidate=None if path is None else own,
+        sizes=dict(request.sizes),
+        dtype=request.dtype,
+        device=request.device,
+        declared=request.declared,
+        accuracy=request.accuracy or Accuracy.TOLERANCE,
+    )
 
 
 def _run(

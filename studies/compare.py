@@ -197,7 +197,7 @@ def _compare_configurations(question: KernelQuestion) -> CompareReport:
     asked = (question.first, question.second)
     sides = [_finalist(question.request, side, evaluator) for side in asked]
     first, second = (
-        side.label if built is None or side.problem else f"{side.label}: {built[0]}"
+        side.label if built is None or side.problem else f"{side.label}: {built.configuration}"
         for side, built in zip(asked, sides, strict=True)
     )
     duel = CompareReport(first, second, str(evaluator.problem), evaluator.device.name, None)
@@ -223,6 +223,6 @@ def _finalist(request: StudyRequest, side: KernelSide, evaluator: LocalEvaluator
         raise UserError(f"'{side.label}': {error}") from error
     variant = resolved.kernel.variant(configuration, evaluator.problem, evaluator.device.architecture)
     try:
-        return configuration, BuildCache().build(resolved.compiler, variant)
+        return Finalist(configuration, BuildCache().build(resolved.compiler, variant))
     except CompileError as error:
         raise UserError(f"'{side.label}' does not compile: {error}") from error

@@ -43,7 +43,6 @@ from tunebench.tuner.timing.statistics import Samples
 from tunebench.tuner.users_code import ToldError, described
 
 MODEL, NEW = "Model", "ModelNew"
-SEEDS = (1, 2)
 
 _UNKNOWN_OPERATIONS = 1 << 60
 
@@ -198,7 +197,7 @@ class _Comparison:
         try:
             self._source = RemoteSource(room, room.open())
             self._original = self._source.party(question.mode)
-            self._oracle = consult_reference(self._source, self._original, SEEDS)
+            self._oracle = consult_reference(self._source, self._original)
         except (*FAILURES, RoomError) as error:
             path = question.reference.path
             raise KernelFolderError(f"{path}: the reference does not run: {described(error)}") from error

@@ -221,8 +221,9 @@ def make_evaluator(
     with account.phase(Activity.CONTEXT):
         torch.zeros(1, device=resolved.device.torch_device).item()
     with account.phase(Activity.REFERENCE):
-        where = (mode, resolved.device, request.accuracy)
-        subject = Subject.prepare(resolved.kernel, resolved.model, resolved.reference, *where)
+        subject = Subject.prepare(
+            resolved.kernel, resolved.model, resolved.reference, mode, resolved.device, request.accuracy
+        )
     prepared = account.seconds
     return LocalEvaluator(subject, resolved.compiler, compiled=request.compile, driving=driving, prepared=prepared)
 
@@ -233,8 +234,10 @@ def make_contender(
     """A configuration of a request's kernel, and its reference; called in a process of its own."""
     set_policy(wait=True)
     resolved = resolve(request)
-    asked = (resolved.kernel, cast(ModelFactory, resolved.model), configuration, resolved.compiler, build)
-    contender = KernelContender(*asked, accuracy=request.accuracy)
+    factory = cast(ModelFactory, resolved.model)
+    contender = KernelContender(
+        resolved.kernel, factory, configuration, resolved.compiler, build, accuracy=request.accuracy
+    )
     return LocalSource(resolved.reference, resolved.device.torch_device), contender
 
 

@@ -11,7 +11,6 @@ from tunebench.studies.checking.request import Submission
 from tunebench.studies.checking.telling import Judged, Teller, exemptions_of
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import KernelFolderError
-from tunebench.tuner.gate.accuracy import SEEDS
 from tunebench.tuner.gate.boundary.contents import Files, OfCandidate, OfReference
 from tunebench.tuner.gate.boundary.judgement import judge_contender
 from tunebench.tuner.gate.boundary.room import RemoteContender, RemoteSource, Room
@@ -48,7 +47,7 @@ def verdict_on_file(submission: Submission, mode: Mode) -> Verdict:
         try:
             source = RemoteSource(reference, reference.open())
             original = source.party(mode)
-            oracle = consult_reference(source, original, SEEDS[submission.accuracy], submission.accuracy)
+            oracle = consult_reference(source, original, submission.accuracy)
         except (*FAILURES, IsolationError) as error:
             path = submission.reference[0]
             raise KernelFolderError(f"{path}: the reference does not run: {described(error)}") from error

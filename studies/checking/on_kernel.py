@@ -18,7 +18,6 @@ from tunebench.tuner.compile.for_gpu import ARCHITECTURE
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, DeviceKind, find_device
 from tunebench.tuner.errors import CompileError, CompilerMissingError, KernelFolderError, UserError
-from tunebench.tuner.gate.accuracy import SEEDS
 from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Answers
@@ -50,7 +49,7 @@ def verdict_on_kernel(request: CheckRequest, mode: Mode) -> Verdict:
     log = StageLog(teller)
     try:
         original = source.party(mode)
-        oracle = consult_reference(source, original, SEEDS[accuracy], accuracy)
+        oracle = consult_reference(source, original, accuracy)
     except FAILURES as error:
         raise KernelFolderError(f"{source.reference.path}: the reference does not run: {described(error)}") from error
     inputs, told = oracle.cases[0].inputs, partial(placed, folder=kernel.folder)
@@ -63,8 +62,7 @@ def verdict_on_kernel(request: CheckRequest, mode: Mode) -> Verdict:
                 raise StageRefused(f"it cannot be made like the reference: {told(error)}") from error
             configuration = _configuration(kernel, device, request, cast(TunableModel, model), inputs)
             report(Subject(device.name, str(where), dict(configuration), _declared(kernel)))
-            asked = (kernel, cast(ModelFactory, factory), configuration, compiler)
-            contender = KernelContender(*asked, accuracy=accuracy)
+            contender = KernelContender(kernel, cast(ModelFactory, factory), configuration, compiler, accuracy=accuracy)
         prepare = _preparation(contender, model)
         with log.stage("build"):
             prepare(inputs)

@@ -17,7 +17,6 @@ from tunebench.studies.checking.request import CheckRequest
 from tunebench.studies.checking.telling import Judged, Teller, exemptions_of
 from tunebench.tuner.device import device_of
 from tunebench.tuner.errors import UserError
-from tunebench.tuner.gate.accuracy import SEEDS
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Answers
 from tunebench.tuner.gate.judgement import both_batteries, model_made, refusals_kept
@@ -120,7 +119,7 @@ def _verdict(
     try:
         party = source.party(mode)
         accuracy = request.accuracy or Accuracy.TOLERANCE
-        oracle = consult_reference(source, party, SEEDS[accuracy], accuracy)
+        oracle = consult_reference(source, party, accuracy)
     except FAILURES as error:
         raise UserError(f"the reference does not run: {described(error)}") from error
     teller.judged = Judged(source, contender, mode, oracle.cases[0].inputs)

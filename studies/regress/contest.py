@@ -364,7 +364,7 @@ class _Party:
         resolved = self._resolved
         with self._own():
             variant = resolved.kernel.variant(candidate.configuration, self.problem, self.evaluator.device.architecture)
-            return candidate.configuration, BuildCache().build(resolved.compiler, variant)
+            return Finalist(candidate.configuration, BuildCache().build(resolved.compiler, variant))
 
     def prove(self, finalist: Finalist) -> None:
         """Put a configuration through the quick gate.

@@ -62,7 +62,7 @@ def _report(file: GateFile, folder: Path) -> Mapping[str, Any]:
     log = StageLog()
     source = LocalSource(load_reference(folder / "reference.py", text=file.reference), CPU)
     original = source.party(Mode.TRAIN)
-    oracle = consult_reference(source, original, (1, 2))
+    oracle = consult_reference(source, original)
     factory = load_candidate(folder / "submission.py", file.text)
     contender = ModuleContender(factory, _exemptions(file))
     with refusals_kept(log, described):

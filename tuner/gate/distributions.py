@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +27,11 @@ def changed(value: Any, change: InputChange, seed: int) -> Any:
     generator = torch.Generator(value.device).manual_seed(seed)
     part = own_part(value.detach())
     return torch.empty_like(part).copy_(change(part, generator)).expand(value.shape)
+
+
+def all_changed(inputs: Sequence[Any], change: InputChange, seed: int = 0) -> tuple[Any, ...]:
+    """Every input changed, see `changed`; each draws from a seed of its own, this one and those behind it."""
+    return tuple(changed(value, change, seed + number) for number, value in enumerate(inputs))
 
 
 def mixed_signs(value: Any, seed: int) -> Any:

@@ -23,7 +23,7 @@ from tunebench.tuner.gate.judge import judge_buffers, judge_inputs, judge_struct
 from tunebench.tuner.gate.memory import Bands
 from tunebench.tuner.gate.oracle import Oracle, ask
 from tunebench.tuner.gate.party import ORDINARY, Answer, Manner, Party
-from tunebench.tuner.gate.sources import Source
+from tunebench.tuner.gate.sources import Source, capped
 from tunebench.tuner.gate.stage_log import StageRefused, about
 from tunebench.tuner.gate.tolerance import FEW_SAMPLES_MULTIPLE, REFERENCE_MULTIPLE
 from tunebench.tuner.gate.values import Values, mapped, tensors_in
@@ -150,9 +150,7 @@ class Answers:
 
     def _reduce(self) -> Source:
         for cap in _CAPS:
-            whole = {name: size for name, size in self.source.sizes.items() if isinstance(size, int)}
-            sizes = {**self.source.sizes, **{name: min(size, cap) for name, size in whole.items()}}
-            if (source := self.at(sizes)) is None:
+            if (source := self.at(capped(self.source.sizes, cap))) is None:
                 break
             party, inputs = source.party(Mode.TRAIN), source.inputs(0)
             try:

@@ -11,6 +11,7 @@ from zlib import crc32
 import torch
 from torch import nn
 
+from tunebench.tuner.gate.accuracy import SEEDS
 from tunebench.tuner.gate.case import Case, Expected, expect, without_memory
 from tunebench.tuner.gate.comparison import relative_norm
 from tunebench.tuner.gate.distributions import DISTRIBUTIONS, changed, graded, mixed_signs
@@ -70,7 +71,7 @@ class Oracle:
 
 
 def consult_reference(
-    source: Source, party: Party, seeds: Sequence[int], accuracy: Accuracy = Accuracy.TOLERANCE
+    source: Source, party: Party, accuracy: Accuracy = Accuracy.TOLERANCE, seeds: Sequence[int] | None = None
 ) -> Oracle:
     """Run the reference, at its own precision and in float64, on inputs of several seeds.
 
@@ -81,7 +82,9 @@ def consult_reference(
     Args:
         party: the reference's model, which is left as it was.
         accuracy: of the oracle.
+        seeds: None for those of the accuracy.
     """
+    seeds = SEEDS[accuracy] if seeds is None else seeds
     in_full = accuracy is Accuracy.EAGER
     state = {name: tensor.clone() for name, tensor in party.state().items()}
     bands = Bands()

@@ -18,6 +18,11 @@ Sizes = Mapping[str, int | float]
 """The numeric constants of a reference's file, and the numbers without a name that inputs and models are made from."""
 
 
+def capped(sizes: Sizes, cap: int) -> Sizes:
+    """The same with no whole number above the cap."""
+    return {name: min(size, cap) if isinstance(size, int) else size for name, size in sizes.items()}
+
+
 class Source(Protocol):
     """A reference's file at some sizes, on one device.
 

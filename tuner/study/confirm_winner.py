@@ -31,7 +31,7 @@ from tunebench.tuner.gate.oracle import consult_reference
 from tunebench.tuner.gate.party import Party
 from tunebench.tuner.gate.process_state import Watch
 from tunebench.tuner.gate.quick import Exemptions, QuickGate
-from tunebench.tuner.gate.sources import LocalSource, Sizes
+from tunebench.tuner.gate.sources import LocalSource, Sizes, capped
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.gate.tolerance import FEW_SAMPLES_MULTIPLE
 from tunebench.tuner.isolation import DeathError, asked_again_if_killed, run_isolated
@@ -142,7 +142,7 @@ def _quick(asked: ConfirmWinner, source: RemoteSource, contender: RemoteContende
         draw = random.SystemRandom()
         # What rounding leaves depends on sizes: of smaller ones it says nothing.
         accuracy = asked.accuracy if asked.small else Accuracy.TOLERANCE
-        oracle = consult_reference(at, original, [draw.randrange(1 << 31) for _ in SEEDS[accuracy]], accuracy)
+        oracle = consult_reference(at, original, accuracy, [draw.randrange(1 << 31) for _ in SEEDS[accuracy]])
         if bounds:
             oracle = replace(oracle, cases=tuple(_eased(case, bounds) for case in oracle.cases))
         QuickGate(party, oracle, contender.exemptions).check(partial(_prepare, party), log)
@@ -162,9 +162,8 @@ def _at_sizes(source: RemoteSource, small: bool) -> Iterator[RemoteSource]:
         yield source
         return
     for cap in _CAPS:
-        whole = {name: size for name, size in source.sizes.items() if isinstance(size, int)}
         try:
-            reduced = source.resized({name: min(size, cap) for name, size in whole.items()})
+            reduced = source.resized(capped(source.sizes, cap))
         except (*FAILURES, KernelFolderError):
             continue
         yield reduced

@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 import torch
 
@@ -23,7 +23,6 @@ from tunebench.tuner.errors import (
     TunebenchError,
     UserError,
 )
-from tunebench.tuner.gate.accuracy import SEEDS
 from tunebench.tuner.gate.battery import Depth, run_battery
 from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.harness import Answers, Harness, synchronise
@@ -47,7 +46,12 @@ from tunebench.tuner.timing.statistics import Samples, control_ratio, medians_of
 from tunebench.tuner.timing.torch_compile import CompiledReferenceError, compile_reference
 from tunebench.tuner.users_code import UsersCodeError, told, users_code
 
-Finalist = tuple[Configuration, Build]
+
+class Finalist(NamedTuple):
+    """A configuration with its build, ready to be timed again."""
+
+    configuration: Configuration
+    build: Build
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,7 @@ class Subject:
         with users_code("ModelNew cannot be made like Model", files):
             model = cast(TunableModel, prepare_model(reference, mode, where, make, state))
         with users_code("the reference does not run", files):
-            oracle = consult_reference(source, LocalParty(original), SEEDS[accuracy], accuracy)
+            oracle = consult_reference(source, LocalParty(original), accuracy)
         with users_code("problem()", files):
             problem = model.problem(*oracle.cases[0].inputs)
         if problem is None:
@@ -341,8 +345,15 @@ class LocalEvaluator:
 
     def _contender(self, configuration: Configuration, build: Build) -> KernelContender:
         subject = self._subject
-        asked = (subject.kernel, subject.factory, configuration, self._compiler, build)
-        return KernelContender(*asked, builds_more=False, accuracy=subject.problem.accuracy)
+        return KernelContender(
+            subject.kernel,
+            subject.factory,
+            configuration,
+            self._compiler,
+            build,
+            builds_more=False,
+            accuracy=subject.problem.accuracy,
+        )
 
     def _measure(self, call: Call, incumbent: PastTrial | None) -> tuple[Measurement, bool]:
         """Time a call by the incumbent's clock, so that the two can be ranked."""

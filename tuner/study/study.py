@@ -403,12 +403,12 @@ class StudyRun:
         # A refusal makes room among the finalists for others, until all of them stand.
         while unasked := [trial for trial in self._contenders() if trial.configuration not in sane]:
             finalists = [self._built(one.configuration) for one in unasked if self._proves(one)]
-            sane |= {finalist[0]: finalist for finalist in self._sane(finalists)}
+            sane |= {finalist.configuration: finalist for finalist in self._sane(finalists)}
         contenders = [sane[trial.configuration] for trial in self._contenders()]
         if not contenders:
             return None
         default = self._space[self._space.default]
-        baseline = next((finalist for finalist in contenders if finalist[0] == default), None)
+        baseline = next((finalist for finalist in contenders if finalist.configuration == default), None)
         report(Phase.COMPARING)
         with self._account.phase(Activity.ROUNDS):
             return self._executor.compare([one for one in contenders if one is not baseline], baseline)
@@ -421,7 +421,7 @@ class StudyRun:
         with self._account.phase(Activity.BOUNDARY):
             stage = self._executor.run(self._confirm, winner)
         if not stage.passed:
-            self._refuse(winner[0], stage)
+            self._refuse(winner.configuration, stage)
         self._confirmed = stage.detail
         return stage.passed
 
@@ -471,7 +471,7 @@ class StudyRun:
 
     def _built(self, configuration: Configuration) -> Finalist:
         with self._account.phase(Activity.COMPILER):
-            return configuration, self._executor.build(configuration).result()
+            return Finalist(configuration, self._executor.build(configuration).result())
 
     def _ranked(self) -> list[PastTrial]:
         """Correct trials, fastest first, all of them timed by the clock of the first one."""

@@ -59,7 +59,7 @@ def refusals(
     reference = Reference(Path("reference.py"), "", model, inputs, list, {})
     source, log = LocalSource(reference, CPU), StageLog()
     original = source.party(mode)
-    oracle = consult_reference(source, original, (1, 2))
+    oracle = consult_reference(source, original)
     contender = ModuleContender(new, exemptions or Exemptions())
     party = contender.party(source, mode, original.state())
     verdict = QuickGate(party, oracle, contender.exemptions).check(lambda _: None, log)

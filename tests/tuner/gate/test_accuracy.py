@@ -152,7 +152,7 @@ def test_eager_is_asked_at_full_precision_and_the_process_stays_as_it_was(write_
             model = reference.make_model(0, cpu)
             calls = type(model).forward.__globals__["SEEN"]
             calls.clear()
-            oracle = consult_reference(LocalSource(reference, cpu), LocalParty(model), SEEDS[accuracy], accuracy)
+            oracle = consult_reference(LocalSource(reference, cpu), LocalParty(model), accuracy)
             asked = [one[:2] for one in calls if one[2] is torch.float32]
             assert asked[: oracle.draws] == [seen] * oracle.draws
             assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == ("high", True)

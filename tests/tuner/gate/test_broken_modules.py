@@ -27,7 +27,7 @@ def stages_of(text: str, only: str | None = None) -> tuple[Stage, ...]:
     """The quick battery, and every stage of the full one or one of them."""
     source = LocalSource(load_reference(Path("file.py"), text=text), CPU)
     original = source.party(Mode.TRAIN)
-    oracle = consult_reference(source, original, (1, 2))
+    oracle = consult_reference(source, original)
     assert source.reference.candidate is not None
     contender, log = ModuleContender(source.reference.candidate, Exemptions()), StageLog()
     party = contender.party(source, Mode.TRAIN, original.state())

@@ -155,7 +155,7 @@ def test_the_documented_table_is_this_one() -> None:
 def oracle_of(write_kernel: WriteKernel, **changes: dict[str, str]) -> Oracle:
     reference = write_kernel(**changes).kernel.reference()
     cpu = torch.device("cpu")
-    return consult_reference(LocalSource(reference, cpu), LocalParty(reference.make_model(0, cpu)), seeds=(1, 2))
+    return consult_reference(LocalSource(reference, cpu), LocalParty(reference.make_model(0, cpu)))
 
 
 def test_the_oracle_draws_different_inputs_and_both_signs(write_kernel: WriteKernel) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tunebench.tuner.gate.distributions import DISTRIBUTIONS, changed
+from tunebench.tuner.gate.distributions import DISTRIBUTIONS, all_changed
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Harness, Pair, synchronise
 from tunebench.tuner.gate.memory import same_bits
@@ -108,9 +108,7 @@ _EDITS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 def _rewritten(pair: Pair, inputs: tuple[Any, ...], seed: int, *, counted: bool) -> tuple[Any, ...]:
     """Other values, which are in the candidate's tensors now, whether torch's version counter has seen it or not."""
-    others = tuple(
-        changed(value, DISTRIBUTIONS["normal"], 100 * seed + position) for position, value in enumerate(inputs)
-    )
+    others = all_changed(inputs, DISTRIBUTIONS["normal"], 100 * seed)
     pair.candidate.rewrite(others, counted=counted)
     return others
 
@@ -126,7 +124,7 @@ def later_calls(harness: Harness) -> None:
     with harness.refusing(f"{_CALLS} calls"):
         answers = pair.candidate.call_many(turns, _CALLS)
     _judge_each(harness, turns, own, answers, f"one of {_CALLS} calls")
-    last = tuple(changed(value, DISTRIBUTIONS["normal"], 23 + number) for number, value in enumerate(turns[0]))
+    last = all_changed(turns[0], DISTRIBUTIONS["normal"], 23)
     harness.agree(pair, last, f"the call after {_CALLS} others")
 
 

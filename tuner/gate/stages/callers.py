@@ -12,7 +12,7 @@ import torch
 
 from tunebench.tuner.gate.changes import HOOKS
 from tunebench.tuner.gate.comparison import compare, scale_of
-from tunebench.tuner.gate.distributions import DISTRIBUTIONS, changed
+from tunebench.tuner.gate.distributions import DISTRIBUTIONS, all_changed
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.gradients import OUTPUT, Backward, Incoming, Trained
 from tunebench.tuner.gate.harness import Harness, Pair
@@ -83,7 +83,7 @@ def _ask(harness: Harness, ways: Mapping[str, Backward]) -> None:
     for label, how in ways.items():
         pair = harness.pair()
         drawn = pair.inputs(1)
-        normal = tuple(changed(value, DISTRIBUTIONS["normal"], seed) for seed, value in enumerate(drawn))
+        normal = all_changed(drawn, DISTRIBUTIONS["normal"])
         # Of both signs, where the reference is made for them.
         asked = next((one for one in map(partial(_Asked.of, pair, how), (normal, drawn)) if one is not None), None)
         if asked is None:

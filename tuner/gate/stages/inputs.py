@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tunebench.tuner.gate.distributions import DISTRIBUTIONS, NON_FINITE, OFFSET, InputChange, changed, zeros_among
+from tunebench.tuner.gate.distributions import DISTRIBUTIONS, NON_FINITE, OFFSET, InputChange, all_changed, zeros_among
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Harness, Pair
 from tunebench.tuner.gate.party import Manner
@@ -75,7 +75,7 @@ def _ask(
 
 
 def _drawn(pair: Pair, change: InputChange) -> tuple[Any, ...]:
-    return tuple(changed(value, change, seed) for seed, value in enumerate(pair.inputs(1)))
+    return all_changed(pair.inputs(1), change)
 
 
 def _lost_signs(got: torch.Tensor, expected: torch.Tensor | None, other: torch.Tensor | None) -> int:

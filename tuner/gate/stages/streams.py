@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from tunebench.tuner.errors import CaptureError
-from tunebench.tuner.gate.distributions import DISTRIBUTIONS, changed
+from tunebench.tuner.gate.distributions import DISTRIBUTIONS, all_changed
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Harness
 from tunebench.tuner.gate.party import Manner
@@ -56,7 +56,7 @@ def graphs(harness: Harness) -> None:
     if not pair.reference.capturable(inputs):
         harness.pass_over("the reference cannot be captured")
         return
-    new = tuple(changed(value, DISTRIBUTIONS["normal"], 5 + number) for number, value in enumerate(inputs))
+    new = all_changed(inputs, DISTRIBUTIONS["normal"], 5)
     case = harness.answers.case(harness.pair(), "graphs: replay", lambda: new)
     if case is None:
         return
