@@ -32,9 +32,6 @@ Show = Callable[[CheckRequest, Mode, Question | Stage], None]
 """Called with each question before it is asked, and with each stage as it ends."""
 
 
-_Outcome = CheckReport | UserError
-
-
 def show_nothing(_request: CheckRequest, _mode: Mode, _what: Question | Stage) -> None:
     """Of a check that nobody watches."""
 

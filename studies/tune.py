@@ -247,7 +247,7 @@ def _confirmation(resolved: Resolved, mode: Mode, problem: Problem) -> ConfirmWi
     own, where = (reference.path, reference.text), resolved.device.torch_device
     return ConfirmWinner(
         Files(own, None, dict(request.sizes), request.dtype, where),
-        kernel.path if kernel.is_one_file else kernel.folder,
+        kernel.place,
         functools.partial(make_contender, request),
         Exemptions.of(kernel),
         mode,

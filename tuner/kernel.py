@@ -236,6 +236,11 @@ class Kernel:
         return self.path.parent
 
     @property
+    def place(self) -> Path:
+        """What it is named by where it does not ship: its folder, or its one file."""
+        return self.path if self.is_one_file else self.folder
+
+    @property
     def results_folder(self) -> Path:
         """Where the results are that ship with it."""
         return self.folder / (f"{self.name}.tuned" if self.is_one_file else "tuned")

@@ -127,10 +127,6 @@ def differentiate(
     return [next(found) if one else None for one in needed]
 
 
-def _version(tensor: torch.Tensor) -> int:
-    return -1 if tensor.is_inference() else tensor._version
-
-
 def _view(tensor: torch.Tensor, needed: bool) -> torch.Tensor:
     return tensor.view_as(tensor) if needed else tensor.detach()
 

@@ -103,7 +103,7 @@ def _write(counted: Iterable[tuple[Miss, int]]) -> bool:
         Missed(
             kernel=miss.kernel.name,
             source_digest=miss.kernel.digest,
-            path=str(miss.kernel.path if miss.kernel.is_one_file else miss.kernel.folder),
+            path=str(miss.kernel.place),
             problem=miss.problem,
             device_name=miss.device.name,
             architecture=miss.device.architecture,

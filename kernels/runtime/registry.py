@@ -113,7 +113,7 @@ def target_of(kernel: Kernel) -> str:
     """What `load_model` finds a kernel by: the name of one that ships, else the path of its folder or file."""
     if kernel.name in kernel_names() and (_SHIPPED / kernel.name).resolve() == kernel.folder.resolve():
         return kernel.name
-    return str((kernel.path if kernel.is_one_file else kernel.folder).resolve())
+    return str(kernel.place.resolve())
 
 
 def of_current_kernels(rows: Sequence[Row]) -> list[Row]:

@@ -64,7 +64,7 @@ def ship_again(kernel: Kernel, revision: str) -> list[Renewal]:
         CompilerMissingError: NVRTC is not installed.
     """
     repository = repository_of(kernel.folder)
-    place = (kernel.path if kernel.is_one_file else kernel.folder).resolve().relative_to(repository)
+    place = kernel.place.resolve().relative_to(repository)
     with revisions(repository, revision, None) as (base, _):
         with modules_of(base.root, repository):
             before = load_model(str(base.root / place)).kernel
