@@ -16,7 +16,7 @@ from tunebench.tuner.build import Argument, Extent, LoadedModule, Threads
 from tunebench.tuner.configuration import Configuration, Value
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import KernelFolderError, UnknownNameError, UserError
-from tunebench.tuner.problem import Axes, Problem, Work
+from tunebench.tuner.problem import ITEM_BYTES, Axes, Problem, Work
 from tunebench.tuner.running_text import running_text
 from tunebench.tuner.sources import SOURCE_TUNABLE, Language, language_of, read_sources, require_fitting
 from tunebench.tuner.space import SearchSpace
@@ -182,6 +182,8 @@ class Kernel:
             raise KernelFolderError(f"the space is a {type(space).__name__}: give a SearchSpace")
         given = {"modes": modes, "compiled_axes": compiled_axes, "dtypes": dtypes, "bulk_copies": bulk_copies}
         _require_forms(given, axes, work)
+        if unknown := [one for one in dtypes if one not in ITEM_BYTES]:
+            raise KernelFolderError(f"dtypes: no '{unknown[0]}'; the legal ones are {', '.join(ITEM_BYTES)}")
         path = Path(model_file)
         compiled_options = compiled_options or {}
         name = name or (path.parent.name if path.name == MODEL_FILE else path.stem)

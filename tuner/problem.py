@@ -8,6 +8,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from tunebench.tuner.errors import UserError
+
 ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 """Bytes of an element, by torch dtype name."""
 
@@ -92,6 +94,11 @@ class Work:
 
     bytes: int
     operations: int
+
+    def __post_init__(self) -> None:
+        for name, value in (("bytes", self.bytes), ("operations", self.operations)):
+            if not isinstance(value, int | float) or not value >= 0:
+                raise UserError(f"Work({name}={value!r}): give a number that is not negative")
 
     @classmethod
     def of_axes(cls, problem: Problem, axes: Axes) -> Work:

@@ -81,13 +81,14 @@ class Reference:
         """A model on a device, with the parameters that this seed draws; `factory` takes the place of `Model`."""
         seed_generators(seed, device)
         with torch.device(device):
-            return (factory or self.model)(*self.get_init_inputs()).to(device, self._dtype)
+            arguments = _listed("get_init_inputs", self.get_init_inputs())
+            return (factory or self.model)(*arguments).to(device, self._dtype)
 
     def make_inputs(self, seed: int, device: torch.device) -> tuple[Any, ...]:
         """One call's inputs, drawn on the device from this seed."""
         seed_generators(seed, device)
         with torch.device(device):
-            inputs = self.get_inputs()
+            inputs = _listed("get_inputs", self.get_inputs())
         return tuple(self._placed(value, device) for value in inputs)
 
     @property
@@ -102,6 +103,17 @@ class Reference:
         if not isinstance(value, torch.Tensor):
             return value
         return value.to(device, self._dtype if value.is_floating_point() else None)
+
+
+def _listed(function: str, returned: Any) -> Sequence[Any]:
+    """What one of the file's functions returned.
+
+    Raises:
+        UserError: it is no list.
+    """
+    if not isinstance(returned, list | tuple):
+        raise UserError(f"{function}() returns a {type(returned).__name__}: give a list, such as [x]")
+    return returned
 
 
 def seed_generators(seed: int, device: torch.device) -> None:

@@ -33,6 +33,15 @@ INACTIVE = -1
 
 _CONTEXT = ("problem", "device")
 
+_CPP_TEXT = (
+    "alignas alignof and asm auto bool break case catch char class const constexpr continue decltype default delete do "
+    "double else enum explicit export extern false float for friend goto if inline int long mutable namespace new not "
+    "operator or private protected public register return short signed sizeof static struct switch template this throw "
+    "true try typedef typename union unsigned using virtual void volatile while xor"
+)
+CPP_WORDS = frozenset(_CPP_TEXT.split())
+"""What cannot be a name in a source."""
+
 
 def parameters_of(predicate: Callable[..., object]) -> tuple[str, ...]:
     """The names a predicate looks at."""
@@ -62,6 +71,10 @@ class Tunable:
     def __post_init__(self) -> None:
         if not self.name.isidentifier() or self.name in _CONTEXT:
             raise UserError(f"'{self.name}' cannot name a tunable: use an identifier other than {', '.join(_CONTEXT)}")
+        if self.name in CPP_WORDS:
+            raise UserError(f"'{self.name}' cannot name a tunable: it is a word of C++, where it names a constant")
+        if isinstance(self.values, str) or not isinstance(self.values, Sequence):
+            raise UserError(f"tunable '{self.name}': its values are {self.values!r}: give a tuple, such as (1, 2, 4)")
         if not self.values:
             raise UserError(f"tunable '{self.name}' has no values: give at least one")
         if len({type(value) for value in self.values}) != 1 or not isinstance(self.values[0], bool | int | float | str):
@@ -102,6 +115,12 @@ class SearchSpace:
     default: Mapping[str, Value] = field(init=False)
 
     def __post_init__(self) -> None:
+        for what, given, kind in (("tunables", self.tunables, Tunable), ("constraints", self.constraints, Constraint)):
+            several: Sequence[object] = given if isinstance(given, Sequence) else [given]
+            wrong = [one for one in several if not isinstance(one, kind)]
+            if wrong or several is not given:
+                shown = type(wrong[0] if wrong else given).__name__
+                raise UserError(f"the space's {what} are or have a {shown}: give a tuple of {kind.__name__}(name, …)")
         names = tuple(tunable.name for tunable in self.tunables)
         object.__setattr__(self, "names", names)
         default = {one.name: one.values[0] if one.default is None else one.default for one in self.tunables}

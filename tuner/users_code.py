@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,9 @@ MODEL_FILE = "model.py"
 
 _EXTRAS = {"triton": "triton"}
 """tunebench's extras that bring a package which a kernel may import."""
+
+_OWN_MODULES = re.compile(r"tunebench\.kernels\.runtime\.folders\.[0-9a-f]+\b\.?")
+"""What stands before the name of a module in a user's folder (see `kernels/runtime/folders.py`): nobody wrote it."""
 
 _OWN_MESSAGES = (UserError, LaunchError, CompileError)
 """tunebench's errors that the code of a user causes: their text stands as it is, behind the place."""
@@ -85,6 +89,7 @@ def described(error: BaseException) -> str:
         text = str(error.msg if isinstance(error, SyntaxError) else error).strip()
     except Exception:  # noqa: BLE001 - a class of the user's own may not even tell its text
         text = ""
+    text = _OWN_MODULES.sub("", text)
     if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS:
         text += f": pip install 'tunebench[{_EXTRAS[error.name]}]'"
     return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__

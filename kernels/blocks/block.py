@@ -61,7 +61,7 @@ from tunebench.tuner.configuration import Value
 from tunebench.tuner.errors import KernelFolderError, UserError
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Problem, Work
-from tunebench.tuner.space import Constraint, SearchSpace, Tunable
+from tunebench.tuner.space import CPP_WORDS, Constraint, SearchSpace, Tunable
 from tunebench.tuner.users_code import MODEL_FILE
 
 Names = Mapping[str, str] | Sequence[str]
@@ -170,7 +170,7 @@ class Block(TunedModule):
                 modes=design.modes,
                 compiled_axes=design.compiled_axes,
                 compiled_options=design.compiled_options,
-                dtypes=tuple(cls.dtypes),
+                dtypes=cls.dtypes,
                 atomics=design.atomics,
                 rewrites_algebra=design.rewrites_algebra,
                 bulk_copies=design.bulk_copies,
@@ -320,6 +320,8 @@ def _paths(cls: type[Block], kind: Kind, given: object) -> dict[str, str]:
     for name, path in paths.items():
         if not isinstance(name, str) or not name.isidentifier():
             raise cls.wrong(kind.value, f"{name!r} cannot be a name in a device function")
+        if name in CPP_WORDS:
+            raise cls.wrong(kind.value, f"'{name}' is a word of C++: give it another name")
         if not isinstance(path, str):
             raise cls.wrong(kind.value, f"'{name}' is {path!r}: give the path of an attribute or an argument's name")
     return paths

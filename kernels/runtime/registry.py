@@ -63,6 +63,10 @@ def load_model(target: str) -> type[TunedModule]:
         raise KernelFolderError(
             f"{place}: no {MODEL_FILE}; a kernel's folder has reference.py, {MODEL_FILE} and its .cu"
         )
+    if path.name == MODEL_FILE and not (path.parent / "reference.py").exists():
+        raise KernelFolderError(
+            f"{place}: no reference.py; a kernel's folder has reference.py, {MODEL_FILE} and its .cu"
+        )
     with users_code("does not import", place):
         module = import_kernel(place)
     return _model_of(module, target)

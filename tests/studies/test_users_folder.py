@@ -141,6 +141,34 @@ CASES: dict[str, tuple[dict[str, str], str]] = {
     ),
     "a problem with a reason": ({PROBLEM: "return self.unserved('not today')"}, r"reference's inputs: not today$"),
     "work that raises": ({"return Work(8": "return Word(8"}, r"model.py:\d+: work\(\): NameError: name 'Word'"),
+    "work that is no number": (
+        {"return Work(8 * ": "return Work('8' * "},
+        r"model.py:\d+: Work\(bytes='8+'\): give a number that is not negative$",
+    ),
+    "work that is negative": (
+        {"return Work(8 * ": "return Work(-8 * "},
+        r"model.py:\d+: Work\(bytes=-\d+\): give a number",
+    ),
+    "a number for values": (
+        {"(0, 1, 2)": "3"},
+        r"model.py:\d+: tunable 'variety': its values are 3: give a tuple, such as \(1, 2, 4\)",
+    ),
+    "a word of C++ for a tunable": (
+        {'"variety"': '"register"'},
+        r"model.py:\d+: 'register' cannot name a tunable: it is a word of C\+\+",
+    ),
+    "a function for a constraint": (
+        {f'Constraint("few_threads", {CONSTRAINT})': CONSTRAINT},
+        r"model.py:\d+: the space's constraints are or have a function: give a tuple of Constraint\(name, …\)",
+    ),
+    "a dtype that is none": (
+        {"work=work)": "work=work, dtypes=('fp32',))"},
+        r"model.py:\d+: dtypes: no 'fp32'; the legal ones are float64, float32, float16, bfloat16",
+    ),
+    "a name that the reference does not have": (
+        {"import Model": "import Modell"},
+        r"model.py:\d+: does not import: ImportError: cannot import name 'Modell' from 'reference' ",
+    ),
     "work that is none": ({"return Work(8 * ": "return (8 * "}, r"model.py: work\(\) returns tuple, not a Work"),
 }
 
@@ -165,9 +193,14 @@ def test_it_is_one_line_with_the_place(write_kernel: WriteKernel, case: str) -> 
     [
         ({"return x * self.weight": "return x * self.wait"}, r"reference.py:\d+: .*AttributeError: 'Model' object"),
         ({"def __init__(self):": "def __init__(self, size):"}, r"the reference's Model cannot be made: TypeError"),
+        (
+            {"return [torch.rand(rows, columns) + 0.1]": "return torch.rand(rows, columns)"},
+            r"get_inputs\(\) returns a Tensor: give a list",
+        ),
+        ({"return []": "return"}, r"weigh: get_init_inputs\(\) returns a NoneType: give a list"),
         ({"rows = 64": "rows = 1 / 0"}, r"reference.py:\d+: does not import: ZeroDivisionError"),
     ],
-    ids=["forward", "constructor", "a constant"],
+    ids=["forward", "constructor", "a tensor for inputs", "nothing for arguments", "a constant"],
 )
 def test_so_is_what_the_reference_raises(write_kernel: WriteKernel, changes: dict[str, str], message: str) -> None:
     folder = write_kernel().kernel.folder
