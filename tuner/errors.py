@@ -48,6 +48,12 @@ class UnknownNameError(UserError):
         return type(self), self._arguments
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says; the name of its class where it says nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
 @overload
 def member_of(members: type[Member], kind: str, name: str) -> Member: ...
 

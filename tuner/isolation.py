@@ -27,6 +27,7 @@ from typing import Any, NoReturn, TypeVar
 
 from tunebench.tuner.errors import TunebenchError
 from tunebench.tuner.scratch import scratch_folder, share_scratch
+from tunebench.tuner.users_code import described
 
 Answer = TypeVar("Answer")
 Listen = Callable[[Any], None]
@@ -437,10 +438,8 @@ def _packed(error: Exception) -> bytes:
     """tunebench's own errors as they are; of others the name, text and place: the parent may not have their classes."""
     if isinstance(error, TunebenchError):
         return pickle.dumps(_Raised(error))
-    text = (str(error).strip().splitlines() or [""])[0]
     place = traceback.extract_tb(error.__traceback__)[-1]
-    told = f"{type(error).__name__}: {text} ({Path(place.filename).name}:{place.lineno})"
-    return pickle.dumps(_Raised(RaisedError(told)))
+    return pickle.dumps(_Raised(RaisedError(f"{described(error)} ({Path(place.filename).name}:{place.lineno})")))
 
 
 def _end_with_parent() -> None:

@@ -63,8 +63,6 @@ class ErrorFigures:
         max_relative: the same divided by the size of the output (the RMS of its row, see `gate.comparison.scale_of`).
         relative_norm: ‖output − reference‖ / ‖reference‖.
         reference_max_relative, reference_relative_norm: the same for the reference model at its own precision.
-        multiple_of_reference: `max_relative` over `reference_max_relative`; infinite where the reference is exact.
-        rms_multiple_of_reference: `relative_norm` over `reference_relative_norm`; likewise.
         first_wrong_index: flat index of the first element outside the tolerance; None where there is none.
         untouched: elements the kernel never wrote.
     """

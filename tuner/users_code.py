@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-from tunebench.tuner.errors import CompileError, KernelFolderError, LaunchError, TunebenchError, UserError
+from tunebench.tuner.errors import CompileError, KernelFolderError, LaunchError, TunebenchError, UserError, first_line
 
 MODEL_FILE = "model.py"
 """The file of a kernel's folder that declares the kernel."""
@@ -58,7 +58,7 @@ def told(error: BaseException, what: str, folder: Path) -> str:
     text = described(error)
     place = place_of(error, folder)
     if isinstance(error, _OWN_MESSAGES):
-        text = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        text = first_line(error)
         return text if text.startswith(str(folder)) else f"{place or folder}: {text}"
     return f"{place or folder}: {what}: {text}"
 

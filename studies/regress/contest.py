@@ -31,6 +31,7 @@ from tunebench.tuner.errors import (
     DiskFullError,
     TunebenchError,
     UserError,
+    first_line,
 )
 from tunebench.tuner.isolation import DeathError, report, run_isolated
 from tunebench.tuner.kernel import Mode
@@ -323,7 +324,7 @@ class _Party:
         except _NOT_THEIRS:
             raise
         except TunebenchError as error:
-            raise SideError(self._side, (str(error).strip().splitlines() or [type(error).__name__])[0]) from error
+            raise SideError(self._side, first_line(error)) from error
 
     def best_known(self) -> _Candidate:
         """What was measured of this very source and is nearest to the problem, else the default."""

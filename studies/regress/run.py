@@ -23,7 +23,7 @@ from tunebench.studies.regress.contest import (
 from tunebench.studies.regress.repository import Revision, kernels_in, repository_of, revisions
 from tunebench.studies.study_file import make_request, read_study_file
 from tunebench.tuner.device import find_device
-from tunebench.tuner.errors import TunebenchError, UnknownNameError, UserError
+from tunebench.tuner.errors import TunebenchError, UnknownNameError, UserError, first_line
 from tunebench.tuner.isolation import DeathError, IsolatedProcess, start_forkserver
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.reference import require_dtype
@@ -233,7 +233,7 @@ class _Looks:
         except DeathError as death:
             return f"loading it ended the process: {death}"
         except TunebenchError as error:
-            return (str(error).strip().splitlines() or [type(error).__name__])[0]
+            return first_line(error)
 
     def close(self) -> None:
         """End the process."""

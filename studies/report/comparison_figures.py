@@ -107,7 +107,7 @@ def roofline(comparison: Comparison, work: Work) -> Figure | None:
         f"Roofline at {style.number(intensity)} operations per byte; of the memory ceiling are reached: {words}.",
         f"The problem must move {style.decimal_unit(work.bytes, 'B').text(work.bytes)} and takes "
         f"{style.decimal_unit(work.operations, 'op').text(work.operations)}, by the kernel's own account. Rates are of "
-        "medians. The ceiling is that of a style.plain copy of as many bytes, timed in the same rounds. The arithmetic "
+        "medians. The ceiling is that of a plain copy of as many bytes, timed in the same rounds. The arithmetic "
         "ceiling is not measured: far to the right, points may lie below a roof that is not drawn. Where "
         "caches are warm, a point may lie above the line.",
         zoomable=True,
@@ -152,7 +152,7 @@ def _range_text(name: str, comparison: Comparison) -> str:
 
 
 def _add_strip(plot: go.Figure, row: int, name: str, comparison: Comparison) -> int:
-    """Add one contender's samples; the style.number of those beyond the axis."""
+    """Add one contender's samples; the number of those beyond the axis."""
     median_ms = comparison.medians_ms[name]
     unit = style.time_unit(median_ms)
     samples = np.array(comparison.samples_ms[name]) * unit.factor

@@ -205,7 +205,7 @@ def effects(marginals: Sequence[Marginal], trials: Sequence[TrialRow]) -> list[F
     unit = style.time_unit(min(medians))
     limits = plot_limits(medians, [min(times) for marginal in marginals for times in marginal.times_ms])
     axis = _scaled(limits, unit).axis()
-    return [_effect(number_, marginal, unit, axis) for number_, marginal in enumerate(marginals)]
+    return [_effect(at, marginal, unit, axis) for at, marginal in enumerate(marginals)]
 
 
 def plot_limits(medians: Sequence[float], bests: Sequence[float]) -> tuple[float, float]:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from tunebench.tuner.errors import TunebenchError
+from tunebench.tuner.users_code import described
 
 
 class CompiledReferenceError(TunebenchError):
@@ -32,6 +33,5 @@ def compile_reference(model: nn.Module, inputs: Sequence[Any]) -> Callable[..., 
             for _ in range(3):  # the first compiles, the next ones record its CUDA graph
                 compiled(*inputs)
     except Exception as error:  # another project's compiler raises what it likes
-        lines = str(error).strip().splitlines() or [""]
-        raise CompiledReferenceError(f"torch.compile: {type(error).__name__}: {lines[0]}") from error
+        raise CompiledReferenceError(f"torch.compile: {described(error)}") from error
     return compiled

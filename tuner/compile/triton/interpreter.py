@@ -21,6 +21,7 @@ from tunebench.tuner.compile.triton.launch import no_function, require_triton_la
 from tunebench.tuner.errors import CompilerMissingError, LaunchError
 from tunebench.tuner.signature import Kind, Parameter
 from tunebench.tuner.triton_source import type_of
+from tunebench.tuner.users_code import described
 
 _DTYPES: Mapping[Kind, type[np.generic]] = {
     Kind.BOOL: np.bool_,
@@ -91,8 +92,7 @@ class InterpretedModule(LoadedModule):
                 self._functions[entry_point][grid](**given, **self._constants[entry_point])
             except Exception as error:
                 cause = _innermost(error)
-                text = (str(cause).strip().splitlines() or [""])[0]
-                what = f"{_place(error, self._file)}{type(cause).__name__}: {text}"
+                what = f"{_place(error, self._file)}{described(cause)}"
                 raise LaunchError(f"launch of '{entry_point}' with grid {grid}: {what}") from error
 
     def _given(self, entry_point: str, arguments: Sequence[Argument]) -> dict[str, Any]:
