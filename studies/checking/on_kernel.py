@@ -21,7 +21,7 @@ from tunebench.tuner.errors import CompileError, CompilerMissingError, KernelFol
 from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Answers
-from tunebench.tuner.gate.judgement import both_batteries, refusals_kept
+from tunebench.tuner.gate.judgement import both_batteries, model_made, refusals_kept
 from tunebench.tuner.gate.local_party import LocalParty
 from tunebench.tuner.gate.oracle import consult_reference
 from tunebench.tuner.gate.sources import LocalSource
@@ -54,15 +54,11 @@ def verdict_on_kernel(request: CheckRequest, mode: Mode) -> Verdict:
         raise KernelFolderError(f"{source.reference.path}: the reference does not run: {described(error)}") from error
     inputs, told = oracle.cases[0].inputs, partial(placed, folder=kernel.folder)
     with refusals_kept(log, told):
-        with log.stage("model"):
-            try:
-                make = cast(Callable[..., nn.Module], factory)
-                model = prepare_model(source.reference, mode, where, make, original.state())
-            except FAILURES as error:
-                raise StageRefused(f"it cannot be made like the reference: {told(error)}") from error
-            configuration = _configuration(kernel, device, request, cast(TunableModel, model), inputs)
-            report(Subject(device.name, str(where), dict(configuration), _declared(kernel)))
-            contender = KernelContender(kernel, cast(ModelFactory, factory), configuration, compiler, accuracy=accuracy)
+        make = cast(Callable[..., nn.Module], factory)
+        model = model_made(log, lambda: prepare_model(source.reference, mode, where, make, original.state()), told)
+        configuration = _configuration(kernel, device, request, cast(TunableModel, model), inputs)
+        report(Subject(device.name, str(where), dict(configuration), _declared(kernel)))
+        contender = KernelContender(kernel, cast(ModelFactory, factory), configuration, compiler, accuracy=accuracy)
         prepare = _preparation(contender, model)
         with log.stage("build"):
             prepare(inputs)
