@@ -46,11 +46,9 @@ def lines_of(nodes: Sequence[fx.Node], model: nn.Module, result: fx.Node, names:
     known = dict(names)
     lines: list[str] = []
     for node in nodes:
-        if node.op == "get_attr" and number_of(_attribute(model, str(node.target))) is None:
-            known[node] = f"self.{node.target}"
-            continue
         if node.op == "get_attr":
-            known[node] = _constant(number_of(_attribute(model, str(node.target))))
+            number = number_of(_attribute(model, str(node.target)))
+            known[node] = f"self.{node.target}" if number is None else _constant(number)
             continue
         text = _call(node, known)
         if node is result:

@@ -29,11 +29,6 @@ def called(node: fx.Node, model: nn.Module) -> str:
     return (place.rpartition(".")[2] if place else getattr(node.target, "__name__", str(node.target))).strip("_")
 
 
-def is_tensor(argument: object) -> bool:
-    """Whether an argument of a node is one that computes a tensor."""
-    return isinstance(argument, fx.Node) and shape_of(argument) is not None
-
-
 class Translator:
     """Makes texts of nodes, one after another.
 
