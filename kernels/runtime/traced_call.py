@@ -94,7 +94,7 @@ def operands(module: Any, inputs: tuple[Any, ...], exported: bool = False) -> tu
             if isinstance(value, torch.Tensor):
                 letter = "t"
                 tensors.append(value)
-            elif has_static_value(value):
+            elif value is None or has_static_value(value):
                 letter, number = _letter_of(value)
                 if number is not None:
                     constants.append(number)

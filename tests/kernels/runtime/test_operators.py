@@ -142,6 +142,26 @@ def test_a_forward_that_writes_in_eval_mode(write_kernel: WriteKernel) -> None:
     assert tuned.calls == 5
 
 
+def test_an_input_that_may_be_none(write_kernel: WriteKernel) -> None:
+    tuned = write_kernel(
+        model={
+            "x)": "x, shift=None)",
+            "problem(x, shift=None) if": "problem(x, shift) if",
+            "like(x, shift=None)": "like(x)",
+        },
+        reference={
+            "(self, x)": "(self, x, shift=None)",
+            "self.weight\n": "self.weight + (0 if shift is None else shift)\n",
+        },
+    )().eval()
+    program = Compiled(tuned)
+    x = torch.rand(3, 4)
+    with torch.no_grad():
+        for inputs in ((x,), (x, None), (x, torch.zeros(()))):
+            close(program.call(*inputs), x * tuned.weight)
+    assert program.operators == 3 * [[tuned._operators.forward[False, False].name().removeprefix("tunebench::")]]
+
+
 @pytest.mark.parametrize("name", ["gemm_div_sum_scale", "gemm_scale_bn", "gemm_sigmoid_residual"])
 def test_a_frozen_model_keeps_what_is_derived_in_a_program(name: str) -> None:
     model, tuned, inputs = pair(name)
