@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import symtable
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -222,21 +223,39 @@ def _execute(
 
 def _read_by_model(text: str) -> set[str]:
     """The names of numbers that `Model` reads itself, or what it calls, or what they are computed from."""
-    texts: dict[str, list[ast.stmt]] = {}
-    for statement in ast.parse(text).body:
-        targets = statement.targets if isinstance(statement, ast.Assign) else [statement]
-        for target in targets:
-            named = (part.id for part in ast.walk(target) if isinstance(part, ast.Name))
-            for name in [target.name] if isinstance(target, ast.ClassDef | ast.FunctionDef) else named:
-                texts.setdefault(name, []).append(statement)
+    reads: dict[str, set[str]] = {}
+    for scope in symtable.symtable(text, "reference", "exec").get_children():
+        reads.setdefault(scope.get_name(), set()).update(_globals_of(scope))
+    body = ast.parse(text).body
+    for one in body:
+        if isinstance(one, ast.FunctionDef):
+            reads[one.name].update(part.id for part in _names(one.args))  # defaults are read where it is defined
+        elif isinstance(one, ast.ClassDef):
+            reads[one.name].update(part.id for base in one.bases for part in _names(base))
+    assigned = [one for one in body if isinstance(one, ast.Assign)]
+    targets = [(one, {part.id for target in one.targets for part in _names(target)}) for one in assigned]
+    for one, names in targets:
+        for name in names:
+            reads.setdefault(name, set()).update(part.id for part in _names(one.value))
     read, waiting = set(), ["Model"]
     while waiting:
         name = waiting.pop()
         if name not in read:
             read.add(name)
-            waiting += [part.id for one in texts.get(name, ()) for part in ast.walk(one) if isinstance(part, ast.Name)]
-    assigned = [one for name in read for one in texts.get(name, ()) if isinstance(one, ast.Assign)]
-    return read | {literal_name(part.value) for one in assigned for part in _constants(one.value)}  # type: ignore[arg-type]
+            waiting += reads.get(name, ())
+    constants = (part for one, names in targets if names & read for part in _constants(one.value))
+    return read | {literal_name(part.value) for part in constants}  # type: ignore[arg-type]
+
+
+def _globals_of(scope: symtable.SymbolTable) -> Iterator[str]:
+    """What a function or class reads from the top of its file; an argument of the same name is not that."""
+    yield from (symbol.get_name() for symbol in scope.get_symbols() if symbol.is_global())
+    for inner in scope.get_children():
+        yield from _globals_of(inner)
+
+
+def _names(node: ast.AST) -> Iterator[ast.Name]:
+    return (part for part in ast.walk(node) if isinstance(part, ast.Name))
 
 
 def literal_name(value: int | float) -> str:

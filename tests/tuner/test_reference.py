@@ -58,12 +58,13 @@ HALF = width // 2
 SCALES = (0.5, 3.5)
 limit = 2.5
 
-def scaled(x):
-    return x * SCALES[0] + HALF
+def scaled(x, half=HALF):
+    return x * SCALES[0] + half
 
 class Model(torch.nn.Module):
-    def __init__(self, eps=EPS, top=1.0):
+    def __init__(self, eps=EPS, limit=1.0):
         super().__init__()
+        self.limit = limit  # its own argument, not the number of that name
 
     def forward(self, x):
         return scaled(x)
