@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Never
 
 from tunebench.tuner.errors import UserError
 
@@ -29,6 +30,10 @@ class Accuracy(enum.StrEnum):
     """Within the gate's tolerance, or twice the reference's own error: see `tuner/gate/tolerance.py`."""
     EAGER = "eager"
     """No more than the reference itself is at full precision: see `tuner/gate/accuracy.py`."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Never:
+        raise ValueError(f"{value!r} is no accuracy: use one of {', '.join(cls)}")
 
 
 ACCURACY_OPTION = "accuracy"

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from typing import Never
 
 from tunebench.tuner.problem import Accuracy
 
@@ -30,6 +31,10 @@ class Policy(enum.StrEnum):
     TUNE = "tune"
     """As `best`, and a problem that was not measured on this kind of device is tuned when it is first met: the call
     waits for a study of so many seconds in a process of its own, whose results are recorded."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Never:
+        raise ValueError(f"{value!r} is no policy: use one of {', '.join(cls)}")
 
 
 @dataclass(frozen=True)
@@ -145,13 +150,21 @@ def _in_block(policy: Policy | str | None, accuracy: Accuracy | str | None) -> I
         _of_block.reset(token)
 
 
-def policy_for(own: Policy | None) -> Policy:
-    """The policy of a call of a module with that policy of its own."""
-    return of_block().policy or own or of_program.policy or Policy.BEST
+def policy_for(own: Policy | str | None) -> Policy:
+    """The policy of a call of a module with that policy of its own.
+
+    Raises:
+        ValueError: there is no policy of that name.
+    """
+    return Policy(of_block().policy or own or of_program.policy or Policy.BEST)
 
 
-def accuracy_for(own: Accuracy | None) -> Accuracy:
-    """The accuracy of a call of a module with that accuracy of its own."""
+def accuracy_for(own: Accuracy | str | None) -> Accuracy:
+    """The accuracy of a call of a module with that accuracy of its own.
+
+    Raises:
+        ValueError: there is no accuracy of that name.
+    """
     return Accuracy(of_block().accuracy or own or of_program.accuracy or Accuracy.TOLERANCE)
 
 

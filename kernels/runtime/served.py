@@ -49,7 +49,7 @@ class Servable(Protocol):
         reference_class: whose `forward` are the reference's operations; None where the kernel's author wrote others.
     """
 
-    policy: Policy | None
+    policy: Policy | str | None
     own_forward: ClassVar[Callable[..., torch.Tensor] | None]
     reference_class: ClassVar[Any]
 

@@ -85,11 +85,11 @@ class TunedModule(nn.Module, abc.ABC):
     reference_class: ClassVar[Any] = None
     """Whose `forward` are the reference's operations; None where the kernel's author wrote a `reference_forward`."""
 
-    policy: Policy | None = None
-    """This module's own policy; None takes the program's (see `policy.py`)."""
+    policy: Policy | str | None = None
+    """This module's own policy, or its name; None takes the program's (see `policy.py`)."""
 
-    accuracy: Accuracy | None = None
-    """How exact this module's kernels have to be; None takes the program's accuracy."""
+    accuracy: Accuracy | str | None = None
+    """How exact this module's kernels have to be, or that accuracy's name; None takes the program's accuracy."""
 
     wait: bool | None = None
     """Whether this module's calls wait while their kernel is built; None takes the program's setting."""

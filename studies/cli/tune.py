@@ -14,6 +14,8 @@ from tunebench.studies.terminal import print_line
 if TYPE_CHECKING:
     from tunebench.studies.tune import Resolved, StudyReport
 
+_MOST_MISSES = 10
+
 
 def tune(
     targets: Annotated[
@@ -37,8 +39,14 @@ def tune(
         ),
     ] = False,
     limit: Annotated[
-        int, typer.Option(min=1, max=options.LARGEST, metavar="N", help="With --from-misses: so many studies at most.")
-    ] = 10,
+        int | None,
+        typer.Option(
+            min=1,
+            max=options.LARGEST,
+            metavar="N",
+            help="With --from-misses: so many studies at most (10).",
+        ),
+    ] = None,
     trials: options.TrialsOption = None,
     seconds: options.SecondsOption = None,
     sampler: Annotated[
@@ -136,9 +144,11 @@ def tune(
         "tunables": options.parse_tunables(tunable or []),
         "start": [options.parse_values(one.split(",")) for one in start or ()],
     }
+    if limit is not None and not from_misses:
+        raise UserError("--limit says how many of the misses to tune: give --from-misses too, or leave it out")
     given = {key: value for key, value in asked.items() if value not in (None, {}, [])}
     if from_misses:
-        studies = _of_misses(targets or [], given, limit, db)
+        studies = _of_misses(targets or [], given, limit or _MOST_MISSES, db)
     elif targets:
         studies = [resolve(request_of(target, given)) for target in targets]
     else:

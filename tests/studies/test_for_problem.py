@@ -153,6 +153,7 @@ def test_what_is_used_most_is_tuned_and_then_no_miss_any_more(
         (["tune"], "nothing to tune: name a kernel, a study file or a folder, or give --from-misses"),
         (["tune", "--from-misses", "--size", "n=3"], "--from-misses takes sizes from the problems that were missed"),
         (["tune", "--from-misses", "--mode", "eval", "--dtype", "float16"], "takes dtype, modes from the problems"),
+        (["tune", "weigh", "--limit", "3"], "--limit says how many of the misses to tune: give --from-misses too"),
         (["misses", "nothing"], "kernel 'nothing'"),
     ],
 )

@@ -12,7 +12,7 @@ from sample_kernel import WriteKernel
 
 from tunebench.kernels.runtime import decision, tuned_module
 from tunebench.kernels.runtime.duel import Score
-from tunebench.kernels.runtime.policy import Policy, set_policy, use_policy
+from tunebench.kernels.runtime.policy import Policy, set_accuracy, set_policy, use_policy
 from tunebench.kernels.runtime.selection import Choice, Offer, Tier, agreed, choose_recorded, choose_shipped
 from tunebench.kernels.runtime.shipped import NeighbourTest, ShippedResult, file_for, read_file, write_file
 from tunebench.kernels.runtime.tuned_module import TunedModule
@@ -309,13 +309,22 @@ def test_policies_of_a_program_a_module_and_a_block(write_kernel: WriteKernel, m
     model.policy = Policy.BEST
     assert kernel_serves(model)
     assert len(held) == 1
+    model.policy = "reference"
+    assert not kernel_serves(model)
+    model.policy = "best"
     with use_policy("exact"):
         assert not kernel_serves(model)
         with use_policy("recorded"):
             assert kernel_serves(model)
     assert kernel_serves(model)
-    with pytest.raises(ValueError, match="fastest"):
+    legal = "use one of best, recorded, exact, reference, tune"
+    with pytest.raises(ValueError, match=f"'fastest' is no policy: {legal}"):
         set_policy("fastest")
+    model.policy = "REFERENCE"
+    with pytest.raises(ValueError, match=f"'REFERENCE' is no policy: {legal}"):
+        kernel_serves(model)
+    with pytest.raises(ValueError, match="'exact' is no accuracy: use one of tolerance, eager"):
+        set_accuracy("exact")
 
 
 def test_changing_the_policy_changes_the_next_call(write_kernel: WriteKernel, monkeypatch: pytest.MonkeyPatch) -> None:
