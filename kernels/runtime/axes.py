@@ -87,6 +87,8 @@ def _named_sizes(name: str, tensor: torch.Tensor, names: str | tuple[str, ...] |
 def _require_readable(
     name: str, tensor: torch.Tensor, first: torch.Tensor, any_dense: bool, accepts_layout: AcceptsLayout
 ) -> None:
+    if not tensor.is_floating_point():
+        raise UnservedError(f"'{name}' is {tensor.dtype}: all tensors of a kernel have one floating-point dtype")
     if tensor.dtype != first.dtype or tensor.device != first.device:
         raise UnservedError(f"'{name}' is {tensor.dtype} on {tensor.device}, not {first.dtype} on {first.device}")
     if tensor.numel() == 0:

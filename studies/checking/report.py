@@ -107,7 +107,8 @@ class CheckReport:
         what, errors, refusals = f"{self.target}, {self.mode}", self.verdict.errors, self.refusals
         wrong = [refusal for refusal in refusals if refusal.claim is Claim.PROBLEM]
         for refusal in refusals:
-            yield f"{what}: {refusal.name}: {refusal.reproduction or NO_REPRODUCTION}"
+            shown = refusal.reproduction or f"{refusal.detail}; {NO_REPRODUCTION}"
+            yield f"{what}: {refusal.name}: {shown}"
         if self.declared:
             yield f"{what}: declared: {', '.join(self.declared)}"
         is_passed = errors is not None and errors.first_wrong_index is None
