@@ -25,12 +25,12 @@ from tunebench.tuner.gate.boundary.judgement import judge_contender, judge_state
 from tunebench.tuner.gate.boundary.remote_turns import RemoteTurns
 from tunebench.tuner.gate.boundary.room import RemoteContender, RemoteParty, RemoteSource, Room, RoomError
 from tunebench.tuner.gate.boundary.rounds import Batches, JudgeClock, TimedModel, Truths, calls_of_a_batch
+from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.judge import judge_structure, judge_values
 from tunebench.tuner.gate.memory import SENTINELS
 from tunebench.tuner.gate.oracle import consult_reference
 from tunebench.tuner.gate.party import Manner, Party
-from tunebench.tuner.gate.quick import Exemptions
 from tunebench.tuner.gate.refusal import Claim
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.gate.values import tensors_in

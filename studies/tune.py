@@ -34,7 +34,7 @@ from tunebench.tuner.environment import Environment, current_environment
 from tunebench.tuner.errors import CompilerMissingError, DiskFullError, UserError
 from tunebench.tuner.gate.boundary.contents import Files
 from tunebench.tuner.gate.contender import KernelContender
-from tunebench.tuner.gate.quick import Exemptions
+from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.sources import LocalSource
 from tunebench.tuner.isolation import TRACER, start_forkserver
 from tunebench.tuner.kernel import Kernel, Mode, ModelFactory

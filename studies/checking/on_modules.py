@@ -17,13 +17,13 @@ from tunebench.studies.checking.request import CheckRequest
 from tunebench.studies.checking.telling import Judged, Teller, exemptions_of
 from tunebench.tuner.device import device_of
 from tunebench.tuner.errors import UserError
+from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Answers
 from tunebench.tuner.gate.judgement import both_batteries, model_made, refusals_kept
 from tunebench.tuner.gate.local_party import LocalParty
 from tunebench.tuner.gate.oracle import consult_reference
 from tunebench.tuner.gate.party import Party
-from tunebench.tuner.gate.quick import Exemptions
 from tunebench.tuner.gate.refusal import Claim, Refusal
 from tunebench.tuner.gate.sanitizer import Inspection, NothingToInspect
 from tunebench.tuner.gate.sources import LocalSource, Source

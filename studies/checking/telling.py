@@ -11,7 +11,7 @@ import torch
 from tunebench.studies.checking.request import Declaration
 from tunebench.tuner.gate.battery import claim_of, loss_of
 from tunebench.tuner.gate.contender import Contender
-from tunebench.tuner.gate.quick import Exemptions
+from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.refusal import Question, Refusal, Reproduction
 from tunebench.tuner.gate.reproduction import reproduce
 from tunebench.tuner.gate.sources import Source

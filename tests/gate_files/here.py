@@ -20,10 +20,10 @@ from tests.gate_files.entry import GateFile
 from tests.tuner.gate.in_process import CPU, ModuleContender
 
 from tunebench.tuner.gate.battery import claim_of
+from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.harness import Answers
 from tunebench.tuner.gate.judgement import both_batteries, refusals_kept
 from tunebench.tuner.gate.oracle import consult_reference
-from tunebench.tuner.gate.quick import Exemptions
 from tunebench.tuner.gate.refusal import Claim
 from tunebench.tuner.gate.sources import LocalSource
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused

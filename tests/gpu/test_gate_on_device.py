@@ -14,9 +14,10 @@ from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.gate.battery import Depth, run_battery
 from tunebench.tuner.gate.contender import KernelContender
+from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.harness import Harness
 from tunebench.tuner.gate.local_party import LocalParty
-from tunebench.tuner.gate.quick import Exemptions, QuickGate, pinned
+from tunebench.tuner.gate.quick import QuickGate, pinned
 from tunebench.tuner.gate.sanitizer import NOT_INSTALLED, find_sanitizer
 from tunebench.tuner.gate.stage_log import StageLog
 from tunebench.tuner.gate.stages.sanitized import sanitize

@@ -16,10 +16,10 @@ from tunebench.tuner.compile.for_gpu import refusal_for_gpu
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, device_of
 from tunebench.tuner.errors import CompileError, LaunchError
+from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.launches import Launch, LaunchRecorder
 from tunebench.tuner.gate.local_party import LocalParty
 from tunebench.tuner.gate.party import Party
-from tunebench.tuner.gate.quick import Exemptions
 from tunebench.tuner.gate.sanitizer import Inspection, LaunchInspection, NothingToInspect
 from tunebench.tuner.gate.sources import LocalSource, Source
 from tunebench.tuner.kernel import Kernel, Mode, ModelFactory, Plan, TunableModel, prepare_model

@@ -8,46 +8,23 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from tunebench.tuner.gate.accuracy import exactness
 from tunebench.tuner.gate.case import Case
+from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.judge import errors_in, judge_buffers, judge_inputs, judge_structure, judge_values
 from tunebench.tuner.gate.memory import SENTINELS, count_untouched, same_bits
 from tunebench.tuner.gate.oracle import Oracle
 from tunebench.tuner.gate.party import ORDINARY, Answer, Manner, Party
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused, about
 from tunebench.tuner.gate.values import Values
-from tunebench.tuner.kernel import Kernel, Plan, TunableModel
+from tunebench.tuner.kernel import Plan, TunableModel
 from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.result import ErrorFigures, Verdict
-
-
-@dataclass(frozen=True)
-class Exemptions:
-    """The demands of the gate that a kernel has declared itself exempt from.
-
-    Attributes:
-        atomics: two runs may differ in their last bits.
-        rewrites_algebra: where the reference is not finite, its result may be so in another way, and elsewhere in such
-            a row (see `comparison.compare`).
-        dense: its output may lie in memory in any order of its axes, without gaps.
-        bulk_copies: entry points that racecheck is not asked about.
-    """
-
-    atomics: bool = False
-    rewrites_algebra: bool = False
-    dense: bool = False
-    bulk_copies: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, kernel: Kernel) -> Exemptions:
-        """What this kernel has declared."""
-        return cls(kernel.atomics, kernel.rewrites_algebra, bulk_copies=kernel.bulk_copies)
-
 
 Prepare = Callable[[Sequence[Any]], None]
 """Makes the model ready for a call with these inputs; refuses where that call would not be what is on trial."""

@@ -25,12 +25,13 @@ from tunebench.tuner.gate.boundary.judgement import judge_state
 from tunebench.tuner.gate.boundary.room import RemoteContender, RemoteSource, Room, RoomError
 from tunebench.tuner.gate.case import Case
 from tunebench.tuner.gate.contender import KernelContender
+from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.judgement import refusals_kept
 from tunebench.tuner.gate.oracle import consult_reference
 from tunebench.tuner.gate.party import Party
 from tunebench.tuner.gate.process_state import Watch
-from tunebench.tuner.gate.quick import Exemptions, QuickGate
+from tunebench.tuner.gate.quick import QuickGate
 from tunebench.tuner.gate.sources import LocalSource, Sizes, capped
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.gate.tolerance import FEW_SAMPLES_MULTIPLE

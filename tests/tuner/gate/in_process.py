@@ -10,11 +10,12 @@ import torch
 from torch import nn
 
 from tunebench.tuner.gate.battery import Depth, run_battery
+from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.harness import Answers
 from tunebench.tuner.gate.local_party import LocalParty
 from tunebench.tuner.gate.memory import PoisonedAllocations
 from tunebench.tuner.gate.oracle import consult_reference
-from tunebench.tuner.gate.quick import Exemptions, QuickGate
+from tunebench.tuner.gate.quick import QuickGate
 from tunebench.tuner.gate.sanitizer import Inspection, NothingToInspect
 from tunebench.tuner.gate.sources import LocalSource, Source
 from tunebench.tuner.gate.stage_log import StageLog

@@ -19,9 +19,10 @@ from tunebench.tuner.configuration import Configuration, Value
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.gate.accuracy import SEEDS, exactness
+from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.local_party import LocalParty
 from tunebench.tuner.gate.oracle import consult_reference
-from tunebench.tuner.gate.quick import Exemptions, QuickGate, pinned
+from tunebench.tuner.gate.quick import QuickGate, pinned
 from tunebench.tuner.gate.sources import LocalSource
 from tunebench.tuner.gate.stage_log import StageLog
 from tunebench.tuner.kernel import Mode

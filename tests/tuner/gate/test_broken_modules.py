@@ -10,10 +10,11 @@ from in_process import CPU, ModuleContender
 
 from tunebench.kernels.runtime.ordinary import why_not_run
 from tunebench.tuner.gate.battery import STEPS
+from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.harness import Answers, Harness
 from tunebench.tuner.gate.memory import PoisonedAllocations, PoisonedMemory
 from tunebench.tuner.gate.oracle import consult_reference
-from tunebench.tuner.gate.quick import Exemptions, QuickGate
+from tunebench.tuner.gate.quick import QuickGate
 from tunebench.tuner.gate.sources import LocalSource
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.kernel import Mode

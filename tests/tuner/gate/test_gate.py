@@ -22,9 +22,10 @@ from tunebench.tuner.errors import LaunchError
 from tunebench.tuner.gate.battery import STEPS, Depth, run_battery
 from tunebench.tuner.gate.changes import WEIGHT_CHANGES
 from tunebench.tuner.gate.contender import KernelContender
+from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.local_party import LocalParty
 from tunebench.tuner.gate.oracle import Oracle, consult_reference
-from tunebench.tuner.gate.quick import Exemptions, QuickGate, pinned
+from tunebench.tuner.gate.quick import QuickGate, pinned
 from tunebench.tuner.gate.sources import LocalSource
 from tunebench.tuner.gate.stage_log import StageLog
 from tunebench.tuner.kernel import Mode, Plan

@@ -12,8 +12,8 @@ from in_process import refusals
 from torch import nn
 from torch.nn import functional
 
+from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.oracle import consult
-from tunebench.tuner.gate.quick import Exemptions
 from tunebench.tuner.gate.values import Values, difference_of_kinds
 from tunebench.tuner.kernel import Mode
 

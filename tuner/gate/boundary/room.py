@@ -20,10 +20,10 @@ from tunebench.tuner.gate.boundary.inspection import CallInspection
 from tunebench.tuner.gate.boundary.lending import Lending
 from tunebench.tuner.gate.boundary.supervisor import Supervised
 from tunebench.tuner.gate.boundary.wire import WireError, receive, send
+from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.gradients import Backward
 from tunebench.tuner.gate.party import ORDINARY, Answer, Manner, Party
 from tunebench.tuner.gate.questions import Setting, Settings, is_setting
-from tunebench.tuner.gate.quick import Exemptions
 from tunebench.tuner.gate.sanitizer import Inspection
 from tunebench.tuner.gate.sources import Sizes, Source
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused

@@ -19,12 +19,12 @@ from tunebench.tuner.gate.boundary.remote_turns import RemoteTurns
 from tunebench.tuner.gate.boundary.room import RemoteParty, RoomError
 from tunebench.tuner.gate.boundary.turns import elements_at, scaled
 from tunebench.tuner.gate.case import Case
+from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal
 from tunebench.tuner.gate.judge import judge_structure, judge_values
 from tunebench.tuner.gate.memory import SENTINELS, same_bits
 from tunebench.tuner.gate.oracle import Oracle, ask
 from tunebench.tuner.gate.party import Party
-from tunebench.tuner.gate.quick import Exemptions
 from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.gate.values import Values
