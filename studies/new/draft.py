@@ -44,15 +44,17 @@ def draft(traced: Traced, wanted: str | None) -> Core:
     if traced.graph is None or result_of(traced.graph) is None:
         return _behind_the_reference(traced, traced.reason)
     proposed = [wanted] if wanted else [block for block in ("linear", "conv") if layers(traced, block)]
-    reason = ""
+    reason, cores = "", []
     for block in proposed or ["rows", "pointwise"]:
         try:
             if block in _LAYERS:
                 return _layer(traced, block)
-            return _rows(traced) if block == "rows" else _pointwise(traced)
+            cores.append(_rows(traced) if block == "rows" else _pointwise(traced))
         except (UntranslatedError, UnwritableError) as error:
             reason = str(error)
-    return _behind_the_reference(traced, reason)
+    if not cores:
+        return _behind_the_reference(traced, reason)
+    return min(cores, key=lambda core: (len(core.left), bool(core.before)))
 
 
 def layers(traced: Traced, block: str) -> list[fx.Node]:

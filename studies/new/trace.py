@@ -197,7 +197,7 @@ def _without_changes_in_place(model: nn.Module, graph: fx.Graph, memories: dict[
         if not _is_in_place(node, model):
             continue
         changed = node.args[0]
-        if "out" in node.kwargs or not isinstance(changed, fx.Node):
+        if node.kwargs.get("out") is not None or not isinstance(changed, fx.Node):
             raise UserError(f"{node.name}, which writes into a tensor")
         memory, where = memories[changed]
         for one in [one for one in memories if memories[one][0] == memory and order[one] < order[node]]:
@@ -209,7 +209,7 @@ def _without_changes_in_place(model: nn.Module, graph: fx.Graph, memories: dict[
 
 
 def _is_in_place(node: fx.Node, model: nn.Module) -> bool:
-    if node.kwargs.get("inplace") is True or "out" in node.kwargs or node.target in _WRITES:
+    if node.kwargs.get("inplace") is True or node.kwargs.get("out") is not None or node.target in _WRITES:
         return True
     if node.op == "call_module":
         return getattr(model.get_submodule(str(node.target)), "inplace", False) is True

@@ -168,6 +168,15 @@ def test_reductions_of_rows_are_found(forward: str, reductions: dict[str, str], 
     assert (core.block, told["function"], core.left) == ("Rows", function, ())
 
 
+def test_rows_of_what_torch_makes_are_found(tmp_path: Path) -> None:
+    core = drafted(problem(tmp_path, "return torch.softmax(x.cumsum(1), -1) * self.slope"))
+    assert (core.block, core.left, dict(core.attributes)["function"]) == (
+        "Rows",
+        ("cumsum",),
+        "exp(x - top) / total * slope",
+    )
+
+
 def test_rows_without_their_dimension_are_not_put_beside_elements(tmp_path: Path) -> None:
     core = drafted(problem(tmp_path, "return x * x.sum(1)", inputs="torch.randn(10, 10)"))
     assert core.left
