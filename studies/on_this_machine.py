@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tunebench.studies.study_file import ExecutorName, StudyRequest
 from tunebench.tuner.compile.base import Compiler
@@ -16,7 +16,7 @@ from tunebench.tuner.errors import UserError
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.study.evaluate import LocalEvaluator
 from tunebench.tuner.study.executor import LocalExecutor
-from tunebench.tuner.study.worker import WorkerEvaluator
+from tunebench.tuner.study.worker import WorkerEvaluator, Workers
 
 MakeEvaluator = Callable[..., LocalEvaluator]
 """Makes the evaluator of a request on one device; `cores` and `driving` are those that its process keeps to."""
@@ -46,9 +46,9 @@ def local_executor(
             lock = place.device.uuid if place.device.kind is DeviceKind.CUDA else None
             if evaluators:
                 known = (evaluators[0].problem, place.device)
-                evaluators.append(WorkerEvaluator(factory, environment(place.device), lock, known))
+                evaluators.append(WorkerEvaluator(factory, environment(place.device), lock, known, lane.workers))
             else:
-                evaluators.append(WorkerEvaluator(factory, device_lock=lock))
+                evaluators.append(WorkerEvaluator(factory, device_lock=lock, among=lane.workers))
     except BaseException:
         for evaluator in evaluators:
             evaluator.close()
@@ -84,11 +84,13 @@ class Lane:
         places: it evaluates on these at once.
         driving: cores that drive timings, those of other lanes too: compilers keep off them.
         share: of the machine's compilers.
+        workers: of its studies, one after another.
     """
 
     places: Sequence[Place]
     driving: Collection[int] = ()
     share: float = 1.0
+    workers: Workers = field(default_factory=Workers, compare=False)
 
 
 def lanes_of(request: StudyRequest, devices: Sequence[Device], most: int = 1) -> list[Lane]:

@@ -65,7 +65,11 @@ def find_ranges(
         return test
 
     with ThreadPoolExecutor(len(free)) as threads:
-        return tuple(test for test in threads.map(run, asked) if test is not None)
+        try:
+            return tuple(test for test in threads.map(run, asked) if test is not None)
+        except BaseException:
+            threads.shutdown(wait=False, cancel_futures=True)  # those that have begun end by themselves
+            raise
 
 
 def _pairs(rows: Sequence[BestRow]) -> Iterator[tuple[BestRow, BestRow]]:

@@ -6,7 +6,7 @@ import enum
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, as_completed, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -29,6 +29,10 @@ from tunebench.tuner.study.study import Ending, Outcome, Progress
 
 _MOST_LOSSES = 3
 """So many studies in a row that a lane's workers do not survive mean that its devices are lost."""
+
+
+_END_SECONDS = 0.2
+"""How often lanes that are to end are told so again: a worker may have been between two processes."""
 
 
 class State(enum.StrEnum):
@@ -260,14 +264,17 @@ class _Queue:
             self._watcher.ends(self._ended[number], self._course())
 
     def _work_on(self, lanes: Sequence[Lane | None]) -> None:
-        with ThreadPoolExecutor(len(lanes)) as threads:
-            try:
-                for lane in as_completed([threads.submit(self._work, lane) for lane in lanes]):
-                    lane.result()
-            except KeyboardInterrupt:
-                self._stops.set()  # each lane ends its study after the trial that it is at
-            except BaseException:
-                self._stops.set()
+        working = [_in_thread(self._work, lane) for lane in lanes]
+        try:
+            for lane in as_completed(working):
+                lane.result()
+        except BaseException as error:
+            self._stops.set()
+            # What they wait for may take long: a reference in float64, or a device that others work on.
+            while wait(working, _END_SECONDS).not_done:
+                for one in filter(None, lanes):
+                    one.workers.end()
+            if not isinstance(error, KeyboardInterrupt):
                 raise
 
     def _work(self, lane: Lane | None) -> None:
@@ -315,6 +322,8 @@ class _Queue:
         except (DatabaseError, DiskFullError):
             raise
         except TunebenchError as error:
+            if self._stops.is_set():
+                return _swept(task, State.LEFT), False
             study = study_of(task, self._database, resolved.device)
             failed = _swept(task, State.FAILED, study=study, message=str(error))
             return failed, isinstance(error, WorkerError)
@@ -346,8 +355,24 @@ class _Queue:
         seconds = time.monotonic() - self._started
         here = len(ended) - self._kept + sum(one.share for one in self._running.values())
         left = len(self._tasks) - self._kept - here
-        trials = sum(one.trials for one in ended) + sum(one.trials for one in self._running.values())
+        trials = sum(one.trials for one in self._ended.values()) + sum(one.trials for one in self._running.values())
         return Course(len(ended), len(self._tasks), trials, seconds, left * seconds / here if here > 0 else None)
+
+
+def _in_thread(work: Callable[[Lane | None], None], lane: Lane | None) -> Future[None]:
+    """Work on a lane in a thread that does not keep the process from ending."""
+    future: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            work(lane)
+        except BaseException as error:  # noqa: BLE001 - it is raised where the result is asked for
+            future.set_exception(error)
+        else:
+            future.set_result(None)
+
+    threading.Thread(target=run, name="lane", daemon=True).start()
+    return future
 
 
 def _names(lane: Lane | None) -> list[str]:

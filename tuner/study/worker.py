@@ -57,6 +57,30 @@ MOST_DEATHS_IN_A_ROW = 3
 """So many different variants in a row that kill their worker mean that the fault is not the variants'."""
 
 
+class Workers:
+    """Workers of studies that run in threads, for another thread to end."""
+
+    def __init__(self) -> None:
+        self._there: list[WorkerEvaluator] = []
+        self._ended = False
+
+    def add(self, worker: WorkerEvaluator) -> None:
+        """One more, before it begins.
+
+        Raises:
+            WorkerError: they have been ended.
+        """
+        self._there.append(worker)
+        if self._ended:
+            raise WorkerError("the study has ended")
+
+    def end(self) -> None:
+        """End whatever threads wait for, with a `WorkerError`; to be called again until they have ended."""
+        self._ended = True
+        for worker in self._there.copy():
+            worker.kill()
+
+
 class WorkerEvaluator:
     """Evaluates in a worker process; the same questions and answers as `LocalEvaluator`.
 
@@ -65,6 +89,7 @@ class WorkerEvaluator:
         environment: what its results are obtained with; None for what the study's log was opened under.
         device_lock: the name of a device that only one process works on at a time; None where it is shared.
         known: the problem and the device. The worker then comes up when it is first asked, in the thread that asks.
+        among: which it is one of from the beginning.
 
     Raises:
         UserError: the factory refused, as it would have here.
@@ -77,6 +102,7 @@ class WorkerEvaluator:
         environment: Environment | None = None,
         device_lock: str | None = None,
         known: tuple[Problem, Device] | None = None,
+        among: Workers | None = None,
     ) -> None:
         self._factory = factory
         self._lock = device_lock
@@ -87,6 +113,8 @@ class WorkerEvaluator:
         self._seconds = EVALUATE_SECONDS
         self._ends = False
         self.prepared: Mapping[Activity, float] = {}
+        if among is not None:
+            among.add(self)
         if known is not None:
             self.problem, self.device = known
             return

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -113,6 +115,23 @@ def test_an_interrupted_sweep_goes_on_where_it_was(write_kernel: WriteKernel, tm
     assert {*before} <= {row.trial_id for row in rows}
     assert len(rows) == len({(row.study_id, row.configuration) for row in rows}) == 12
     assert second.trials == 12 - len(before)
+
+
+@TWO_CORES
+def test_an_interrupt_does_not_wait_for_what_another_device_is_at(write_kernel: WriteKernel, tmp_path: Path) -> None:
+    class CtrlC(Unwatched):
+        def begins(self, announcement: Announcement) -> Callable[[Progress], None]:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            return super().begins(announcement)
+
+    waited = tmp_path / "waited"
+    forward = "    def forward(self, x):\n"
+    waits = f"        if len(x) == 7:\n            __import__('time').sleep(600), open({str(waited)!r}, 'w')\n"
+    file = study_file(tmp_path, write_kernel(reference={forward: forward + waits}), [64, 7])
+    with open_database(tmp_path / "a.db") as database:
+        report = run_sweep([file], {"workers": 2}, database, CtrlC())
+    assert report.interrupted and {one.state for one in report.results} == {State.LEFT}
+    assert not waited.exists()
 
 
 @TWO_CORES
