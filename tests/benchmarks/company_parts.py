@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
+import multiprocessing
 import os
 import signal
 from collections.abc import Collection, Mapping
@@ -29,7 +29,6 @@ from tunebench.tuner.study.evaluate import Subject
 from tunebench.tuner.timing.measure import Call, Control, clocks_for, measure_steadily, pick_clock
 
 BEGIN_SECONDS = 60.0
-_PR_SET_PDEATHSIG = 1
 _EDGE = 2048
 """Of the matrices that an oracle multiplies."""
 
@@ -102,6 +101,9 @@ class Load:
                     self._start(compile_for_ever, core)
             if other is not None:
                 self._start(multiply_for_ever, other, None)
+            begun = [process.pid for process in self._processes]
+            self._guard = context().Process(target=kill_with_parent, args=(begun,), daemon=True)
+            self._guard.start()
         for process in self._processes:
             if not self._begun.acquire(timeout=BEGIN_SECONDS):
                 self.close()
@@ -123,6 +125,7 @@ class Load:
 
     def close(self) -> None:
         """End it."""
+        self._guard.kill()
         self._signal(signal.SIGKILL)
 
     @property
@@ -136,14 +139,18 @@ class Load:
                 os.kill(process.pid or 0, number)
 
 
-def _end_with_server() -> None:
-    """End with the server that this was forked from, which ends with the benchmark; at rest no thread could."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+def kill_with_parent(processes: Collection[int]) -> None:
+    """End these once the process that started them is gone: at rest they could not see it."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
 
 
 def compile_for_ever(begun: Semaphore, core: int) -> None:
     """NVRTC on the longest of the shipped sources."""
-    _end_with_server()
     os.sched_setaffinity(0, {core})
     factory, gpu = load_model("gemm_scale_bn"), any_gpu("sm_90")
     kernel = factory.kernel
@@ -159,7 +166,6 @@ def compile_for_ever(begun: Semaphore, core: int) -> None:
 
 def multiply_for_ever(begun: Semaphore, device: str, core: int | None) -> None:
     """What an oracle does: products in float64."""
-    _end_with_server()
     if core is not None:
         os.sched_setaffinity(0, {core})
         torch.set_num_threads(1)
