@@ -128,8 +128,12 @@ def test_an_interrupt_does_not_wait_for_what_another_device_is_at(write_kernel: 
     forward = "    def forward(self, x):\n"
     waits = f"        if len(x) == 7:\n            __import__('time').sleep(600), open({str(waited)!r}, 'w')\n"
     file = study_file(tmp_path, write_kernel(reference={forward: forward + waits}), [64, 7])
-    with open_database(tmp_path / "a.db") as database:
-        report = run_sweep([file], {"workers": 2}, database, CtrlC())
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # what is begun in the background ignores it
+    try:
+        with open_database(tmp_path / "a.db") as database:
+            report = run_sweep([file], {"workers": 2}, database, CtrlC())
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert report.interrupted and {one.state for one in report.results} == {State.LEFT}
     assert not waited.exists()
 
