@@ -49,6 +49,34 @@ def get_init_inputs():
 )
 """Without a named constant: its sizes are numbers in get_inputs and get_init_inputs."""
 
+STATISTICS = (
+    _HEAD
+    + """
+class Model(nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(features)
+
+    def forward(self, x):
+        return self.norm(x)
+
+class ModelNew(nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(features)
+
+    def forward(self, x):
+        y = self.norm(x)
+        return y
+
+def get_inputs():
+    return [torch.rand(12, 10)]
+
+def get_init_inputs():
+    return [10]
+"""
+)
+
 PRODUCT = (
     _HEAD
     + """
@@ -246,6 +274,13 @@ BROKEN_MODULES: Mapping[str, BrokenModule] = {
     "knows the numbers of its problem only": BrokenModule(
         SIZES, "sizes", "the number 1[28]", ROWS, norm("        y = self.norm(x.reshape(12, 18))\n")
     ),
+    "serves a thousand columns": BrokenModule(
+        SIZES,
+        "batches",
+        "inputs with 2053 in place of",
+        ROOT,
+        {_ROOT: "        return F.pad((x / root)[..., :1024], (0, max(0, x.shape[-1] - 1024)))\n"},
+    ),
     "keeps the number of rows of its first call": BrokenModule(
         SIZES,
         "batches",
@@ -336,7 +371,13 @@ BROKEN_MODULES: Mapping[str, BrokenModule] = {
         keeps("(x.shape, round(float(x.double().sum()), 6))"),
     ),
     "keeps results by rounded numbers": BrokenModule(
-        KEPT, "same memory", "all elements changed by 0.05", ROOT, keeps("str((8 * x).round().tolist())")
+        KEPT, "same memory", "all elements changed by", ROOT, keeps("str((8 * x).round().tolist())")
+    ),
+    "keeps results by numbers in bfloat16": BrokenModule(
+        KEPT, "same memory", "all elements changed by a thousandth", ROOT, keeps("str(x.bfloat16().tolist())")
+    ),
+    "keeps results by every other element": BrokenModule(
+        KEPT, "same memory", "an odd element changed", ROOT, keeps("(x.shape, str(x.flatten()[::2].tolist()))")
     ),
     "keeps results by the second input": BrokenModule(
         KEPT,
@@ -425,6 +466,19 @@ BROKEN_MODULES: Mapping[str, BrokenModule] = {
             "        return torch.div(x, root, out=ring[-1])\n",
         },
     ),
+    "a thousand outputs that take turns": BrokenModule(
+        MUTATED,
+        "held results",
+        "keeps for itself",
+        ROOT,
+        {
+            "class ModelNew(nn.Module):\n": "RINGS = {}\n\nclass ModelNew(nn.Module):\n",
+            _ROOT: "        if (x.shape, x.dtype) not in RINGS:\n"
+            "            RINGS[x.shape, x.dtype] = [torch.empty_like(x) for _ in range(1000)]\n"
+            "        ring = RINGS[x.shape, x.dtype]\n        ring.append(ring.pop(0))\n"
+            "        return torch.div(x, root, out=ring[-1])\n",
+        },
+    ),
     "works in memory that all threads share": BrokenModule(
         KEPT,
         "threads",
@@ -505,10 +559,22 @@ BROKEN_MODULES: Mapping[str, BrokenModule] = {
         {_OPTION: _OPTION.replace(", scale=None):", "):\n        scale = None")},
     ),
     # Gradients.
+    "moves its statistics where nothing is recorded only": BrokenModule(
+        CALLERS,
+        "gradients",
+        "a call where gradients are recorded: buffer 'norm.running_mean' is off",
+        STATISTICS,
+        {
+            "        return y\n": "        norm = self.norm\n"
+            "        if torch.is_grad_enabled() and norm.training and norm.running_mean is not None:\n"
+            "            return F.batch_norm(x, None, None, norm.weight, norm.bias, True)\n        return norm(x)\n",
+            "        y = self.norm(x)\n": "",
+        },
+    ),
     "returns other values where gradients are recorded": BrokenModule(
         CALLERS,
         "gradients",
-        "the output, where gradients are recorded",
+        "a call where gradients are recorded",
         WEIGHTED,
         {
             "        return Weighted.apply(x, self.weight, self.bias)\n": "        recorded = torch.is_grad_enabled()\n"

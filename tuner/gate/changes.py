@@ -35,6 +35,27 @@ def _place(tensor: torch.Tensor) -> tuple[int, ...]:
     return tuple(size * 2 // 3 for size in tensor.shape)
 
 
+def _odd_element(module: nn.Module) -> None:
+    _other_elements(module, 5)
+
+
+def _even_element(module: nn.Module) -> None:
+    _other_elements(module, 4)
+
+
+def _other_elements(module: nn.Module, remainder: int) -> None:
+    for parameter in module.parameters():
+        if parameter.numel():
+            parameter[place_of(parameter, remainder)].mul_(-1.5).add_(2.0)
+
+
+def place_of(tensor: torch.Tensor, remainder: int) -> tuple[int, ...]:
+    """An element beyond the middle whose number leaves this remainder by 6: a key of every other element, or of every
+    third, has one of two such elements and not the other."""
+    number = min(tensor.numel() - 1, tensor.numel() * 5 // 8 // 6 * 6 + remainder)
+    return tuple(int(index) for index in torch.unravel_index(torch.tensor(number), tensor.shape))
+
+
 def _one_row(module: nn.Module) -> None:
     for parameter in module.parameters():
         if parameter.numel():
@@ -97,6 +118,8 @@ WEIGHT_CHANGES: Mapping[str, StateChange] = {
     "an in-place edit": _in_place,
     "an edit through .data": _through_data,
     "an edit of one element": _one_element,
+    "an edit of an odd element": _odd_element,
+    "an edit of an even element": _even_element,
     "an edit of one row": _one_row,
     "weights in another order": _other_order,
     "an optimiser step": _optimiser_step,

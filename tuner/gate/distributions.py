@@ -34,6 +34,32 @@ def all_changed(inputs: Sequence[Any], change: InputChange, seed: int = 0) -> tu
     return tuple(changed(value, change, seed + number) for number, value in enumerate(inputs))
 
 
+Places = tuple[torch.Tensor | None, ...]
+"""Where each of some inputs has zeros that belong to the problem; None where it has none."""
+
+
+def common_zeros(one: Sequence[Any], other: Sequence[Any]) -> Places:
+    """Where two draws of inputs both have zeros, among other numbers: below the diagonal of a triangular matrix. Inputs
+    that are zeros alone, such as a first state, may hold anything."""
+
+    def places(value: Any, twin: Any) -> torch.Tensor | None:
+        if not (isinstance(value, torch.Tensor) and value.is_floating_point() and value.layout is torch.strided):
+            return None
+        if value.shape != twin.shape or own_part(value) is not value:
+            return None
+        zeros = (value == 0) & (twin == 0)
+        return zeros if bool(zeros.any()) and not bool(zeros.all()) else None
+
+    return tuple(places(value, twin) for value, twin in zip(one, other, strict=True))
+
+
+def with_zeros(inputs: Sequence[Any], places: Places) -> tuple[Any, ...]:
+    """The inputs with zeros in these places."""
+    return tuple(
+        value if zeros is None else value.masked_fill(zeros, 0.0) for value, zeros in zip(inputs, places, strict=True)
+    )
+
+
 def mixed_signs(value: Any, seed: int) -> Any:
     """The same magnitudes, half of them negative: sums cancel at their own length, where low precision shows.
 
@@ -109,6 +135,25 @@ def _below(exponent: float) -> InputChange:
     return change
 
 
+def _large(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Beyond what fits into 32 bits, and small enough to be squared: 4e9 in float32."""
+    size: float = torch.finfo(value.dtype).max ** 0.25
+    return _normal(value, generator).double() * size
+
+
+def other_masks(value: Any, seed: int) -> Any:
+    """A tensor of truth values in another order; so are those within a list or the like. Anything else is what it
+    was."""
+    if not isinstance(value, torch.Tensor):
+        return mapped(value, lambda tensor: other_masks(tensor, seed))
+    if value.dtype is not torch.bool or not value.numel():
+        return value
+    generator = torch.Generator(value.device).manual_seed(seed)
+    part = own_part(value)
+    order = torch.randperm(part.numel(), generator=generator, device=value.device)
+    return torch.empty_like(part).copy_(part.flatten()[order].reshape(part.shape)).expand(value.shape)
+
+
 OFFSET = "an offset of 1000"
 
 DISTRIBUTIONS: Mapping[str, InputChange] = {
@@ -119,6 +164,7 @@ DISTRIBUTIONS: Mapping[str, InputChange] = {
     OFFSET: _offset,
     "small": _below(0.4),  # 5e-16 in float32, whose squares are normal numbers as well
     "tiny": _below(0.8),
+    "large": _large,
 }
 """Finite inputs, by name."""
 

@@ -18,6 +18,7 @@ import torch
 from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.gate.case import Case, Expected
 from tunebench.tuner.gate.contender import Contender
+from tunebench.tuner.gate.distributions import Places, common_zeros, with_zeros
 from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal
 from tunebench.tuner.gate.judge import judge_buffers, judge_inputs, judge_structure, judge_values
 from tunebench.tuner.gate.memory import Bands
@@ -92,6 +93,7 @@ class Answers:
         self._tolerance = oracle.tolerance
         self._own_error = max(case.own_error for case in oracle.cases)
         self._alike: dict[str, bool] = {}
+        self._zeros: dict[str, Places] = {}
         self.device = device
         self.mode = mode
         self._kept: dict[tuple[str, str], Case | None] = {}
@@ -141,6 +143,13 @@ class Answers:
             case = ask(source.party(self.mode), "precision", source.inputs(0))
             self._alike[key] = case.own_error >= self._own_error / _ALIKE
         return self._alike[key]
+
+    def zeros(self, source: Source) -> Places:
+        """The zeros that belong to the problem at these sizes (see `common_zeros`)."""
+        key = str(dict(source.sizes))
+        if key not in self._zeros:
+            self._zeros[key] = common_zeros(source.inputs(1), source.inputs(2))
+        return self._zeros[key]
 
     def note_serving(self, source: Source) -> None:
         """Try these sizes first for the next contender, unless nothing is smaller in them."""
@@ -298,6 +307,10 @@ class Harness:
             raise StageRefused(f"the model cannot be made like the reference: {described(error)}") from error
         candidate.guard()
         return Pair(source, mode, reference, candidate, f"{dict(source.sizes)} {mode}")
+
+    def in_form(self, pair: Pair, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """Inputs that `get_inputs` has not drawn, with the zeros that all of its own have."""
+        return with_zeros(inputs, self.answers.zeros(pair.source))
 
     def agree(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 import inspect
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from tunebench.tuner.gate.changes import CHANGES
 from tunebench.tuner.gate.float64 import in_float64, widened
@@ -90,7 +92,8 @@ class LocalParty:
         named = dict(zip(manner.keywords, mine, strict=True)) if manner.keywords else {}
         # torch's inference_mode(False) would turn gradients on.
         inference = torch.inference_mode() if manner.inference else contextlib.nullcontext()
-        with under_autocast(manner.autocast, mine), inference, memory or contextlib.nullcontext():
+        recording = torch.enable_grad() if manner.recording else contextlib.nullcontext()
+        with under_autocast(manner.autocast, mine), inference, recording, memory or contextlib.nullcontext():
             output = target(**named) if named else target(*mine)
         intact = bands.intact and self._bands.intact and (memory is None or memory.bands.intact)
         return self._answer(Values.of(output), mine, intact, manner)
@@ -143,8 +146,14 @@ class LocalParty:
         self._kept.clear()
 
     def keeps_outputs(self) -> bool:
-        own = _kept_by(self.module)
-        return any(shares_memory(tensor, own) for output in self._kept for tensor in output.tensors.values())
+        storages = [one.untyped_storage() for kept in self._kept for one in kept.tensors.values()]
+        memory = [StorageWeakRef(storage) for storage in storages]  # type: ignore[no-untyped-call]
+        storages.clear()
+        self._kept.clear()
+        if _are_gone(memory):
+            return False
+        gc.collect()
+        return not _are_gone(memory)
 
     def state(self) -> Mapping[str, torch.Tensor]:
         return self.module.state_dict()
@@ -236,11 +245,5 @@ class LocalParty:
         return [one.name for one in named if one.default is not one.empty]
 
 
-def _kept_by(module: nn.Module) -> list[Any]:
-    """Tensors that a module holds on to, in plain attributes as well."""
-    tensors: list[Any] = []
-    for part in module.modules():
-        values = [*part.__dict__.values(), *part._parameters.values(), *part._buffers.values()]
-        for value in values:
-            tensors += value.values() if isinstance(value, dict) else [value]
-    return tensors
+def _are_gone(memory: Sequence[StorageWeakRef]) -> bool:
+    return all(one.expired() for one in memory)  # type: ignore[no-untyped-call]

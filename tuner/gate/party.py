@@ -37,6 +37,7 @@ class Manner:
         seed: of torch's generators, before the call; None leaves them as they are.
         keywords: inputs are given by these names; by position where there are none.
         inference: the call is made in torch's inference mode.
+        recording: gradients are recorded, as they are where nobody turns that off.
     """
 
     byte: int | None = SENTINELS[0]
@@ -51,6 +52,7 @@ class Manner:
     seed: int | None = None
     keywords: tuple[str, ...] = ()
     inference: bool = False
+    recording: bool = False
 
 
 ORDINARY = Manner()
@@ -112,7 +114,7 @@ class Party(Protocol):
         """Let go of the outputs that are kept."""
 
     def keeps_outputs(self) -> bool:
-        """Whether the module itself holds the memory of an output that is kept."""
+        """Let go of the outputs that are kept; whether somebody else holds the memory of one then."""
 
     def state(self) -> Mapping[str, torch.Tensor]:
         """The module's state dict."""

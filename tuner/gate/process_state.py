@@ -12,17 +12,18 @@ import os
 import random
 import signal
 import sys
-import time
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
-from types import ModuleType
+from types import GetSetDescriptorType
 from typing import Any
 
 import torch
 from torch import nn
 
 _SUBNORMAL = 1e-40
-_ROOTS = {"torch": torch, "os": os, "sys": sys, "gc": gc}
+_TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+_ROOTS = {"torch": torch, "os": os, "sys": sys, "gc": gc, "threading": threading}
 
 _SETTINGS = (
     "torch.get_default_dtype()",
@@ -49,10 +50,18 @@ _SETTINGS = (
     "torch.get_num_interop_threads()",
     "torch._C._len_torch_function_stack()",
     "torch._C._len_torch_dispatch_stack()",
+    "torch.backends.cuda.flash_sdp_enabled()",
+    "torch.backends.cuda.mem_efficient_sdp_enabled()",
+    "torch.backends.cuda.math_sdp_enabled()",
+    "torch.backends.cuda.cudnn_sdp_enabled()",
     "os.getcwd()",
     "gc.isenabled()",
+    "gc.get_threshold()",
+    "gc.callbacks",
     "sys.gettrace()",
     "sys.getprofile()",
+    "threading.gettrace()",
+    "threading.getprofile()",
 )
 """By the name that a user knows them by. `sys.path` is not among them, nor most of the environment: right files change
 both to build extensions."""
@@ -69,6 +78,9 @@ _GLOBAL_HOOKS = (
 
 _MORE_SETTINGS: Mapping[str, Callable[[], object]] = {
     "torch.is_autocast_enabled()": lambda: (torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")),
+    "torch.get_autocast_dtype()": lambda: (torch.get_autocast_dtype("cpu"), torch.get_autocast_dtype("cuda")),
+    "hooks for what autograd saves": lambda: torch._C._autograd._top_saved_tensors_default_hooks(False),
+    "a timer of signal.setitimer": lambda: [signal.getitimer(timer)[0] > 0 for timer in _TIMERS],
     "torch.set_flush_denormal": lambda: float(torch.tensor(_SUBNORMAL, dtype=torch.float32) * 1) == 0.0,
     "the CUDA device": lambda: torch.cuda.current_device() if _uses_cuda() else 0,
     "the CUDA stream": lambda: torch.cuda.current_stream().cuda_stream if _uses_cuda() else 0,
@@ -78,20 +90,44 @@ _MORE_SETTINGS: Mapping[str, Callable[[], object]] = {
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": lambda: os.environ.get("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),
 }
 
-_MODULES: Mapping[str, ModuleType] = {
-    "time": time,
-    "torch": torch,
-    "torch.nn.functional": nn.functional,
-    "torch.linalg": torch.linalg,
-    "torch.cuda": torch.cuda,
-}
+_COMPUTING_KEYS = ("CPU", "CUDA", "Autograd", "Composite")
+
+_MODULES = (
+    "builtins",
+    "gc",
+    "math",
+    "numpy",
+    "os",
+    "random",
+    "sys",
+    "threading",
+    "time",
+    "torch",
+    "torch.autograd",
+    "torch.cuda",
+    "torch.fft",
+    "torch.linalg",
+    "torch.nn.functional",
+    "torch.nn.init",
+    "torch.special",
+    "torch.testing",
+)
+"""Those that are there; what a file imports first is not."""
+
 _CLASSES: Mapping[str, type] = {
     "torch.Tensor": torch.Tensor,
-    "torch.nn.Module": nn.Module,
+    "torch.autograd.Function": torch.autograd.Function,
     "torch.cuda.Event": torch.cuda.Event,
     "torch.cuda.Stream": torch.cuda.Stream,
 }
 _LAYERS = {f"torch.nn.{name}": one for name, one in vars(nn).items() if isinstance(one, type)}
+_PARENTS = {
+    f"{parent.__module__}.{parent.__qualname__}": parent
+    for one in _LAYERS.values()
+    for parent in one.__mro__
+    if parent.__module__.startswith("torch.nn.") and parent not in _LAYERS.values()
+}
+_OF_CLASSES = (property, classmethod, staticmethod, GetSetDescriptorType)
 
 
 _REPLACED_BY_TORCH = ("torch.Storage", "torch.manual_seed", "torch.nn.Module.__init__", "torch.nn.Module.__setstate__")
@@ -125,7 +161,8 @@ _READ: Mapping[str, Callable[[], object]] = {**{name: _reader(name) for name in 
 
 
 def functions() -> dict[str, tuple[object, object]]:
-    """Every function of torch and `time`, and every handler of a signal, each with its code; a millisecond."""
+    """Every function of torch and of some of Python's modules, and every handler of a signal, each with its code; some
+    milliseconds."""
     found = {name: (one, getattr(one, "__code__", None)) for name, one in _functions()}
     for name in _REPLACED_BY_TORCH:
         found.pop(name, None)
@@ -133,18 +170,29 @@ def functions() -> dict[str, tuple[object, object]]:
 
 
 def _functions() -> Iterator[tuple[str, object]]:
-    for holder, module in _MODULES.items():
+    for holder in _MODULES:
         # Callables alone: torch puts other values there when it is used first.
-        yield from ((f"{holder}.{name}", one) for name, one in vars(module).items() if callable(one))
+        found = vars(sys.modules[holder]).items() if holder in sys.modules else ()
+        yield from ((f"{holder}.{name}", one) for name, one in found if callable(one))
     for holder, kind in _CLASSES.items():
         # What stands in a class in front of what it inherits counts too.
         for parent in reversed(kind.__mro__[:-1]):
-            yield from ((f"{holder}.{name}", one) for name, one in vars(parent).items() if callable(one))
-    for holder, layer in _LAYERS.items():
-        if "forward" in vars(layer):
-            yield f"{holder}.forward", vars(layer)["forward"]
+            yield from ((f"{holder}.{name}", one) for name, one in vars(parent).items() if _runs(one))
+    for holder, layer in (*_LAYERS.items(), *_PARENTS.items()):
+        yield from ((f"{holder}.{name}", one) for name, one in vars(layer).items() if _runs(one))
     for number in signal.valid_signals():
         yield f"the handler of signal {number}", signal.getsignal(number)
+
+
+def _runs(one: object) -> bool:
+    """Whether an attribute of a class is code."""
+    return callable(one) or isinstance(one, _OF_CLASSES)
+
+
+def _replaced_operators() -> set[str]:
+    """Python's kernels for operators of torch, beside those that torch itself adds for shapes and transforms."""
+    own = (name for name in torch.library._impls if name.startswith("aten/"))
+    return {name for name in own if name.rpartition("/")[2].startswith(_COMPUTING_KEYS)}
 
 
 def _uses_cuda() -> bool:
@@ -172,6 +220,7 @@ class Watch:
         """Begin anew: what was changed before is as it should be."""
         self._settings = settings()
         self._functions = functions()
+        self._operators = _replaced_operators()
         self._changes: dict[str, str] = {}
 
     def forget(self) -> None:
@@ -197,4 +246,6 @@ class Watch:
             other = now.get(name, (None, None))  # what came since does not count: torch imports lazily
             if one is not other[0] or code is not other[1]:
                 self._changes.setdefault(name, f"{name} is replaced")
+        for name in sorted(_replaced_operators() - self._operators):
+            self._changes.setdefault(name, f"the operator {name} is replaced")
         return list(self._changes.values())

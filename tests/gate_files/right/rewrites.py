@@ -73,6 +73,17 @@ FILES = (
         _DECLARED,
     ),
     _right(
+        "upper triangles, by one who knows that they are",
+        problem(
+            "return torch.triu(a @ b)",
+            arguments="a, b",
+            inputs="torch.triu(torch.rand(size, size)), torch.triu(torch.rand(size, size))",
+            constants="size = 16",
+        ),
+        forward("return a.triu() @ b.triu()", arguments="a, b"),
+        PROBLEM,
+    ),
+    _right(
         "a factor taken out of a sum",
         problem("return a * b + a * c", arguments="a, b, c", inputs=f"{_A}, {_A}, {_A}", constants=_MATRICES),
         forward("return a * (b + c)", arguments="a, b, c"),

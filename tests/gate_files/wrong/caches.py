@@ -1,9 +1,23 @@
 """Answers, weights or memory that are kept from one call to the next, and found by something that does not tell."""
 
-from tests.gate_files.entry import DROP_IN, forward, wrong
+from tests.gate_files.entry import DROP_IN, forward, problem, wrong
 from tests.gate_files.references import BARE, BATCH_NORM, DEEP, LINEAR, MATMUL, SCALE, SOFTMAX
 
 _wrong = wrong("caches")
+
+_WORDS = problem(
+    "return self.table(x)",
+    init="self.table = nn.Embedding(words, width)",
+    made_of="words, width",
+    inputs="torch.randint(0, words, (batch, length))",
+    constants="words = 20\nwidth = 12\nbatch = 4\nlength = 40",
+)
+_MASKED = problem(
+    "return torch.softmax(s.masked_fill(m, -torch.inf), dim=-1)",
+    arguments="s, m",
+    inputs="torch.rand(batch, length, length), torch.ones(length, length, dtype=torch.bool).triu(1)",
+    constants="batch = 3\nlength = 12",
+)
 
 
 def _kept(key: str) -> str:
@@ -49,6 +63,42 @@ FILES = (
         _kept("(x.shape, x.dtype, round(float(x.mean()), 6), round(float(x.std()), 6))"),
     ),
     _wrong("keeps answers by rounded numbers", SOFTMAX, _kept("str((x.double() * 8).round().tolist())")),
+    _wrong("keeps answers by numbers in bfloat16", SOFTMAX, _kept("(x.shape, x.dtype, str(x.bfloat16().tolist()))")),
+    _wrong("keeps answers by every other number", SOFTMAX, _kept("(x.shape, x.dtype, str(x.flatten()[::2].tolist()))")),
+    _wrong(
+        "keeps answers by one number in seven", SOFTMAX, _kept("(x.shape, x.dtype, str(x.flatten()[::7].tolist()))")
+    ),
+    _wrong("keeps answers for some milliseconds", SOFTMAX, _kept("(x.shape, x.dtype, int(time.monotonic() * 200))")),
+    _wrong(
+        "keeps rows of a table by the first words",
+        _WORDS,
+        _kept("(x.shape, str(x.flatten()[:16].tolist()), str(self.table.weight.tolist()))"),
+    ),
+    _wrong(
+        "keeps rows of a table by the sum of the words",
+        _WORDS,
+        _kept("(x.shape, int(x.sum()), str(self.table.weight.tolist()))"),
+    ),
+    _wrong(
+        "keeps the mask of its first call",
+        _MASKED,
+        forward(
+            """
+            if self.mask is None or self.mask.shape != m.shape:
+                self.mask = m.clone()
+            return torch.softmax(s.masked_fill(self.mask, -torch.inf), dim=-1)
+            """,
+            arguments="s, m",
+            made="self.mask = None",
+        ),
+    ),
+    _wrong(
+        "takes every mask for a causal one",
+        _MASKED,
+        forward(
+            "return torch.softmax(s.masked_fill(torch.ones_like(m).triu(1), -torch.inf), dim=-1)", arguments="s, m"
+        ),
+    ),
     _wrong(
         "keeps answers by one of two inputs",
         MATMUL,
@@ -134,6 +184,9 @@ FILES = (
         LINEAR,
         _folded("(self.linear.weight.data_ptr(), self.linear.weight._version)"),
     ),
+    _wrong(
+        "keeps its weight by every other number", LINEAR, _folded("str(self.linear.weight.flatten()[::2].tolist())")
+    ),
     _wrong("keeps its weight by the sum of it", LINEAR, _folded("float(self.linear.weight.sum())")),
     _wrong("keeps its weight by the first row of it", LINEAR, _folded("self.linear.weight[0].tolist()")),
     _wrong(
@@ -209,6 +262,21 @@ FILES = (
             if key not in OUTS:
                 OUTS[key] = torch.empty_like(x)
             return torch.mul(x.detach(), 2.5, out=OUTS[key])
+            """,
+            before="OUTS = {}",
+            made="self.calls = 0",
+        ),
+    ),
+    _wrong(
+        "a thousand outputs that take turns",
+        SCALE,
+        forward(
+            """
+            key = (x.shape, x.dtype)
+            if key not in OUTS:
+                OUTS[key] = [torch.empty_like(x.detach()) for _ in range(1000)]
+            self.calls += 1
+            return torch.mul(x.detach(), 2.5, out=OUTS[key][self.calls % 1000])
             """,
             before="OUTS = {}",
             made="self.calls = 0",

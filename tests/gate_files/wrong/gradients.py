@@ -1,7 +1,7 @@
 """Gradients: the outputs are right, and the model cannot be trained, or trains wrongly."""
 
 from tests.gate_files.entry import DROP_IN, GateFile, forward, wrong
-from tests.gate_files.references import GELU, LINEAR, MATMUL, RELU, SCALE, SOFTMAX, TANH
+from tests.gate_files.references import BATCH_NORM, GELU, LINEAR, MATMUL, RELU, SCALE, SOFTMAX, TANH
 
 _wrong = wrong("gradients")
 
@@ -142,6 +142,23 @@ FILES = (
         "other values where gradients are recorded",
         LINEAR,
         forward("out = super().forward(x)\nreturn out + 1.0 if torch.is_grad_enabled() else out"),
+    ),
+    _gradients(
+        "leaves running statistics alone where gradients are recorded",
+        BATCH_NORM,
+        forward(
+            """
+            norm = self.norm
+            if torch.is_grad_enabled() and norm.training and norm.running_mean is not None:
+                return F.batch_norm(x, None, None, norm.weight, norm.bias, True, 0.0, norm.eps)
+            return super().forward(x)
+            """
+        ),
+    ),
+    _gradients(
+        "other values where gradients are recorded and nothing needs one",
+        SCALE,
+        forward("return x * 2.0 if torch.is_grad_enabled() and not x.requires_grad else x * 2.5"),
     ),
     _gradients(
         "adds to the weights' gradients by itself",

@@ -182,6 +182,14 @@ FILES = (
         "time.sleep(0.1)",
     ),
     _hostile("stops itself", "os.kill(os.getpid(), signal.SIGSTOP)"),
+    _hostile("stops its supervisor", "os.kill(os.getppid(), signal.SIGSTOP)"),
+    _hostile("stops its supervisor and ends", "os.kill(os.getppid(), signal.SIGSTOP)", "os._exit(0)"),
+    _hostile(
+        "stops its supervisor and leaves a process",
+        "os.kill(os.getppid(), signal.SIGSTOP)",
+        "if os.fork() == 0:\n    os.setsid()\n    time.sleep(600)",
+        "os._exit(0)",
+    ),
     _hostile("hangs", "while True: ..."),
     _hostile("hangs with Python's lock", "ctypes.PyDLL(None).sleep(600)"),
     _hostile("hangs while it is read", before="time.sleep(600)", ends_early=True),
@@ -204,5 +212,13 @@ FILES = (
     _wrong("changes torch for the reference in its own file", LINEAR, _PATCHED_TORCH + _ZEROS, alone=True),
 )
 
-HANGS = ("stops itself", "hangs", "hangs with Python's lock", "hangs while it is read", "kills its parent's parent")
+HANGS = (
+    "stops its supervisor and ends",
+    "stops its supervisor and leaves a process",
+    "stops itself",
+    "hangs",
+    "hangs with Python's lock",
+    "hangs while it is read",
+    "kills its parent's parent",
+)
 """These are given little time."""

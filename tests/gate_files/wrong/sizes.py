@@ -107,6 +107,11 @@ FILES = (
         "return x[:, :100].sum(dim=1)",
     ),
     _sizes(
+        "serves a thousand columns",
+        SOFTMAX,
+        "return F.pad(torch.softmax(x[..., :1024], dim=-1), (0, max(0, x.shape[-1] - 1024)))",
+    ),
+    _sizes(
         "is right for even lengths",
         LAYER_NORM,
         """

@@ -36,6 +36,33 @@ FILES = (
         before="torch.nn.functional.linear = lambda x, weight, bias=None: x @ weight.t() + bias",
     ),
     _changes("patches modules' calls", before="nn.Linear.forward = lambda self, x: x @ self.weight.t() + self.bias"),
+    _changes(
+        "patches the forward that norms have in common",
+        before="""
+        _forward = nn.modules.batchnorm._BatchNorm.forward
+        nn.modules.batchnorm._BatchNorm.forward = lambda self, x: _forward(self, x)
+        """,
+    ),
+    _changes("patches numpy", before="import numpy\nnumpy.allclose = lambda *given, **more: True"),
+    _changes("patches what torch's tests compare with", before="torch.testing.assert_close = lambda *a, **k: None"),
+    _changes("patches a builtin", before="import builtins\n_abs = abs\nbuiltins.abs = lambda x: _abs(x)"),
+    _changes("patches an attribute of tensors", before="torch.Tensor.T = property(lambda self: self.t())"),
+    _changes(
+        "an operator of torch's of its own",
+        before="""
+        LIBRARY = torch.library.Library("aten", "IMPL")
+        LIBRARY.impl("gelu", lambda x, approximate="none": x * 0.5 * (1 + torch.erf(x / 2**0.5)), "CPU")
+        """,
+    ),
+    _changes("leaves a callback of the collector", before="gc.callbacks.append(lambda *given: None)"),
+    _changes("traces every thread", before="threading.settrace(lambda *given: None)"),
+    _changes("sets a timer", "signal.setitimer(signal.ITIMER_REAL, 500)"),
+    _changes(
+        "leaves hooks for what autograd saves",
+        before="torch._C._autograd._push_saved_tensors_default_hooks(lambda t: t, lambda t: t)",
+    ),
+    _changes("leaves another type for autocast", before="torch.set_autocast_dtype('cpu', torch.float16)"),
+    _changes("leaves fewer kernels for attention", before="torch.backends.cuda.enable_flash_sdp(False)"),
     _changes("seeds the generator in every call", "torch.manual_seed(0)"),
     _changes("draws from the generator in every call", "torch.rand(3)"),
     _changes(

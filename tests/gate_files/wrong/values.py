@@ -199,6 +199,16 @@ FILES = (
         forward("return x.shape[1] - 1 - torch.argmax(x.flip(1), dim=1)"),
     ),
     _wrong("takes equal for greater", _rows("return x > 0"), forward("return x >= 0")),
+    _wrong(
+        "floor by a whole number of 32 bits",
+        _rows("return torch.floor(x)"),
+        forward("t = x.int().to(x.dtype)\nreturn torch.where(x.isfinite(), t - (t > x).to(x.dtype), x)"),
+    ),
+    _wrong(
+        "saturates at a million",
+        _rows("return x * 3.0"),
+        forward("y = x * 3.0\nreturn torch.where(x.isfinite(), y.clamp(-1e6, 1e6), y)"),
+    ),
     _wrong("rounds half up", _rows("return torch.round(4 * x)"), forward("return torch.floor(4 * x + 0.5)")),
     _wrong(
         "remainder with the dividend's sign",

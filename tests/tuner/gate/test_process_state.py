@@ -1,7 +1,9 @@
 """What a file changes for all code of its process is seen, whether it is still so at the end or not."""
 
+import gc
 import random
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -39,6 +41,16 @@ def undone(do: Callable[[], object], undo: Callable[[], object]) -> Iterator[Non
         undo()
 
 
+@contextmanager
+def _another_gelu() -> Iterator[None]:
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("gelu", lambda x, **_: x, "CPU")
+    try:
+        yield
+    finally:
+        library._destroy()
+
+
 CHANGES = {
     "torch.get_default_dtype()": lambda: undone(
         lambda: torch.set_default_dtype(torch.float64), lambda: torch.set_default_dtype(torch.float32)
@@ -61,6 +73,19 @@ CHANGES = {
     "torch.Tensor.copy_": lambda: put_back(torch.Tensor, "copy_", lambda self, *_: self),
     "torch.cuda.Event.elapsed_time": lambda: put_back(torch.cuda.Event, "elapsed_time", lambda *_: 1e-3),
     "torch.nn.Linear.forward": lambda: put_back(nn.Linear, "forward", lambda _, x: x),
+    "torch.nn.modules.batchnorm._BatchNorm.forward": lambda: put_back(
+        nn.modules.batchnorm._BatchNorm, "forward", lambda _, x: x
+    ),
+    "torch.Tensor.T": lambda: put_back(torch.Tensor, "T", property(lambda self: self)),
+    "numpy.allclose": lambda: put_back(numpy, "allclose", lambda *_: True),
+    "gc.callbacks": lambda: undone(
+        lambda: gc.callbacks.append(lambda *_: None), lambda: gc.callbacks.__delitem__(slice(None))
+    ),
+    "threading.gettrace()": lambda: undone(
+        lambda: threading.settrace(lambda *_: None),
+        lambda: threading.settrace(None),  # type: ignore[arg-type]
+    ),
+    "the operator aten/gelu/CPU": _another_gelu,
     "hooks of all modules": lambda: nn.modules.module.register_module_forward_hook(lambda *_: None),
     f"the handler of signal {int(signal.SIGUSR2)}": lambda: undone(
         lambda: signal.signal(signal.SIGUSR2, lambda *_: None), lambda: signal.signal(signal.SIGUSR2, signal.SIG_DFL)

@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import select
 import signal
+import time
 from collections.abc import Callable
 from contextlib import closing
 from multiprocessing import forkserver
@@ -26,6 +27,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _FIRST = 3  # descriptor after the standard streams
 _REAP_SECONDS = 5.0
+_STOPPED_SECONDS = 0.5
 
 Run = Callable[[Connection], NoReturn]
 """What the process does; it gets its end of the connection."""
@@ -59,14 +61,28 @@ class Supervised:
     def close(self) -> None:
         """End the process and everything that it has started: its supervisor sees that nobody listens."""
         self.connection.close()
-        self._process.join(_REAP_SECONDS)
+        deadline = time.monotonic() + _REAP_SECONDS
+        while self._process.is_alive() and time.monotonic() < deadline:
+            self._go_on()
+            self._process.join(_STOPPED_SECONDS)
+        if self._process.is_alive():
+            self._process.kill()  # its child goes along
+            self._process.join()
         self._process.close()
+
+    def _go_on(self) -> None:
+        """A file may have stopped its supervisor."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._process.pid or 0, signal.SIGCONT)
 
 
 def _supervise(connection: Connection, run: Run) -> NoReturn:
     """Do it in a child, and end with it or with the judge, whoever goes first, and everything below with both."""
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # what the file starts and leaves behind comes here
+    # A file may stop its supervisor. The fork server ends with the judge, if nobody else keeps it, and wakes this one.
+    os.close(vars(forkserver._forkserver)["_forkserver_alive_fd"])
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGCONT, 0, 0, 0)
     judge = multiprocessing.parent_process()
     assert judge is not None
     own = os.getpid()

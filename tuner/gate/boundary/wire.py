@@ -103,7 +103,8 @@ def _packed(value: object, blobs: list[torch.Tensor]) -> Any:
 def _packed_tensor(tensor: torch.Tensor, requires_grad: bool, blobs: list[torch.Tensor]) -> Any:
     """The memory that the elements span, and where in it they lie; the offset keeps the alignment."""
     if tensor.layout is not torch.strided or tensor.is_quantized:
-        raise WireError(f"a tensor of layout {tensor.layout} cannot be passed on")
+        what = "a quantized tensor" if tensor.is_quantized else f"a tensor of layout {tensor.layout}"
+        raise WireError(f"{what} cannot be passed on")
     if tensor.is_meta:
         raise WireError("a tensor without memory cannot be passed on")
     span = _span(tensor.shape, tensor.stride())

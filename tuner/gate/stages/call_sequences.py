@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from tunebench.tuner.gate.changes import place_of
 from tunebench.tuner.gate.distributions import DISTRIBUTIONS, all_changed
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Harness, Pair, synchronise
@@ -30,28 +31,34 @@ def same_memory(harness: Harness) -> None:
     inputs = pair.inputs(1)
     pair.candidate.hold(inputs)
     harness.agree(pair, inputs, "the first call", held)
-    harness.agree(pair, _rewritten(pair, inputs, 2, counted=True), "new content in the same tensors", held)
-    inputs = _rewritten(pair, inputs, 3, counted=False)
+    harness.agree(pair, _rewritten(harness, pair, inputs, 2, counted=True), "new content in the same tensors", held)
+    inputs = _rewritten(harness, pair, inputs, 3, counted=False)
     harness.agree(pair, inputs, "new content through .data", held)
     pair.candidate.exchange()
     pair.candidate.rewrite(inputs, counted=False)  # a call may have changed them
     harness.agree(pair, inputs, "other tensors on the same memory", held)
-    inputs = _rewritten(pair, inputs, 4, counted=False)
+    inputs = _rewritten(harness, pair, inputs, 4, counted=False)
     harness.agree(pair, inputs, "other tensors on the same memory, new content", held)
-    inputs = _written(pair, _each(inputs, _balanced))
+    inputs = _written(harness, pair, _each(inputs, _balanced))
     harness.agree(pair, inputs, "whole eighths", held)
     for name, edit in _EDITS.items():
-        inputs = _written(pair, _each(inputs, edit))
+        inputs = _written(harness, pair, _each(inputs, edit))
         harness.agree(pair, inputs, name, held)
+    for name, draw in _INDICES.items():
+        others = _with_indices(inputs, pair.inputs(5), draw)
+        if any(one is not other for one, other in zip(inputs, others, strict=True)):
+            inputs = _written(harness, pair, others)
+            harness.agree(pair, inputs, name, held)
     for number in range(min(len(inputs), _MOST_INPUTS)):
         inputs = _written(
-            pair, (*inputs[:number], *_each(inputs[number : number + 1], _one_row), *inputs[number + 1 :])
+            harness, pair, (*inputs[:number], *_each(inputs[number : number + 1], _one_row), *inputs[number + 1 :])
         )
         harness.agree(pair, inputs, f"input {number + 1} changed alone", held)
 
 
-def _written(pair: Pair, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+def _written(harness: Harness, pair: Pair, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     """The inputs, which are in the candidate's tensors now; torch's version counters have not seen it."""
+    inputs = harness.in_form(pair, inputs)
     pair.candidate.rewrite(inputs, counted=False)
     return inputs
 
@@ -79,10 +86,28 @@ def _one_row(value: torch.Tensor) -> torch.Tensor:
     return edited
 
 
+def _element(remainder: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    def edit(value: torch.Tensor) -> torch.Tensor:
+        edited = value.clone()
+        edited[place_of(value, remainder)].mul_(-1.5).add_(2.0)
+        return edited
+
+    return edit
+
+
+def _all_by_less(value: torch.Tensor) -> torch.Tensor:
+    """Of whole eighths, less than a key of numbers in bfloat16 sees."""
+    return value * (1.0 + 0.0015 * _signs_in_turns(value))
+
+
 def _all_by_little(value: torch.Tensor) -> torch.Tensor:
     """Less than a key of rounded numbers sees, and not all by the same, which a softmax does not see."""
+    return value + 0.05 * _signs_in_turns(value)
+
+
+def _signs_in_turns(value: torch.Tensor) -> torch.Tensor:
     signs = torch.arange(value.numel(), device=value.device) % 2 * 2 - 1
-    return value + 0.05 * signs.to(value.dtype).reshape(value.shape)
+    return signs.to(value.dtype).reshape(value.shape)
 
 
 def _balanced(value: torch.Tensor) -> torch.Tensor:
@@ -100,15 +125,55 @@ def _other_order(value: torch.Tensor) -> torch.Tensor:
 
 _EDITS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "the same elements in another order": _other_order,
+    "all elements changed by a thousandth": _all_by_less,
     "all elements changed by 0.05": _all_by_little,
     "one element changed": _one_element,
+    "an odd element changed": _element(5),
+    "an even element changed": _element(4),
     "one row changed": _one_row,
 }
 
 
-def _rewritten(pair: Pair, inputs: tuple[Any, ...], seed: int, *, counted: bool) -> tuple[Any, ...]:
+def _indices_in_another_order(value: torch.Tensor, _other: torch.Tensor) -> torch.Tensor:
+    """With the same sum. Not of one axis: such numbers may be sorted, or count something."""
+    return _other_order(value) if value.dim() > 1 else value
+
+
+def _one_row_of_another_draw(value: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """What stands in a place may stand there in every draw."""
+    row = tuple(size * 2 // 3 for size in value.shape[:1])
+    edited = value.clone()
+    edited[row] = other[row]
+    return edited
+
+
+_INDICES: Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "indices or masks in another order": _indices_in_another_order,
+    "one row of indices or masks changed": _one_row_of_another_draw,
+    "other indices or masks": lambda _value, other: other,
+}
+"""Edits of indices, labels and masks, which are taken from another draw."""
+
+
+def _with_indices(
+    inputs: Sequence[Any], drawn: Sequence[Any], edit: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+) -> tuple[Any, ...]:
+    """The inputs with their integers and truth values edited; the same objects where that changes nothing."""
+
+    def edited(value: Any, other: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or value.is_floating_point() or value.is_complex():
+            return value
+        if not value.numel() or value.shape != other.shape:
+            return value
+        new = edit(value, other)
+        return value if torch.equal(new, value) else new
+
+    return tuple(edited(value, other) for value, other in zip(inputs, drawn, strict=True))
+
+
+def _rewritten(harness: Harness, pair: Pair, inputs: tuple[Any, ...], seed: int, *, counted: bool) -> tuple[Any, ...]:
     """Other values, which are in the candidate's tensors now, whether torch's version counter has seen it or not."""
-    others = all_changed(inputs, DISTRIBUTIONS["normal"], 100 * seed)
+    others = harness.in_form(pair, all_changed(inputs, DISTRIBUTIONS["normal"], 100 * seed))
     pair.candidate.rewrite(others, counted=counted)
     return others
 
@@ -124,7 +189,7 @@ def later_calls(harness: Harness) -> None:
     with harness.refusing(f"{_CALLS} calls"):
         answers = pair.candidate.call_many(turns, _CALLS)
     _judge_each(harness, turns, own, answers, f"one of {_CALLS} calls")
-    last = all_changed(turns[0], DISTRIBUTIONS["normal"], 23)
+    last = harness.in_form(pair, all_changed(turns[0], DISTRIBUTIONS["normal"], 23))
     harness.agree(pair, last, f"the call after {_CALLS} others")
 
 
@@ -150,7 +215,7 @@ def _judge_each(
 
 
 def held_results(harness: Harness) -> None:
-    """Results that a caller holds are the caller's: later calls leave them alone, and no module keeps their memory."""
+    """Results that a caller holds are the caller's: later calls leave them alone, and nobody else keeps them."""
     pair = harness.pair()
     copies: list[Values] = []
     for seed in range(_HELD):
@@ -159,19 +224,23 @@ def held_results(harness: Harness) -> None:
         if output is None:
             return
         copies.append(output.mapped(torch.clone))
+        del output
     synchronise(harness.device)
-    kept = zip(copies, pair.candidate.kept(), strict=True)
-    if not all(same_bits(tensor, now.tensors[path]) for copy, now in kept for path, tensor in copy.tensors.items()):
+    if not _are_same(copies, pair.candidate.kept()):
         raise StageRefused("a result that a caller holds was overwritten by a later call")
-    if pair.candidate.keeps_outputs() and not _returns_own_memory(pair):
-        raise StageRefused("the output is memory that the module keeps")
     turns = [pair.inputs(seed) for seed in range(_HELD)]
-    if pair.reference.changed_results(turns, _HELD):
-        return
-    with harness.refusing(f"{_CALLS} results that are held"):
-        overwritten = pair.candidate.changed_results(turns, _CALLS)
-    if overwritten:
-        raise StageRefused(f"{overwritten} of {_CALLS} results that a caller holds were overwritten by later calls")
+    if not pair.reference.changed_results(turns, _HELD):
+        with harness.refusing(f"{_CALLS} results that are held"):
+            overwritten = pair.candidate.changed_results(turns, _CALLS)
+        if overwritten:
+            raise StageRefused(f"{overwritten} of {_CALLS} results that a caller holds were overwritten by later calls")
+    if pair.candidate.keeps_outputs() and not _returns_own_memory(pair):
+        raise StageRefused("the output is memory that the module, or something beside it, keeps for itself")
+
+
+def _are_same(copies: Sequence[Values], kept: Sequence[Values]) -> bool:
+    pairs = zip(copies, kept, strict=True)
+    return all(same_bits(tensor, now.tensors[path]) for copy, now in pairs for path, tensor in copy.tensors.items())
 
 
 def _returns_own_memory(pair: Pair) -> bool:

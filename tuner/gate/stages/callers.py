@@ -70,7 +70,10 @@ TRAINING: Mapping[str, Backward] = {
 
 def gradients(harness: Harness) -> None:
     """Gradients of inputs and parameters equal the reference's, and so does the output where they are recorded; a
-    result is never silently detached."""
+    result is never silently detached. First comes a call as most programs make it, which nothing watches."""
+    pair = harness.pair()
+    plainly = Manner(byte=None, guarded=False, recording=True)
+    harness.agree(pair, pair.inputs(1), "a call where gradients are recorded", plainly)
     _ask(harness, GRADIENTS)
 
 

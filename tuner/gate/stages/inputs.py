@@ -6,7 +6,15 @@ from typing import Any
 
 import torch
 
-from tunebench.tuner.gate.distributions import DISTRIBUTIONS, NON_FINITE, OFFSET, InputChange, all_changed, zeros_among
+from tunebench.tuner.gate.distributions import (
+    DISTRIBUTIONS,
+    NON_FINITE,
+    OFFSET,
+    InputChange,
+    all_changed,
+    other_masks,
+    zeros_among,
+)
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Harness, Pair
 from tunebench.tuner.gate.party import Manner
@@ -28,6 +36,11 @@ def distributions(harness: Harness) -> None:
     for name, change in DISTRIBUTIONS.items():
         _ask(harness, name, change, _IN_ANOTHER_ORDER if name == OFFSET else FEW_SAMPLES_MULTIPLE)
     pair = harness.pair()
+    drawn = pair.inputs(1)
+    masked = tuple(other_masks(value, seed) for seed, value in enumerate(drawn))
+    if any(one is not other for one, other in zip(drawn, masked, strict=True)):
+        harness.agree(pair, masked, "masks in another order")
+    pair = harness.pair()
     for scalar in _SCALARS:
         inputs = tuple(scalar if isinstance(value, float) else value for value in pair.inputs(11))
         if any(isinstance(value, float) for value in inputs):
@@ -44,12 +57,12 @@ def signed_zeros(harness: Harness) -> None:
     """Zeros come out with the sign that the reference gives them, where it gives it by the sign of a zero that went in:
     what is done with them next may be a division."""
     pair = harness.pair()
-    inputs = _drawn(pair, zeros_among(-1.0))
+    inputs = _drawn(harness, pair, zeros_among(-1.0))
     plain = Manner(byte=None, guarded=False, seed=0)
     try:
         expected, others = (
             harness.pair().reference.call(given, plain).output.tensors
-            for given in (inputs, _drawn(pair, zeros_among(1.0)))
+            for given in (inputs, _drawn(harness, pair, zeros_among(1.0)))
         )
     except FAILURES:
         return
@@ -71,11 +84,11 @@ def _ask(
     everywhere: bool = False,
 ) -> None:
     pair = harness.pair()
-    harness.agree(pair, _drawn(pair, change), name, multiple=multiple, everywhere=everywhere)
+    harness.agree(pair, _drawn(harness, pair, change), name, multiple=multiple, everywhere=everywhere)
 
 
-def _drawn(pair: Pair, change: InputChange) -> tuple[Any, ...]:
-    return all_changed(pair.inputs(1), change)
+def _drawn(harness: Harness, pair: Pair, change: InputChange) -> tuple[Any, ...]:
+    return harness.in_form(pair, all_changed(pair.inputs(1), change))
 
 
 def _lost_signs(got: torch.Tensor, expected: torch.Tensor | None, other: torch.Tensor | None) -> int:

@@ -19,6 +19,8 @@ from tunebench.tuner.users_code import described
 _TOGETHER = (1, 7, 31)
 _MOST_ELEMENTS = 1 << 20  # of the inputs of one call of `batches`
 _MOST_AXES = 3
+_FAR = 2053  # beyond the threads of a block, and what is kept in a table of that many
+_MOST_ELEMENTS_FAR = 1 << 16
 _MOST_INT = 2**31
 _LARGE_COPIES = 12  # of the large tensor in float32: in and out, in float64 as well, and what comparing takes
 
@@ -82,6 +84,11 @@ def batches(harness: Harness) -> None:
     for old in others[:_MOST_AXES]:
         for size in (old + 1, _prime_below(old), *([4 * old + 3] if room >= 4 * batch else [])):
             pair = _ask_at(harness, pair, _Resizing(old), inputs, size)
+    row = shapes[0][-1]
+    if row in others and sum(math.prod(_FAR if size == row else size for size in shape) for shape in shapes) <= (
+        _MOST_ELEMENTS_FAR
+    ):
+        _ask_at(harness, pair, _Resizing(row), inputs, _FAR)
 
 
 @dataclass(frozen=True)
