@@ -53,7 +53,11 @@ def place_of(tensor: torch.Tensor, remainder: int) -> tuple[int, ...]:
     """An element beyond the middle whose number leaves this remainder by 6: a key of every other element, or of every
     third, has one of two such elements and not the other."""
     number = min(tensor.numel() - 1, tensor.numel() * 5 // 8 // 6 * 6 + remainder)
-    return tuple(int(index) for index in torch.unravel_index(torch.tensor(number), tensor.shape))
+    place: list[int] = []
+    for size in reversed(tensor.shape):  # torch's unravel_index imports sympy first
+        number, index = divmod(number, size)
+        place.insert(0, index)
+    return tuple(place)
 
 
 def _one_row(module: nn.Module) -> None:
