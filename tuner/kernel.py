@@ -107,6 +107,7 @@ class Kernel:
         space: its tunables, constraints and default.
         work: the least any implementation of a problem must do.
         axes: what the dimensions of its tensors are called.
+        indices: of these tensors, those that are positions, classes or masks: int64 or bool.
         modes: those worth tuning, each a problem of its own; one where the mode changes nothing.
         compiled_axes: axes of the problem that are constants of the binary.
         usual_axes: further axes that are constants of the binary, which a problem has where they are not these numbers.
@@ -127,6 +128,7 @@ class Kernel:
     space: SearchSpace
     work: Callable[[Problem], Work]
     axes: Axes | None = None
+    indices: tuple[str, ...] = ()
     modes: tuple[Mode, ...] = (Mode.EVAL,)
     compiled_axes: tuple[str, ...] = ()
     compiled_options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -147,6 +149,7 @@ class Kernel:
         name: str | None = None,
         texts: Mapping[str, str] | None = None,
         axes: Axes | None = None,
+        indices: tuple[str, ...] = (),
         work: Callable[[Problem], Work] | None = None,
         modes: tuple[str, ...] = ("eval",),
         compiled_axes: tuple[str, ...] = (),
@@ -170,7 +173,9 @@ class Kernel:
             texts: the Python that its results depend on, by name; None for the file, or all that are beside `model.py`.
             axes: names of the dimensions of inputs, parameters and the output, such as `{"x": ("rows", "columns")}`;
                 None for `x_0`, `x_1` and so on, for each input `x` that is a tensor.
-            work: the least that any implementation must do; None where all that `axes` names crosses memory once.
+            indices: of these tensors, those that are positions, classes or masks: `long long` or `bool` in the source.
+            work: the least that any implementation must do; None where all that `axes` names, indices aside,
+                crosses memory once.
             dtypes: that the source serves; of `float16` and `bfloat16` it has to include `half.cuh` and `bfloat.cuh`.
             modes: those worth tuning: `eval`, `train`, `frozen`.
 
@@ -181,9 +186,11 @@ class Kernel:
         if not isinstance(space, SearchSpace):
             raise KernelFolderError(f"the space is a {type(space).__name__}: give a SearchSpace")
         given = {"modes": modes, "compiled_axes": compiled_axes, "dtypes": dtypes, "bulk_copies": bulk_copies}
-        _require_forms(given, axes, work)
-        if unknown := [one for one in dtypes if one not in ITEM_BYTES]:
-            raise KernelFolderError(f"dtypes: no '{unknown[0]}'; the legal ones are {', '.join(ITEM_BYTES)}")
+        _require_forms({**given, "indices": indices}, axes, work)
+        if axes is not None and (unknown := [one for one in indices if one not in axes]):
+            raise KernelFolderError(f"indices: no '{unknown[0]}' among the tensors of axes: {', '.join(axes)}")
+        if other := [one for one in dtypes if one not in ITEM_BYTES]:
+            raise KernelFolderError(f"dtypes: no '{other[0]}'; the legal ones are {', '.join(ITEM_BYTES)}")
         path = Path(model_file)
         compiled_options = compiled_options or {}
         name = name or (path.parent.name if path.name == MODEL_FILE else path.stem)
@@ -198,8 +205,9 @@ class Kernel:
             texts=texts,
             sources=sources,
             space=space,
-            work=work or functools.partial(_work_of_axes, axes),
+            work=work or functools.partial(_work_of_axes, axes, indices),
             axes=axes,
+            indices=indices,
             modes=_modes(modes),
             compiled_axes=compiled_axes,
             compiled_options=compiled_options,
@@ -337,15 +345,16 @@ def _require_forms(names: Mapping[str, object], axes: object, work: object) -> N
         raise KernelFolderError(f"work={work!r}: give a function of the problem that returns a Work")
 
 
-def _work_of_axes(axes: Axes | None, problem: Problem) -> Work:
-    """Without axes, dimensions are called `x_0`, `x_1` and so on."""
+def _work_of_axes(axes: Axes | None, indices: tuple[str, ...], problem: Problem) -> Work:
+    """Without axes, dimensions are called `x_0`, `x_1` and so on. Indices are of other sizes, and are left out."""
+    names: dict[str, str | tuple[str, ...]] = {}
     if axes is not None:
-        return Work.of_axes(problem, axes)
-    names: dict[str, tuple[str, ...]] = {}
-    for axis in problem.axes:
-        tensor = axis.rpartition("_")[0]
-        names[tensor] = (*names.get(tensor, ()), axis)
-    return Work.of_axes(problem, names)
+        names.update(axes)
+    else:
+        for axis in problem.axes:
+            tensor = axis.rpartition("_")[0]
+            names[tensor] = (*names.get(tensor, ()), axis)
+    return Work.of_axes(problem, {name: of_tensor for name, of_tensor in names.items() if name not in indices})
 
 
 def _modes(names: Sequence[str]) -> tuple[Mode, ...]:

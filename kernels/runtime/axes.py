@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -15,22 +16,31 @@ from tunebench.tuner.problem import OUTPUT, Axes
 AcceptsLayout = Callable[[str, torch.Tensor], bool]
 """Whether a kernel reads that tensor, which is not contiguous, as it lies in memory."""
 
+INDEX_TYPES = (torch.int64, torch.bool)
+"""What positions, classes and masks are in torch: one type of each, so that a pointer of a source has one meaning."""
+
 
 class UnservedError(Exception):
     """Why no kernel serves a call: one line."""
 
 
 def sizes_of(
-    module: nn.Module, inputs: Mapping[str, Any], axes: Axes | None, accepts_layout: AcceptsLayout
+    module: nn.Module,
+    inputs: Mapping[str, Any],
+    axes: Axes | None,
+    indices: Collection[str],
+    accepts_layout: AcceptsLayout,
 ) -> tuple[dict[str, int], torch.Tensor]:
-    """The sizes of a call's axes, and a tensor whose dtype and device all others have.
+    """The sizes of a call's axes, and a floating-point tensor whose dtype and device all others have.
 
     Args:
         inputs: by their names in the reference's `forward`.
         axes: what the kernel calls dimensions; None for `x_0`, `x_1` and so on for an input `x`.
+        indices: names of the tensors that are positions, classes or masks.
 
     Raises:
-        UnservedError: an input is none of a kernel that takes dense tensors of one dtype and plain numbers.
+        UnservedError: an input is none of a kernel that takes dense tensors of one floating-point dtype, indices beside
+            them, and plain numbers.
     """
     tensors = {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
     if axes is not None:
@@ -44,7 +54,7 @@ def sizes_of(
             raise UnservedError(f"'{name}' is a {type(inputs[name]).__name__}, not a number")
     if not tensors:
         raise UnservedError("no input is a tensor")
-    first = next(iter(tensors.values()))
+    first = _floating(tensors.values(), module)
     sizes: dict[str, int] = {}
     for name, names in (axes if axes is not None else dict.fromkeys(tensors)).items():
         if name == OUTPUT:
@@ -52,12 +62,21 @@ def sizes_of(
         tensor = tensors[name] if name in tensors else _attribute(module, name)
         if tensor is None:
             raise UnservedError(f"the model has no '{name}'")
-        _require_readable(name, tensor, first, isinstance(names, str), accepts_layout)
+        _require_alike(name, tensor, first, is_index=name in indices)
+        _require_readable(name, tensor, isinstance(names, str), accepts_layout)
         for axis, size in _named_sizes(name, tensor, names):
             if sizes.setdefault(axis, size) != size:
                 raise UnservedError(f"'{axis}' is {size} in '{name}' and {sizes[axis]} before it")
-    _require_alike(module, first, accepts_layout)
+    _require_held_alike(module, first, accepts_layout)
     return sizes, first
+
+
+def _floating(inputs: Iterable[torch.Tensor], module: nn.Module) -> torch.Tensor:
+    """The first floating-point tensor of a call: among the inputs, or else what the module holds."""
+    for tensor in itertools.chain(inputs, *held(module)):
+        if tensor.is_floating_point():
+            return tensor
+    raise UnservedError("no tensor is of a floating-point type")
 
 
 def _attribute(module: nn.Module, path: str) -> torch.Tensor | None:
@@ -84,13 +103,16 @@ def _named_sizes(name: str, tensor: torch.Tensor, names: str | tuple[str, ...] |
     return list(zip(names, tensor.shape, strict=True))
 
 
-def _require_readable(
-    name: str, tensor: torch.Tensor, first: torch.Tensor, any_dense: bool, accepts_layout: AcceptsLayout
-) -> None:
-    if not tensor.is_floating_point():
-        raise UnservedError(f"'{name}' is {tensor.dtype}: all tensors of a kernel have one floating-point dtype")
-    if tensor.dtype != first.dtype or tensor.device != first.device:
+def _require_alike(name: str, tensor: torch.Tensor, first: torch.Tensor, *, is_index: bool) -> None:
+    if is_index and tensor.dtype not in INDEX_TYPES:
+        raise UnservedError(f"'{name}' is {tensor.dtype}: the kernel's indices are torch.int64 or torch.bool")
+    if not is_index and tensor.dtype in INDEX_TYPES:
+        raise UnservedError(f"'{name}' is {tensor.dtype}, and none of the kernel's `indices`")
+    if tensor.device != first.device or not (is_index or tensor.dtype == first.dtype):
         raise UnservedError(f"'{name}' is {tensor.dtype} on {tensor.device}, not {first.dtype} on {first.device}")
+
+
+def _require_readable(name: str, tensor: torch.Tensor, any_dense: bool, accepts_layout: AcceptsLayout) -> None:
     if tensor.numel() == 0:
         raise UnservedError(f"'{name}' is empty")
     if tensor.is_contiguous() or (any_dense and _fills_its_memory(tensor)) or accepts_layout(name, tensor):
@@ -103,7 +125,7 @@ def _fills_its_memory(tensor: torch.Tensor) -> bool:
     return torch.empty_like(tensor, device="meta").stride() == tensor.stride()
 
 
-def _require_alike(module: nn.Module, first: torch.Tensor, accepts_layout: AcceptsLayout) -> None:
+def _require_held_alike(module: nn.Module, first: torch.Tensor, accepts_layout: AcceptsLayout) -> None:
     """Parameters and buffers are where the inputs are, those of floating point have their type."""
     for tensors in held(module):
         for tensor in tensors:

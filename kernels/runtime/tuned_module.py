@@ -136,9 +136,9 @@ class TunedModule(nn.Module, abc.ABC):
         """The problem that a call with these inputs is; None where the kernel cannot serve it: see `unserved`.
 
         By default the sizes are those of the kernel's `axes`, and the mode is an option where the kernel has several.
-        Served are dense tensors of one of the kernel's dtypes, parameters and buffers like them, plain numbers beside
-        them, and submodules as the reference makes them. Override it to serve less or to add options, and
-        `accepts_layout` to serve more.
+        Served are dense tensors of one of the kernel's dtypes, parameters and buffers like them, the kernel's `indices`
+        and plain numbers beside them, and submodules as the reference makes them. Override it to serve less or to add
+        options, and `accepts_layout` to serve more.
         """
         if named:
             raise TypeError(f"problem() takes inputs by position, not {', '.join(named)}=")
@@ -146,7 +146,7 @@ class TunedModule(nn.Module, abc.ABC):
             return self.unserved("a submodule or a parameter is another than the reference makes, or hooks are inside")
         by_name = dict(zip(self._input_names(), inputs, strict=False))
         try:
-            sizes, like = sizes_of(self, by_name, self.kernel.axes, self.accepts_layout)
+            sizes, like = sizes_of(self, by_name, self.kernel.axes, self.kernel.indices, self.accepts_layout)
         except UnservedError as error:
             return self.unserved(str(error))
         dtype = str(like.dtype).removeprefix("torch.")

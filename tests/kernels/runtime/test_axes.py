@@ -99,7 +99,7 @@ UNSERVED: dict[str, tuple[tuple[Any, ...], str]] = {
     "text for a number": ((X, "2"), "'s' is a str, not a number"),
     "an empty tensor": ((torch.rand(0, 4), 2.0), "'x' is empty"),
     "holes": ((torch.rand(5, 8)[:, ::2], 2.0), "'x' is not contiguous: its strides are (8, 2)"),
-    "whole numbers": ((X.long(), 2.0), "'x' is torch.int64: all tensors of a kernel have one floating-point dtype"),
+    "whole numbers": ((X.long(), 2.0), "'x' is torch.int64, and none of the kernel's `indices`"),
     "another dtype": ((X.half(), 2.0), "'inner.weight' is torch.float32 on cpu, not torch.float16 on cpu"),
 }
 
