@@ -52,10 +52,14 @@ def spawn(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
 
 
 @pytest.mark.parametrize(
-    ("number", "line"),
-    [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated"), (signal.SIGHUP, "the terminal is gone")],
+    ("moment", "number", "line"),
+    [
+        ("import", signal.SIGINT, "interrupted"),
+        ("study", signal.SIGINT, "interrupted"),
+        ("study", signal.SIGTERM, "terminated"),
+        ("study", signal.SIGHUP, "the terminal is gone"),
+    ],
 )
-@pytest.mark.parametrize("moment", ["import", "study"])
 def test_a_signal_ends_a_command_in_one_line(
     write_kernel: WriteKernel, tmp_path: Path, number: signal.Signals, line: str, moment: str
 ) -> None:

@@ -113,5 +113,7 @@ def test_what_is_the_references(file: Path, place: int, change: Any, reason: str
 
 def test_an_index_that_no_tensor_is(file: Path) -> None:
     file.write_text(PICK.replace('"mask")', '"masks")'), encoding="utf-8")
-    with pytest.raises(KernelFolderError, match="indices: no 'masks' among the tensors of axes: scores, weight, target, mask"):
+    with pytest.raises(
+        KernelFolderError, match="indices: no 'masks' among the tensors of axes: scores, weight, target, mask"
+    ):
         load_model(str(file))
