@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import math
 import symtable
+import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -216,9 +218,22 @@ def _execute(
         assignments[name].value = ast.copy_location(ast.Constant(size), assignments[name].value)
     module = types.ModuleType(f"tunebench_reference_{path.parent.name}")
     module.__file__ = str(path)
-    with users_code("does not run", path):
+    with users_code("does not run", path), _importable(module):
         exec(compile(tree, str(path), "exec"), module.__dict__)
     return module, list(assignments), {name: same[0].value for name, same in places.items()}  # type: ignore[misc]
+
+
+@contextlib.contextmanager
+def _importable(module: types.ModuleType) -> Iterator[None]:
+    """Has a module among those imported while its text runs: dataclasses look there for what annotations name."""
+    before = sys.modules.get(module.__name__)
+    sys.modules[module.__name__] = module
+    try:
+        yield
+    finally:
+        del sys.modules[module.__name__]
+        if before is not None:
+            sys.modules[module.__name__] = before
 
 
 def _read_by_model(text: str) -> set[str]:

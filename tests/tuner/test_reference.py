@@ -1,5 +1,6 @@
 """References in KernelBench's form, at their own and at changed sizes."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,20 @@ def get_init_inputs():
     }
     assert set(reference.numbers) == {"limit", "the number 12", "the number 0.001"}
     assert reference.resized({"limit": 3.0}).numbers == {**reference.numbers, "limit": 3.0}
+
+
+def test_a_dataclass_whose_annotations_are_texts(path: Path) -> None:
+    lines = (
+        "from __future__ import annotations",
+        "import dataclasses",
+        "@dataclasses.dataclass",
+        "class Shape:",
+        "    n: int",
+    )
+    path.write_text("\n".join((*lines, SOURCE)), encoding="utf-8")
+    loaded = set(sys.modules)
+    assert load_reference(path).make_model(1, torch.device("cpu")) is not None
+    assert not {name for name in set(sys.modules) - loaded if name.startswith("tunebench_reference")}
 
 
 def test_seeds_decide_inputs_and_weights(path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from tunebench.tuner.gate.harness import synchronise
@@ -117,8 +118,11 @@ def _write(inputs: Sequence[Any], values: Sequence[Any], scale: float) -> None:
 
 def elements_at(tensor: torch.Tensor, places: Sequence[float]) -> torch.Tensor:
     """The elements at places that are each a share of all elements; none of an empty tensor."""
-    flat = torch.tensor([int(place * tensor.numel()) for place in places if tensor.numel()], device=tensor.device)
-    return tensor[torch.unravel_index(flat.long(), tensor.shape)] if tensor.ndim else tensor.reshape(1)
+    if not tensor.ndim:
+        return tensor.reshape(1)
+    numbers = np.array([int(place * tensor.numel()) for place in places if tensor.numel()], dtype=np.int64)
+    where = np.unravel_index(numbers, tensor.shape)  # torch's own imports sympy first
+    return tensor[tuple(torch.from_numpy(indices).to(tensor.device) for indices in where)]
 
 
 def _elements(output: Values, places: Sequence[float]) -> dict[str, torch.Tensor]:
