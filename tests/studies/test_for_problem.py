@@ -80,7 +80,7 @@ def run(model: TunedModule, n: int) -> None:
 
 def test_a_problem_is_tuned_on_first_sight(write_kernel: WriteKernel) -> None:
     model = write_kernel()()
-    with tunebench.use_policy("tune", seconds=0.5):
+    with tunebench.use_policy("tune", seconds=4):
         run(model, 100)
     (choice,) = model.choices.values()
     assert choice.measured and choice.tier is Tier.EXACT
