@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.errors import UserError
-from tunebench.tuner.space import INACTIVE, SearchSpace, Tunable, ValidSpace
+from tunebench.tuner.space import CPP_WORDS, INACTIVE, SearchSpace, Tunable, ValidSpace
 
 Floats = npt.NDArray[np.float64]
 
@@ -105,7 +105,7 @@ def _tunables(space_name: str, configurations: Sequence[Mapping[str, Value]]) ->
 def _identifier(name: str, taken: Collection[str]) -> str:
     """The name itself, or what comes nearest to it among the names that a tunable may have and that are free."""
     cleaned = "".join(c if f"_{c}".isidentifier() else "_" for c in name)
-    if not cleaned.isidentifier() or cleaned in ("problem", "device"):
+    if not cleaned.isidentifier() or cleaned in ("problem", "device") or cleaned in CPP_WORDS:
         cleaned = f"_{cleaned}"
     while cleaned in taken:
         cleaned += "_"
