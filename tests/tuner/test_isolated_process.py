@@ -96,6 +96,15 @@ def interrupted() -> str:
     return "goes on"
 
 
+_FIRST_OF_ALL = """
+import os, signal
+from tunebench.tuner.gate.boundary.supervisor import Supervised
+from tunebench.tuner.isolation import run_isolated
+Supervised(os._exit).close()
+assert signal.SIGINT in run_isolated(60, signal.pthread_sigmask, signal.SIG_BLOCK, [])
+"""
+
+
 def environment(name: str) -> str | None:
     return os.environ.get(name)
 
@@ -188,6 +197,7 @@ def test_a_question_is_asked_again_once_where_its_process_was_killed() -> None:
 
 def test_ctrl_c_is_the_parents_to_answer() -> None:
     assert run_isolated(SECONDS, interrupted) == "goes on"
+    subprocess.run([sys.executable, "-c", _FIRST_OF_ALL], check=True, timeout=SECONDS)
 
 
 def test_settings_are_those_of_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import NoReturn
 
-from tunebench.tuner.isolation import context, how_it_ended, without_main
+from tunebench.tuner.isolation import context, how_it_ended, start_forkserver, without_main
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -44,6 +44,7 @@ class Supervised:
     """
 
     def __init__(self, run: Run) -> None:
+        start_forkserver()
         self.connection, theirs = context().Pipe()
         self._process: ForkServerProcess = context().Process(target=_supervise, args=(theirs, run))
         with closing(theirs), without_main():
