@@ -1,4 +1,4 @@
-"""Benchmarks on machines that are lent for minutes: each line says when it was, and the whole ends in time."""
+"""Benchmarks that have minutes: each line says when it was, and the whole ends in time."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils._pytree import tree_map
@@ -26,9 +27,7 @@ def _through_data(module: nn.Module) -> None:
 
 def _one_element(module: nn.Module) -> None:
     """One element of each parameter, neither the first nor the last."""
-    for parameter in module.parameters():
-        if parameter.numel():
-            parameter[_place(parameter)].mul_(-1.5).add_(2.0)
+    _edit_elements(module, _place)
 
 
 def _place(tensor: torch.Tensor) -> tuple[int, ...]:
@@ -36,28 +35,24 @@ def _place(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def _odd_element(module: nn.Module) -> None:
-    _other_elements(module, 5)
+    _edit_elements(module, lambda parameter: place_of(parameter, 5))
 
 
 def _even_element(module: nn.Module) -> None:
-    _other_elements(module, 4)
+    _edit_elements(module, lambda parameter: place_of(parameter, 4))
 
 
-def _other_elements(module: nn.Module, remainder: int) -> None:
+def _edit_elements(module: nn.Module, place: Callable[[torch.Tensor], tuple[int, ...]]) -> None:
     for parameter in module.parameters():
         if parameter.numel():
-            parameter[place_of(parameter, remainder)].mul_(-1.5).add_(2.0)
+            parameter[place(parameter)].mul_(-1.5).add_(2.0)
 
 
 def place_of(tensor: torch.Tensor, remainder: int) -> tuple[int, ...]:
     """An element beyond the middle whose number leaves this remainder by 6: a key of every other element, or of every
     third, has one of two such elements and not the other."""
     number = min(tensor.numel() - 1, tensor.numel() * 5 // 8 // 6 * 6 + remainder)
-    place: list[int] = []
-    for size in reversed(tensor.shape):  # torch's unravel_index imports sympy first
-        number, index = divmod(number, size)
-        place.insert(0, index)
-    return tuple(place)
+    return tuple(map(int, np.unravel_index(number, tensor.shape)))  # torch's own imports sympy first
 
 
 def _one_row(module: nn.Module) -> None:
