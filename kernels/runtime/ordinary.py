@@ -79,7 +79,7 @@ Part: TypeAlias = tuple[type[nn.Module], frozenset[str]]
 
 def parts(module: nn.Module) -> list[Part]:
     """The module itself and its submodules."""
-    return [(type(one), frozenset((*one._parameters, *one._buffers))) for one in _every(module)]
+    return [*map(_part, _every(module))]
 
 
 def has_parts(module: nn.Module, made: Sequence[Part]) -> bool:
@@ -88,12 +88,17 @@ def has_parts(module: nn.Module, made: Sequence[Part]) -> bool:
     A kernel reads these, and passes over hooks. Where a parameter is replaced by what is computed from another one
     (pruning, weight normalisation, any parametrization), the kernel's backward would not reach that one.
     """
-    if any(one._forward_hooks or one._forward_pre_hooks for one in _every(module)[1:]):
+    found = _every(module)
+    if any(one._forward_hooks or one._forward_pre_hooks for one in found[1:]):
         return False
-    found = parts(module)
+    both = zip(map(_part, found), made, strict=True)
     return len(found) == len(made) and all(
-        kind is expected and names >= needed for (kind, names), (expected, needed) in zip(found, made, strict=True)
+        kind is expected and names >= needed for (kind, names), (expected, needed) in both
     )
+
+
+def _part(one: nn.Module) -> Part:
+    return type(one), frozenset((*one._parameters, *one._buffers))
 
 
 def _every(module: nn.Module) -> list[nn.Module]:
