@@ -49,7 +49,8 @@ def test_a_study_admits_what_is_as_exact_as_eager_and_no_other(
         (1, NAMED),
         (2, NAMED),
     ]
-    assert report["counts"] == {"correct": 2, "correctness": 1}
+    # Which of the right ones are given up as hopelessly slow is the machine's.
+    assert report["counts"]["correctness"] == 1 and sum(report["counts"].values()) == 3
     spent = report["spent"]
     assert spent["whole"] == pytest.approx(sum(spent["phases"].values()))
     assert report["seconds"] <= spent["whole"]
@@ -58,11 +59,8 @@ def test_a_study_admits_what_is_as_exact_as_eager_and_no_other(
     assert spent["builds"] >= 2
 
     rows = tunebench.trials(db=db)
-    assert {row.configuration["variety"]: row.status for row in rows} == {
-        0: TrialStatus.CORRECT,
-        1: TrialStatus.CORRECTNESS,
-        2: TrialStatus.CORRECT,
-    }
+    assert {row.configuration["variety"]: row.status.timed for row in rows} == {0: True, 1: False, 2: True}
+    assert rows[1].status is TrialStatus.CORRECTNESS
     assert "less exact than eager: 4 draws of the inputs: error " in rows[1].message
     assert find_target("1", db).request.accuracy is Accuracy.EAGER
     checked = run("check", str(rows[1].trial_id), "--device", "cpu", "--db", db, "--json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -67,7 +68,7 @@ class Watched(SimulatedClock):
 def test_nobody_always_follows_the_same_neighbour_and_everyone_is_first_at_some_time() -> None:
     clock = Watched()
     calls: dict[str, Call] = {name: (lambda time=1.0 + 0.1 * n: time) for n, name in enumerate("abcd")}
-    samples = take_rounds(calls, clock, control_of(clock))
+    samples = take_rounds(calls, clock, control_of(clock), math.inf)
     rounds = [order for order in clock.orders if set(order) == set(calls.values())]
     assert len(rounds) == len(samples["a"]) >= 8
     assert {order[0] for order in rounds} == set(calls.values())
@@ -93,7 +94,7 @@ class Stepping(SimulatedClock):
 def test_rounds_taken_while_the_device_changed_are_thrown_away() -> None:
     # 27 samples settle the control; the change comes within the first four rounds.
     clock = Stepping(after=27 + 5, factor=1.3)
-    samples = take_rounds({"a": lambda: 1.0, "b": lambda: 1.0}, clock, control_of(clock))
+    samples = take_rounds({"a": lambda: 1.0, "b": lambda: 1.0}, clock, control_of(clock), math.inf)
     assert min(samples["a"]) > 1.2, "a round of the state before is among them"
 
 
@@ -138,7 +139,7 @@ def test_rounds_in_which_the_twin_differs_are_taken_once_more() -> None:
         asked.append(0.8)
         return 0.8
 
-    samples = confirm({"a": lambda: 1.0}, "a", twin, clock, control_of(clock))
+    samples = confirm({"a": lambda: 1.0}, "a", twin, clock, control_of(clock), math.inf)
     assert control_ratio(samples, "a").decision is Decision.FASTER
     assert len(asked) == 2 + 2 * len(samples["a"])  # warm-up, and twice as many rounds as are kept
 
