@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -33,6 +34,8 @@ INACTIVE = -1
 
 _CONTEXT = ("problem", "device")
 
+_ROWS_AT_ONCE = 1 << 18
+
 _CPP_TEXT = (
     "alignas alignof and asm auto bool break case catch char class const constexpr continue decltype default delete do "
     "double else enum explicit export extern false float for friend goto if inline int long mutable namespace new not "
@@ -43,6 +46,7 @@ CPP_WORDS = frozenset(_CPP_TEXT.split())
 """What cannot be a name in a source."""
 
 
+@lru_cache(maxsize=1024)
 def parameters_of(predicate: Callable[..., object]) -> tuple[str, ...]:
     """The names a predicate looks at."""
     return tuple(inspect.signature(predicate).parameters)
@@ -192,21 +196,17 @@ class SearchSpace:
         context = {"problem": problem, "device": device}
         walk = _Walk(self, context)
         rows = walk.rows(self.constraints)
-        if not rows:
+        if not len(rows):
             raise EmptySpaceError(self._why_empty(walk))
-        return ValidSpace(self, np.array(rows, dtype=np.int16))
+        return ValidSpace(self, rows)
 
     def admits(self, values: Mapping[str, Value], problem: Problem | None, device: Device | None) -> bool:
         """Whether these values, types included, are a valid configuration; asked of this one, without the others.
 
         256.0 and True equal 256 and 1, and would be compiled as what they are: they are not admitted for them.
         """
-        try:
-            path = self.fix({tunable.name: tunable.values[0] for tunable in self.tunables} | dict(values))
-        except UserError:
-            return False
-        rows = _Walk(path, {"problem": problem, "device": device}).rows(self.constraints)
-        return rows == [tuple(0 if name in values else INACTIVE for name in self.names)]
+        found = self._member(values, problem, device)
+        return found is not None and found.keys() == values.keys()
 
     def default_for(self, problem: Problem | None, device: Device | None) -> Configuration:
         """The default configuration where it is valid, else the valid one nearest to it.
@@ -214,8 +214,9 @@ class SearchSpace:
         Raises:
             EmptySpaceError: there is no valid configuration at all.
         """
-        with contextlib.suppress(EmptySpaceError):
-            return cast(Configuration, self.fix(self.default).enumerate(problem, device)[0])
+        found = self._member(self.default, problem, device)
+        if found is not None:
+            return found
         valid = self.enumerate(problem, device)
         return cast(Configuration, valid[valid.default])
 
@@ -228,10 +229,17 @@ class SearchSpace:
         """
         shared = {name: values.get(name, value) for name, value in self.default.items()}
         try:
-            (configuration,) = self.fix(shared).enumerate(problem, device)
+            return self._member(shared, problem, device)
         except UserError:
             return None
-        return configuration
+
+    def _member(
+        self, values: Mapping[str, Value], problem: Problem | None, device: Device | None
+    ) -> Configuration | None:
+        """The configuration with these values, those of inactive tunables left out; None where it is not valid."""
+        if not all(name in self.names and self.tunable(name).has(value) for name, value in values.items()):
+            return None
+        return _Walk(self, {"problem": problem, "device": device}).member(values, self.constraints)
 
     def choose(self, values: Mapping[str, Value], problem: Problem | None, device: Device | None) -> Configuration:
         """The valid configuration with these values that is otherwise nearest to the default.
@@ -255,13 +263,13 @@ class SearchSpace:
     def _why_empty(self, walk: _Walk) -> str:
         """Names the constraints each of which alone empties the space, or else some that do so only together."""
         total = len(walk.rows(()))
-        guilty = tuple(constraint for constraint in self.constraints if not walk.rows((constraint,)))
+        guilty = tuple(constraint for constraint in self.constraints if not len(walk.rows((constraint,))))
         manner = "each"
         if not guilty:
             guilty, manner = self.constraints, "together"
             for constraint in self.constraints:
                 others = tuple(one for one in guilty if one is not constraint)
-                guilty = others if not walk.rows(others) else guilty
+                guilty = guilty if len(walk.rows(others)) else others
         names = ", ".join(f"'{constraint.name}'" for constraint in guilty)
         seen = ", ".join(dict.fromkeys(name for one in guilty for name in parameters_of(one.holds)))
         if len(guilty) == 1:
@@ -272,64 +280,101 @@ class SearchSpace:
 
 
 class _Walk:
-    """Depth-first enumeration of one space in one context, constraints tested as early as they can be."""
+    """Enumeration of one space in one context, tunable by tunable, constraints tested as early as they can be.
+
+    Many partial configurations are extended at once, and a predicate is asked once for each combination of the values
+    that it looks at, however many of them have it.
+    """
 
     def __init__(self, space: SearchSpace, context: Mapping[str, Any]) -> None:
         self._space = space
         self._context = context
+        self._position = {tunable.name: index for index, tunable in enumerate(space.tunables)}
 
-    def rows(self, constraints: Sequence[Constraint]) -> list[tuple[int, ...]]:
-        """Value indices, one tuple a configuration, `INACTIVE` where a tunable does not matter."""
+    def rows(self, constraints: Sequence[Constraint]) -> npt.NDArray[np.int16]:
+        """Value indices, one row a configuration, `INACTIVE` where a tunable does not matter.
+
+        Rows are in the order of nested loops over the tunables' values, the last tunable's the innermost.
+        """
         tunables = self._space.tunables
-        position = {tunable.name: index for index, tunable in enumerate(tunables)}
-        ready: list[list[tuple[Predicate, tuple[str, ...]]]] = [[] for _ in range(len(tunables) + 1)]
-        for constraint in constraints:
-            names = parameters_of(constraint.holds)
-            last = max((position[name] + 1 for name in names if name in position), default=0)
-            ready[last].append((constraint.holds, names))
-        conditions = [(t.when, parameters_of(t.when)) if t.when else None for t in tunables]
-        values: dict[str, Any] = dict(self._context)
-        found: list[tuple[int, ...]] = []
-        chosen: list[int] = []
+        ready = self._ready(constraints)
 
-        def asked(predicate: Predicate, names: tuple[str, ...]) -> bool:
-            try:
-                return bool(predicate(*[values[name] for name in names]))
-            except Exception as error:
-                raise self._broken(predicate, {name: values[name] for name in names}, error) from error
-
-        def holds(predicate: Predicate, names: tuple[str, ...]) -> bool:
-            return any(name not in values for name in names) or asked(predicate, names)
-
-        def active(depth: int) -> bool:
-            condition = conditions[depth]
-            if condition is None:
-                return True
-            predicate, names = condition
-            # A condition on a tunable that is itself inactive is not met.
-            return all(name in values for name in names) and asked(predicate, names)
-
-        def descend(depth: int) -> None:
-            if not all(holds(predicate, names) for predicate, names in ready[depth]):
-                return
-            if depth == len(tunables):
-                found.append(tuple(chosen))
+        def extended(rows: npt.NDArray[np.int16], depth: int) -> Iterator[npt.NDArray[np.int16]]:
+            for predicate in ready[depth]:
+                rows = rows[self._met(predicate, rows, if_inactive=True)]
+            if depth == len(tunables) or not len(rows):
+                yield rows
                 return
             tunable = tunables[depth]
-            if not active(depth):
-                chosen.append(INACTIVE)
-                descend(depth + 1)
-                chosen.pop()
-                return
-            for index, value in enumerate(tunable.values):
-                values[tunable.name] = value
-                chosen.append(index)
-                descend(depth + 1)
-                chosen.pop()
-            del values[tunable.name]
+            most = max(1, _ROWS_AT_ONCE // len(tunable.values))
+            for first in range(0, len(rows), most):
+                block = rows[first : first + most]
+                yield from extended(self._with_values_of(tunable, block), depth + 1)
 
-        descend(0)
-        return found
+        found = [rows for rows in extended(np.zeros((1, 0), np.int16), 0) if len(rows)]
+        return np.concatenate(found) if found else np.zeros((0, len(tunables)), np.int16)
+
+    def member(self, values: Mapping[str, Value], constraints: Sequence[Constraint]) -> Configuration | None:
+        """The configuration with these values, those of inactive tunables left out; None where it is not valid."""
+        ready = self._ready(constraints)
+        chosen: dict[str, Value] = {}
+        for depth, tunable in enumerate((*self._space.tunables, None)):
+            if any(self.says(predicate, chosen) is False for predicate in ready[depth]):
+                return None
+            if tunable is not None and (tunable.when is None or self.says(tunable.when, chosen)):
+                if tunable.name not in values:
+                    return None
+                chosen[tunable.name] = values[tunable.name]
+        return Configuration(chosen)
+
+    def _ready(self, constraints: Sequence[Constraint]) -> list[list[Predicate]]:
+        """For each number of tunables that have their values, the constraints that can be asked from there on."""
+        ready: list[list[Predicate]] = [[] for _ in range(len(self._space.tunables) + 1)]
+        for constraint in constraints:
+            names = parameters_of(constraint.holds)
+            last = max((self._position[name] + 1 for name in names if name in self._position), default=0)
+            ready[last].append(constraint.holds)
+        return ready
+
+    def _with_values_of(self, tunable: Tunable, rows: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:
+        """Each row once for each value of the tunable, or once where its condition does not hold."""
+        count = len(tunable.values)
+        values = np.tile(np.arange(count, dtype=np.int16), len(rows))
+        kept = np.ones(len(values), dtype=bool)
+        if tunable.when is not None:
+            # A condition on a tunable that is itself inactive is not met.
+            active = np.repeat(self._met(tunable.when, rows, if_inactive=False), count)
+            kept = active | (values == 0)
+            values[~active] = INACTIVE
+        return np.column_stack((np.repeat(rows, count, axis=0)[kept], values[kept]))
+
+    def _met(self, predicate: Predicate, rows: npt.NDArray[np.int16], *, if_inactive: bool) -> npt.NDArray[np.bool_]:
+        """For each row, whether the predicate is true of it; `if_inactive` where a tunable it looks at is inactive."""
+        seen = [name for name in parameters_of(predicate) if name in self._position]
+        levels = rows[:, [self._position[name] for name in seen]].astype(np.intp) + 1
+        counts = [len(self._space.tunable(name).values) + 1 for name in seen]
+        if math.prod(counts) < np.iinfo(np.intp).max:
+            levels = levels @ np.array([math.prod(counts[:position]) for position in range(len(counts))], dtype=np.intp)
+        _, first, which = np.unique(levels, axis=0, return_index=True, return_inverse=True)
+
+        def met(row: npt.NDArray[np.int16]) -> bool:
+            indices = {name: int(row[self._position[name]]) for name in seen}
+            chosen = {n: self._space.tunable(n).values[index] for n, index in indices.items() if index != INACTIVE}
+            said = self.says(predicate, chosen)
+            return if_inactive if said is None else said
+
+        return np.array([met(rows[number]) for number in first], dtype=bool)[which.reshape(-1)]
+
+    def says(self, predicate: Predicate, chosen: Mapping[str, Value]) -> bool | None:
+        """What a predicate says of these values; None where a tunable that it looks at has none, as it is inactive."""
+        values = {**self._context, **chosen}
+        asked = {name: values[name] for name in parameters_of(predicate) if name in values}
+        if len(asked) < len(parameters_of(predicate)):
+            return None
+        try:
+            return bool(predicate(*asked.values()))
+        except Exception as error:
+            raise self._broken(predicate, asked, error) from error
 
     def _broken(self, predicate: Predicate, values: Mapping[str, Any], error: Exception) -> UserError:
         """The error of a predicate that raised."""
@@ -352,8 +397,13 @@ class ValidSpace(Sequence[Configuration]):
     def __init__(self, space: SearchSpace, indices: npt.NDArray[np.int16]) -> None:
         self.space = space
         self.indices = indices
-        self._row_of = {row.tobytes(): number for number, row in enumerate(indices)}
         self._value_index = [{value: index for index, value in enumerate(t.values)} for t in space.tunables]
+
+    @cached_property
+    def _number_of(self) -> dict[bytes, int]:
+        """The number of each configuration by its value indices."""
+        width, every = self.indices.shape[1] * self.indices.itemsize, self.indices.tobytes()
+        return {every[width * number : width * (number + 1)]: number for number in range(len(self))}
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -381,7 +431,7 @@ class ValidSpace(Sequence[Configuration]):
                 row[position] = index
         if len(set(configuration) - set(self.space.names)):
             return None
-        return self._row_of.get(row.tobytes())
+        return self._number_of.get(row.tobytes())
 
     def require(self, configuration: Mapping[str, Value]) -> int:
         """The number of a configuration that is to be a member of this space.

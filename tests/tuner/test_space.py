@@ -33,6 +33,39 @@ def test_enumeration_equals_filtering_the_whole_product() -> None:
     assert set(found) == expected
 
 
+@pytest.mark.parametrize("rows_at_once", [1, 2, 7, 100])
+def test_configurations_are_in_the_order_of_nested_loops(rows_at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tunebench.tuner.space._ROWS_AT_ONCE", rows_at_once)
+    space = make(Constraint("small", lambda block, waves: block * waves <= 256)).enumerate()
+    expected = [
+        {"block": block, "width": width, "grid": grid, **({} if waves is None else {"waves": waves})}
+        for block, width, grid in product(BLOCK.values, WIDTH.values, GRID.values)
+        for waves in ((None,) if grid == "one" else WAVES.values)
+        if waves is None or int(block) * int(waves) <= 256
+    ]
+    assert [dict(one) for one in space] == expected
+
+
+def test_a_constraint_is_asked_once_for_each_combination_that_it_looks_at() -> None:
+    asked: list[tuple[int, str]] = []
+
+    def seen(block: int, grid: str) -> bool:
+        asked.append((block, grid))
+        return grid == "stride" or block > 64
+
+    assert len(make(Constraint("seen", seen)).enumerate()) == 3 * (2 * 1 + 3 * 3)
+    assert sorted(asked) == sorted(product(BLOCK.values, GRID.values))
+
+
+def test_a_constraint_is_not_asked_of_what_an_earlier_one_has_refused() -> None:
+    space = make(
+        Constraint("wide", lambda width: width > 1),
+        Constraint("share", lambda width, grid: grid == "one" or 1 / (width - 1) > 0.5),
+    )
+    assert {one["width"] for one in space.enumerate()} == {2, 4}
+    assert not space.admits({"block": 64, "width": 1, "grid": "stride", "waves": 1}, None, None)
+
+
 def test_a_conditional_tunable_does_not_multiply_the_space() -> None:
     assert len(make().enumerate()) == 3 * 3 * (1 + 3)
 
