@@ -44,6 +44,7 @@ The block's axes name what `TunedModule.problem` looks at: `cls.axes_of` gives t
 from __future__ import annotations
 
 import abc
+import difflib
 import enum
 import inspect
 import sys
@@ -153,6 +154,7 @@ class Block(TunedModule):
         if Block not in cls.__bases__:
             file = _file_of(cls)
             require_reference(cls, file)
+            _require_well_spelt(cls)
             design = cls.design()
             cls.places = tuple((one.argument, one.path) for one in cls.used)
             cls.kinds = tuple(one.kind.value for one in cls.used)
@@ -325,6 +327,16 @@ def _paths(cls: type[Block], kind: Kind, given: object) -> dict[str, str]:
         if not isinstance(path, str):
             raise cls.wrong(kind.value, f"'{name}' is {path!r}: give the path of an attribute or an argument's name")
     return paths
+
+
+def _require_well_spelt(cls: type[Block]) -> None:
+    """An attribute that is nearly one of the block's would be left unread."""
+    read = {name for one in cls.__mro__ if issubclass(one, Block) for name in inspect.get_annotations(one)}
+    for name, value in vars(cls).items():
+        is_data = not callable(value) and not hasattr(value, "__get__")
+        if is_data and name not in read and not any(hasattr(base, name) for base in cls.__bases__):
+            for meant in difflib.get_close_matches(name, read, n=1, cutoff=0.8):
+                raise cls.wrong(name, f"a block reads no such attribute; did you mean {meant}?")
 
 
 def _with_defaults(cls: type[Block], space: SearchSpace) -> SearchSpace:

@@ -84,6 +84,14 @@ WRONG = {
         {"sigmoid(x) * scale + bias * k": "scale * k", "per_feature": "# "},
         r"ModelNew.function: it uses no tensor of forward \(x, y, k\)",
     ),
+    "a misspelt attribute": (
+        {"per_feature": "per_feture"},
+        r"ModelNew.per_feture: a block reads no such attribute; did you mean per_feature\?",
+    ),
+    "an attribute that is misspelt beside a whole text": (
+        {"per_feature": "default = {'block_size': 512}\nper_feature"},
+        r"ModelNew.default: a block reads no such attribute; did you mean defaults\?",
+    ),
     "a default that is none": (
         {"per_feature": "defaults = {'block_size': 100}\nper_feature"},
         r"ModelNew.defaults: tunable 'block_size' has no value 100",
