@@ -17,7 +17,7 @@ from tunebench.db.schema import tables
 from tunebench.db.schema.views import CORRECT, winners
 from tunebench.tuner.build import CompilerName
 from tunebench.tuner.configuration import Value
-from tunebench.tuner.errors import DatabaseError
+from tunebench.tuner.errors import DatabaseError, UserError
 from tunebench.tuner.problem import Accuracy, Problem
 from tunebench.tuner.result import TrialStatus
 
@@ -129,6 +129,7 @@ def trials(
 
     Raises:
         DatabaseError: the database cannot be read, or holds what tunebench does not write.
+        UserError: the fastest are asked for, of no correct ones.
     """
     return list(each_trial(database, order=order, limit=limit, offset=offset, **conditions))
 
@@ -178,6 +179,9 @@ def _picked(connection: Connection, order: Order, conditions: Conditions) -> Sel
         device_columns={"name": conditions.get("device"), "architecture": conditions.get("architecture")},
         accuracy=conditions.get("accuracy"),
     )
+    statuses = [status] if isinstance(status, TrialStatus) else status
+    if order is Order.FASTEST and statuses is not None and TrialStatus.CORRECT not in statuses:
+        raise UserError(f"the fastest are correct trials, not {' or '.join(statuses)}: leave out one of the two")
     ordering: tuple[ColumnElement[Any], ...] = (tables.Trial.study_id.desc(), tables.Trial.number.desc())
     found: list[ColumnElement[bool]] = []
     if order is Order.FASTEST:
@@ -185,12 +189,12 @@ def _picked(connection: Connection, order: Order, conditions: Conditions) -> Sel
         found.append(CORRECT)
     # The index by study and status serves where there is a condition on the study, if only that it exists.
     studies = select(tables.Study.id).where(*of_studies)
-    if (of_studies or status is not None) and order is not Order.FASTEST:
+    if (of_studies or statuses is not None) and order is not Order.FASTEST:
         found.append(tables.Trial.study_id.in_(studies))
     if (trial_id := conditions.get("trial_id")) is not None:
         found.append(tables.Trial.id == trial_id)
-    if status is not None:
-        found.append(statements.with_status(connection, [status] if isinstance(status, TrialStatus) else status))
+    if statuses is not None:
+        found.append(statements.with_status(connection, statuses))
     if of_studies and order is Order.FASTEST:
         found.append(statements.of_many(connection, studies))
     since, until = conditions.get("since"), conditions.get("until")

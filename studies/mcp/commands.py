@@ -44,6 +44,7 @@ _TEMPORARY = "temporary"
 
 _OF = re.compile(r"^\s*(\d+)/(\d+)\s")
 _ANSWERS = (0, 1)
+_ELSEWHERE = ", or say where with --db"  # no client can: the database is the working folder's
 _ENDING_SECONDS = 20.0
 
 
@@ -155,7 +156,7 @@ def _answer(code: int, printed: str, said: list[str]) -> object:
         with contextlib.suppress(ValueError):
             return json.loads(printed)
     line = next((one for one in reversed(said) if one.startswith("tunebench: ")), "")
-    text = line.removeprefix("tunebench: ") or f"the command ended with exit code {code}"
+    text = line.removeprefix("tunebench: ").removesuffix(_ELSEWHERE) or f"the command ended with exit code {code}"
     raise (UserError if code == 2 else TunebenchError)(text)
 
 

@@ -12,8 +12,8 @@ import anyio
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp.types import CallToolResult, TextContent, ToolAnnotations
-from pydantic import Field
+from mcp.types import CallToolResult, InputRequiredResult, TextContent, ToolAnnotations
+from pydantic import Field, ValidationError
 
 from tunebench import __version__
 from tunebench.kernels.runtime.registry import kernel_names
@@ -181,13 +181,28 @@ class Tools:
         return place
 
 
+class _Server(MCPServer[Any]):
+    """The SDK's, which tells of arguments that do not meet their schema in several lines: here it is one."""
+
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
+    ) -> CallToolResult | InputRequiredResult:
+        try:
+            return await super().call_tool(name, arguments, context)
+        except ToolError as error:
+            if not isinstance(error.__cause__, ValidationError):
+                raise
+            wrong = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.__cause__.errors())
+            raise ToolError(f"{name}: {'; '.join(wrong)}".replace("\n", " ")) from error.__cause__
+
+
 def make_server(folder: Path) -> MCPServer[Any]:
     """The server, with its tools, for one working folder.
 
     Raises:
         UserError: the folder is none, or cannot be written.
     """
-    server: MCPServer[Any] = MCPServer(
+    server = _Server(
         "tunebench", version=__version__, instructions=_INSTRUCTIONS, log_level="WARNING", warn_on_duplicate_tools=True
     )
     tools = Tools(folder)

@@ -80,10 +80,15 @@ def test_a_client_drives_a_study(
                 ("check", {"target": "weigh", "reference": "/etc/passwd"}, "outside of the working folder"),
                 ("space", {"kernel": "nosuch"}, "no shipped kernel"),
                 ("evaluate", {"kernel": "weigh", "configuration": {"--db": 1}}, "is not a name"),
-                ("best", {}, "no results database"),
+                ("best", {}, "run a study first"),
+                ("trials", {"limit": -1, "study": "first"}, "trials: study: Input should be a valid integer"),
+                ("trials", {"limit": -1}, "trials: limit: Input should be greater than or equal to 1"),
+                ("tune", {"kernel": "weigh", "trials": 0}, "tune: trials: Input should be greater than or equal to 1"),
+                ("tune", {}, "tune: kernel: Field required"),
             )
             for tool, given, text in wrong:
-                assert text in await ask.error(tool, **given)
+                told = await ask.error(tool, **given)
+                assert text in told and "with --db" not in told
             found = await client.call_tool(
                 "tune", {"kernel": "weigh", "trials": 1, "device": "cpu"}, progress_callback=progress
             )

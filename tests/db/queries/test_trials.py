@@ -35,6 +35,7 @@ from tunebench.db.queries.trials import (
     trials,
 )
 from tunebench.tuner.build import CompilerName
+from tunebench.tuner.errors import UserError
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import CacheRegime, TrialStatus
 from tunebench.tuner.study.history import StudyDescription
@@ -170,6 +171,9 @@ def test_the_newest_trials_come_first(many: Database) -> None:
 
 def test_the_fastest_trials_are_the_correct_ones(many: Database) -> None:
     assert [row.median_ms for row in trials(many, order=Order.FASTEST)] == [0.5, 1.0]
+    assert len(trials(many, order=Order.FASTEST, status=[TrialStatus.CORRECT, TrialStatus.COMPILE])) == 2
+    with pytest.raises(UserError, match="the fastest are correct trials, not compile or timeout: leave out one"):
+        trials(many, order=Order.FASTEST, status=[TrialStatus.COMPILE, TrialStatus.TIMEOUT])
 
 
 @pytest.mark.parametrize(
