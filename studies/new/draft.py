@@ -8,19 +8,18 @@ import torch
 from torch import fx, nn
 
 from tunebench.studies.new.core import Core, Text, around, cut, result_of
+from tunebench.studies.new.layers import LAYERS, Layer, layers
 from tunebench.studies.new.python_text import UnwritableError
 from tunebench.studies.new.reduce import RowTranslator, keepdim_of, row_dimensions
 from tunebench.studies.new.trace import Traced, between, descendants, shape_of
 from tunebench.studies.new.translate import Translator, UntranslatedError, called
-from tunebench.studies.new.values import Operands, Reach, Value
+from tunebench.studies.new.values import SUM, Operands, Reach, Value
 from tunebench.tuner.errors import UserError
 
 BLOCKS = ("pointwise", "rows", "linear", "conv")
 """What `--block` may say."""
 
 _CLASSES = {"pointwise": "Pointwise", "rows": "Rows", "linear": "Linear", "conv": "Conv"}
-_LAYERS: dict[str, type[nn.Module]] = {"linear": nn.Linear, "conv": nn.Conv2d}
-_DIMENSIONS = {"linear": 2, "conv": 4}
 _KINDS = {
     "pointwise": ("per_feature", "per_row", "per_channel", "per_tensor"),
     "linear": ("per_feature", "per_row", "per_tensor"),
@@ -47,7 +46,7 @@ def draft(traced: Traced, wanted: str | None) -> Core:
     reason, cores = "", []
     for block in proposed or ["rows", "pointwise"]:
         try:
-            if block in _LAYERS:
+            if block in LAYERS:
                 return _layer(traced, block)
             cores.append(_rows(traced) if block == "rows" else _pointwise(traced))
         except (UntranslatedError, UnwritableError) as error:
@@ -57,37 +56,16 @@ def draft(traced: Traced, wanted: str | None) -> Core:
     return min(cores, key=lambda core: (len(core.left), bool(core.before)))
 
 
-def layers(traced: Traced, block: str) -> list[fx.Node]:
-    """The layers of a trace that a block takes, the one with the most arithmetic first."""
-    assert traced.graph is not None
-    found = []
-    for node in traced.graph.nodes:
-        if node.op == "call_module" and type(traced.model.get_submodule(str(node.target))) is _LAYERS[block]:
-            given, made = shape_of(node.args[0]), shape_of(node)
-            if given is not None and made is not None and len(given) == len(made) == _DIMENSIONS[block]:
-                found.append(node)
-    return sorted(found, key=lambda node: _operations(traced, node), reverse=True)
-
-
-def _operations(traced: Traced, node: fx.Node) -> int:
-    weight = traced.model.get_submodule(str(node.target)).weight
-    made = shape_of(node)
-    assert isinstance(weight, torch.Tensor)
-    assert made is not None
-    return weight.numel() * (made.numel() // made[1])
-
-
 def _layer(traced: Traced, block: str) -> Core:
     found = layers(traced, block)
     if not found:
-        raise UserError(f"the problem has no {_LAYERS[block].__name__} that the block {block} could take")
-    anchor = found[0]
-    shape = shape_of(anchor)
-    assert shape is not None
+        raise UserError(f"the problem has no {LAYERS[block].__name__} that the block {block} could take")
+    layer, anchor = found[0], found[0].node
+    argument = layer.given.name if layer.given.op == "placeholder" else traced.names[0]
 
     def write(nodes: Sequence[fx.Node]) -> tuple[Text, list[fx.Node]]:
         """The attributes for as many of the nodes as have a place, and those."""
-        writer = (_LinearWriter if block == "linear" else _LayerWriter)(traced, anchor, _KINDS[block])
+        writer = (_LinearWriter if block == "linear" else _LayerWriter)(traced, layer, _KINDS[block])
         done = [anchor]
         for node in nodes:
             try:
@@ -95,18 +73,22 @@ def _layer(traced: Traced, block: str) -> Core:
             except UntranslatedError:
                 continue
             done.append(node)
-        return [("layer", str(anchor.target)), *writer.attributes(done[-1])], done
+        return [("layer", layer.text(argument)), *writer.attributes(done[-1])], done
 
-    return _cut_and_written(traced, block, anchor, _input_of(anchor), write)
+    return _cut_and_written(traced, block, anchor, layer.given, write)
 
 
 class _LayerWriter:
     """The attributes of a block behind a layer, node by node."""
 
-    def __init__(self, traced: Traced, anchor: fx.Node, kinds: Collection[str]) -> None:
+    def __init__(self, traced: Traced, layer: Layer, kinds: Collection[str]) -> None:
         self.traced = traced
-        self.translator = RowTranslator(traced, anchor, "value", Operands(set(traced.names)), kinds, row=1)
+        operands = Operands(set(traced.names))
+        self.translator = RowTranslator(traced, layer.node, layer.given, "value", operands, kinds, row=1)
         self.translator.keeps_parts = True
+        if layer.bias is not None:
+            bias = self.translator.operands.name("per_feature", layer.bias)
+            self.translator.keep(layer.node, Value(f"value + {bias}", binds=SUM))
 
     def take(self, node: fx.Node) -> None:
         """Translate one.
@@ -127,8 +109,8 @@ class _LayerWriter:
 class _LinearWriter(_LayerWriter):
     """Of `Linear`, which has a function, then a normalisation or reductions, then another function."""
 
-    def __init__(self, traced: Traced, anchor: fx.Node, kinds: Collection[str]) -> None:
-        super().__init__(traced, anchor, kinds)
+    def __init__(self, traced: Traced, layer: Layer, kinds: Collection[str]) -> None:
+        super().__init__(traced, layer, kinds)
         self.function: str | None = None
         self.behind: Text = []
 
@@ -216,7 +198,7 @@ def _rows_from(traced: Traced, anchor: fx.Node) -> Core:
 
     def write(nodes: Sequence[fx.Node]) -> tuple[Text, list[fx.Node]]:
         operands = Operands(set(traced.names))
-        translator = RowTranslator(traced, anchor, main, operands, _KINDS["rows"], row)
+        translator = RowTranslator(traced, anchor, anchor, main, operands, _KINDS["rows"], row)
         done = [anchor]
         for node in nodes:
             try:
@@ -247,7 +229,7 @@ def _pointwise_from(traced: Traced, anchor: fx.Node) -> Core:
 
     def write(nodes: Sequence[fx.Node]) -> tuple[Text, list[fx.Node]]:
         operands = Operands(set(traced.names))
-        translator = Translator(traced, anchor, main, operands, _KINDS["pointwise"], whole=True)
+        translator = Translator(traced, anchor, anchor, main, operands, _KINDS["pointwise"], whole=True)
         done = [anchor]
         for node in nodes:
             try:

@@ -73,9 +73,16 @@ class RowTranslator(Translator):
     """
 
     def __init__(
-        self, traced: Traced, anchor: fx.Node, text: str, operands: Operands, kinds: Collection[str], row: int
+        self,
+        traced: Traced,
+        anchor: fx.Node,
+        given: fx.Node,
+        text: str,
+        operands: Operands,
+        kinds: Collection[str],
+        row: int,
     ) -> None:
-        super().__init__(traced, anchor, text, operands, kinds, whole=True, keeps_parts=False)
+        super().__init__(traced, anchor, given, text, operands, kinds, whole=True, keeps_parts=False)
         self.reductions: dict[str, Reduced] = {}
         self._row = row
 

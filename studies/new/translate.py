@@ -34,6 +34,7 @@ class Translator:
 
     Args:
         anchor: the node whose value a device function has an element of.
+        given: the node whose value the block is given.
         text: what the element is called.
         operands: which it adds to.
         kinds: of the operands that the block takes.
@@ -45,6 +46,7 @@ class Translator:
         self,
         traced: Traced,
         anchor: fx.Node,
+        given: fx.Node,
         text: str,
         operands: Operands,
         kinds: Collection[str],
@@ -61,6 +63,8 @@ class Translator:
         self.shape = shape
         self._anchor = anchor
         self._taken = [one for one in anchor.all_input_nodes if one.op == "placeholder"]
+        if given.op != "placeholder":  # what is given stands in the place of the first argument
+            self._taken += [one for one in given.graph.nodes if one.op == "placeholder" and one.name == traced.names[0]]
         self._kinds = kinds
         self._whole = whole
         self.keeps_parts = keeps_parts
@@ -110,7 +114,8 @@ class Translator:
     def _outside(self, node: fx.Node) -> Value:
         """A parameter, a buffer, or an argument of `forward`."""
         if node in self._taken:
-            raise UntranslatedError(f"'{node.name}', which goes into {called(self._anchor, self._traced.model)}")
+            into = called(self._anchor, self._traced.model)
+            raise UntranslatedError(f"'{node.name}', which goes into {into} or stands in the place of what does")
         if node.op == "placeholder":
             at = self._traced.names.index(node.name)
             given = self._traced.inputs[at] if at < len(self._traced.inputs) else None

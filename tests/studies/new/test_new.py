@@ -197,6 +197,82 @@ def test_what_stands_behind_a_layer_is_in_its_block(tmp_path: Path) -> None:
     assert core.after == ("return torch.cumsum(value, 1)",)
 
 
+WEIGHTS = "self.w = nn.Parameter(torch.randn(8, 10)); self.v = nn.Parameter(torch.randn(10, 8)); "
+WEIGHTS += "self.b = nn.Parameter(torch.randn(8))"
+PRODUCTS = {
+    "an operator": ("return torch.relu(x @ self.w.T)", "x @ w.T", "relu(value)"),
+    "a method": ("return torch.relu(x.matmul(self.v))", "x @ v", "relu(value)"),
+    "a function": ("return torch.relu(torch.mm(x, self.w.t()))", "x @ w.T", "relu(value)"),
+    "dimensions that change places": (
+        "return torch.relu(torch.matmul(x, self.v.transpose(1, 0).permute(1, 0)))",
+        "x @ v",
+        "relu(value)",
+    ),
+    "negative dimensions": ("return torch.relu(x @ torch.swapaxes(self.w, -1, -2))", "x @ w.T", "relu(value)"),
+    "a linear function": ("return torch.relu(nn.functional.linear(x, self.w))", "x @ w.T", "relu(value)"),
+    "a linear function of a transposed weight": (
+        "y = nn.functional.linear(x, weight=self.w, bias=self.b)\n        return torch.relu(y) * y",
+        "x @ w.T",
+        "auto part_1 = value + b; return relu(part_1) * part_1;",
+    ),
+}
+
+
+@pytest.mark.parametrize(("forward", "layer", "function"), PRODUCTS.values(), ids=PRODUCTS)
+def test_a_product_with_a_parameter_is_a_layer(forward: str, layer: str, function: str, tmp_path: Path) -> None:
+    core = drafted(problem(tmp_path, forward, WEIGHTS))
+    found = dict(core.attributes)
+    assert (core.block, found["layer"], found["function"], core.left) == ("Linear", layer, function, ())
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        "return torch.relu(x @ (self.w * 2).T)",  # no parameter
+        "return torch.relu(self.w @ x.T)",  # its input is the second factor
+        "return torch.relu(x @ self.v[:, 0])",
+        "return torch.relu(torch.matmul(x.unsqueeze(0), self.v))",
+    ],
+)
+def test_a_product_of_another_kind_stays_torchs(forward: str, tmp_path: Path) -> None:
+    core = drafted(problem(tmp_path, forward, WEIGHTS))
+    assert core.block == "Pointwise" and core.left
+
+
+ELSEWHERE = {
+    "a layer of the second argument": (
+        "return torch.relu(self.l(x)) * s",
+        {"layer": "x @ l.weight.T", "function": "relu(value + bias) * s", "per_row": ("s",)},
+        (),
+    ),
+    "a layer of what torch makes of the second": (
+        "return torch.relu(self.l(torch.cumsum(x, 1))) * s",
+        {"layer": "l", "function": "relu(value)"},
+        ("cumsum", "mul"),
+    ),
+    "elements of what torch makes of the second": (
+        "return torch.relu(torch.cumsum(x, 1)) * s",
+        {"function": "relu(s)"},
+        ("cumsum", "mul"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("forward", "attributes", "left"), ELSEWHERE.values(), ids=ELSEWHERE)
+def test_the_first_argument_is_not_taken_for_what_stands_in_its_place(
+    forward: str, attributes: dict[str, object], left: tuple[str, ...], tmp_path: Path
+) -> None:
+    made, inputs = "self.l = nn.Linear(10, 8)", "torch.rand(rows, 1), torch.rand(rows, 10)"
+    file = problem(tmp_path, forward, made, arguments="s, x", inputs=inputs)
+    core = drafted(file)
+    assert core.left == left and attributes.items() <= dict(core.attributes).items()
+    made_folder = tunebench.new(tmp_path / "mine", problem=file).folder
+    model = load_model(str(made_folder))(0.25)
+    s, x = torch.rand(6, 1), torch.rand(6, 10)
+    assert model.problem(s, x) is not None, model.reason
+    torch.testing.assert_close(model(s, x), model.reference_forward(s, x))
+
+
 def test_a_layer_in_the_middle_has_operations_in_front_of_it(tmp_path: Path) -> None:
     made = "self.conv = nn.Conv2d(3, 4, 3)"
     forward = "return torch.relu(self.conv(nn.functional.pad(x, (1, 1, 1, 1))))"
