@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -52,9 +53,10 @@ def cut(traced: Traced, anchor: fx.Node, translated: Collection[fx.Node]) -> fx.
     assert traced.graph is not None
     dependent = descendants(anchor) | {anchor}
     nodes: list[fx.Node] = list(traced.graph.nodes)
+    known = {*translated, anchor, *filter(_is_size, nodes)}
     for last in reversed(nodes):
         inside = between(anchor, last)
-        if last not in dependent or last.op == "output" or not inside <= {*translated, anchor}:
+        if last not in dependent or last.op == "output" or not inside <= known:
             continue
         if shape_of(last) is None:
             continue
@@ -62,6 +64,13 @@ def cut(traced: Traced, anchor: fx.Node, translated: Collection[fx.Node]) -> fx.
         if all(used is last or used not in inside for node in behind for used in node.all_input_nodes):
             return last
     return anchor
+
+
+def _is_size(node: fx.Node) -> bool:
+    """Whether a value is a tensor's shape or a part of it, which a block asks its input for and no text has."""
+    if node.target is operator.getitem:
+        return _is_size(node.args[0])  # type: ignore[arg-type]
+    return node.target == "size" or (node.target is getattr and node.args[1] == "shape")
 
 
 def around(traced: Traced, given: fx.Node, last: fx.Node) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:

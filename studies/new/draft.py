@@ -9,8 +9,9 @@ from torch import fx, nn
 
 from tunebench.studies.new.core import Core, Text, around, cut, result_of
 from tunebench.studies.new.layers import LAYERS, Layer, layers
+from tunebench.studies.new.norms import RowsOf
 from tunebench.studies.new.python_text import UnwritableError
-from tunebench.studies.new.reduce import RowTranslator, keepdim_of, row_dimensions
+from tunebench.studies.new.reduce import RowTranslator, keepdim_of, rows_of
 from tunebench.studies.new.trace import Traced, between, descendants, shape_of
 from tunebench.studies.new.translate import Translator, UntranslatedError, called
 from tunebench.studies.new.values import SUM, Operands, Reach, Value
@@ -25,6 +26,7 @@ _KINDS = {
     "linear": ("per_feature", "per_row", "per_tensor"),
     "conv": ("per_channel", "per_tensor"),
     "rows": ("per_feature", "per_row", "per_tensor"),
+    "groups": ("per_channel", "per_tensor"),
 }
 _NORMS_BEHIND: Mapping[type | None, str] = {nn.BatchNorm1d: "batch_norm_at", nn.GroupNorm: "group_norm_at"}
 
@@ -84,7 +86,7 @@ class _LayerWriter:
     def __init__(self, traced: Traced, layer: Layer, kinds: Collection[str]) -> None:
         self.traced = traced
         operands = Operands(set(traced.names))
-        self.translator = RowTranslator(traced, layer.node, layer.given, "value", operands, kinds, row=1)
+        self.translator = RowTranslator(traced, layer.node, layer.given, "value", operands, kinds, RowsOf(1))
         self.translator.keeps_parts = True
         if layer.bias is not None:
             bias = self.translator.operands.name("per_feature", layer.bias)
@@ -96,7 +98,7 @@ class _LayerWriter:
         Raises:
             UntranslatedError: it has no place in the block.
         """
-        if row_dimensions(node, self.traced) is not None:
+        if rows_of(node, self.traced) is not None:
             raise UntranslatedError(called(node, self.traced.model))
         self.translator.translate(node)
 
@@ -125,7 +127,7 @@ class _LinearWriter(_LayerWriter):
             self.behind = [(attribute, str(node.target))]
             self.translator.values = {node: Value("value")}
             return
-        if row_dimensions(node, self.traced) is not None:
+        if rows_of(node, self.traced) is not None:
             if self.behind and self.behind[0][0] == "group_norm_at":
                 raise UntranslatedError(f"{called(node, self.traced.model)} behind GroupNorm")
             if self.function is None:
@@ -144,13 +146,13 @@ class _LinearWriter(_LayerWriter):
             return super().attributes(last)
         result = self.translator.values[last]
         lines: Text = [] if self.function == "value" else [("function", self.function)]
-        lines += [*self.behind, *_row_lines(self.traced, self.translator, last, 1)]
+        lines += [*self.behind, *_row_lines(self.traced, self.translator, last)]
         if result.text != "value":
             lines.append(("finish", result.text))
         return [*lines, *_operand_lines(self.translator.operands)]
 
 
-def _row_lines(traced: Traced, translator: RowTranslator, last: fx.Node, row: int) -> Text:
+def _row_lines(traced: Traced, translator: RowTranslator, last: fx.Node) -> Text:
     """What a block says of its reductions.
 
     Raises:
@@ -159,8 +161,8 @@ def _row_lines(traced: Traced, translator: RowTranslator, last: fx.Node, row: in
     lines: Text = [("reductions", translator.reductions)] if translator.reductions else []
     result, shape = translator.values[last], shape_of(last)
     if result.reach is Reach.ROW:
-        keepdim = keepdim_of(shape or torch.Size(), translator.shape, row)
-        if keepdim is None:
+        keepdim = keepdim_of(shape or torch.Size(), translator.shape, translator.rows.dimensions)
+        if keepdim is None or translator.rows.groups:
             raise UntranslatedError(f"{called(last, traced.model)} in such a shape")
         lines += [("keepdim", True)] if keepdim else []
     return lines
@@ -191,14 +193,15 @@ def _best(traced: Traced, write: Callable[[Traced, fx.Node], Core], reason: str)
 def _rows_from(traced: Traced, anchor: fx.Node) -> Core:
     assert traced.graph is not None
     main = traced.names[0] if anchor.op != "placeholder" else anchor.name
-    found = [row_dimensions(node, traced) for node in traced.graph.nodes if node in descendants(anchor)]
-    row = next((one for one in found if one is not None), None)
-    if row is None:
+    found = [rows_of(node, traced) for node in traced.graph.nodes if node in descendants(anchor)]
+    rows = next((one for one in found if one is not None), None)
+    if rows is None:
         raise UntranslatedError("no reduction of rows")
 
     def write(nodes: Sequence[fx.Node]) -> tuple[Text, list[fx.Node]]:
         operands = Operands(set(traced.names))
-        translator = RowTranslator(traced, anchor, anchor, main, operands, _KINDS["rows"], row)
+        kinds = _KINDS["groups" if rows.groups else "rows"]
+        translator = RowTranslator(traced, anchor, anchor, main, operands, kinds, rows)
         done = [anchor]
         for node in nodes:
             try:
@@ -206,10 +209,9 @@ def _rows_from(traced: Traced, anchor: fx.Node) -> Core:
             except UntranslatedError:
                 continue
             done.append(node)
-        lines = [("row_dimensions", row)] if row > 1 else []
         result = translator.values[done[-1]]
         text: Text = [("function", result.text), *_operand_lines(operands)]
-        return [*_row_lines(traced, translator, done[-1], row), *text, *lines], done
+        return [*_row_lines(traced, translator, done[-1]), *text, *rows.lines()], done
 
     core = _cut_and_written(traced, "rows", anchor, anchor, write)
     if core.attributes[0][0] != "reductions":

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import fx
 
-from tunebench.studies.new.named_numbers import NamedNumber
+from tunebench.studies.new.norms import Norm, RowsOf, norm_of
 from tunebench.studies.new.trace import Traced, shape_of
 from tunebench.studies.new.translate import Translator, UntranslatedError, broadcast_kind, called
 from tunebench.studies.new.values import PRODUCT, SUM, Operands, Reach, Value
@@ -31,7 +31,6 @@ _LOSSES = {
     "l1_loss": "abs({0} - {1})",
     "smooth_l1_loss": "auto d = abs({0} - {1}); return d < 1 ? 0.5 * d * d : d - 0.5;",
 }
-_NORMS = (nn.LayerNorm, nn.RMSNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 
 
 @dataclass(frozen=True)
@@ -45,31 +44,28 @@ class Reduced:
         return f'blocks.{self.kind}("{self.text}")'
 
 
-def row_dimensions(node: fx.Node, traced: Traced) -> int | None:
-    """How many of the last dimensions a node reduces or normalises; None where it does neither, or others."""
+def rows_of(node: fx.Node, traced: Traced) -> RowsOf | None:
+    """What a node reduces or normalises; None where it does neither, or others than the last dimensions."""
     given = node.args[0] if node.args else None
     shape = shape_of(given) if isinstance(given, fx.Node) else None
     if shape is None:
         return None
-    if node.op == "call_module":
-        module = traced.model.get_submodule(str(node.target))
-        if isinstance(module, nn.LayerNorm | nn.RMSNorm):
-            return len(module.normalized_shape)
-        return len(shape) - 2 if isinstance(module, _NORMS) else None
+    if (norm := norm_of(node, traced, len(shape))) is not None:
+        return norm.rows
     name = called(node, traced.model)
     if name in _LOSSES:
-        return len(shape)
+        return RowsOf(len(shape))
     if name not in _REDUCING + _NORMALISING or (name in ("max", "min") and _is_of_two(node)):
         return None
     wanted = sorted(one % len(shape) for one in _dimensions(name, node, len(shape)))
-    return len(wanted) if wanted == list(range(len(shape) - len(wanted), len(shape))) else None
+    return RowsOf(len(wanted)) if wanted == list(range(len(shape) - len(wanted), len(shape))) else None
 
 
 class RowTranslator(Translator):
     """As `Translator`, with reductions of rows.
 
     Args:
-        row: how many of the last dimensions of the anchor's value are a row.
+        rows: what of the anchor's value is a row.
     """
 
     def __init__(
@@ -80,11 +76,11 @@ class RowTranslator(Translator):
         text: str,
         operands: Operands,
         kinds: Collection[str],
-        row: int,
+        rows: RowsOf,
     ) -> None:
         super().__init__(traced, anchor, given, text, operands, kinds, whole=True, keeps_parts=False)
         self.reductions: dict[str, Reduced] = {}
-        self._row = row
+        self.rows = rows
 
     def _value_of(self, node: fx.Node) -> Value:
         name = called(node, self._traced.model)
@@ -92,8 +88,8 @@ class RowTranslator(Translator):
             return self.value(node.args[0])
         if name == "getattr" and node.args[1] == "values":
             return self.value(node.args[0])
-        row = row_dimensions(node, self._traced)
-        if row is None:
+        rows = rows_of(node, self._traced)
+        if rows is None:
             value = super()._value_of(node)
             self._require_aligned(node, value)
             return value
@@ -102,12 +98,13 @@ class RowTranslator(Translator):
         x = self.value(given)
         if x.reach is not Reach.ELEMENT:
             shape = shape_of(given)
-            if shape is not None and shape[len(shape) - row :].numel() == 1 and name in _SAME_OF_ONE:
+            if shape is not None and shape[len(shape) - rows.dimensions :].numel() == 1 and name in _SAME_OF_ONE:
                 return x
             raise UntranslatedError(f"{name} of what is one value for each row already")
-        if row != self._row:
-            raise UntranslatedError(f"{name} over {row} dimensions beside others over {self._row}")
-        return self._normalised(node, x) if node.op == "call_module" else self._reduced(name, node, x)
+        if rows != self.rows:
+            raise UntranslatedError(f"{name} over {rows} beside others over {self.rows}")
+        norm = norm_of(node, self._traced, len(self.shape))
+        return self._reduced(name, node, x) if norm is None else self._normalised(norm, x)
 
     def _require_aligned(self, node: fx.Node, value: Value) -> None:
         """Refuse values of rows, without their dimensions, beside those of elements."""
@@ -177,29 +174,21 @@ class RowTranslator(Translator):
     def _squares_around(self, mean: str, x: Value) -> str:
         return self._add("Sum", "squares", f"square({x.within(SUM)} - {mean})")
 
-    def _normalised(self, node: fx.Node, x: Value) -> Value:
-        """A layer that normalises rows."""
-        module = self._traced.model.get_submodule(str(node.target))
-        has_own = getattr(module, "track_running_stats", False)
-        if type(module) not in _NORMS or module.eps is None or has_own:
-            raise UntranslatedError(f"{type(module).__name__} ('{node.target}')")
-        assert isinstance(module.eps, float)
-        eps = self.operands.number(NamedNumber(module.eps, f"{node.target}.eps")).text
-        if isinstance(module, nn.RMSNorm):
-            squares = self._add("Sum", "squares", f"square({x.text})")
-            text = f"{x.within(PRODUCT)} * rsqrt({squares} / features + {eps})"
-        else:
+    def _normalised(self, norm: Norm, x: Value) -> Value:
+        eps = self.operands.number(norm.eps).text
+        if norm.has_mean:
             mean = self._mean(x)
             squares = self._squares_around(mean, x)
             text = f"({x.within(SUM)} - {mean}) * rsqrt({squares} / features + {eps})"
-        weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
-        if (weight is not None or bias is not None) and not isinstance(module, nn.LayerNorm | nn.RMSNorm):
-            raise UntranslatedError(f"weights of {type(module).__name__} ('{node.target}')")
-        if weight is not None:
-            text += f" * {self.operands.name('per_feature', f'{node.target}.weight')}"
-        if bias is None:
+        else:
+            squares = self._add("Sum", "squares", f"square({x.text})")
+            text = f"{x.within(PRODUCT)} * rsqrt({squares} / features + {eps})"
+        kind = "per_channel" if self.rows.groups else "per_feature"
+        if norm.weight is not None:
+            text += f" * {self.operands.name(kind, norm.weight)}"
+        if norm.bias is None:
             return Value(text, Reach.ELEMENT, PRODUCT)
-        return Value(f"{text} + {self.operands.name('per_feature', f'{node.target}.bias')}", Reach.ELEMENT, SUM)
+        return Value(f"{text} + {self.operands.name(kind, norm.bias)}", Reach.ELEMENT, SUM)
 
     def _add(self, kind: str, wanted: str, text: str) -> str:
         """The name of a reduction, new or known."""
@@ -214,10 +203,13 @@ class RowTranslator(Translator):
         return name
 
     def _broadcast(self, path: str, shape: Any) -> Value:
-        if len(shape) > 1 and tuple(shape) == tuple(self.shape[-self._row :]):
+        if self.rows.groups:
+            return super()._broadcast(path, shape)
+        row = self.rows.dimensions
+        if len(shape) > 1 and tuple(shape) == tuple(self.shape[-row:]):
             return Value(self.operands.name("per_feature", path))
-        if self._row > 1 and broadcast_kind(shape, self.shape) != "per_tensor":
-            raise UntranslatedError(f"'{path}' of shape {tuple(shape)} beside rows of {self._row} dimensions")
+        if row > 1 and broadcast_kind(shape, self.shape) != "per_tensor":
+            raise UntranslatedError(f"'{path}' of shape {tuple(shape)} beside rows of {self.rows}")
         return super()._broadcast(path, shape)
 
 

@@ -12,6 +12,7 @@ import tunebench
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.studies.new.core import Core
 from tunebench.studies.new.draft import draft
+from tunebench.studies.new.reduce import Reduced
 from tunebench.studies.new.trace import trace
 from tunebench.studies.new.values import Computed
 from tunebench.tuner.reference import load_reference
@@ -166,6 +167,52 @@ def test_reductions_of_rows_are_found(forward: str, reductions: dict[str, str], 
     told = dict(core.attributes)
     assert {name: repr(one) for name, one in told["reductions"].items()} == reductions  # type: ignore[attr-defined]
     assert (core.block, told["function"], core.left) == ("Rows", function, ())
+
+
+NORMS = {
+    "groups": ("return self.gn(x) * 2", "torch.randn(rows, 8, 3, 3)", {"groups": "gn.num_groups"}),
+    "groups of a function": (
+        "return torch.relu(nn.functional.group_norm(x, 2, self.w, self.b, 1e-4))",
+        "torch.randn(rows, 8, 5)",
+        {"groups": 2, "per_channel": ("w", "b")},
+    ),
+    "a function of rows": (
+        "return nn.functional.layer_norm(x * 2, (x.shape[-1],), bias=self.b)",
+        "torch.randn(rows, 8)",
+        {"per_feature": ("b",)},
+    ),
+    "a function of rows of two dimensions": (
+        "return nn.functional.rms_norm(x, (3, 8), eps=1e-3)",
+        "torch.randn(rows, 3, 8)",
+        {"row_dimensions": 2, "reductions": {"squares": Reduced("Sum", "square(x)")}},
+    ),
+}
+
+
+@pytest.mark.parametrize(("forward", "inputs", "attributes"), NORMS.values(), ids=NORMS)
+def test_normalisations_are_rows(forward: str, inputs: str, attributes: dict[str, object], tmp_path: Path) -> None:
+    made = "self.gn = nn.GroupNorm(4, 8); self.w = nn.Parameter(torch.rand(8)); self.b = nn.Parameter(torch.rand(8))"
+    file = problem(tmp_path, forward, made, inputs=inputs)
+    core = drafted(file)
+    found = dict(core.attributes)
+    assert (core.block, core.left) == ("Rows", ()) and {key: found[key] for key in attributes} == attributes
+    folder = tunebench.new(tmp_path / "mine", problem=file).folder
+    model, x = load_model(str(folder))(0.25), load_reference(file).get_inputs()[0]
+    assert model.problem(x) is not None, model.reason
+    torch.testing.assert_close(model(x), model.reference_forward(x))
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        "return nn.functional.layer_norm(x, (8,), self.w * 2)",  # a weight that is no parameter
+        "return self.gn(x).sum(1)",  # rows of another kind
+        "return nn.functional.rms_norm(x, (8,))",  # its eps is the type's
+    ],
+)
+def test_what_a_normalisation_of_rows_has_no_place_for_stays_torchs(forward: str, tmp_path: Path) -> None:
+    made = "self.gn = nn.GroupNorm(4, 8); self.w = nn.Parameter(torch.rand(8))"
+    assert drafted(problem(tmp_path, forward, made, inputs="torch.randn(rows, 8)")).left
 
 
 def test_rows_of_what_torch_makes_are_found(tmp_path: Path) -> None:
