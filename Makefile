@@ -1,12 +1,13 @@
 # Two commands set everything up on a machine with Python 3.11 or later and g++:
-#   make tune    tune every shipped kernel at a small size, print the table, load the tuned models
-#   make test    the test suite
+#   make tune      tune every shipped kernel at a small size, print the table, load the tuned models
+#   make test      the tests, without those that take seconds each
+#   make test-all  all tests, as continuous integration runs them
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STUDIES := $(sort $(wildcard studies/files/small/*.toml))
 
-.PHONY: help tune test lint clean
+.PHONY: help tune test test-all lint clean
 .DEFAULT_GOAL := help
 
 help:
@@ -38,8 +39,13 @@ tune: $(VENV)/installed
 	@echo 'After "source $(BIN)/activate" the command is just "tunebench".'
 
 # A test worker for every core, so one thread in each.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+
 test: $(VENV)/installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+	$(PYTEST) -m 'not slow'
+
+test-all: $(VENV)/installed
+	$(PYTEST)
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .

@@ -179,6 +179,7 @@ class PartsContract:
         x = torch.randn(rows, depth, generator=generator)
         return x.to(self.device), torch.randn(features, depth, generator=generator).to(self.device)
 
+    @pytest.mark.slow
     @each_variant
     @pytest.mark.parametrize("size", SIZES, ids=str)
     def test_sizes(self, size: tuple[int, int, int], values: Mapping[str, Value]) -> None:

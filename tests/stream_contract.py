@@ -59,6 +59,7 @@ class StreamContract:
         shape = {"stream_rows": rows, "stream_unroll": unroll, "stream_weight": "parts" if kept else "whole"}
         return product_model(x, weight, {**values, **shape}, frozen=kept)
 
+    @pytest.mark.slow
     @each_variant
     @each_weight
     @pytest.mark.parametrize("size", SIZES, ids=str)

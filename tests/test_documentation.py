@@ -132,6 +132,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, warm: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", RUN, ids=str)
 def test_a_block_runs(block: Block, world: Path, tmp_path: Path) -> None:
     for program in ("sqlite3", "jq"):

@@ -47,6 +47,7 @@ def clone(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_what_make_tune_says_to_type_next_works(clone: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()

@@ -21,6 +21,7 @@ def test_the_notebook_is_the_page() -> None:
     assert text == notebook(), "run: python -m tests.notebook > docs/tutorial.ipynb"
 
 
+@pytest.mark.slow
 def test_the_cells_run_in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: Path) -> None:
     commands, folder = tmp_path / "bin", tmp_path / "work"
     commands_in(commands, warm)

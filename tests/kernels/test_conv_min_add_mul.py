@@ -55,6 +55,7 @@ def error(output: torch.Tensor, reference: Model, x: torch.Tensor) -> float:
     return float((difference / torch.linalg.vector_norm(wanted, dim=1)).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("convolution", "allowed"), [("strict", 1e-6), ("fp16", 1e-3)])
 def test_every_layout_and_size(convolution: str, allowed: float, layout: str) -> None:
@@ -88,6 +89,7 @@ def graph_by_torch(
     return ((least + operands.channels[0].view(-1, 1, 1)) * factor).contiguous(memory_format=torch.channels_last)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("convolution", "allowed"), [("graph_fp16", 1e-3), ("graph_tf32", 1e-6)])
 def test_the_passes_around_a_graph(convolution: str, allowed: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """The graph itself runs on a GPU alone; its input, what repairs its output and the output's layout run here too."""

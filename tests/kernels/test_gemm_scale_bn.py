@@ -51,6 +51,7 @@ def assert_same_state(one: nn.Module, other: nn.Module, *, rtol: float = 1e-5, a
         torch.testing.assert_close(a, b, rtol=rtol, atol=atol, msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "configuration"),
     [(mode, configuration) for mode in ("eval", "train") for configuration in sample(12, mode)],

@@ -40,6 +40,7 @@ def pin(model: ModelNew, configuration: Configuration, x: torch.Tensor) -> None:
     model.pin(build_plan(model.kernel, configuration, problem, CPU, compiler_for(CPU)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "configuration"),
     [

@@ -16,6 +16,7 @@ from tunebench.tuner.space import ValidSpace
 CASES = [(name, dtype, mode) for name in KERNELS for dtype in HALF_TYPES for mode in load_model(name).kernel.modes]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "dtype", "mode"), CASES)
 def test_every_mode(name: str, dtype: str, mode: Mode) -> None:
     def drawn_and_widest(space: ValidSpace) -> set[int]:

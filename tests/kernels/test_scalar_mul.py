@@ -27,6 +27,7 @@ def sample(count: int, dtype: str = "float32") -> list[Configuration]:
     return [space[number] for number in random.Random(7).sample(range(len(space)), count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("configuration", sample(24), ids=str)
 def test_every_size_and_offset(configuration: Configuration) -> None:
     model = ModelNew()

@@ -31,6 +31,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     return CommandLine(monkeypatch, capsys)
 
 
+@pytest.mark.slow
 def test_a_study_admits_what_is_as_exact_as_eager_and_no_other(
     write_kernel: WriteKernel, tmp_path: Path, run: CommandLine
 ) -> None:
@@ -81,6 +82,7 @@ def test_a_study_admits_what_is_as_exact_as_eager_and_no_other(
     assert len(tunebench.trials(accuracy="tolerance", db=db)) == 2 and len(tunebench.best(accuracy="eager", db=db)) == 1
 
 
+@pytest.mark.slow
 def test_bench_shows_both(write_kernel: WriteKernel, tmp_path: Path, run: CommandLine) -> None:
     folder = str(write_kernel(source=INEXACT).kernel.folder)
     db = str(tmp_path / "results.db")
@@ -95,6 +97,7 @@ def test_bench_shows_both(write_kernel: WriteKernel, tmp_path: Path, run: Comman
     assert wrong.code == 1 and not json.loads(wrong.out)["results"][0]["right"]
 
 
+@pytest.mark.slow
 def test_files_and_modules_are_checked_for_it(tmp_path: Path, run: CommandLine) -> None:
     file = tmp_path / "twice.py"
     model = "class {}(torch.nn.Module):\n    def forward(self, x):\n        return {}\n\n"

@@ -106,6 +106,7 @@ def test_two_folders_of_one_name_are_two_kernels(write_kernel: WriteKernel) -> N
     assert pickle.loads(pickle.dumps(one)) is one and pickle.loads(pickle.dumps(other)) is other
 
 
+@pytest.mark.slow
 def test_the_document_runs_from_a_plain_script(tmp_path: Path) -> None:
     """Every block in order, in a file without a guard around it, as a user would begin."""
     pytest.importorskip("pandas")

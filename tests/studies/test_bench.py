@@ -128,6 +128,7 @@ def test_a_study_file_names_modes(tmp_path: Path, mode: Mode) -> None:
         read_study_file(study)
 
 
+@pytest.mark.slow
 def test_a_kernel_that_fails_or_crashes_costs_no_other_its_row(write_kernel: WriteKernel) -> None:
     crashing = folder_of(write_kernel, model={"y = torch.empty_like(x)": "import os; os.abort()"})
     failing = folder_of(write_kernel, model={"y = torch.empty_like(x)": "raise ValueError('not today\\n')"})
@@ -146,6 +147,7 @@ def tunebench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     return CommandLine(monkeypatch, capsys)
 
 
+@pytest.mark.slow
 def test_the_command(write_kernel: WriteKernel, tunebench: CommandLine) -> None:
     folder = folder_of(write_kernel)
     options = ("--no-compile", "--seconds", "0.1", "--device", "cpu")

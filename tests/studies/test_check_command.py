@@ -65,6 +65,7 @@ def written(folder: Path, text: str, name: str = "submission.py") -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_kernels_configuration_passes(run: CommandLine, write_kernel: WriteKernel) -> None:
     folder = write_kernel().kernel.folder
     done = run("check", folder, "--device", "cpu", "--config", "block_size=128", "--json")
@@ -88,6 +89,7 @@ def test_a_broken_kernel_is_refused_with_the_stage(run: CommandLine, write_kerne
     assert lines[-1].endswith("eval: NOT right for the problem: 1 of 2112 elements were never written")
 
 
+@pytest.mark.slow
 def test_a_file_with_both_models_passes_and_takes_other_sizes(run: CommandLine, tmp_path: Path) -> None:
     path = written(tmp_path, FILE + NEW)
     done = run("check", path, "--size", "features=21", "--device", "cpu", "--mode", "eval", "--json")
@@ -95,6 +97,7 @@ def test_a_file_with_both_models_passes_and_takes_other_sizes(run: CommandLine, 
     assert done.json[0]["mode"] == "eval"
 
 
+@pytest.mark.slow
 def test_every_fault_of_a_file_shows_in_one_run(run: CommandLine, tmp_path: Path) -> None:
     reference = written(tmp_path, FILE, "reference.py")
     frozen = NEW.replace("self.offset = offset", "self.offset = 0.5").replace(
@@ -110,6 +113,7 @@ def test_every_fault_of_a_file_shows_in_one_run(run: CommandLine, tmp_path: Path
     assert report["right_for_problem"] and not (report["drop_in"] or report["passed"])
 
 
+@pytest.mark.slow
 def test_a_file_that_is_right_for_its_problem_passes_and_is_told_what_else_it_lacks(
     run: CommandLine, tmp_path: Path
 ) -> None:
@@ -134,6 +138,7 @@ def test_a_crash_is_a_refusal_that_says_when(run: CommandLine, tmp_path: Path) -
     assert "the process was killed by SIGSEGV, in stage 'structure'" in done.out
 
 
+@pytest.mark.slow
 def test_a_hang_is_a_refusal(tmp_path: Path) -> None:
     hang = NEW.replace("        return torch", "        while True: pass\n        return torch")
     path = written(tmp_path, FILE + hang)
@@ -182,6 +187,7 @@ def test_a_file_without_its_parts_is_a_wrong_question(run: CommandLine, tmp_path
         check(CheckRequest(str(failing), device="cpu"))
 
 
+@pytest.mark.slow
 def test_a_refusal_is_reproduced_by_a_script_of_its_own(
     run: CommandLine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -209,6 +215,7 @@ def test_a_refusal_is_reproduced_by_a_script_of_its_own(
         runpy.run_path(str(script))
 
 
+@pytest.mark.slow
 def test_what_is_declared_of_a_file_is_part_of_the_verdict(run: CommandLine, tmp_path: Path) -> None:
     forward = "return torch.relu(torch.nn.functional.linear(x, self.linear.weight, self.linear.bias)) + self.offset"
     other = NEW.replace(forward, "return (torch.relu(self.linear(x)) + self.offset).t().contiguous().t()")

@@ -51,6 +51,7 @@ def spawn(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("moment", "number", "line"),
     [
@@ -124,6 +125,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return database
 
 
+@pytest.mark.slow
 def test_tune_prints_a_table_and_plain_lines_where_there_is_no_terminal(tmp_path: Path) -> None:
     result = spawn("tune", "scalar_mul", *SMALL, "--trials", "6", "--db", str(tmp_path / "a.db"))
     assert result.returncode == 0, result.stderr
@@ -139,6 +141,7 @@ def test_tune_prints_a_table_and_plain_lines_where_there_is_no_terminal(tmp_path
     assert "\x1b[" not in result.stdout + result.stderr
 
 
+@pytest.mark.slow
 def test_json_is_all_there_is_on_standard_output(tmp_path: Path) -> None:
     result = spawn("tune", "scalar_mul", *SMALL, "--trials", "3", "--db", str(tmp_path / "a.db"), "--json")
     (report,) = json.loads(result.stdout)
@@ -149,6 +152,7 @@ def test_json_is_all_there_is_on_standard_output(tmp_path: Path) -> None:
         assert 0 < ratio["low"] <= ratio["value"] <= ratio["high"]
 
 
+@pytest.mark.slow
 def test_the_same_command_goes_on(tmp_path: Path) -> None:
     database = str(tmp_path / "a.db")
     for trials in ("3", "7", "7"):
@@ -158,6 +162,7 @@ def test_the_same_command_goes_on(tmp_path: Path) -> None:
         assert report["study"] == 1
 
 
+@pytest.mark.slow
 def test_best_and_trials_agree_with_the_study(tuned: Path) -> None:
     rows = json.loads(tunebench("best", "--db", str(tuned), "--json").stdout)
     assert [(row["kernel"], row["problem"]["options"]) for row in rows] == [
@@ -199,6 +204,7 @@ def test_doctor_changes_nothing_and_names_what_is_here(tmp_path: Path) -> None:
     assert "compiler nvrtc" in tunebench("doctor", "--db", str(database)).stdout
 
 
+@pytest.mark.slow
 def test_a_study_file(tmp_path: Path) -> None:
     study = tmp_path / "study.toml"
     study.write_text(
@@ -211,6 +217,7 @@ def test_a_study_file(tmp_path: Path) -> None:
     assert report["valid_configurations"] == 840
 
 
+@pytest.mark.slow
 def test_a_kernel_folder_of_ones_own(write_kernel: WriteKernel, tmp_path: Path) -> None:
     factory = write_kernel(source={'extern "C"': 'static_assert(variety != 1, "not built");\nextern "C"'})
     arguments = ("--device", "cpu", "--sampler", "exhaustive", "--db", str(tmp_path / "a.db"))
@@ -224,6 +231,7 @@ def test_a_kernel_folder_of_ones_own(write_kernel: WriteKernel, tmp_path: Path) 
     assert all("not built" in row["message"] for row in failed)
 
 
+@pytest.mark.slow
 def test_a_sampler_of_optunas_tunes_and_goes_on(write_kernel: WriteKernel, tmp_path: Path) -> None:
     options = ("--device", "cpu", "--sampler", "optuna:NSGAIISampler", "--db", str(tmp_path / "a.db"), "--json")
     for trials in (4, 9):
@@ -241,6 +249,7 @@ def test_a_study_where_nothing_is_correct_exits_1(write_kernel: WriteKernel, tmp
     assert "correctness: seed 1: error" in result.stdout
 
 
+@pytest.mark.slow
 def test_ctrl_c_records_everything_and_the_same_command_goes_on(tmp_path: Path) -> None:
     database = tmp_path / "a.db"
     command = ("tune", "scalar_mul", *SMALL, "--trials", "400", "--sampler", "random", "--db", str(database))
@@ -309,6 +318,7 @@ def test_an_empty_space_names_the_constraint(write_kernel: WriteKernel, tmp_path
     assert "constraint 'few_threads' refuses all of the 36 left" in one_line_error(result)
 
 
+@pytest.mark.slow
 def test_a_missing_compiler_says_how_to_get_it(tmp_path: Path) -> None:
     arguments = ("tune", "scalar_mul", *SMALL, "--db", str(tmp_path / "a.db"))
     message = one_line_error(spawn(*arguments, PATH=str(tmp_path)))

@@ -54,6 +54,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_file_against_its_reference_and_the_other_way_round(run: CommandLine, file: Path, tmp_path: Path) -> None:
     faster = run("compare", file, "reference", "--device", "cpu")
     assert "A is faster than B: " in faster.out or "decide nothing" in faster.out, faster
@@ -163,6 +164,7 @@ def test_files_that_cannot_be_compared(run: CommandLine, file: Path, old: str, n
     assert message in run("compare", file, "reference", "--device", "cpu").error
 
 
+@pytest.mark.slow
 def test_configurations_and_trials_of_a_kernel(write_kernel: WriteKernel, run: CommandLine, tmp_path: Path) -> None:
     slow = "y[i] = x[i] * weight[0];"
     busy = f"volatile float sink = 0; for (int k = 0; k < 500 * variety; ++k) {{ sink = sink + 1; }} {slow}"

@@ -170,6 +170,7 @@ def dashboard(three_trials: Path) -> Iterator[Dashboard]:
         running.end()
 
 
+@pytest.mark.slow
 def test_it_serves_this_machine_quietly_until_ctrl_c(dashboard: Dashboard) -> None:
     assert dashboard.studies() == [f"k/n=1 float32/{find_device('cpu').name}/1"]
     page = dashboard.ask("/dashboard")
@@ -182,6 +183,7 @@ def test_it_serves_this_machine_quietly_until_ctrl_c(dashboard: Dashboard) -> No
     assert dashboard.end() == (0, expected, "")
 
 
+@pytest.mark.slow
 def test_requests_for_another_host_are_refused(dashboard: Dashboard) -> None:
     for host in (
         "evil.example",
@@ -196,6 +198,7 @@ def test_requests_for_another_host_are_refused(dashboard: Dashboard) -> None:
         assert dashboard.ask("/api/studies", host=host).status == 200
 
 
+@pytest.mark.slow
 def test_only_its_own_pages_may_change_anything(dashboard: Dashboard) -> None:
     own, note = f"http://{dashboard.address}", {"body": "x", "version": 1}
     foreign: list[dict[str, str]] = [
@@ -225,6 +228,7 @@ def test_only_its_own_pages_may_change_anything(dashboard: Dashboard) -> None:
     assert dashboard.studies() == []
 
 
+@pytest.mark.slow
 def test_a_database_that_cannot_be_written_is_shown_from_memory(three_trials: Path) -> None:
     # Root writes whatever the modes say; without that capability it is as anyone else.
     prefix = ("setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_override") if os.geteuid() == 0 else ()

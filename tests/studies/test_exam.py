@@ -30,6 +30,7 @@ def test_a_kernel_is_a_few_lines_and_its_problem_stands_alone(problem: ExamProbl
     assert left == (("mean",) if problem.name == "level1_100_hinge_loss" else ())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("problem", SAMPLE, ids=lambda one: one.name)
 def test_the_gate_passes(problem: ExamProblem) -> None:
     for report in tunebench.check(problem.path, sizes=problem.sizes, device="cpu"):

@@ -79,6 +79,7 @@ def test_a_study_goes_to_other_tuners_and_back(run: CommandLine, filled: Path, t
         assert {row["device"] for row in rows} == {"NVIDIA H200"}
 
 
+@pytest.mark.slow
 def test_databases_are_merged(run: CommandLine, filled: Path, tmp_path: Path) -> None:
     into, second = tmp_path / "all.db", tmp_path / "second.db"
     with open_database(second) as database:
@@ -104,6 +105,7 @@ def test_wrong_questions_are_one_line(run: CommandLine, filled: Path, tmp_path: 
     assert "is not a database" in run("db", "merge", filled, tmp_path / "there.csv").error
 
 
+@pytest.mark.slow
 def test_an_export_goes_to_standard_output(filled: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tunebench", "db", "export", "--db", str(filled), "-o", "-"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}

@@ -34,6 +34,7 @@ def record(kernel: Kernel, place: Path, device: Device, winner: Configuration) -
         log.conclude(replace(comparison(0), best=winner))
 
 
+@pytest.mark.slow
 def test_the_best_result_or_a_trial_becomes_a_file(
     write_kernel: WriteKernel, tmp_path: Path, tunebench: CommandLine
 ) -> None:

@@ -78,6 +78,7 @@ def run(model: TunedModule, n: int) -> None:
         assert torch.equal(model(x), x * model.weight)
 
 
+@pytest.mark.slow
 def test_a_problem_is_tuned_on_first_sight(write_kernel: WriteKernel) -> None:
     model = write_kernel()()
     with tunebench.use_policy("tune", seconds=4):
@@ -124,6 +125,7 @@ def missed(kernel: Kernel, n: int, calls: int) -> Missed:
     return Missed(kernel.name, kernel.digest, str(kernel.folder), problem, CPU.name, CPU.architecture, calls)
 
 
+@pytest.mark.slow
 def test_what_is_used_most_is_tuned_and_then_no_miss_any_more(
     write_kernel: WriteKernel, tmp_path: Path, ask: CommandLine
 ) -> None:

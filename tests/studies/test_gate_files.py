@@ -32,6 +32,7 @@ def test_every_file_of_the_set_can_be_read_and_is_there_once() -> None:
         assert "ModelNew" in ast.dump(tree), file.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLE)
 def test_the_gate_says_of_a_file_what_is_true(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str

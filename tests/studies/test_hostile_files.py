@@ -263,6 +263,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.slow
 def test_what_grows_while_it_is_unpacked_is_stopped(tmp_path: Path) -> None:
     """In a process that may take 4 GiB of addresses, half of which its libraries take before anything is read."""
     asked: list[list[Any]] = []

@@ -47,6 +47,7 @@ def test_what_a_file_starts_is_ended_with_it(run: CommandLine, tmp_path: Path) -
     assert left_running(mark) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("question", "end"), [("check", signal.SIGTERM), ("compare", signal.SIGKILL)])
 def test_a_command_that_is_killed_takes_the_file_along(tmp_path: Path, question: str, end: signal.Signals) -> None:
     """Also where the file holds Python's lock, so that no thread of its process comes to run."""

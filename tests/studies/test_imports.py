@@ -76,6 +76,7 @@ for arguments, slow in json.loads(sys.argv[1]):
 """
 
 
+@pytest.mark.slow
 def test_reading_results_needs_no_torch(results: str) -> None:
     """Each command in the process of those before it: whichever brings something slow is named."""
     asked = []
@@ -103,6 +104,7 @@ assert choice.tier in ("default", "reference"), choice  # nobody measured it: th
 """
 
 
+@pytest.mark.slow
 def test_a_forward_brings_neither_where_its_results_are_in_a_file(results: str, tmp_path: Path) -> None:
     for place in (tmp_path / "nowhere.db", results):
         assert not modules_after(FORWARD, {"TUNEBENCH_DB": str(place)}) & (DATABASE | INTERFACE)

@@ -96,6 +96,7 @@ def test_a_worker_has_its_device_for_itself_while_it_is_asked(
     evaluator.close()
 
 
+@pytest.mark.slow
 def test_a_third_of_all_variants_crashes_and_the_study_ends(write_kernel: WriteKernel, tmp_path: Path) -> None:
     found = study(write_kernel(source={WEIGH: CRASH}), tmp_path)
     assert set(found[1]) == {TrialStatus.RUNTIME}
@@ -112,6 +113,7 @@ def test_a_crash_says_how_the_worker_died(write_kernel: WriteKernel, start: Star
     assert evaluate(evaluator, factory, 0).status.timed
 
 
+@pytest.mark.slow
 def test_an_endless_loop_is_killed_at_its_deadline(
     write_kernel: WriteKernel, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,6 +181,7 @@ def test_a_reference_that_crashes_is_said(write_kernel: WriteKernel, start: Star
         start(factory)
 
 
+@pytest.mark.slow
 def test_a_worker_ends_with_its_parent(write_kernel: WriteKernel, tmp_path: Path) -> None:
     marker = tmp_path / "worker"
     launch = "        blocks = plan"

@@ -70,6 +70,7 @@ def run(arguments: list[str], **environment: str) -> subprocess.CompletedProcess
     )
 
 
+@pytest.mark.slow
 def test_kernels_are_the_same_and_their_results_found_under_any_locale(folder: Path, latin_1: dict[str, str]) -> None:
     seen = []
     for environment in ({"LC_ALL": "C.UTF-8"}, {"LC_ALL": "C", "PYTHONIOENCODING": "ascii"}, latin_1):

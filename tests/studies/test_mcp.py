@@ -53,6 +53,7 @@ class Server:
         return content.text
 
 
+@pytest.mark.slow
 def test_a_client_drives_a_study(
     write_kernel: WriteKernel, run: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

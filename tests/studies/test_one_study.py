@@ -36,6 +36,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     engine.dispose()
 
 
+@pytest.mark.slow
 def test_processes_share_a_study(write_kernel: WriteKernel, url: str, warm: Path) -> None:
     open_database(url).close()
     command = [*warm_python(warm), "-m", "tunebench", "tune", str(write_kernel().kernel.folder), "--device", "cpu"]

@@ -25,6 +25,7 @@ def test_the_first_line_needs_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("terminal", [True, False])
 def test_what_follows_the_search_is_said(write_kernel: WriteKernel, tmp_path: Path, terminal: bool) -> None:
     shown = io.StringIO()
@@ -35,6 +36,7 @@ def test_what_follows_the_search_is_said(write_kernel: WriteKernel, tmp_path: Pa
     assert Phase.COMPARING in shown.getvalue()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("terminal", [True, False])
 def test_the_first_failure_of_each_kind_is_said_when_it_happens(
     write_kernel: WriteKernel, tmp_path: Path, terminal: bool

@@ -47,6 +47,7 @@ def test_an_address_at_which_nothing_is_is_said_at_once(monkeypatch: pytest.Monk
         resolve(request_of("scalar_mul", {"executor": "ray"}))
 
 
+@pytest.mark.slow
 def test_a_study_goes_on_when_a_node_is_removed(
     cluster: Any, write_kernel: WriteKernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

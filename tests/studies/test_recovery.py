@@ -71,6 +71,7 @@ def hanging_gxx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "children"
 
 
+@pytest.mark.slow
 def test_a_compiler_that_hangs_is_killed_with_its_children_and_the_study_goes_on(
     write_kernel: WriteKernel, tmp_path: Path, hanging_gxx: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,6 +92,7 @@ def runs(process: str) -> bool:
     return status.exists() and "State:\tZ" not in status.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("program", "kills"), [("g++", 1), ("cc1plus", 1), ("cc1plus", 2)])
 def test_a_compiler_that_is_killed_has_one_more_try(
     write_kernel: WriteKernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, kills: int
@@ -173,6 +175,7 @@ def test_builds_that_cannot_be_kept_are_used_all_the_same(
     assert found[0][1].timed
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_a_study_with_the_reason_and_it_goes_on_when_there_is_room(
     write_kernel: WriteKernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,6 +211,7 @@ def test_a_full_disk_ends_a_study_with_the_reason_and_it_goes_on_when_there_is_r
 # ------------------------------------------------------------ a locked database
 
 
+@pytest.mark.slow
 def test_a_database_that_another_process_keeps_locked(
     write_kernel: WriteKernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,6 +288,7 @@ def test_a_variant_whose_worker_is_killed_from_outside_has_one_more_try(
         )
 
 
+@pytest.mark.slow
 def test_a_study_killed_at_random_moments_ends_as_if_nothing_had_happened(
     write_kernel: WriteKernel, tmp_path: Path
 ) -> None:

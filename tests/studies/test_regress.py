@@ -42,6 +42,7 @@ def ship(repository: Repository, block_size: int) -> None:
     write_file(kernel, device.name, device.architecture, [result])
 
 
+@pytest.mark.slow
 def test_a_commit_with_forty_times_the_work_fails_and_one_with_the_same_passes(
     run: CommandLine, repository: Repository
 ) -> None:
@@ -69,6 +70,7 @@ def test_a_commit_with_forty_times_the_work_fails_and_one_with_the_same_passes(
     assert repository.git("worktree", "list").count("\n") == 0, "the worktrees are gone"
 
 
+@pytest.mark.slow
 def test_what_cannot_be_compared_is_said_in_one_line_each(run: CommandLine, repository: Repository) -> None:
     other = repository.folder / "other"
     repository.git("mv", "root", "other")
@@ -92,6 +94,7 @@ def test_what_cannot_be_compared_is_said_in_one_line_each(run: CommandLine, repo
     assert unloadable["outcome"] == "wrong" and "no entry point" in unloadable["says"]
 
 
+@pytest.mark.slow
 def test_wrong_questions(run: CommandLine, repository: Repository, tmp_path: Path) -> None:
     assert "unknown revision 'nosuch'" in run("regress", "nosuch").error
     assert "unknown revision '--all'" in run("regress", "--", "--all").error

@@ -190,6 +190,7 @@ def test_every_kernel_has_such_a_study() -> None:
     assert [file.stem for file in SPACES] == sorted(kernel_names())
 
 
+@pytest.mark.slow
 def test_the_spaces_in_the_repository_are_those_of_all_kernels(run: CommandLine) -> None:
     folder = Path(__file__).parents[2] / "docs" / "results" / "spaces"
     options = ("--sampler", "random", "--budget", 5, "--seeds", 1, "--json")

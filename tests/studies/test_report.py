@@ -129,6 +129,7 @@ def named(plot: dict[str, Any], name: str) -> dict[str, Any]:
     return next(trace for trace in plot["data"] if trace.get("name", "").startswith(name))
 
 
+@pytest.mark.slow
 def test_the_page_is_well_formed_and_can_be_read_without_seeing_it(outline: Outline) -> None:
     ids = [attributes["id"] for _, attributes in outline.elements if "id" in attributes]
     assert len(set(ids)) == len(ids)
@@ -234,6 +235,7 @@ def test_the_environment_is_told(outline: Outline, data: dict[str, StudyData]) -
     assert entry.trials == 33
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 400])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_browser_draws_every_plot(chromium: Chromium, page_file: Path, width: int, scheme: str) -> None:
@@ -251,6 +253,7 @@ def test_a_browser_draws_every_plot(chromium: Chromium, page_file: Path, width: 
     assert opened.complaints() == []
 
 
+@pytest.mark.slow
 def test_plots_far_below_are_drawn_when_they_are_reached(chromium: Chromium, page_file: Path) -> None:
     opened = chromium.open(page_file)
     opened.follow("study-2")
@@ -258,6 +261,7 @@ def test_plots_far_below_are_drawn_when_they_are_reached(chromium: Chromium, pag
     assert opened.ask("document.querySelectorAll('#study-2 .plot:not([data-state])').length") != 0
 
 
+@pytest.mark.slow
 def test_studies_are_folded_until_a_link_leads_into_them(chromium: Chromium, page_file: Path) -> None:
     opened = chromium.open(page_file)
     studies = "[...document.querySelectorAll('details.study')].map(study => study.open)"
@@ -286,11 +290,13 @@ def test_the_overview_fits_a_phone(chromium: Chromium, page_file: Path) -> None:
     assert str(label).startswith('"verdict')
 
 
+@pytest.mark.slow
 def test_a_single_study_is_open(command: CommandLine, results: Path, tmp_path: Path, chromium: Chromium) -> None:
     command("report", "scalar_mul", "-o", tmp_path / "one.html", "--db", results)
     assert chromium.open(tmp_path / "one.html").ask("document.querySelector('details.study').open") is True
 
 
+@pytest.mark.slow
 def test_all_of_it_is_printed(chromium: Chromium, page_file: Path) -> None:
     opened = chromium.open(page_file)
     # Registered after the page's own listeners: what it sees is what goes to paper.
@@ -306,6 +312,7 @@ def test_all_of_it_is_printed(chromium: Chromium, page_file: Path) -> None:
     assert opened.ask("document.querySelectorAll('details[open]').length") == 0
 
 
+@pytest.mark.slow
 def test_what_there_is_no_room_for_is_named(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_database(results, read_only=True) as database:
         for limit in ("_MOST_SECTIONS", "_MOST_TRIALS"):
@@ -344,6 +351,7 @@ def test_rounds_that_tell_equals_apart_decide_nothing(data: dict[str, StudyData]
         assert overview_row(told, has_section=True)[5].text == ("faster" if decision is Decision.FASTER else "a tie")
 
 
+@pytest.mark.slow
 def test_without_the_source_the_roofline_is_left_out(results: Path, folder: Path, tmp_path: Path) -> None:
     with open_database(results, read_only=True) as database:
         (study,) = gather(database, ["weigh"]).studies
@@ -372,6 +380,7 @@ def test_a_study_that_was_not_concluded(tmp_path: Path) -> None:
     assert "it crashed" in html
 
 
+@pytest.mark.slow
 def test_only_the_newest_study_of_a_problem_is_shown(tmp_path: Path) -> None:
     with open_database(tmp_path / "a.db") as database:
         device = find_device("cpu")
@@ -398,6 +407,7 @@ def test_studies_without_trials_do_not_count(tmp_path: Path) -> None:
         assert newest_comparison(database, log.study_id) is None
 
 
+@pytest.mark.slow
 def test_the_command_writes_one_file(command: CommandLine, results: Path, tmp_path: Path) -> None:
     file = tmp_path / "out.html"
     ran = command("report", "scalar_mul", "-o", file, "--db", results)
@@ -408,6 +418,7 @@ def test_the_command_writes_one_file(command: CommandLine, results: Path, tmp_pa
     assert list(tmp_path.glob(".out*")) == []
 
 
+@pytest.mark.slow
 def test_questions_that_are_wrong_get_one_line(command: CommandLine, results: Path, tmp_path: Path) -> None:
     assert "there is no results database" in command("report", "--db", tmp_path / "none.db").error
     assert "unknown kernel 'scaler'" in command("report", "scaler", "--db", results).error

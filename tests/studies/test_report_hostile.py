@@ -79,6 +79,7 @@ def record_hostile_study(database: Database, kernel: str = HOSTILE) -> None:
     )
 
 
+@pytest.mark.slow
 def test_text_from_a_database_runs_nothing(chromium: Chromium, tmp_path: Path) -> None:
     with open_database(tmp_path / "hostile.db") as database:
         record_hostile_study(database)
@@ -96,6 +97,7 @@ def test_text_from_a_database_runs_nothing(chromium: Chromium, tmp_path: Path) -
     assert opened.complaints() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("median", [1e300, 1e-300])
 def test_absurd_times_are_refused(tmp_path: Path, median: float) -> None:
     with open_database(tmp_path / "a.db") as database:

@@ -36,6 +36,7 @@ def study(
         return report, sorted(trials(database, limit=None), key=lambda row: row.number)
 
 
+@pytest.mark.slow
 def test_two_workers_share_a_study_and_one_that_is_killed_costs_nothing(
     write_kernel: WriteKernel, tmp_path: Path
 ) -> None:
@@ -67,6 +68,7 @@ def test_two_workers_share_a_study_and_one_that_is_killed_costs_nothing(
     assert report.outcome.comparison is not None
 
 
+@pytest.mark.slow
 def test_a_study_goes_on_without_a_worker_that_does_not_come_up(write_kernel: WriteKernel, tmp_path: Path) -> None:
     last = max(os.sched_getaffinity(0))
     broken = f"    if __import__('os').sched_getaffinity(0) == {{{last}}}: __import__('os').abort()\n"
@@ -77,6 +79,7 @@ def test_a_study_goes_on_without_a_worker_that_does_not_come_up(write_kernel: Wr
     assert all(row.status.timed for row in rows)
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_what_runs_and_keeps_what_is_done(write_kernel: WriteKernel, tmp_path: Path) -> None:
     factory = write_kernel()
 

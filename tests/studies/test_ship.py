@@ -45,6 +45,7 @@ def record(
             log.conclude(replace(comparison(0, over_reference), best=winner))
 
 
+@pytest.mark.slow
 def test_winners_are_shipped_and_served(write_kernel: WriteKernel, tmp_path: Path, tunebench: CommandLine) -> None:
     kernel, place = write_kernel().kernel, tmp_path / "results.db"
     record(kernel, place, H200, FAST)
@@ -81,6 +82,7 @@ def test_a_kernel_that_is_slower_than_the_reference_does_not_ship_but_that_it_is
     assert shipped_studies(kernel, PROBLEM, H200) == []
 
 
+@pytest.mark.slow
 def test_the_database_comes_before_what_ships(
     write_kernel: WriteKernel, tmp_path: Path, tunebench: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,6 +96,7 @@ def test_the_database_comes_before_what_ships(
     assert (choice.tier, choice.configuration) == (Tier.EXACT, SLOW)
 
 
+@pytest.mark.slow
 def test_a_cpu_s_results_ship_when_it_is_named(
     write_kernel: WriteKernel, tmp_path: Path, tunebench: CommandLine
 ) -> None:

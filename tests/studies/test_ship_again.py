@@ -68,6 +68,7 @@ def test_a_new_choice_beside_the_winner_s_keeps_its_results(run: CommandLine, re
     assert first.speedups == {"reference": [2.0, 1.9, 2.1]}
 
 
+@pytest.mark.slow
 def test_other_instructions_are_not_shipped(run: CommandLine, repository: Repository) -> None:
     file = file_for(load_model(str(repository.kernel)).kernel, H200.name)
     before = file.read_bytes()
@@ -78,6 +79,7 @@ def test_other_instructions_are_not_shipped(run: CommandLine, repository: Reposi
     assert file.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_what_was_shipped_since_stays(run: CommandLine, repository: Repository) -> None:
     repository.edit("root.cu", "// Newton", "// Isaac Newton")
     kernel = load_model(str(repository.kernel)).kernel
@@ -99,6 +101,7 @@ def test_what_was_shipped_since_stays(run: CommandLine, repository: Repository) 
     assert [one.configuration for one in shipped(repository).results] == [{"block_size": 64}, {"block_size": 128}]
 
 
+@pytest.mark.slow
 def test_what_nobody_shipped_and_what_git_does_not_know_is_one_line(run: CommandLine, repository: Repository) -> None:
     done = run("ship", repository.kernel, "--same-code-as", "HEAD~1")
     assert done.code == 2 and "nothing shipped with root for a GPU at HEAD~1" in done.error

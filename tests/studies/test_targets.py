@@ -45,6 +45,7 @@ def study_file(folder: Path) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_a_trial_knows_its_folder_sizes_and_configuration(folder: Path, run: CommandLine) -> None:
     found = find_target("1")
     assert Path(found.request.kernel) == folder.resolve()
@@ -65,6 +66,7 @@ def test_a_trial_knows_its_folder_sizes_and_configuration(folder: Path, run: Com
     assert checked.code == 0 and report["configuration"] == dict(find_target("2").configuration)
 
 
+@pytest.mark.slow
 def test_study_files_say_what_is_compared_checked_timed_and_shipped(folder: Path, run: CommandLine) -> None:
     file = study_file(folder)
     compared = run("compare", "blocks=1", "default", file)
@@ -89,6 +91,7 @@ def test_a_trial_of_elsewhere_names_no_folder_here(folder: Path, monkeypatch: py
         find_target("1")
 
 
+@pytest.mark.slow
 def test_a_trial_whose_folder_is_gone_is_one_line(folder: Path, run: CommandLine) -> None:
     folder.rename(folder.with_name("moved"))
     assert "which is not here: name its folder" in run("compare", 1, "default").error

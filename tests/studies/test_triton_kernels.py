@@ -46,6 +46,7 @@ def no_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton_compiler, "_version", missing)
 
 
+@pytest.mark.slow
 def test_a_triton_kernel_is_tuned_recorded_and_served(tmp_path: Path, run: CommandLine) -> None:
     file = write(tmp_path / "softmax.py", SOFTMAX, {'("width", (128, 512))': '("width", (128,))'})
     ran = run("tune", file, "--device", "cpu", "--trials", 2, "--json")
@@ -61,12 +62,14 @@ def test_a_triton_kernel_is_tuned_recorded_and_served(tmp_path: Path, run: Comma
     assert choice.tier == "exact"
 
 
+@pytest.mark.slow
 def test_the_whole_gate_passes_in_the_interpreter(tmp_path: Path, run: CommandLine) -> None:
     ran = run("check", write(tmp_path / "softmax.py", SOFTMAX), "--device", "cpu", "--dtype", "bfloat16")
     assert ran.code == 0, ran
     assert "it builds for sm_90" in ran.out
 
 
+@pytest.mark.slow
 def test_a_wrong_function_is_refused_by_the_gate(tmp_path: Path, run: CommandLine) -> None:
     file = write(tmp_path / "softmax.py", SOFTMAX, {"mask=inside)\n\n": "mask=at < columns - 1)\n\n"})
     ran = run("check", file, "--device", "cpu")
@@ -82,6 +85,7 @@ def test_what_passes_in_the_interpreter_is_refused_for_a_gpu(tmp_path: Path, run
     assert "for sm_90: Triton refused softmax.py:18: " in " ".join(ran.out.split())
 
 
+@pytest.mark.slow
 def test_two_sources_are_searched_together(tmp_path: Path, run: CommandLine) -> None:
     file = write(tmp_path / "twice.py", TWO_SOURCES)
     ran = run("tune", file, "--device", "cpu", "--trials", 6, "--sampler", "exhaustive")
@@ -110,6 +114,7 @@ def test_a_bundle_serves_without_a_compiler(tmp_path: Path, monkeypatch: pytest.
     assert choice.tier == "default"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_triton")
 def test_without_triton_it_is_one_line(tmp_path: Path, run: CommandLine) -> None:
     softmax, twice = write(tmp_path / "softmax.py", SOFTMAX), write(tmp_path / "twice.py", TWO_SOURCES)
@@ -165,6 +170,7 @@ def test_what_is_edited_is_another_kernel(tmp_path: Path) -> None:
     assert load_model(str(write(tmp_path / "softmax.py", SOFTMAX, called))).kernel.digest != known
 
 
+@pytest.mark.slow
 def test_a_source_of_its_own_file_is_read_without_triton(tmp_path: Path) -> None:
     """A folder's `NAME.py` is not imported by the program that serves the model."""
     folder = tmp_path / "softmax"

@@ -211,6 +211,7 @@ def test_so_is_what_the_reference_raises(write_kernel: WriteKernel, changes: dic
         first_trial(folder)
 
 
+@pytest.mark.slow
 def test_what_one_configuration_raises_is_a_row(write_kernel: WriteKernel, tmp_path: Path) -> None:
     odd = "        if plan['variety'] == 2: raise ValueError('not for two')\n        self.calls += 1\n        y ="
     folder = write_kernel(model={"        self.calls += 1\n        y =": odd}).kernel.folder
@@ -223,6 +224,7 @@ def test_what_one_configuration_raises_is_a_row(write_kernel: WriteKernel, tmp_p
     assert re.search(r"model.py:\d+: the forward fails: ValueError: not for two$", line)
 
 
+@pytest.mark.slow
 def test_what_the_default_raises_stops_the_study_at_once(run: CommandLine, write_kernel: WriteKernel) -> None:
     folder = write_kernel(model={"y = torch.empty_like(x)": "y = torch.empty(x.size)"}).kernel.folder
     ran = run("tune", folder, "--device", "cpu", "--trials", "9")
@@ -254,6 +256,7 @@ def test_what_builds_on_the_cpu_alone_is_refused_by_check(run: CommandLine, writ
     assert re.search(r"REFUSED +GPU build .* for sm_80: NVRTC refused weigh.cu: weigh.cu\(\d+\): .*stdio.h", line)
 
 
+@pytest.mark.slow
 @needs_nvrtc
 def test_a_study_on_the_cpu_says_so_too(write_kernel: WriteKernel, tmp_path: Path) -> None:
     options = {"device": "cpu", "trials": 1, "fresh": True}

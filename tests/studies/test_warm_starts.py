@@ -44,6 +44,7 @@ def tuned(folder: str, file: Path, shown: io.StringIO | None = None, **options: 
     return report
 
 
+@pytest.mark.slow
 def test_a_study_begins_with_what_is_known_and_goes_on_with_it(
     write_kernel: WriteKernel, tmp_path: Path, run: CommandLine
 ) -> None:
@@ -84,6 +85,7 @@ def test_a_study_begins_with_what_is_known_and_goes_on_with_it(
     ]
 
 
+@pytest.mark.slow
 def test_a_fresh_study_begins_with_nothing(write_kernel: WriteKernel, tmp_path: Path) -> None:
     folder, file = str(write_kernel().kernel.folder), tmp_path / "results.db"
     tuned(folder, file, trials=4)
@@ -111,6 +113,7 @@ def test_what_ships_with_a_kernel_is_a_warm_start(write_kernel: WriteKernel, tmp
         assert dict(trials(database, limit=1)[0].configuration) == configuration
 
 
+@pytest.mark.slow
 def test_a_study_that_may_stop_early_says_so_and_stays_stopped(write_kernel: WriteKernel, tmp_path: Path) -> None:
     many = {"(0, 1, 2)": str(tuple(range(30)))}
     folder, file = str(write_kernel(model=many).kernel.folder), tmp_path / "results.db"

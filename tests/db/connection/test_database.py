@@ -192,6 +192,7 @@ def test_a_configuration_is_recorded_once_and_numbers_are_the_databases(database
     assert open_study(database, replace(STUDY, seed=9), ENVIRONMENT).record(correct(2)) == 0
 
 
+@pytest.mark.slow
 def test_processes_that_record_one_study_at_once_lose_nothing(url: str) -> None:
     with open_database(url) as database:
         open_study(database, STUDY, ENVIRONMENT)
@@ -248,6 +249,7 @@ with open_database(url) as database:
 """
 
 
+@pytest.mark.slow
 def test_processes_that_write_at_once_lose_nothing(url: str) -> None:
     """They also create the database at once."""
     writers, each = 3, 40

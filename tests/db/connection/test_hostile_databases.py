@@ -182,6 +182,7 @@ VALUES: dict[str, object] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", COLUMNS)
 @pytest.mark.parametrize("kind", [*VALUES, "pickle"])
 def test_a_hostile_value_is_only_a_value(file: Path, tmp_path: Path, table: str, kind: str) -> None:

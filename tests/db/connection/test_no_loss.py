@@ -53,6 +53,7 @@ def test_a_second_connection_that_closes_does_not_take_the_locks_of_the_first(tm
     assert content(file) == (50, "ok")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(24))
 def test_every_interleaving_of_processes_connections_and_kills_keeps_what_was_acknowledged(
     tmp_path: Path, seed: int

@@ -80,6 +80,7 @@ def test_a_database_that_gets_its_own_results_back_has_them_already(source: Data
     assert add_entries(source, list(scan(source))) == Added(present=10)
 
 
+@pytest.mark.slow
 def test_what_was_added_before_an_error_stays_and_adding_again_adds_the_rest(
     database: Database, source: Database
 ) -> None:
@@ -165,6 +166,7 @@ def test_digests_are_made_from_the_facts(database: Database, source: Database) -
                 assert set(connection.scalars(query)) >= set(other.scalars(query)), table
 
 
+@pytest.mark.slow
 def test_a_page_boundary_loses_nothing(database: Database, source: Database) -> None:
     first = first_trial(source)
     assert first.trial is not None

@@ -122,6 +122,7 @@ def _change(values: dict[str, Any], path: str, new: Any) -> dict[str, Any]:
     return changed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "new"),
     [

@@ -263,6 +263,7 @@ def tune(
     return log, StudyRun(executor, space, sampler, log).run(Budget(trials)), asked
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_questions")
 def test_a_study_whose_finalists_are_all_refused_has_no_winner(database: Database, write_kernel: WriteKernel) -> None:
     factory = write_kernel()
@@ -277,6 +278,7 @@ def test_a_study_whose_finalists_are_all_refused_has_no_winner(database: Databas
     assert (again.best, again.comparison, again.counts, asked) == (None, None, outcome.counts, [])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_questions")
 def test_a_study_goes_on_without_what_was_refused(database: Database, write_kernel: WriteKernel) -> None:
     factory = write_kernel()

@@ -69,6 +69,7 @@ def test_trials_are_recorded_while_an_import_runs(tmp_path: Path, file: Path) ->
         assert count_rows(database)[1] == TRIALS + recording.recorded
 
 
+@pytest.mark.slow
 def test_trials_are_recorded_while_databases_are_merged(tmp_path: Path, file: Path) -> None:
     source, place = tmp_path / "source.db", tmp_path / "results.db"
     with open_database(source) as database:
@@ -84,6 +85,7 @@ def test_trials_are_recorded_while_databases_are_merged(tmp_path: Path, file: Pa
         assert count_rows(database)[1] == TRIALS + recording.recorded
 
 
+@pytest.mark.slow
 def test_an_import_that_was_interrupted_goes_on(database: Database, file: Path) -> None:
     def stop(_: int) -> None:
         raise KeyboardInterrupt

@@ -42,6 +42,7 @@ def test_rows_and_columns_come_back(filled: Database) -> None:
     ).rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sql",
     [
@@ -77,6 +78,7 @@ def test_what_does_not_read_is_refused(filled: Database, sql: str) -> None:
         assert filled.engine.dialect.has_table(connection, "tunebench_speed_ups")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sql",
     [
@@ -133,6 +135,7 @@ GREEDY = [
 ]
 
 
+@pytest.mark.slow
 def test_no_query_takes_more_than_its_time_and_memory(tmp_path: Path) -> None:
     """Asked by a fresh process, whose largest child since it began can be told."""
     file, sql = tmp_path / "results.db", tmp_path / "queries.json"
@@ -176,6 +179,7 @@ def test_json_tables_can_be_asked(tmp_path: Path) -> None:
         assert ask(database, "SELECT fullkey FROM json_tree('[[1]]')").rows == (("$",), ("$[0]",), ("$[0][0]",))
 
 
+@pytest.mark.slow
 def test_an_answer_beyond_the_limit_is_one_line(filled: Database) -> None:
     numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10000000) SELECT i FROM n"
     with pytest.raises(UserError, match="the answer is larger than 64 MiB"):

@@ -49,6 +49,7 @@ def study(database: Database, medians_ms: Sequence[float], description: StudyDes
     return log
 
 
+@pytest.mark.slow
 def test_the_best_is_the_fastest_correct_trial(database: Database) -> None:
     log = study(database, [3.0, 1.0, 2.0])
     log.record(replace(correct(3, 0.5), status=TrialStatus.PRUNED, message="hopeless"))
@@ -95,6 +96,7 @@ def test_a_trial_that_won_twice_has_its_newest_speed_up(database: Database) -> N
     assert len(best(database)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [
@@ -134,6 +136,7 @@ def test_cache_regimes_are_ranked_apart(database: Database) -> None:
     assert {(row.regime, row.median_ms) for row in best(database)} == {(CacheRegime.WARM, 1.0), (CacheRegime.COLD, 2.0)}
 
 
+@pytest.mark.slow
 def test_best_meets_its_conditions(database: Database) -> None:
     study(database, [1.0])
     study(database, [2.0], replace(STUDY, kernel="other", device=A100, problem=Problem({"n": 1})))
@@ -176,6 +179,7 @@ def test_the_fastest_trials_are_the_correct_ones(many: Database) -> None:
         trials(many, order=Order.FASTEST, status=[TrialStatus.COMPILE, TrialStatus.TIMEOUT])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("condition", "found"),
     [
@@ -217,6 +221,7 @@ def test_a_moment_has_its_zone(many: Database) -> None:
     assert abs(datetime.now(UTC) - row.recorded_at) < timedelta(minutes=5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", list(Order))
 @pytest.mark.parametrize("page", [1, 3, 500])
 def test_each_trial_comes_once_and_in_order_however_many_are_read_at_a_time(
@@ -242,6 +247,7 @@ def test_a_million_trials_are_not_in_memory_at_once(many: Database, monkeypatch:
     rows.close()
 
 
+@pytest.mark.slow
 def test_the_best_of_each_study_is_its_own(database: Database) -> None:
     study(database, [3.0, 1.0, 2.0]).conclude(comparison(2))
     study(database, [0.5, 0.1], replace(STUDY, seed=1))

@@ -70,6 +70,7 @@ def test_trials_flat_has_every_trial_once(filled: Database) -> None:
     assert found[3]["registers"] is None and found[3]["median_ms"] is None
 
 
+@pytest.mark.slow
 def test_the_leaderboard_has_each_configuration_once(filled: Database) -> None:
     query = "SELECT * FROM leaderboard WHERE device = 'NVIDIA H200' ORDER BY regime, place"
     found = rows(filled, query)

@@ -117,6 +117,7 @@ def test_a_sound_row_is_taken(filled: Database, table: str, row: dict[str, objec
     add(filled, table, row)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [
@@ -153,6 +154,7 @@ def test_a_trial_that_contradicts_itself_is_refused(filled: Database, change: di
         add(filled, "trials", TRIAL | change)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("table", "row"),
     [

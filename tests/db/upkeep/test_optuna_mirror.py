@@ -32,6 +32,7 @@ def load(database: Database, name: str) -> optuna.Study:
     return optuna.load_study(study_name=name, storage=optuna_url(database))
 
 
+@pytest.mark.slow
 def test_optuna_reads_every_status(database: Database) -> None:
     log = open_study(database, STUDY, ENVIRONMENT)
     for number, status in enumerate(TrialStatus):
@@ -56,6 +57,7 @@ def test_optuna_reads_every_status(database: Database) -> None:
     assert summary.user_attrs["source_digest"] == STUDY.source_digest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choices", [CHOICES, None])
 def test_a_copy_is_extended_and_never_doubled(database: Database, choices: dict[str, list[object]] | None) -> None:
     log = open_study(database, STUDY, ENVIRONMENT)
@@ -88,6 +90,7 @@ def test_a_spoilt_copy_is_made_anew(database: Database) -> None:
     assert [trial.user_attrs[TRIAL_ATTRIBUTE] for trial in load(database, name).trials] == [1, 2]
 
 
+@pytest.mark.slow
 def test_the_database_stays_tunebenchs(database: Database, url: str) -> None:
     log = open_study(database, STUDY, ENVIRONMENT)
     log.record(failed(0, TrialStatus.COMPILE))
@@ -99,6 +102,7 @@ def test_the_database_stays_tunebenchs(database: Database, url: str) -> None:
             assert connection.execute(text("SELECT count(*) FROM alembic_version")).scalar() == 1
 
 
+@pytest.mark.slow
 def test_studies_of_one_name_are_told_apart(database: Database) -> None:
     names = set()
     for seed in range(2):

@@ -26,6 +26,7 @@ HOPPER = Device(DeviceKind.CUDA, 0, "a Hopper card", "sm_90", "GPU-0", 132, 141 
 ALLOWED = {torch.float64: 1e-13, torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ALLOWED)
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_examples_in_every_type_and_layout(name: str, dtype: torch.dtype) -> None:
@@ -50,6 +51,7 @@ def test_examples_through_half_precision(name: str) -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_every_geometry(geometry: str) -> None:
     for given, weight, convolution in (("nchw", "nchw", "fp16"), ("channels_last", "nchw", "strict")):
@@ -159,6 +161,7 @@ IMPLICIT = {"convolution": "implicit_gemm"}
 THREADS, BULK = (IMPLICIT | {"writes": way} for way in ("threads", "bulk"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "dtype", "wanted"),
     [
@@ -177,6 +180,7 @@ def test_nvrtc_builds_for_hopper_without_spills(name: str, dtype: str, wanted: d
     assert not any(figures.spill_stores for figures in build.figures.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turns", [False, True])
 def test_as_many_filters_as_registers_hold_do_not_spill(turns: bool) -> None:
     problem, found = of_hopper("relu_bias", "float32", 64, **BULK, register_rows=2, turns=turns)

@@ -69,6 +69,7 @@ def is_coarse(configuration: Configuration) -> bool:
     return configuration.get("part_type") == "bf16" or configuration.get("corrections", "half") != "half"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_values_and_statistics_are_the_references(path: Path, dtype: str) -> None:
@@ -87,6 +88,7 @@ def test_values_and_statistics_are_the_references(path: Path, dtype: str) -> Non
                 torch.testing.assert_close(one.double(), other.double(), rtol=3e-2, atol=3e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_nvrtc_builds_every_product(path: Path) -> None:
     compiler = NvrtcCompiler()
@@ -126,6 +128,7 @@ def test_operands_of_other_shapes_are_the_references() -> None:
         assert model.problem(x, residual.t().contiguous().t(), gate) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_forms_of_rows(tmp_path: Path, form: str) -> None:
     body = FORMS[form].format("torch.relu(self.linear(x))")

@@ -70,6 +70,7 @@ def close(found: torch.Tensor, wanted: torch.Tensor) -> bool:
     return torch.allclose(found, wanted, rtol=1e-5, atol=1e-5) and found.stride() == wanted.stride()
 
 
+@pytest.mark.slow
 def test_every_size_and_offset(gated: type[TunedModule]) -> None:
     model = gated()
     for configuration in sample(gated, 6):
@@ -149,6 +150,7 @@ def test_nothing_is_a_problem_of_its_own(gated: type[TunedModule]) -> None:
         assert model(x, x).shape == x.shape
 
 
+@pytest.mark.slow
 def test_nvrtc_builds_every_family_in_time(broadcast: type[TunedModule], gated: type[TunedModule]) -> None:
     compiler = NvrtcCompiler()
     try:

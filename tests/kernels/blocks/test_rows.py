@@ -125,6 +125,7 @@ def exact(model: TunedModule, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
         return copy.deepcopy(model).double().reference_forward(*[one.double() for one in inputs])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "rows", "features"),
     [
@@ -266,6 +267,7 @@ def test_spaces_are_of_moderate_size_and_have_a_default(factories: dict[str, typ
             assert space[space.default]["vector_width"] * Problem({}, dtype).item_bytes == 16
 
 
+@pytest.mark.slow
 def test_nvrtc_builds_every_family(factories: dict[str, type[TunedModule]]) -> None:
     compiler = NvrtcCompiler()
     try:

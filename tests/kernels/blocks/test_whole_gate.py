@@ -20,6 +20,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_it_passes(name: str, tmp_path: Path) -> None:
     model, block, end = CASES[name]

@@ -118,6 +118,7 @@ def test_a_database_that_cannot_be_written_gets_its_counts_later(write_kernel: W
     assert counted() == {10: 3}
 
 
+@pytest.mark.slow
 def test_a_program_writes_its_counts_when_it_ends(write_kernel: WriteKernel, tmp_path: Path) -> None:
     factory = write_kernel()
     call(factory(), 10)  # so that it is built

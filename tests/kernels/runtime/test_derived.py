@@ -374,6 +374,7 @@ def test_a_change_while_a_form_is_made_is_not_taken_for_its_source() -> None:
     assert derived.get("double", lambda: weight * 2, (weight,), ())[0] == 4.0 != first[0]
 
 
+@pytest.mark.slow
 def test_the_gate_and_the_tuner_know_the_mode(fold: type[TunedModule]) -> None:
     cpu = find_device("cpu")
     for mode in fold.kernel.modes:

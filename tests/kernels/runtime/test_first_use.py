@@ -238,6 +238,7 @@ print(*[process.pid for process in _running])
 """
 
 
+@pytest.mark.slow
 def test_a_program_ends_while_its_builds_are_under_way() -> None:
     done = subprocess.run([sys.executable, "-c", LEAVE], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -74,6 +74,7 @@ def pair(file: Path) -> tuple[torch.nn.Module, Any, tuple[Any, ...]]:
     return model, tuned, reference.make_inputs(3, torch.device("cpu"))
 
 
+@pytest.mark.slow
 def test_values_gradients_and_a_compiled_program(file: Path) -> None:
     model, tuned, inputs = pair(file)
     program = torch.compile(tuned, fullgraph=True, backend="aot_eager")

@@ -44,6 +44,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
+@pytest.mark.slow
 def test_a_kernel_of_an_installed_package_is_found_by_its_name(site: Path, tmp_path: Path) -> None:
     assert installed_names() == []
     install(site, "weighing", {"weigh_installed": "weighing.weigh_installed.model"}, "weigh_installed")

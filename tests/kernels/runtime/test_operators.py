@@ -370,6 +370,7 @@ def test_strict_export_and_a_model_that_its_constructor_does_not_make() -> None:
         close(program.module()(*inputs), model(*inputs))
 
 
+@pytest.mark.slow
 def test_inductor() -> None:
     model, tuned, inputs = pair("gemm_sigmoid_residual")
     program = Compiled(tuned, backend="inductor")

@@ -46,6 +46,7 @@ def test_part_types_are_for_devices_that_multiply_them(kernel: str) -> None:
         assert found - {None} == legal
 
 
+@pytest.mark.slow
 def test_corrections_are_for_devices_and_sizes_whose_library_multiplies_them() -> None:
     space = load_model("gemm_sigmoid_residual").kernel.space
     eights = {"e4m3", "int8"}
@@ -74,6 +75,7 @@ def test_partial_products_that_would_fill_the_device_are_not_valid() -> None:
         assert {valid[number].get("pieces") for number in range(len(valid))} - {None} == legal
 
 
+@pytest.mark.slow
 def test_a_weight_normalises_where_its_product_allows_it() -> None:
     for mode, legal in (("eval", {"fp32", "parts"}), ("frozen", {"fp32", "parts"}), ("train", set())):
         space = space_of("gemm_scale_bn", "sm_80", mode)
@@ -101,6 +103,7 @@ def test_it_compiles_for_cuda_without_spills(kernel: str, architecture: str, var
     assert not any(figures.spill_loads for figures in build.figures.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("weight_parts", "columns", "sum_stages"), [("e4m3", 256, 0), ("int8", 256, 16), ("e4m3", 128, 64)]
 )

@@ -30,6 +30,7 @@ def streams(space: ValidSpace, name: str, unit: str | None = None) -> set[object
     return {one[name] for one in found if unit in (None, one["stream_unit"])}
 
 
+@pytest.mark.slow
 def test_it_is_for_few_rows_and_all_of_them_at_once() -> None:
     for rows, legal in ((1, {1}), (3, {4}), (16, {16}), (17, {32}), (64, {32}), (65, set())):
         assert streams(space_of(rows), "stream_rows", unit="lanes") == legal

@@ -137,6 +137,7 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     return CommandLine(monkeypatch, capsys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "option", "wrong"), USES, ids=[f"{use[0]} {use[1]}" for use in USES])
 def test_a_wrong_use_gets_one_line(
     run: CommandLine, folder: Path, command: str, option: str, wrong: list[tuple[str, ...]]

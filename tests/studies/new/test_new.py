@@ -388,6 +388,7 @@ def test_what_a_call_changes_it_changes_once(tmp_path: Path) -> None:
     assert "RuntimeError" in model.reason
 
 
+@pytest.mark.slow
 def test_the_command_writes_what_the_gate_passes(run: CommandLine, tmp_path: Path) -> None:
     forward = "x = nn.functional.softplus(x) * self.slope\n        return x.flip(0)"
     file = problem(tmp_path, forward)

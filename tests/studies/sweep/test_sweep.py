@@ -50,6 +50,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     return CommandLine(monkeypatch, capsys)
 
 
+@pytest.mark.slow
 def test_what_fails_is_told_and_passed_over_and_what_is_done_is_left_alone(
     write_kernel: WriteKernel, tmp_path: Path, ask: CommandLine
 ) -> None:
@@ -68,6 +69,7 @@ def test_what_fails_is_told_and_passed_over_and_what_is_done_is_left_alone(
     assert "seven" in again.out and "0 trials in" in again.out
 
 
+@pytest.mark.slow
 def test_a_larger_budget_goes_on_and_a_limit_of_time_is_spent(write_kernel: WriteKernel, tmp_path: Path) -> None:
     file = study_file(tmp_path, write_kernel(), [64])
     with open_database(tmp_path / "a.db") as database:
@@ -100,6 +102,7 @@ class Interrupts(Unwatched):
         return show
 
 
+@pytest.mark.slow
 @TWO_CORES
 @pytest.mark.parametrize("workers", [1, 2])
 def test_an_interrupted_sweep_goes_on_where_it_was(write_kernel: WriteKernel, tmp_path: Path, workers: int) -> None:
@@ -138,6 +141,7 @@ def test_an_interrupt_does_not_wait_for_what_another_device_is_at(write_kernel: 
     assert not waited.exists()
 
 
+@pytest.mark.slow
 @TWO_CORES
 def test_two_devices_share_the_queue_and_each_study_has_its_winner(write_kernel: WriteKernel, tmp_path: Path) -> None:
     file = study_file(tmp_path, write_kernel(), [16, 32, 64, 128])
@@ -181,6 +185,7 @@ def test_winners_are_tested_at_their_neighbours_and_what_ships_says_what_was_fou
         assert {one.problem: one for one in read_file(file_for(kernel, cpu.name)).results} == found
 
 
+@pytest.mark.slow
 def test_a_configuration_that_is_wrong_elsewhere_has_no_range(write_kernel: WriteKernel, tmp_path: Path) -> None:
     wrong = {"y[i] = x[i] * weight[0];": "y[i] = block_size == 32 && n > 1000 ? 0 : x[i] * weight[0];"}
     kernel, cpu = write_kernel(source=wrong).kernel, find_device("cpu")

@@ -291,6 +291,7 @@ def test_a_failing_kernel_leaves_the_process_usable(failing: LoadedModule, entry
         assert out.sum().item() == 8 * 128
 
 
+@pytest.mark.slow
 def test_three_hundred_variants_in_one_process() -> None:
     """Each with thread-local variables of its own, of one name and of different sizes, in a template."""
     text = r"""
@@ -328,6 +329,7 @@ def test_a_module_is_unmapped_with_its_last_reference() -> None:
     assert not mapped("tunebench-") - before
 
 
+@pytest.mark.slow
 def test_one_openmp_runtime_is_in_the_process_and_torch_chooses_its_threads() -> None:
     """In a process of its own: pytest's may have loaded anything."""
     program = r"""

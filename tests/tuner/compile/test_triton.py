@@ -37,6 +37,7 @@ def variant_of(kernel: Kernel, architecture: str = "sm_90", dtype: str = "float3
     return kernel.variant(DEFAULT, Problem({"rows": 4, "columns": columns}, dtype), architecture)
 
 
+@pytest.mark.slow
 def test_a_cubin_has_figures_and_comes_from_the_cache_the_second_time(tmp_path: Path) -> None:
     wide = Configuration({"width": 512, "num_warps": 4})  # four elements a thread: a vector, where it is allowed
     compiler = TritonCompiler()

@@ -53,6 +53,7 @@ def verdict_on(
     return gate.check(pinned(subject.model, plan), StageLog())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("parts", "is_exact"),
     [

@@ -105,6 +105,7 @@ ON_CPU = {name: broken for name, broken in BROKEN.items() if not broken.gpu}
 TIMED = "after timing"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, broken in ON_CPU.items() if broken.stage != TIMED])
 def test_a_broken_kernel_is_refused(make: Make, name: str) -> None:
     broken = BROKEN[name]
@@ -133,6 +134,7 @@ def test_a_kernel_that_breaks_while_it_is_timed_is_refused(make: Make, name: str
 TWINS = {str((b.kernel, b.mode, b.setting, b.twin)): b for b in ON_CPU.values()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("twin", TWINS, ids=range(len(TWINS)))
 def test_the_sound_twin_passes_every_stage(make: Make, twin: str) -> None:
     broken = TWINS[twin]

@@ -111,6 +111,7 @@ def test_what_racecheck_says_of_library_kernels_does_not_count(monkeypatch: pyte
     assert said.startswith("refused: racecheck: Error: Race reported between Write access at row_sums(")
 
 
+@pytest.mark.slow
 def test_the_call_itself_is_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     runs = '"$python" "$@"; ends $?'
     said = inspected(monkeypatch, tmp_path, runs, "raise ValueError(f'{x.shape[0]} rows')")

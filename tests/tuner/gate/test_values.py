@@ -197,6 +197,7 @@ TWINS: dict[str, tuple[Forward, Callable[[], Sequence[Any]], Forward, dict[str, 
 PARTS = {"norm": lambda: nn.BatchNorm1d(40), "linear": lambda: nn.Linear(40, 40), "table": lambda: nn.Embedding(50, 16)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TWINS)
 def test_what_is_right_passes(name: str) -> None:
     model, inputs, right, _ = TWINS[name]

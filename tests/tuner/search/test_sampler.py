@@ -193,6 +193,7 @@ FAILING: dict[str, Callable[[npt.NDArray[np.int16]], bool]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", FAILING)
 def test_avoids_the_half_that_fails(strategy: str) -> None:
     space = wide_space()

@@ -40,6 +40,7 @@ def test_a_kernel_that_patches_the_judge_wins_nothing(write_kernel: WriteKernel,
     assert message.startswith("refused late by boundary: values, seed "), message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("most_bytes", "sizes"), [(MOST_BYTES, "its own sizes"), (1, "rows=256")])
 def test_a_sound_winner_is_right_there_too(
     write_kernel: WriteKernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_bytes: int, sizes: str

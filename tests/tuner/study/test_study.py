@@ -81,6 +81,7 @@ def test_the_comparison_is_against_the_reference_and_the_default(write_kernel: W
     assert log.comparison.speedups[Baseline.DEFAULT].value >= 1.0
 
 
+@pytest.mark.slow
 def test_a_whole_space_is_exhausted_and_proven(write_kernel: WriteKernel) -> None:
     log = MemoryLog()
     outcome = run(write_kernel(), log, trials=500, sampler="exhaustive")
@@ -89,6 +90,7 @@ def test_a_whole_space_is_exhausted_and_proven(write_kernel: WriteKernel) -> Non
     assert outcome.trials == outcome.space_size == len(set(keys(log)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["random", "exhaustive"])
 def test_a_resumed_study_tries_what_an_undisturbed_one_would(write_kernel: WriteKernel, sampler: str) -> None:
     factory = write_kernel()
@@ -108,6 +110,7 @@ def test_going_on_with_a_finished_study_adds_nothing(write_kernel: WriteKernel) 
     assert outcome.comparison is not None
 
 
+@pytest.mark.slow
 def test_an_interrupt_keeps_everything_done(write_kernel: WriteKernel) -> None:
     factory, log = write_kernel(), MemoryLog()
 
@@ -125,6 +128,7 @@ def test_an_interrupt_keeps_everything_done(write_kernel: WriteKernel) -> None:
     assert keys(log) == keys(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["gp", "tpe", "random", "exhaustive"])
 def test_what_another_run_records_meanwhile_is_taken_in_and_not_tried_again(
     write_kernel: WriteKernel, sampler: str
@@ -149,6 +153,7 @@ def test_what_another_run_records_meanwhile_is_taken_in_and_not_tried_again(
     assert outcome.best.median_ms == min(times)
 
 
+@pytest.mark.slow
 def test_a_configuration_that_two_evaluate_at_once_is_recorded_once(write_kernel: WriteKernel) -> None:
     class OthersAreFaster(MemoryLog):
         def record(self, result: TrialResult) -> int | None:
@@ -163,6 +168,7 @@ def test_a_configuration_that_two_evaluate_at_once_is_recorded_once(write_kernel
     assert log.comparison is not None
 
 
+@pytest.mark.slow
 def test_of_several_devices_none_waits_for_the_next_proposal(
     write_kernel: WriteKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +194,7 @@ def test_of_several_devices_none_waits_for_the_next_proposal(
         assert after == {follows}
 
 
+@pytest.mark.slow
 def test_runs_that_share_a_space_exhaust_it(write_kernel: WriteKernel) -> None:
     factory, log = write_kernel(), MemoryLog()
 
@@ -200,6 +207,7 @@ def test_runs_that_share_a_space_exhaust_it(write_kernel: WriteKernel) -> None:
     assert len(log.results) == len(set(keys(log))) == outcome.space_size
 
 
+@pytest.mark.slow
 def test_variants_that_fail_are_rows_and_the_study_goes_on(write_kernel: WriteKernel) -> None:
     factory = write_kernel(
         source={

@@ -25,6 +25,7 @@ class Refusing(nn.Module):
         raise RuntimeError(f"no such thing\nas {x.dim()}")
 
 
+@pytest.mark.slow
 def test_a_compiled_reference_computes_the_same() -> None:
     compiled = compile_reference(Doubled(), (torch.ones(64),))
     assert torch.equal(compiled(torch.full((64,), 3.0)), torch.full((64,), 6.0))

@@ -90,6 +90,7 @@ HOSTILE: list[tuple[str, Callable[[str], str]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("what", "spoil"), HOSTILE, ids=[what for what, _ in HOSTILE])
 def test_a_hostile_line_is_refused_by_its_number(
     database: Database, tmp_path: Path, lines: list[str], what: str, spoil: Callable[[str], str]
@@ -134,6 +135,7 @@ def test_any_byte_may_be_wrong(database: Database, tmp_path: Path, lines: list[s
             assert "\n" not in str(error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", list(FORMATS.values()), ids=list(FORMATS))
 @pytest.mark.parametrize(
     "data",
