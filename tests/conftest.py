@@ -3,6 +3,7 @@
 import atexit
 import compileall
 import gc
+import math
 import os
 from collections.abc import Iterator
 from multiprocessing import set_forkserver_preload
@@ -83,7 +84,9 @@ def few_questions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test reads or writes the user's own database or build cache, and what serves a call depends on no clock."""
+    """No test reads or writes the user's own database or build cache, and no decision in its process is the clock's:
+    none about what serves a call, and none that a variant is hopelessly slow."""
+    monkeypatch.setattr("tunebench.tuner.timing.measure.HOPELESS", math.inf)
     set_policy(Policy.RECORDED, wait=True)
     set_accuracy("tolerance")
     load_choices()

@@ -87,7 +87,7 @@ def best_of_studies(database: Database, study_ids: Collection[int] | None = None
         return {row.study_id: row for row in rows}
 
 
-class Conditions(TypedDict, total=False):
+class TrialConditions(TypedDict, total=False):
     """What trials can be asked for; each that is given must hold, and None is as good as leaving it out.
 
     Attributes:
@@ -120,9 +120,9 @@ def trials(
     order: Order = Order.NEWEST,
     limit: int | None = 100,
     offset: int = 0,
-    **conditions: Unpack[Conditions],
+    **conditions: Unpack[TrialConditions],
 ) -> list[TrialRow]:
-    """Trials that meet every condition given, see `Conditions`.
+    """Trials that meet every condition given, see `TrialConditions`.
 
     Args:
         limit: None for all of them; `each_trial` has them one after the other.
@@ -140,7 +140,7 @@ def each_trial(
     order: Order = Order.NEWEST,
     limit: int | None = None,
     offset: int = 0,
-    **conditions: Unpack[Conditions],
+    **conditions: Unpack[TrialConditions],
 ) -> Generator[TrialRow, None, None]:
     """The same trials one after the other, in memory that does not grow with their number.
 
@@ -162,9 +162,9 @@ def each_trial(
                 yield TrialRow(**fields_of(rows[number], problems))
 
 
-def _picked(connection: Connection, order: Order, conditions: Conditions) -> Select[int]:
+def _picked(connection: Connection, order: Order, conditions: TrialConditions) -> Select[int]:
     """The numbers of the trials that meet the conditions, in order."""
-    if unknown := conditions.keys() - Conditions.__annotations__.keys():
+    if unknown := conditions.keys() - TrialConditions.__annotations__.keys():
         raise TypeError(f"no condition is called {', '.join(sorted(unknown))}")
     compiler, problem, status = conditions.get("compiler"), conditions.get("problem"), conditions.get("status")
     of_studies = study_conditions(

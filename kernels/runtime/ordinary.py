@@ -110,8 +110,13 @@ def _every(module: nn.Module) -> list[nn.Module]:
 
 
 def hooks_of_all() -> bool:
-    """Whether hooks take part in every module's forward, of which a kernel runs none but the outermost."""
-    return bool(every_module._global_forward_hooks or every_module._global_forward_pre_hooks)
+    """Whether hooks take part in every module's calls, of which a kernel runs none but the outermost's."""
+    return bool(
+        every_module._global_forward_hooks
+        or every_module._global_forward_pre_hooks
+        or every_module._global_backward_hooks
+        or every_module._global_backward_pre_hooks
+    )
 
 
 def why_not_run() -> str | None:

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch._subclasses.fake_tensor import is_fake
 from torch.autograd import forward_ad
-from torch.nn.modules import module as every_module
 
-from tunebench.kernels.runtime.ordinary import held
+from tunebench.kernels.runtime.ordinary import held, hooks_of_all
 from tunebench.kernels.runtime.outline import PartOutline, Tensors, inputs_of, outline_of
 
 _EXACT_INTEGER = 2**53
@@ -147,13 +146,7 @@ def shapes_of(tensors: Tensors) -> str | None:
 def is_only_forward(module: Any) -> bool:
     """Whether a call of a module is its `forward` and nothing else; what `nn.Module` asks is guarded at length."""
     own = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
-    return not own and not _every_module_is_hooked()
-
-
-def _every_module_is_hooked() -> bool:
-    """Whether there are hooks of all modules. PyTorch does not guard them either."""
-    names = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
-    return any(vars(every_module)[f"_global_{name}"] for name in names)
+    return not own and not hooks_of_all()
 
 
 def _around_the_call() -> tuple[bool, bool, bool]:
@@ -189,7 +182,7 @@ def _letter_of(value: Any) -> tuple[str, float | None]:
     return "", None
 
 
-_every_module_is_hooked._dynamo_marked_constant = True  # type: ignore[attr-defined]
+hooks_of_all._dynamo_marked_constant = True  # type: ignore[attr-defined]
 _around_the_call._dynamo_marked_constant = True  # type: ignore[attr-defined]
 _has_memory._dynamo_marked_constant = True  # type: ignore[attr-defined]
 _letter_of._dynamo_marked_constant = True  # type: ignore[attr-defined]

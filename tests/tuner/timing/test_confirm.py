@@ -14,7 +14,7 @@ from tests.benchmarks.statistics import SCENARIOS, Scenario, SimulatedClock, sim
 from tunebench.tuner.device import find_device
 from tunebench.tuner.result import CONTROL, Decision, Ratio
 from tunebench.tuner.timing.confirm import MOST_ROUNDS, choose, confirm, take_rounds
-from tunebench.tuner.timing.measure import Call, Control, measure_steadily
+from tunebench.tuner.timing.measure import HOPELESS, PROBES, Call, Control, measure, measure_steadily
 from tunebench.tuner.timing.statistics import control_ratio, speedup
 
 RECORDED = Path(__file__).parent / "recorded_rounds.json"
@@ -112,6 +112,14 @@ def test_a_device_that_never_holds_still_is_measured_all_the_same() -> None:
     clock = SimulatedClock(Scenario("wild", 0.0, noise=0.1), 3)
     measurement, _ = measure_steadily(lambda: 1.0, clock, control_of(clock))
     assert measurement.samples_ms
+
+
+def test_a_call_hopelessly_slower_than_the_best_is_given_up_after_the_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tunebench.tuner.timing.measure.HOPELESS", HOPELESS)
+    taken, given_up = measure(lambda: HOPELESS + 0.1, SimulatedClock(QUIET, 5), incumbent_ms=1.0)
+    assert given_up and len(taken.samples_ms) == PROBES
+    taken, given_up = measure(lambda: HOPELESS - 0.1, SimulatedClock(QUIET, 5), incumbent_ms=1.0)
+    assert not given_up and len(taken.samples_ms) > PROBES
 
 
 def series(ratio: float, rounds: int = 40, wobble: float = 0.001) -> tuple[float, ...]:
