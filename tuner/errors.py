@@ -150,5 +150,9 @@ class WorkerError(TunebenchError):
     """A study's worker process cannot go on; what was done is recorded, and the same command goes on."""
 
 
+class OutOfTimeError(TunebenchError):
+    """The study's time was over before a variant was: nothing is said of it, and a later run may try it again."""
+
+
 class DeviceLostError(TunebenchError):
     """A variant left the device unusable for this process; a new process can go on."""

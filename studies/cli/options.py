@@ -164,7 +164,12 @@ TrialsOption = Annotated[
 ]
 SecondsOption = Annotated[
     float | None,
-    typer.Option(min=0.001, max=LONGEST, help="Seconds that each study may take. Default: no limit."),
+    typer.Option(
+        min=0.001,
+        max=LONGEST,
+        help="Seconds that each study's search may take. What is evaluated then has half as long again, at least 5 s, "
+        "and is let go of unless nothing right is known. Default: no limit.",
+    ),
 ]
 
 

@@ -21,9 +21,10 @@ from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import find_device
 from tunebench.tuner.device_lock import DeviceLock
-from tunebench.tuner.errors import UserError, WorkerError
+from tunebench.tuner.errors import OutOfTimeError, UserError, WorkerError
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import TrialResult, TrialStatus
+from tunebench.tuner.study.evaluate import NOBODY, Leaders
 from tunebench.tuner.study.worker import EVALUATE_SECONDS, WorkerEvaluator
 
 CPU = find_device("cpu")
@@ -43,11 +44,13 @@ def study(factory: type[TunedModule], folder: Path, **options: object) -> dict[o
     return found
 
 
-def evaluate(evaluator: WorkerEvaluator, factory: type[TunedModule], number: int) -> TrialResult:
+def evaluate(
+    evaluator: WorkerEvaluator, factory: type[TunedModule], number: int, leaders: Leaders = NOBODY
+) -> TrialResult:
     space = factory.kernel.space.enumerate(evaluator.problem, CPU)
     compiler = compiler_for(CPU)
     variant = factory.kernel.variant(space[number], evaluator.problem, CPU.architecture)
-    return evaluator.evaluate(space[number], BuildCache().build(compiler, variant))
+    return evaluator.evaluate(space[number], BuildCache().build(compiler, variant), leaders)
 
 
 @pytest.fixture
@@ -126,6 +129,24 @@ def test_an_endless_loop_is_killed_at_its_deadline(
     # On a busy machine, what is right may take longer than that, too.
     monkeypatch.setattr("tunebench.tuner.study.worker.EVALUATE_SECONDS", EVALUATE_SECONDS)
     assert evaluate(evaluator, factory, 0).status.timed
+
+
+def test_what_is_not_over_when_the_study_is_is_let_go_of(write_kernel: WriteKernel, start: Start) -> None:
+    factory = write_kernel(source={WEIGH: HANG})
+    evaluator = start(factory)
+    with pytest.raises(OutOfTimeError, match="the study's time was over before this variant was"):
+        evaluate(evaluator, factory, 1, Leaders(seconds=0.5))
+    assert evaluate(evaluator, factory, 0, Leaders(seconds=EVALUATE_SECONDS)).status.timed
+
+
+@pytest.mark.slow
+def test_a_study_with_a_limit_of_time_does_not_wait_for_a_variant_that_hangs(
+    write_kernel: WriteKernel, tmp_path: Path
+) -> None:
+    factory = write_kernel(source={WEIGH: HANG})
+    found = study(factory, tmp_path, seconds=8.0, start=[{"variety": 1}])
+    assert found[0] and all(status.timed for status in found[0])
+    assert 1 not in found  # it began after the default and was let go of: nothing is said of it
 
 
 @pytest.mark.parametrize(

@@ -134,10 +134,12 @@ class Leaders:
     Attributes:
         incumbent: the best correct trial; others are timed by the clock that it was timed by.
         finalist_ms: whatever is faster would be a finalist and goes through the full battery; None for everything.
+        seconds: that are left of the study's time; None where a variant has all that any has.
     """
 
     incumbent: PastTrial | None = None
     finalist_ms: float | None = None
+    seconds: float | None = None
 
 
 NOBODY = Leaders()
@@ -155,7 +157,11 @@ class Evaluator(Protocol):
     prepared: Mapping[Activity, float]
 
     def evaluate(self, configuration: Configuration, build: Build, leaders: Leaders = NOBODY) -> TrialResult:
-        """One configuration's result; a variant that fails is a result as well."""
+        """One configuration's result; a variant that fails is a result as well.
+
+        Raises:
+            OutOfTimeError: it was not over when the study's time was.
+        """
 
     def sanitize(self, finalists: Sequence[Finalist]) -> list[Stage]:
         """Each finalist's launches under compute-sanitizer, where it is installed."""

@@ -19,7 +19,7 @@ import optuna
 from optuna.trial import TrialState
 
 from tunebench.tuner.configuration import Configuration
-from tunebench.tuner.errors import CompileError, CompileTimeoutError, WorkerError
+from tunebench.tuner.errors import CompileError, CompileTimeoutError, OutOfTimeError, WorkerError
 from tunebench.tuner.gate.battery import proven
 from tunebench.tuner.result import Comparison, Stage, TrialResult, TrialStatus
 from tunebench.tuner.search.sampler import PoolSampler, SpaceExhausted
@@ -35,6 +35,10 @@ from tunebench.tuner.users_code import UsersCodeError
 FINALISTS = 5
 """So many of the best screened configurations are timed again, interleaved."""
 
+_LONGER = 0.5
+_LEAST_LONGER_SECONDS = 5.0
+"""What is being evaluated when a study's time is over may take this share of it longer, or so many seconds."""
+
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
@@ -44,7 +48,8 @@ class Budget:
 
     Attributes:
         trials: in all, those of earlier runs and of other processes included; each process may be evaluating one more.
-        seconds: of this run; None for no limit.
+        seconds: of this run, before the final rounds; None for no limit. What is being evaluated then may take half as
+            long again, or five seconds, and is let go of unless nothing right has been found yet.
         stop_early: end when the search has settled, see `PoolSampler.settled`.
     """
 
@@ -247,9 +252,9 @@ class StudyRun:
             ending = self._ending(budget)
             if ending is None:
                 if self._executor.slots > 1:
-                    self._begin()  # what has been asked for: of several devices none waits for the next proposal
+                    self._begin(budget)  # what has been asked for: of several devices none waits for the next proposal
                 self._ask_ahead(budget)
-                self._begin()
+                self._begin(budget)
             running = {one.evaluation: one for one in self._flying if one.evaluation is not None}
             if not running:
                 return ending or Ending.EXHAUSTED
@@ -272,7 +277,7 @@ class StudyRun:
         while len(self._flying) < most and (asked := self._ask()) is not None:
             self._flying.append(asked)
 
-    def _begin(self) -> None:
+    def _begin(self, budget: Budget) -> None:
         """Evaluate what was asked for first, one in each slot.
 
         The first of all is evaluated alone: by what clock it is timed, the others are.
@@ -281,9 +286,16 @@ class StudyRun:
         waiting = [flight for flight in self._flying if flight.evaluation is None]
         running = len(self._flying) - len(waiting)
         for flight in waiting[: max(0, slots - running)]:
-            leaders = _leaders(self._ranked())
+            leaders = replace(_leaders(self._ranked()), seconds=self._seconds_left(budget))
             with self._account.phase(Activity.HANDOVER):
                 flight.evaluation = self._executor.begin(flight.configuration, flight.building, leaders)
+
+    def _seconds_left(self, budget: Budget) -> float | None:
+        """That an evaluation which begins now may take; None for as long as any, as where nothing right is known."""
+        if budget.seconds is None or not self._ranked():
+            return None
+        longer = max(_LEAST_LONGER_SECONDS, _LONGER * budget.seconds)
+        return max(0.0, budget.seconds - (time.monotonic() - self._started)) + longer
 
     def _ask(self) -> _InFlight | None:
         """What to evaluate, claimed for this process; None where nothing is left that no other one is at.
@@ -327,7 +339,7 @@ class StudyRun:
         return self._past[-1].number if self._past else -1
 
     def _finish(self, flight: _InFlight) -> TrialResult | None:
-        """Record what came of an evaluation; None where another process was first, or it has to begin again.
+        """Record what came of an evaluation; None where another process was first, or it was let go of or begins again.
 
         Raises:
             WorkerError: there is nothing left to evaluate with.
@@ -335,6 +347,10 @@ class StudyRun:
         assert flight.evaluation is not None
         try:
             result = self._result_of(flight.configuration, flight.building, flight.evaluation)
+        except OutOfTimeError:
+            self._flying.remove(flight)
+            self._study.tell(flight.trial, state=TrialState.FAIL)
+            return None
         except WorkerError:
             if not self._executor.slots:
                 raise
@@ -368,6 +384,7 @@ class StudyRun:
         """One configuration's result; that it is not built, or what the kernel's own code raises, is one, too.
 
         Raises:
+            OutOfTimeError: it was not over when the study's time was.
             UsersCodeError: it raises in the default configuration: every other one would be likely to say the same.
             WorkerError: what evaluated it cannot go on.
         """

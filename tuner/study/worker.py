@@ -18,7 +18,7 @@ from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device
 from tunebench.tuner.device_lock import DeviceLock, say_on_stderr
 from tunebench.tuner.environment import Environment
-from tunebench.tuner.errors import DeviceLostError, WorkerError
+from tunebench.tuner.errors import DeviceLostError, OutOfTimeError, WorkerError
 from tunebench.tuner.isolation import (
     DeathError,
     DiedError,
@@ -128,6 +128,7 @@ class WorkerEvaluator:
         """One variant's result, whatever it does to its worker.
 
         Raises:
+            OutOfTimeError: it was not over when the study's time was.
             WorkerError: three variants in a row have killed their worker, or a new worker does not come up.
         """
         self._restart_seconds = 0.0
@@ -138,9 +139,12 @@ class WorkerEvaluator:
 
     def _charged(self, configuration: Configuration, build: Build, leaders: Leaders) -> TrialResult:
         """The result; a death of the worker is the variant's."""
+        is_short = leaders.seconds is not None and leaders.seconds < self._seconds
         try:
-            result = self._ask(None, _evaluate, configuration, build, leaders)
+            result = self._ask(leaders.seconds if is_short else None, _evaluate, configuration, build, leaders)
         except HungError as hung:
+            if is_short:
+                raise OutOfTimeError(f"the study's time was over before this variant was: {configuration}") from hung
             return self._charge(configuration, build, TrialStatus.TIMEOUT, str(hung))
         except DiedError as death:
             return self._charge(configuration, build, TrialStatus.RUNTIME, str(death))
@@ -160,7 +164,7 @@ class WorkerEvaluator:
 
         def question() -> Answer:
             self._require_worker()
-            return self._alone(seconds or self._seconds, function, *arguments)
+            return self._alone(self._seconds if seconds is None else seconds, function, *arguments)
 
         return asked_again_if_killed(question)
 
