@@ -16,8 +16,8 @@ LAYERS: Mapping[str, type[nn.Module]] = {"linear": nn.Linear, "conv": nn.Conv2d}
 
 _DIMENSIONS = {"linear": 2, "conv": 4}
 _PRODUCTS = (torch.matmul, torch.mm, operator.matmul, "matmul", "mm", "__matmul__")
-_TRANSPOSED = (torch.t, torch.transpose, torch.permute, torch.swapaxes, getattr)
-_TRANSPOSED_METHODS = ("t", "transpose", "permute", "swapaxes")
+_TRANSPOSED = (torch.t, torch.transpose, torch.swapaxes, "t", "transpose", "swapaxes")
+_PERMUTED = (torch.permute, "permute")
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,9 @@ def _product(node: fx.Node) -> Layer | None:
     weight: object
     given, weight, bias = [*node.args, None, None, None][:3]
     if node.target is nn.functional.linear:
-        weight = node.kwargs.get("weight", weight)
         bias = node.kwargs.get("bias", bias)
-        is_transposed = True
+        weight, is_transposed = _straight(node.kwargs.get("weight", weight))
+        is_transposed = not is_transposed  # it multiplies by the transposed weight
     elif node.target in _PRODUCTS and not node.kwargs:
         weight, is_transposed = _straight(weight)
     else:
@@ -101,21 +101,26 @@ def _product(node: fx.Node) -> Layer | None:
 def _straight(weight: object) -> tuple[object, bool]:
     """What a matrix is a transposition of, and whether it is one."""
     is_transposed = False
-    while isinstance(weight, fx.Node) and (weight.target in _TRANSPOSED or weight.target in _TRANSPOSED_METHODS):
-        if weight.target is getattr and weight.args[1] not in ("T", "mT"):
-            break
-        given = weight.args[0]
-        before, after = shape_of(given) if isinstance(given, fx.Node) else None, shape_of(weight)
-        if before is None or after is None or len(before) != 2:
-            break
-        order = weight.args[1:] or tuple(weight.kwargs.values())
-        if weight.target in (torch.permute, "permute"):
-            dimensions = order[0] if isinstance(order[0], list | tuple) else order
-            swaps = [int(str(one)) % 2 for one in dimensions] == [1, 0]
-        else:
-            swaps = weight.target is getattr or not order or len({int(str(one)) % 2 for one in order}) == 2
-        is_transposed, weight = is_transposed != swaps, given
+    while isinstance(weight, fx.Node) and (swaps := _swaps(weight)) is not None:
+        is_transposed, weight = is_transposed != swaps, weight.args[0]
     return weight, is_transposed
+
+
+def _swaps(node: fx.Node) -> bool | None:
+    """Whether the two dimensions of a matrix change places; None where something else becomes of it."""
+    given = node.args[0] if node.args else None
+    before, after = shape_of(given) if isinstance(given, fx.Node) else None, shape_of(node)
+    if before is None or after is None or len(before) != 2 or len(after) != 2:
+        return None
+    if node.target is getattr:
+        return True if node.args[1] in ("T", "mT") else None
+    if node.target not in (*_TRANSPOSED, *_PERMUTED):
+        return None
+    order: list[object] = []
+    for one in (*node.args[1:], *node.kwargs.values()):
+        order += one if isinstance(one, list | tuple) else [one]
+    first, *others = [one % 2 for one in order if isinstance(one, int)] or [0, 1]
+    return first == 1 if node.target in _PERMUTED else [first] != others
 
 
 def _path_of(node: object) -> str | None:

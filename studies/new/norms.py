@@ -87,10 +87,12 @@ def _function(node: fx.Node, dimensions: int) -> Norm | None:
         isinstance(one, fx.Node) and one.op == "get_attr" for one in tensors
     ):
         return None
-    if node.target is nn.functional.group_norm:
-        groups = given["num_groups"]
+    groups, shape = given.get("num_groups"), given.get("normalized_shape")
+    if isinstance(groups, int):
         rows = RowsOf(dimensions - 1, path_of(groups) or int(groups))
+    elif isinstance(shape, list | tuple):
+        rows = RowsOf(len(shape))
     else:
-        rows = RowsOf(len(given["normalized_shape"]))
+        return None  # calculated from the input
     weight, bias = (None if given.get(name) is None else str(given[name].target) for name in ("weight", "bias"))
     return Norm(rows, given["eps"], weight, bias, node.target is not nn.functional.rms_norm)

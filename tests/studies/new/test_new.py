@@ -208,6 +208,8 @@ def test_normalisations_are_rows(forward: str, inputs: str, attributes: dict[str
         "return nn.functional.layer_norm(x, (8,), self.w * 2)",  # a weight that is no parameter
         "return self.gn(x).sum(1)",  # rows of another kind
         "return nn.functional.rms_norm(x, (8,))",  # its eps is the type's
+        "return nn.functional.layer_norm(x, x.shape[1:])",  # what is a row is the input's to say
+        "return nn.functional.group_norm(x, x.shape[1] // 2)",
     ],
 )
 def test_what_a_normalisation_of_rows_has_no_place_for_stays_torchs(forward: str, tmp_path: Path) -> None:
@@ -255,9 +257,15 @@ PRODUCTS = {
         "x @ v",
         "relu(value)",
     ),
+    "dimensions that stay where they are": ("return torch.relu(x @ self.v.permute(0, 1))", "x @ v", "relu(value)"),
     "negative dimensions": ("return torch.relu(x @ torch.swapaxes(self.w, -1, -2))", "x @ w.T", "relu(value)"),
     "a linear function": ("return torch.relu(nn.functional.linear(x, self.w))", "x @ w.T", "relu(value)"),
-    "a linear function of a transposed weight": (
+    "a linear function of a transposition": (
+        "return torch.relu(nn.functional.linear(x, self.v.T))",
+        "x @ v",
+        "relu(value)",
+    ),
+    "a linear function with a bias": (
         "y = nn.functional.linear(x, weight=self.w, bias=self.b)\n        return torch.relu(y) * y",
         "x @ w.T",
         "auto part_1 = value + b; return relu(part_1) * part_1;",
@@ -279,6 +287,7 @@ def test_a_product_with_a_parameter_is_a_layer(forward: str, layer: str, functio
         "return torch.relu(self.w @ x.T)",  # its input is the second factor
         "return torch.relu(x @ self.v[:, 0])",
         "return torch.relu(torch.matmul(x.unsqueeze(0), self.v))",
+        "return torch.relu(x @ self.w.reshape(10, 8))",
     ],
 )
 def test_a_product_of_another_kind_stays_torchs(forward: str, tmp_path: Path) -> None:
