@@ -146,6 +146,9 @@ class Party(Protocol):
     def has(self, what: str) -> bool:
         """Whether the module has `parameters`, `buffers` or `normalisations`."""
 
+    def returns_itself(self) -> bool:
+        """Whether `train()` and `eval()` return the module, as `model = Model().eval()` needs. Modes stay."""
+
     def parameter_elements(self) -> int:
         """The elements of all parameters."""
 

@@ -106,6 +106,11 @@ FILES = (
         forward("self.norm.train()\nreturn self.norm(x)"),
     ),
     _no_drop_in(
+        "train() that returns nothing",
+        LINEAR,
+        forward("return super().forward(x)") + "    def train(self, mode=True):\n        super().train(mode)\n",
+    ),
+    _no_drop_in(
         "another answer in eval mode",
         LINEAR,
         forward("out = super().forward(x)\nreturn out if self.training else out + 0.01"),

@@ -234,6 +234,9 @@ class RemoteParty:
     def has(self, what: str) -> bool:
         return self._ask("has", what=what) is True
 
+    def returns_itself(self) -> bool:
+        return self._ask("returns_itself") is True
+
     def parameter_elements(self) -> int:
         return int(self._ask("parameter_elements"))
 

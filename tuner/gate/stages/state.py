@@ -73,7 +73,8 @@ def _freeze_again(harness: Harness, pair: Pair, change: str) -> None:
 
 
 def mode(harness: Harness) -> None:
-    """Calls in train mode, in eval mode, and in train mode again: outputs and buffers move as the reference's."""
+    """Calls in train mode, in eval mode, and in train mode again: outputs and buffers move as the reference's. What
+    changes the mode returns the module."""
     pair = harness.pair()
     inputs = pair.inputs(1)
     still = Mode.FROZEN if harness.answers.mode is Mode.FROZEN else Mode.EVAL
@@ -82,6 +83,12 @@ def mode(harness: Harness) -> None:
         harness.agree(pair, inputs, f"call {number + 1}, in {now} mode")
     pair.change("an in-place edit")
     harness.agree(pair, inputs, f"weights that were edited in {still} mode")
+    pair = harness.pair()
+    if pair.reference.returns_itself():
+        with harness.refusing("train() and eval()"):
+            returns = pair.candidate.returns_itself()
+        if not returns:
+            raise StageRefused("train() or eval() does not return the module: `model = model.eval()` is something else")
 
 
 def settings(harness: Harness) -> None:
