@@ -414,6 +414,16 @@ BROKEN_MODULES: Mapping[str, BrokenModule] = {
             "        y = F.layer_norm(x, x.shape[-1:], weight, self.norm.bias, self.norm.eps)\n"
         },
     ),
+    "returns nothing when it is put into a mode": BrokenModule(
+        STATE,
+        "mode",
+        "does not return the module",
+        ROWS,
+        {
+            "    def forward(self, x):\n" + _NORM: "    def train(self, mode=True):\n        super().train(mode)\n\n"
+            "    def forward(self, x):\n" + _NORM
+        },
+    ),
     "keeps weights by their sum": BrokenModule(
         STATE,
         "weights",
