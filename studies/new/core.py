@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch import fx
 
 from tunebench.studies.new.python_text import UnwritableError, lines_of
-from tunebench.studies.new.trace import Traced, between, descendants, shape_of
+from tunebench.studies.new.trace import Given, Traced, between, descendants, shape_of
 from tunebench.studies.new.translate import called
 
 Text = list[tuple[str, object]]
@@ -73,8 +73,8 @@ def _is_size(node: fx.Node) -> bool:
     return node.target == "size" or (node.target is getattr and node.args[1] == "shape")
 
 
-def around(traced: Traced, given: fx.Node, last: fx.Node) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Torch's operations before the node that a block is given and behind its last one, as in `Core`.
+def around(traced: Traced, given: Given, last: fx.Node) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Torch's operations before the value that a block is given and behind its last node, as in `Core`.
 
     Returns:
         before, after, and the names of what they do.
@@ -86,8 +86,8 @@ def around(traced: Traced, given: fx.Node, last: fx.Node) -> tuple[tuple[str, ..
     result = result_of(traced.graph)
     assert result is not None
     inputs = {node: node.name for node in traced.graph.nodes if node.op == "placeholder"}
-    first = _path(traced.graph, given, inputs)
-    before = lines_of(first, traced.model, given, inputs) if first else []
+    first = _path(traced.graph, given.node, inputs)
+    before = [] if given.is_itself else lines_of(first, traced.model, given.node, inputs)
     behind = [] if last is result else _path(traced.graph, result, {*inputs, last})
     if twice := [node for node in first if node.op == "call_module" and node in behind]:
         raise UnwritableError(f"{called(twice[0], traced.model)} in front of the kernel and behind it")

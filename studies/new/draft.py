@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import fx, nn
@@ -12,7 +13,7 @@ from tunebench.studies.new.layers import LAYERS, Layer, layers
 from tunebench.studies.new.norms import RowsOf
 from tunebench.studies.new.python_text import UnwritableError
 from tunebench.studies.new.reduce import RowTranslator, keepdim_of, rows_of
-from tunebench.studies.new.trace import Traced, between, descendants, shape_of
+from tunebench.studies.new.trace import Given, Traced, between, descendants, shape_of, ways_to_give
 from tunebench.studies.new.translate import Translator, UntranslatedError, called
 from tunebench.studies.new.values import SUM, Operands, Reach, Value
 from tunebench.tuner.errors import UserError
@@ -62,33 +63,58 @@ def _layer(traced: Traced, block: str) -> Core:
     found = layers(traced, block)
     if not found:
         raise UserError(f"the problem has no {LAYERS[block].__name__} that the block {block} could take")
-    layer, anchor = found[0], found[0].node
-    argument = layer.given.name if layer.given.op == "placeholder" else traced.names[0]
+    anchor = found[0].node
 
-    def write(nodes: Sequence[fx.Node]) -> tuple[Text, list[fx.Node]]:
-        """The attributes for as many of the nodes as have a place, and those."""
-        writer = (_LinearWriter if block == "linear" else _LayerWriter)(traced, layer, _KINDS[block])
-        done = [anchor]
-        for node in nodes:
-            try:
-                writer.take(node)
-            except UntranslatedError:
-                continue
-            done.append(node)
-        return [("layer", layer.text(argument)), *writer.attributes(done[-1])], done
+    def make(given: Given) -> Core:
+        layer = found[0]
+        if given.name != traced.names[0]:
+            if block != "linear":
+                raise UntranslatedError(f"the argument '{given.name}'")  # such a layer takes the first one
+            layer = layer.as_product()
 
-    return _cut_and_written(traced, block, anchor, layer.given, write)
+        def write(nodes: Sequence[fx.Node]) -> tuple[Text, list[fx.Node]]:
+            """The attributes for as many of the nodes as have a place, and those."""
+            writer = (_LinearWriter if block == "linear" else _LayerWriter)(traced, layer, given, _KINDS[block])
+            done = [anchor]
+            for node in nodes:
+                try:
+                    writer.take(node)
+                except UntranslatedError:
+                    continue
+                done.append(node)
+            return [("layer", layer.text(given.name)), *writer.attributes(done[-1])], done
+
+        return _cut_and_written(traced, block, anchor, given, write)
+
+    return _served(traced, found[0].given, make)
+
+
+def _served(traced: Traced, node: fx.Node, make: Callable[[Given], Core]) -> Core:
+    """The part that takes a value, in the first of the ways to give it that a block can serve.
+
+    A block serves no call with a tensor in front that it does not read.
+    """
+    error: Exception | None = None
+    for given in ways_to_give(traced, node):
+        try:
+            core = make(given)
+        except (UntranslatedError, UnwritableError) as raised:
+            error = raised
+            continue
+        if given.name == traced.names[0] or core.reads(traced.names[0]):
+            return core
+    raise error or UntranslatedError(f"the argument '{traced.names[0]}'")
 
 
 class _LayerWriter:
     """The attributes of a block behind a layer, node by node."""
 
-    def __init__(self, traced: Traced, layer: Layer, kinds: Collection[str]) -> None:
+    def __init__(self, traced: Traced, layer: Layer, given: Given, kinds: Collection[str]) -> None:
         self.traced = traced
         operands = Operands(set(traced.names))
-        self.translator = RowTranslator(traced, layer.node, layer.given, "value", operands, kinds, RowsOf(1))
+        self.translator = RowTranslator(traced, layer.node, given, "value", operands, kinds, RowsOf(1))
         self.translator.keeps_parts = True
-        if layer.bias is not None:
+        if layer.is_product and layer.bias is not None:
             bias = self.translator.operands.name("per_feature", layer.bias)
             self.translator.keep(layer.node, Value(f"value + {bias}", binds=SUM))
 
@@ -111,8 +137,8 @@ class _LayerWriter:
 class _LinearWriter(_LayerWriter):
     """Of `Linear`, which has a function, then a normalisation or reductions, then another function."""
 
-    def __init__(self, traced: Traced, layer: Layer, kinds: Collection[str]) -> None:
-        super().__init__(traced, layer, kinds)
+    def __init__(self, traced: Traced, layer: Layer, given: Given, kinds: Collection[str]) -> None:
+        super().__init__(traced, layer, given, kinds)
         self.function: str | None = None
         self.behind: Text = []
 
@@ -173,13 +199,13 @@ def _rows(traced: Traced) -> Core:
     return _best(traced, _rows_from, "no reduction of rows")
 
 
-def _best(traced: Traced, write: Callable[[Traced, fx.Node], Core], reason: str) -> Core:
+def _best(traced: Traced, write: Callable[[Traced, Given], Core], reason: str) -> Core:
     """Of the parts that begin with each of the tensors, the one with most operations."""
     assert traced.graph is not None
     best = None
     for anchor in [node for node in traced.graph.nodes if node.op not in ("get_attr", "output") and shape_of(node)]:
         try:
-            core = write(traced, anchor)
+            core = _served(traced, anchor, partial(write, traced))
         except (UntranslatedError, UnwritableError) as error:
             reason = str(error)
             continue
@@ -190,9 +216,9 @@ def _best(traced: Traced, write: Callable[[Traced, fx.Node], Core], reason: str)
     return best
 
 
-def _rows_from(traced: Traced, anchor: fx.Node) -> Core:
+def _rows_from(traced: Traced, given: Given) -> Core:
     assert traced.graph is not None
-    main = traced.names[0] if anchor.op != "placeholder" else anchor.name
+    anchor = given.node
     found = [rows_of(node, traced) for node in traced.graph.nodes if node in descendants(anchor)]
     rows = next((one for one in found if one is not None), None)
     if rows is None:
@@ -201,7 +227,7 @@ def _rows_from(traced: Traced, anchor: fx.Node) -> Core:
     def write(nodes: Sequence[fx.Node]) -> tuple[Text, list[fx.Node]]:
         operands = Operands(set(traced.names))
         kinds = _KINDS["groups" if rows.groups else "rows"]
-        translator = RowTranslator(traced, anchor, anchor, main, operands, kinds, rows)
+        translator = RowTranslator(traced, anchor, given, given.name, operands, kinds, rows)
         done = [anchor]
         for node in nodes:
             try:
@@ -213,7 +239,7 @@ def _rows_from(traced: Traced, anchor: fx.Node) -> Core:
         text: Text = [("function", result.text), *_operand_lines(operands)]
         return [*_row_lines(traced, translator, done[-1]), *text, *rows.lines()], done
 
-    core = _cut_and_written(traced, "rows", anchor, anchor, write)
+    core = _cut_and_written(traced, "rows", anchor, given, write)
     if core.attributes[0][0] != "reductions":
         raise UntranslatedError("no reduction of rows")
     return core
@@ -224,14 +250,14 @@ def _pointwise(traced: Traced) -> Core:
     return _best(traced, _pointwise_from, "nothing of it is pointwise")
 
 
-def _pointwise_from(traced: Traced, anchor: fx.Node) -> Core:
+def _pointwise_from(traced: Traced, given: Given) -> Core:
+    anchor = given.node
     shape = shape_of(anchor)
     assert shape is not None
-    main = traced.names[0] if anchor.op != "placeholder" else anchor.name
 
     def write(nodes: Sequence[fx.Node]) -> tuple[Text, list[fx.Node]]:
         operands = Operands(set(traced.names))
-        translator = Translator(traced, anchor, anchor, main, operands, _KINDS["pointwise"], whole=True)
+        translator = Translator(traced, anchor, given, given.name, operands, _KINDS["pointwise"], whole=True)
         done = [anchor]
         for node in nodes:
             try:
@@ -244,8 +270,8 @@ def _pointwise_from(traced: Traced, anchor: fx.Node) -> Core:
         text = translator.finished(translator.values[done[-1]])
         return [("function", text), *_operand_lines(operands)], done
 
-    core = _cut_and_written(traced, "pointwise", anchor, anchor, write)
-    if core.attributes[0][1] == main:
+    core = _cut_and_written(traced, "pointwise", anchor, given, write)
+    if core.attributes[0][1] == given.name:
         raise UntranslatedError("nothing of it is pointwise")
     return core
 
@@ -254,7 +280,7 @@ def _cut_and_written(
     traced: Traced,
     block: str,
     anchor: fx.Node,
-    given: fx.Node,
+    given: Given,
     write: Callable[[Sequence[fx.Node]], tuple[Text, list[fx.Node]]],
 ) -> Core:
     """Translate all that depends on the anchor, find what of it can be cut out, and write that."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import fx, nn
@@ -30,7 +30,7 @@ class Layer:
         path: of the module; of a product, of the parameter.
         is_product: whether it is a product with a parameter, as `x @ self.weight.T` and `F.linear` are.
         is_transposed: whether a product's parameter is transposed, as a linear layer's is.
-        bias: the path of what a product adds; None where it adds nothing.
+        bias: the path of what it adds, of a module in it; None where it adds nothing.
         operations: how much arithmetic it is, to compare layers by.
     """
 
@@ -41,6 +41,13 @@ class Layer:
     is_transposed: bool
     bias: str | None
     operations: int
+
+    def as_product(self) -> Layer:
+        """The same as a product, which may be of any argument; a module takes the first one."""
+        if self.is_product:
+            return self
+        bias = None if self.bias is None else f"{self.path}.bias"
+        return replace(self, path=f"{self.path}.weight", is_product=True, bias=bias)
 
     def text(self, argument: str) -> str:
         """What a block's `layer` says, where this argument of `forward` goes into it."""
@@ -67,13 +74,9 @@ def _module(traced: Traced, node: fx.Node, block: str) -> Layer | None:
     if type(module) is not LAYERS[block] or made is None or not isinstance(given, fx.Node):
         return None
     assert isinstance(module.weight, torch.Tensor)
-    operations, path = module.weight.numel() * (made.numel() // made[1]), str(node.target)
-    if given.op == "placeholder" and given.name != traced.names[0]:
-        if block != "linear":
-            return None  # such a block takes the first argument
-        bias = None if module.bias is None else f"{path}.bias"
-        return Layer(node, given, f"{path}.weight", True, True, bias, operations)
-    return Layer(node, given, path, False, True, None, operations)
+    operations = module.weight.numel() * (made.numel() // made[1])
+    bias = None if module.bias is None else "bias"
+    return Layer(node, given, str(node.target), False, True, bias, operations)
 
 
 def _product(node: fx.Node) -> Layer | None:

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from tunebench.studies.new.norms import Norm, RowsOf, norm_of
-from tunebench.studies.new.trace import Traced, shape_of
+from tunebench.studies.new.trace import Given, Traced, shape_of
 from tunebench.studies.new.translate import Translator, UntranslatedError, broadcast_kind, called
 from tunebench.studies.new.values import PRODUCT, SUM, Operands, Reach, Value
 
@@ -72,7 +72,7 @@ class RowTranslator(Translator):
         self,
         traced: Traced,
         anchor: fx.Node,
-        given: fx.Node,
+        given: Given,
         text: str,
         operands: Operands,
         kinds: Collection[str],

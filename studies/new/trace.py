@@ -100,6 +100,25 @@ def shape_of(node: fx.Node) -> torch.Size | None:
     return told.shape if isinstance(told, TensorMetadata) else None
 
 
+@dataclass(frozen=True)
+class Given:
+    """The value that a block is given, and the argument of `forward` in whose place it stands."""
+
+    node: fx.Node
+    name: str
+
+    @property
+    def is_itself(self) -> bool:
+        """Whether it is that argument."""
+        return self.node.op == "placeholder" and self.node.name == self.name
+
+
+def ways_to_give(traced: Traced, node: fx.Node) -> list[Given]:
+    """How a block can be given a value: an argument as itself, any value in the place of the first argument."""
+    names = [node.name, traced.names[0]] if node.op == "placeholder" else [traced.names[0]]
+    return [Given(node, name) for name in dict.fromkeys(names)]
+
+
 def descendants(node: fx.Node) -> set[fx.Node]:
     """All that is computed from a node's value."""
     return _reached(node, lambda one: one.users)

@@ -10,7 +10,7 @@ from torch import fx, nn
 
 from tunebench.studies.new.named_numbers import NamedInteger, NamedNumber, expression_of
 from tunebench.studies.new.operations import BINARY, EXTREMES, IGNORED, MODULES, OPERATIONS, SAME
-from tunebench.studies.new.trace import Traced, ancestors, function_name, number_of, shape_of
+from tunebench.studies.new.trace import Given, Traced, ancestors, function_name, number_of, shape_of
 from tunebench.studies.new.values import ATOM, PRODUCT, SUM, Operands, Reach, Value, reach_of
 
 
@@ -34,7 +34,7 @@ class Translator:
 
     Args:
         anchor: the node whose value a device function has an element of.
-        given: the node whose value the block is given.
+        given: what the block is given.
         text: what the element is called.
         operands: which it adds to.
         kinds: of the operands that the block takes.
@@ -46,7 +46,7 @@ class Translator:
         self,
         traced: Traced,
         anchor: fx.Node,
-        given: fx.Node,
+        given: Given,
         text: str,
         operands: Operands,
         kinds: Collection[str],
@@ -63,8 +63,8 @@ class Translator:
         self.shape = shape
         self._anchor = anchor
         self._taken = [one for one in anchor.all_input_nodes if one.op == "placeholder"]
-        if given.op != "placeholder":  # what is given stands in the place of the first argument
-            self._taken += [one for one in given.graph.nodes if one.op == "placeholder" and one.name == traced.names[0]]
+        if not given.is_itself:
+            self._taken += [one for one in anchor.graph.nodes if one.op == "placeholder" and one.name == given.name]
         self._kinds = kinds
         self._whole = whole
         self.keeps_parts = keeps_parts

@@ -83,7 +83,10 @@ def _text_of(problem: Path | None, block: str | None) -> str:
 def model_text(name: str, traced: Traced, core: Core, problem: Path | None) -> str:
     """The text of `model.py`."""
     source = "a sample" if problem is None else problem.name
-    has_methods = bool(core.before or core.after)
+    unread = [name for name in traced.names[1:] if not core.reads(name)]
+    has_methods = bool(
+        core.before or core.after or unread
+    )  # a block serves no call with a tensor that it does not read
     lines = [
         f'"""{name}: a first kernel, made from {source} by `tunebench new` (docs/blocks.md)."""',
         "",
@@ -149,8 +152,8 @@ def _methods(traced: Traced, core: Core) -> list[str]:
     passed = ", ".join(names)
     given = ", ".join(["before" if core.before else names[0], *(name for name in names[1:] if core.reads(name))])
     why = f" ({core.reason})" if core.reason else ""
-    lines = ["", *wrap(f"TODO: torch still does what the kernel has no text for: {', '.join(core.left)}{why}.", 110)]
-    lines[1:] = [f"# {line}" for line in lines[1:]]
+    told = f"TODO: torch still does what the kernel has no text for: {', '.join(core.left)}{why}."
+    lines = ["", *(f"# {line}" for line in (wrap(told, 110) if core.left else ()))]
     if core.before:
         lines += [f"def before(self, {taken}) -> torch.Tensor:", *(f"    {line}" for line in core.before), ""]
     before = [f"    before = self.before({passed})"] if core.before else []

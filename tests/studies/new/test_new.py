@@ -306,6 +306,12 @@ ELSEWHERE = {
         {"layer": "l", "function": "relu(value)"},
         ("cumsum", "mul"),
     ),
+    "rows of the second, the first unread": (
+        "return torch.softmax(x, 1)",
+        {"reductions": {"top": Reduced("Max", "s"), "total": Reduced("Sum", "exp(s - top)")}},
+        (),
+    ),
+    "elements of the first, the second unread": ("return torch.relu(s)", {"function": "relu(s)"}, ()),
     "elements of what torch makes of the second": (
         "return torch.relu(torch.cumsum(x, 1)) * s",
         {"function": "relu(s)"},
