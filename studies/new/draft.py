@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -13,7 +14,7 @@ from tunebench.studies.new.layers import LAYERS, Layer, layers
 from tunebench.studies.new.norms import RowsOf
 from tunebench.studies.new.python_text import UnwritableError
 from tunebench.studies.new.reduce import RowTranslator, keepdim_of, rows_of
-from tunebench.studies.new.trace import Given, Traced, between, descendants, shape_of, ways_to_give
+from tunebench.studies.new.trace import Given, Traced, between, descendants, is_contiguous, shape_of, ways_to_give
 from tunebench.studies.new.translate import Translator, UntranslatedError, called
 from tunebench.studies.new.values import SUM, Operands, Reach, Value
 from tunebench.tuner.errors import UserError
@@ -242,6 +243,10 @@ def _rows_from(traced: Traced, given: Given) -> Core:
     core = _cut_and_written(traced, "rows", anchor, given, write)
     if core.attributes[0][0] != "reductions":
         raise UntranslatedError("no reduction of rows")
+    if core.before and not is_contiguous(anchor):  # rows lie behind each other
+        *lines, last_line = core.before
+        made = last_line.replace("return ", "rows = ", 1)
+        core = replace(core, before=(*lines, made, "return rows.contiguous()"))
     return core
 
 

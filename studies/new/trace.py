@@ -100,6 +100,14 @@ def shape_of(node: fx.Node) -> torch.Size | None:
     return told.shape if isinstance(told, TensorMetadata) else None
 
 
+def is_contiguous(node: fx.Node) -> bool:
+    """Whether a node's value lies in memory as `contiguous()` leaves it; True where it is no tensor."""
+    told = node.meta.get("tensor_meta")
+    if not isinstance(told, TensorMetadata):
+        return True
+    return torch.empty_strided(told.shape, told.stride, device="meta").is_contiguous()
+
+
 @dataclass(frozen=True)
 class Given:
     """The value that a block is given, and the argument of `forward` in whose place it stands."""

@@ -226,6 +226,16 @@ def test_rows_of_what_torch_makes_are_found(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("forward", ["x.flip(1).t()", "x.flip(1).t() + self.slope * x.cumsum(1).t()"])
+def test_rows_of_a_transposition_lie_behind_each_other(forward: str, tmp_path: Path) -> None:
+    file = problem(tmp_path, f"return torch.softmax({forward}, 1)")
+    core = drafted(file)
+    assert core.block == "Rows" and core.before[-1] == "return rows.contiguous()"
+    model, x = load_model(str(tunebench.new(tmp_path / "mine", problem=file).folder))(0.25), torch.randn(6, 10)
+    assert model.problem(x) is not None, model.reason
+    torch.testing.assert_close(model(x), model.reference_forward(x))
+
+
 def test_rows_without_their_dimension_are_not_put_beside_elements(tmp_path: Path) -> None:
     core = drafted(problem(tmp_path, "return x * x.sum(1)", inputs="torch.randn(10, 10)"))
     assert core.left
