@@ -168,7 +168,7 @@ class TunedModule(nn.Module, abc.ABC):
         Args:
             method: of this module, such as `self.before`.
         """
-        copies = [one.clone() if isinstance(one, torch.Tensor) else one for one in inputs]
+        copies = [_copy_as_it_lies(one) if isinstance(one, torch.Tensor) else one for one in inputs]
         devices = [one.device for one in inputs if isinstance(one, torch.Tensor) and one.is_cuda][:1]
         try:
             with torch.no_grad(), torch.random.fork_rng(devices):
@@ -503,6 +503,13 @@ def require_reference(model: type[TunedModule], file: Path) -> type[nn.Module]:
             f"write `class {model.__name__}({base}, Model)` with the reference's Model last"
         )
     return found
+
+
+def _copy_as_it_lies(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy with the tensor's own strides; `clone` closes gaps, and what is made of a view has other strides then."""
+    memory = tensor.detach().untyped_storage().clone()  # type: ignore[no-untyped-call]
+    copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return copy.set_(memory, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 def _copied(function: Callable[..., Any], kernel: str) -> FunctionType:

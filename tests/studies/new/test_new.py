@@ -226,6 +226,25 @@ def test_rows_of_what_torch_makes_are_found(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.randn(6, 20)[:, ::2],
+        torch.randn(6, 1).expand(6, 10),
+        torch.randn(10, 6).t(),
+        torch.randn(61)[1:].view(6, 10),
+    ],
+    ids=["every other element", "an expanded column", "a transposition", "an odd beginning"],
+)
+def test_what_torch_makes_of_a_view_is_foreseen_with_its_strides(x: torch.Tensor, tmp_path: Path) -> None:
+    file = problem(tmp_path, "return torch.softmax(x.t().t(), 1) * self.slope")
+    model = load_model(str(tunebench.new(tmp_path / "mine", problem=file).folder))(0.25)
+    assert model.foreseen(model.before, x).stride() == x.stride()
+    assert (model.problem(x) is not None) == x.is_contiguous(), model.reason
+    torch.testing.assert_close(model(x), model.reference_forward(x))
+    torch.testing.assert_close(torch.compile(model, backend="eager")(x), model.reference_forward(x))
+
+
 @pytest.mark.parametrize("forward", ["x.flip(1).t()", "x.flip(1).t() + self.slope * x.cumsum(1).t()"])
 def test_rows_of_a_transposition_lie_behind_each_other(forward: str, tmp_path: Path) -> None:
     file = problem(tmp_path, f"return torch.softmax({forward}, 1)")
