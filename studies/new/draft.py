@@ -14,7 +14,7 @@ from tunebench.studies.new.layers import LAYERS, Layer, layers
 from tunebench.studies.new.norms import RowsOf
 from tunebench.studies.new.python_text import UnwritableError
 from tunebench.studies.new.reduce import RowTranslator, keepdim_of, rows_of
-from tunebench.studies.new.trace import Given, Traced, between, descendants, is_contiguous, shape_of, ways_to_give
+from tunebench.studies.new.trace import Given, Traced, between, descendants, lies_in, shape_of, ways_to_give
 from tunebench.studies.new.translate import Translator, UntranslatedError, called
 from tunebench.studies.new.values import SUM, Operands, Reach, Value
 from tunebench.tuner.errors import UserError
@@ -30,6 +30,11 @@ _KINDS = {
     "rows": ("per_feature", "per_row", "per_tensor"),
     "groups": ("per_channel", "per_tensor"),
 }
+_FORMATS = {
+    "rows": (torch.contiguous_format,),
+    "conv": (torch.contiguous_format, torch.channels_last),
+}
+"""In which a block's input has to lie in memory, where it does not take any."""
 _NORMS_BEHIND: Mapping[type | None, str] = {nn.BatchNorm1d: "batch_norm_at", nn.GroupNorm: "group_norm_at"}
 
 
@@ -243,10 +248,6 @@ def _rows_from(traced: Traced, given: Given) -> Core:
     core = _cut_and_written(traced, "rows", anchor, given, write)
     if core.attributes[0][0] != "reductions":
         raise UntranslatedError("no reduction of rows")
-    if core.before and not is_contiguous(anchor):  # rows lie behind each other
-        *lines, last_line = core.before
-        made = last_line.replace("return ", "rows = ", 1)
-        core = replace(core, before=(*lines, made, "return rows.contiguous()"))
     return core
 
 
@@ -297,6 +298,10 @@ def _cut_and_written(
     inside = between(anchor, last)
     attributes, _ = write([node for node in nodes if node in inside])
     core = Core(_CLASSES[block], attributes, *around(traced, given, last))
+    if core.before and block in _FORMATS and not lies_in(given.node, _FORMATS[block]):
+        *lines, last_line = core.before
+        made = last_line.replace("return ", "strided = ", 1)
+        core = replace(core, before=(*lines, made, "return strided.contiguous()"))
     used = [name for name in traced.names[1:] if core.reads(name)]
     if list(traced.names[1 : 1 + len(used)]) != used:
         raise UntranslatedError(f"the argument '{traced.names[1]}'")  # a block takes no argument that it does not read

@@ -100,12 +100,13 @@ def shape_of(node: fx.Node) -> torch.Size | None:
     return told.shape if isinstance(told, TensorMetadata) else None
 
 
-def is_contiguous(node: fx.Node) -> bool:
-    """Whether a node's value lies in memory as `contiguous()` leaves it; True where it is no tensor."""
+def lies_in(node: fx.Node, formats: Iterable[torch.memory_format]) -> bool:
+    """Whether a node's value lies in memory in one of these formats; True where it is no tensor."""
     told = node.meta.get("tensor_meta")
     if not isinstance(told, TensorMetadata):
         return True
-    return torch.empty_strided(told.shape, told.stride, device="meta").is_contiguous()
+    value = torch.empty_strided(told.shape, told.stride, device="meta")
+    return any(value.is_contiguous(memory_format=one) for one in formats)
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,9 @@ def test_a_study_goes_on_when_a_node_is_removed(
         (report,) = tune(resolve(request_of(str(write_kernel().kernel.folder), options)), database, remove)
         rows = trials(database, limit=None)
     assert removed and (report.outcome.ending, report.outcome.repeats) == (Ending.BUDGET, 0)
-    assert report.outcome.lost == ("cpu: Ray found no place for it within 5 s",)
+    # Until Ray knows that the node is gone it may put the actor there once more.
+    (lost,) = report.outcome.lost
+    assert lost in ("cpu: Ray found no place for it within 5 s", "cpu: two of Ray's actors in a row were lost")
     assert {row.number for row in rows} == set(range(TRIALS))
     assert len({row.configuration for row in rows}) == TRIALS
     assert all(row.status.timed for row in rows)

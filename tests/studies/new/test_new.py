@@ -249,10 +249,21 @@ def test_what_torch_makes_of_a_view_is_foreseen_with_its_strides(x: torch.Tensor
 def test_rows_of_a_transposition_lie_behind_each_other(forward: str, tmp_path: Path) -> None:
     file = problem(tmp_path, f"return torch.softmax({forward}, 1)")
     core = drafted(file)
-    assert core.block == "Rows" and core.before[-1] == "return rows.contiguous()"
+    assert core.block == "Rows" and core.before[-1] == "return strided.contiguous()"
     model, x = load_model(str(tunebench.new(tmp_path / "mine", problem=file).folder))(0.25), torch.randn(6, 10)
     assert model.problem(x) is not None, model.reason
     torch.testing.assert_close(model(x), model.reference_forward(x))
+
+
+def test_images_of_a_transposition_lie_as_a_convolution_takes_them(tmp_path: Path) -> None:
+    made, inputs = "self.conv = nn.Conv2d(3, 4, 3)", "torch.randn(2, 3, 8, 8)"
+    turned = problem(tmp_path, "return torch.relu(self.conv(torch.sin(x).transpose(2, 3)))", made, inputs=inputs)
+    assert drafted(turned).before[-1] == "return strided.contiguous()"
+    model, x = load_model(str(tunebench.new(tmp_path / "mine", problem=turned).folder))(0.25), torch.randn(2, 3, 8, 8)
+    assert model.problem(x) is not None, model.reason
+    last = "torch.sin(x).to(memory_format=torch.channels_last)"
+    channels_last = problem(tmp_path, f"return torch.relu(self.conv({last}))", made, inputs=inputs)
+    assert not any("contiguous()" in line for line in drafted(channels_last).before)
 
 
 def test_rows_without_their_dimension_are_not_put_beside_elements(tmp_path: Path) -> None:
