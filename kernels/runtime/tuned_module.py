@@ -506,10 +506,12 @@ def require_reference(model: type[TunedModule], file: Path) -> type[nn.Module]:
 
 
 def _copy_as_it_lies(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy with the tensor's own strides; `clone` closes gaps, and what is made of a view has other strides then."""
+    """A copy with the tensor's own strides: `clone` closes gaps, and what is made of a view has other strides then."""
+    copy = tensor.detach().clone()
+    if copy.stride() == tensor.stride():
+        return copy
     memory = tensor.detach().untyped_storage().clone()  # type: ignore[no-untyped-call]
-    copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-    return copy.set_(memory, tensor.storage_offset(), tensor.shape, tensor.stride())
+    return torch.empty_like(copy).set_(memory, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 def _copied(function: Callable[..., Any], kernel: str) -> FunctionType:
