@@ -81,13 +81,7 @@ def _layer(traced: Traced, block: str) -> Core:
         def write(nodes: Sequence[fx.Node]) -> tuple[Text, list[fx.Node]]:
             """The attributes for as many of the nodes as have a place, and those."""
             writer = (_LinearWriter if block == "linear" else _LayerWriter)(traced, layer, given, _KINDS[block])
-            done = [anchor]
-            for node in nodes:
-                try:
-                    writer.take(node)
-                except UntranslatedError:
-                    continue
-                done.append(node)
+            done = _translated(anchor, nodes, writer.take)
             return [("layer", layer.text(given.name)), *writer.attributes(done[-1])], done
 
         return _cut_and_written(traced, block, anchor, given, write)
@@ -234,13 +228,7 @@ def _rows_from(traced: Traced, given: Given) -> Core:
         operands = Operands(set(traced.names))
         kinds = _KINDS["groups" if rows.groups else "rows"]
         translator = RowTranslator(traced, anchor, given, given.name, operands, kinds, rows)
-        done = [anchor]
-        for node in nodes:
-            try:
-                translator.translate(node)
-            except UntranslatedError:
-                continue
-            done.append(node)
+        done = _translated(anchor, nodes, translator.translate)
         result = translator.values[done[-1]]
         text: Text = [("function", result.text), *_operand_lines(operands)]
         return [*_row_lines(traced, translator, done[-1]), *text, *rows.lines()], done
@@ -264,15 +252,8 @@ def _pointwise_from(traced: Traced, given: Given) -> Core:
     def write(nodes: Sequence[fx.Node]) -> tuple[Text, list[fx.Node]]:
         operands = Operands(set(traced.names))
         translator = Translator(traced, anchor, given, given.name, operands, _KINDS["pointwise"], whole=True)
-        done = [anchor]
-        for node in nodes:
-            try:
-                if shape_of(node) != shape:
-                    raise UntranslatedError(called(node, traced.model))
-                translator.translate(node)
-            except UntranslatedError:
-                continue
-            done.append(node)
+        same = [node for node in nodes if shape_of(node) == shape]
+        done = _translated(anchor, same, translator.translate)
         text = translator.finished(translator.values[done[-1]])
         return [("function", text), *_operand_lines(operands)], done
 
@@ -280,6 +261,18 @@ def _pointwise_from(traced: Traced, given: Given) -> Core:
     if core.attributes[0][1] == given.name:
         raise UntranslatedError("nothing of it is pointwise")
     return core
+
+
+def _translated(anchor: fx.Node, nodes: Sequence[fx.Node], take: Callable[[fx.Node], None]) -> list[fx.Node]:
+    """The anchor, and those of the nodes behind it that have a place in the block."""
+    done = [anchor]
+    for node in nodes:
+        try:
+            take(node)
+        except UntranslatedError:
+            continue
+        done.append(node)
+    return done
 
 
 def _cut_and_written(

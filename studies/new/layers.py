@@ -30,7 +30,7 @@ class Layer:
         path: of the module; of a product, of the parameter.
         is_product: whether it is a product with a parameter, as `x @ self.weight.T` and `F.linear` are.
         is_transposed: whether a product's parameter is transposed, as a linear layer's is.
-        bias: the path of what it adds, of a module in it; None where it adds nothing.
+        bias: the path of what it adds; None where it adds nothing.
         operations: how much arithmetic it is, to compare layers by.
     """
 
@@ -44,10 +44,7 @@ class Layer:
 
     def as_product(self) -> Layer:
         """The same as a product, which may be of any argument; a module takes the first one."""
-        if self.is_product:
-            return self
-        bias = None if self.bias is None else f"{self.path}.bias"
-        return replace(self, path=f"{self.path}.weight", is_product=True, bias=bias)
+        return self if self.is_product else replace(self, path=f"{self.path}.weight", is_product=True)
 
     def text(self, argument: str) -> str:
         """What a block's `layer` says, where this argument of `forward` goes into it."""
@@ -75,8 +72,8 @@ def _module(traced: Traced, node: fx.Node, block: str) -> Layer | None:
         return None
     assert isinstance(module.weight, torch.Tensor)
     operations = module.weight.numel() * (made.numel() // made[1])
-    bias = None if module.bias is None else "bias"
-    return Layer(node, given, str(node.target), False, True, bias, operations)
+    path = str(node.target)
+    return Layer(node, given, path, False, True, None if module.bias is None else f"{path}.bias", operations)
 
 
 def _product(node: fx.Node) -> Layer | None:

@@ -84,9 +84,8 @@ def model_text(name: str, traced: Traced, core: Core, problem: Path | None) -> s
     """The text of `model.py`."""
     source = "a sample" if problem is None else problem.name
     unread = [name for name in traced.names[1:] if not core.reads(name)]
-    has_methods = bool(
-        core.before or core.after or unread
-    )  # a block serves no call with a tensor that it does not read
+    # A block serves no call with a tensor that it does not read.
+    has_methods = bool(core.before or core.after or unread)
     lines = [
         f'"""{name}: a first kernel, made from {source} by `tunebench new` (docs/blocks.md)."""',
         "",

@@ -84,8 +84,10 @@ def _rate(course: Course) -> str:
     if course.trials:
         parts.append(f"{course.per_second:.1f} a second")
     left = course.seconds_left
-    if left is not None and course.done < course.total and left < 1:
-        parts.append("in the final comparison")
-    elif left is not None and course.done < course.total:
-        parts.append(f"about {left:.0f} s left" if left < 2 * _MINUTE else f"about {left / _MINUTE:.0f} min left")
+    if left is not None and course.done < course.total:
+        parts.append("in the final comparison" if left < 1 else _left(left))
     return ", ".join(parts)
+
+
+def _left(seconds: float) -> str:
+    return f"about {seconds:.0f} s left" if seconds < 2 * _MINUTE else f"about {seconds / _MINUTE:.0f} min left"

@@ -193,11 +193,7 @@ class LocalParty:
         return any(True for _ in (self.module.parameters() if what == "parameters" else self.module.buffers()))
 
     def returns_itself(self) -> bool:
-        modes = {part: part.training for part in self.module.modules()}
-        found = self.module.eval() is self.module and self.module.train() is self.module
-        for part, training in modes.items():
-            part.training = training
-        return found
+        return self.module.eval() is self.module and self.module.train() is self.module
 
     def parameter_elements(self) -> int:
         return sum(parameter.numel() for parameter in self.module.parameters())

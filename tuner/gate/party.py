@@ -147,7 +147,7 @@ class Party(Protocol):
         """Whether the module has `parameters`, `buffers` or `normalisations`."""
 
     def returns_itself(self) -> bool:
-        """Whether `train()` and `eval()` return the module, as `model = Model().eval()` needs. Modes stay."""
+        """Whether `train()` and `eval()` return the module, as `model = Model().eval()` needs. Ends in train mode."""
 
     def parameter_elements(self) -> int:
         """The elements of all parameters."""

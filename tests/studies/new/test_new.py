@@ -65,6 +65,13 @@ def drafted(file: Path) -> Core:
     return draft(trace(load_reference(file)), None)
 
 
+def assert_served(file: Path, *inputs: torch.Tensor) -> None:
+    """The kernel that is made from a problem serves these inputs, and answers what the reference does."""
+    model = load_model(str(tunebench.new(file.parent / "mine", problem=file).folder))(0.25)
+    assert model.problem(*inputs) is not None, model.reason
+    torch.testing.assert_close(model(*inputs), model.reference_forward(*inputs))
+
+
 POINTWISE = {
     "relu": ("return torch.relu(x)", "relu(x)"),
     "methods": ("return x.sigmoid().mul(2).sub(x)", "sigmoid(x) * 2 - x"),
@@ -196,10 +203,7 @@ def test_normalisations_are_rows(forward: str, inputs: str, attributes: dict[str
     core = drafted(file)
     found = dict(core.attributes)
     assert (core.block, core.left) == ("Rows", ()) and {key: found[key] for key in attributes} == attributes
-    folder = tunebench.new(tmp_path / "mine", problem=file).folder
-    model, x = load_model(str(folder))(0.25), load_reference(file).get_inputs()[0]
-    assert model.problem(x) is not None, model.reason
-    torch.testing.assert_close(model(x), model.reference_forward(x))
+    assert_served(file, load_reference(file).get_inputs()[0])
 
 
 @pytest.mark.parametrize(
@@ -250,17 +254,14 @@ def test_rows_of_a_transposition_lie_behind_each_other(forward: str, tmp_path: P
     file = problem(tmp_path, f"return torch.softmax({forward}, 1)")
     core = drafted(file)
     assert core.block == "Rows" and core.before[-1] == "return strided.contiguous()"
-    model, x = load_model(str(tunebench.new(tmp_path / "mine", problem=file).folder))(0.25), torch.randn(6, 10)
-    assert model.problem(x) is not None, model.reason
-    torch.testing.assert_close(model(x), model.reference_forward(x))
+    assert_served(file, torch.randn(6, 10))
 
 
 def test_images_of_a_transposition_lie_as_a_convolution_takes_them(tmp_path: Path) -> None:
     made, inputs = "self.conv = nn.Conv2d(3, 4, 3)", "torch.randn(2, 3, 8, 8)"
     turned = problem(tmp_path, "return torch.relu(self.conv(torch.sin(x).transpose(2, 3)))", made, inputs=inputs)
     assert drafted(turned).before[-1] == "return strided.contiguous()"
-    model, x = load_model(str(tunebench.new(tmp_path / "mine", problem=turned).folder))(0.25), torch.randn(2, 3, 8, 8)
-    assert model.problem(x) is not None, model.reason
+    assert_served(turned, torch.randn(2, 3, 8, 8))
     last = "torch.sin(x).to(memory_format=torch.channels_last)"
     channels_last = problem(tmp_path, f"return torch.relu(self.conv({last}))", made, inputs=inputs)
     assert not any("contiguous()" in line for line in drafted(channels_last).before)
@@ -368,11 +369,7 @@ def test_the_first_argument_is_not_taken_for_what_stands_in_its_place(
     file = problem(tmp_path, forward, made, arguments="s, x", inputs=inputs)
     core = drafted(file)
     assert core.left == left and attributes.items() <= dict(core.attributes).items()
-    made_folder = tunebench.new(tmp_path / "mine", problem=file).folder
-    model = load_model(str(made_folder))(0.25)
-    s, x = torch.rand(6, 1), torch.rand(6, 10)
-    assert model.problem(s, x) is not None, model.reason
-    torch.testing.assert_close(model(s, x), model.reference_forward(s, x))
+    assert_served(file, torch.rand(6, 1), torch.rand(6, 10))
 
 
 def test_a_layer_in_the_middle_has_operations_in_front_of_it(tmp_path: Path) -> None:
