@@ -97,17 +97,24 @@ def all_up(rows: list[TrialRow]) -> datetime:
     return max(first.values())
 
 
+def _devices(rows: list[TrialRow]) -> int:
+    return len({row.device_uuid for row in rows})
+
+
 def best_of(rows: list[TrialRow]) -> float:
     """The best time that was found, milliseconds."""
     return min(row.median_ms for row in rows if row.status == "correct" and row.median_ms is not None)
 
 
-def compared(alone: list[TrialRow], company: list[TrialRow]) -> Mapping[str, float] | None:
-    """The figures of a run, from as many trials of both; None where there are too few to tell."""
+def compared(alone: list[TrialRow], company: list[TrialRow]) -> Mapping[str, float] | str:
+    """The figures of a run, from as many trials of both; or what there is too little of to tell."""
     count = min(len(alone), len(company))
     both = alone[:count], company[:count]
-    if any(sum(row.recorded_at > all_up(rows) for row in rows) < _FEWEST for rows in both if rows) or not count:
-        return None
+    if count == 0:
+        return f"{len(alone)} trials alone, {len(company)} in company"
+    for where, rows in zip(("alone", "in company"), both, strict=True):
+        if (after := sum(row.recorded_at > all_up(rows) for row in rows)) < _FEWEST:
+            return f"{after} of {count} trials {where} after each of {_devices(rows)} devices had recorded one"
     times = {row.configuration: row.median_ms for row in both[0] if row.status == "correct"}
     ratios = [
         row.median_ms / times[row.configuration]
@@ -115,7 +122,7 @@ def compared(alone: list[TrialRow], company: list[TrialRow]) -> Mapping[str, flo
         if row.status == "correct" and row.configuration in times
     ]
     if not ratios:
-        return None
+        return f"{len(times)} right configurations alone, none of them in company"
     rates = [per_second(rows, all_up(rows)) for rows in both]
     with_start = [per_second(rows, rows[0].recorded_at) for rows in both]
     return {
@@ -124,7 +131,7 @@ def compared(alone: list[TrialRow], company: list[TrialRow]) -> Mapping[str, flo
         "company_per_second": round(rates[1], 3),
         "times_as_many": round(rates[1] / rates[0], 3),
         "times_as_many_with_the_start": round(with_start[1] / with_start[0], 3),
-        "devices": len({row.device_uuid for row in both[1]}),
+        "devices": _devices(both[1]),
         "timed_alone": sum(row.status.timed for row in both[0]),
         "timed_in_company": sum(row.status.timed for row in both[1]),
         "compared": len(ratios),
@@ -168,8 +175,9 @@ def main(
                     run_once(folder / f"{which}{run}.db", resolved, lane, watch)
                     for which, lane in (("alone", one), ("company", several))
                 ]
-                if (figures := compared(alone, company)) is None:
-                    watch.say(f"run {run}: too few trials to tell")
+                figures = compared(alone, company)
+                if isinstance(figures, str):
+                    watch.say(f"run {run}: too little to tell: {figures}")
                     break
                 found.append(figures)
                 watch.say(f"run {run}: {json.dumps(figures)}")

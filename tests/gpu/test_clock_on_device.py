@@ -116,7 +116,7 @@ def test_the_floor_lies_below_a_copy_and_not_far(cuda: Device) -> None:
     clock = CudaClock(cuda, work.bytes)
     source = torch.ones(work.bytes // 2, dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
-    copy_ms = sorted(clock.sample([lambda: target.copy_(source)] * 5))[2]
+    copy_ms = min(clock.sample([lambda: target.copy_(source)] * 20))  # of some that others have worked beside
     assert 0.7 * copy_ms < floor_ms(work, cuda, clock) < 0.9 * copy_ms
 
 

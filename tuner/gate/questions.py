@@ -56,15 +56,15 @@ def held_and_changed(call: Call, turns: Sequence[Sequence[Any]], count: int) -> 
 def outputs_in_turns(call: Call, turns: Sequence[Sequence[Any]], count: int) -> list[list[object]]:
     """What so many calls on inputs that take turns return, by the inputs; of outputs that are equal bit by bit the
     first."""
-    found: list[list[object]] = [[] for _ in turns]
+    found = [Distinct() for _ in turns]
     for number in range(count):
-        found[number % len(turns)].append(call(cloned(turns[number % len(turns)])))
-    return [_distinct(outputs) for outputs in found]
+        found[number % len(turns)].add(call(cloned(turns[number % len(turns)])))
+    return [outputs.all() for outputs in found]
 
 
 def outputs_at_once(call: Call, turns: Sequence[Sequence[Any]], count: int) -> list[list[object]]:
     """What a thread for each of the turns returns in so many calls; of outputs that are equal bit by bit the first."""
-    found: list[list[object]] = [[] for _ in turns]
+    found = [Distinct() for _ in turns]
     raised: list[BaseException] = []
     start = threading.Barrier(len(turns))
     width = torch.get_num_threads()
@@ -78,7 +78,7 @@ def outputs_at_once(call: Call, turns: Sequence[Sequence[Any]], count: int) -> l
                 while len(found[number]) < count or (
                     len(found[number]) < _MOST_TURNS * count and min(map(len, found)) < count and not raised
                 ):
-                    found[number].append(call(cloned(turns[number])))
+                    found[number].add(call(cloned(turns[number])))
         except BaseException as error:  # noqa: BLE001 - it is raised in the thread that asked
             raised.append(error)
 
@@ -94,15 +94,44 @@ def outputs_at_once(call: Call, turns: Sequence[Sequence[Any]], count: int) -> l
         sys.setswitchinterval(interval)
     if raised:
         raise raised[0]
-    return [_distinct(outputs) for outputs in found]
+    return [outputs.all() for outputs in found]
 
 
-def _distinct(outputs: Sequence[object]) -> list[object]:
-    kept: list[object] = []
-    for output in outputs:
-        if not any(_same(output, other) for other in kept):
-            kept.append(output)
-    return kept
+class Distinct:
+    """The outputs of calls; of those that are equal bit by bit the first.
+
+    They are compared when there are enough of them to matter, so that callers of small modules are not held up between
+    two calls, and results of gigabytes fit into memory.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[object] = []
+        self._new: list[object] = []
+        self._bytes = 0
+        self._count = 0
+
+    def __len__(self) -> int:
+        """How many were added."""
+        return self._count
+
+    def add(self, output: object) -> None:
+        """One more."""
+        self._new.append(output)
+        self._count += 1
+        self._bytes += sum(tensor.nbytes for tensor in _tensors(output))
+        if self._bytes > _MOST_HELD_BYTES:
+            self._compare()
+
+    def all(self) -> list[object]:
+        """The different ones."""
+        self._compare()
+        return self._kept
+
+    def _compare(self) -> None:
+        for output in self._new:
+            if not any(_same(output, other) for other in self._kept):
+                self._kept.append(output)
+        self._new, self._bytes = [], 0
 
 
 def _same(one: object, other: object) -> bool:

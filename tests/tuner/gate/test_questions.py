@@ -1,0 +1,43 @@
+"""Questions that take many calls."""
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from tunebench.tuner.gate import questions
+
+
+@pytest.mark.parametrize("ask", [questions.outputs_in_turns, questions.outputs_at_once])
+def test_equal_results_are_not_held_where_they_are_large(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(questions, "_MOST_HELD_BYTES", 4 * 100)
+    made: list[weakref.ref[torch.Tensor]] = []
+    most = 0
+
+    def call(inputs: Sequence[Any]) -> torch.Tensor:
+        nonlocal most
+        most = max(most, sum(one() is not None for one in made))
+        output: torch.Tensor = inputs[0] * 2
+        made.append(weakref.ref(output))
+        return output
+
+    turns = [(torch.full((50,), float(number)),) for number in (1, 2)]
+    answers = ask(call, turns, 40)
+    assert [len(of_inputs) for of_inputs in answers] == [1, 1]
+    assert torch.equal(answers[1][0], turns[1][0] * 2)
+    assert len(made) >= 40 and most <= 12
+
+
+def test_the_answer_that_is_another_one_after_some_calls_is_kept() -> None:
+    count = 0
+
+    def call(inputs: Sequence[Any]) -> torch.Tensor:
+        nonlocal count
+        count += 1
+        output: torch.Tensor = inputs[0] + (count > 30)
+        return output
+
+    (answers,) = questions.outputs_in_turns(call, [(torch.zeros(3),)], 64)
+    assert [float(one[0]) for one in answers] == [0.0, 1.0]
