@@ -17,6 +17,7 @@ import io
 import multiprocessing
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields
@@ -137,7 +138,8 @@ def evaluate(checkout: Path, submission: Submission, folder: str, turn: Lock, ve
             verdict = evaluated(checkout, submission, folder, turn)
     except Exception as error:  # noqa: BLE001 - whatever a submission or KernelBench raises is a row
         none = (0, None, None, [], [], submission.bench)
-        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        said = f"{type(error).__name__}: {error}".splitlines()[0] + f" ({Path(where.filename).name}:{where.lineno})"
         verdict = Verdict(submission.kernel, submission.form, *none, error=said)
     verdicts.put(verdict)
 

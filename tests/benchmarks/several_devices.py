@@ -20,6 +20,7 @@ import os
 import statistics
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -97,6 +98,10 @@ def all_up(rows: list[TrialRow]) -> datetime:
     return max(first.values())
 
 
+def _statuses(rows: list[TrialRow]) -> Counter[str]:
+    return Counter(row.status if row.message is None else f"{row.status} ({row.message[:90]})" for row in rows)
+
+
 def _devices(rows: list[TrialRow]) -> int:
     return len({row.device_uuid for row in rows})
 
@@ -122,7 +127,8 @@ def compared(alone: list[TrialRow], company: list[TrialRow]) -> Mapping[str, flo
         if row.status == "correct" and row.configuration in times
     ]
     if not ratios:
-        return f"{len(times)} right configurations alone, none of them in company"
+        told = [", ".join(f"{number} {status}" for status, number in _statuses(rows).items()) for rows in both]
+        return f"no configuration is right in both: {told[0]} alone, {told[1]} in company"
     rates = [per_second(rows, all_up(rows)) for rows in both]
     with_start = [per_second(rows, rows[0].recorded_at) for rows in both]
     return {
