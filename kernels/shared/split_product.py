@@ -30,7 +30,6 @@ MAX_DEPTH_OF_INT8 = 2**31 // (2 * 127 * 127)
 """Of two small terms whose factors are whole numbers of eight bits and whose sums are int32."""
 _PRODUCT_THREADS = 384
 _ROWS_OF_SPLIT_BLOCK = 8
-_TILE_ROWS_OF_BLOCK = 2
 _SUM_STAGES_OF_EAGER = 14
 
 
@@ -72,7 +71,7 @@ TUNABLES = (
     Tunable("product_columns", (256, 128), when=is_fused),
     Tunable("product_stages", (3, 4, 6), default=4, when=is_fused),
     Tunable("product_cluster", (1, 2), default=2, when=is_fused),
-    Tunable("sum_stages", (0, 8, 12, _SUM_STAGES_OF_EAGER, 16, 32, 64), default=16, when=is_fused),
+    Tunable("sum_stages", (0, 8, 12, _SUM_STAGES_OF_EAGER, 16, 32, 64, 128), default=16, when=is_fused),
 )
 CONSTRAINTS = (
     # Warpgroup products are Hopper's; halves hold what fp32 holds, not what fp64 does.
@@ -208,7 +207,8 @@ def _split_tiles(plan: Plan, matrix: torch.Tensor, tile_rows: int, *, is_weight:
     notes = torch.empty(2 * rows, dtype=torch.int32, device=matrix.device)
     exponents, unfit = Within(notes, 0), Within(notes, 4 * rows)
     arguments = (matrix, parts, exponents, unfit, rows, depth, tile_rows, is_weight)
-    plan.launch("split_tiles", *arguments, blocks=whole // _TILE_ROWS_OF_BLOCK, threads=plan.integer("split_threads"))
+    threads = plan.integer("split_threads")
+    plan.launch("split_tiles", *arguments, blocks=whole // (4 if threads == 512 else 2), threads=threads)
     return _Tiles(parts, exponents, unfit)
 
 

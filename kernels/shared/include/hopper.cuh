@@ -37,13 +37,15 @@ __device__ __forceinline__ void barrier_arrive(u64* barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
-// Arrive at the barrier of the same name in another block of the cluster.
+// Arrive at the barrier of the same name in another block of the cluster. What it tells of is what the warpgroup's products
+// have read, of which the thread has waited for the end, so that the default scope, this block, is enough: at the scope of
+// the cluster each arrival is a fence of the whole device, and each wait empties the first cache.
 __device__ __forceinline__ void barrier_arrive_at(u64* barrier, u32 block) {
     asm volatile(
         "{\n"
         ".reg .b32 remote;\n"
         "mapa.shared::cluster.u32 remote, %0, %1;\n"
-        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n"
+        "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
         "}\n" ::"r"(shared_address(barrier)),
         "r"(block)
         : "memory");
@@ -60,7 +62,7 @@ __device__ __forceinline__ void barrier_wait(u64* barrier, u32 parity) {
         "{\n"
         ".reg .pred done;\n"
         "again:\n"
-        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
         "@!done bra again;\n"
         "}\n" ::"r"(shared_address(barrier)),
         "r"(parity)

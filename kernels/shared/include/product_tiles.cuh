@@ -101,6 +101,17 @@ __device__ __forceinline__ Sums sums_of_thread(float* scratch) {
             producer_threads};
 }
 
+// What undoes a row's scale, in two halves.
+struct ScaleBack {
+    float one, other;
+    ScaleBack() = default;
+    __device__ __forceinline__ explicit ScaleBack(int exponent)
+        : one(power_of_two(-(exponent / 2))), other(power_of_two(exponent / 2 - exponent)) {}
+    __device__ __forceinline__ float of(float value, const ScaleBack& also) const {
+        return value * (one * also.one) * (other * also.other);
+    }
+};
+
 // A consumer's values of a tile, their scales undone, to the epilogue; `row` of w is its first, the other 8 below, and
 // `exponents` are theirs. Both rows of w beside each other: what depends on the row of x alone is there once for the two.
 template <class Epilogue>
@@ -111,16 +122,33 @@ __device__ __forceinline__ void finish_tile(const float (&sum)[product_columns /
     const bool exists[2] = {row < shape.w_rows, row + 8 < shape.w_rows};
     const decltype(epilogue.feature(row)) finish[2] = {epilogue.feature(exists[0] ? row : 0),
                                                        epilogue.feature(exists[1] ? row + 8 : 0)};
+    // A sum of two exponents is beyond one float's: half of each goes into either of two factors.
+    ScaleBack of_features[2];
 #pragma unroll
-    for (int i = 0; i < product_columns / 4; ++i) {
-        const long long x_row = tile.x_tile * product_columns + i / 2 * 8 + lane % 4 * 2 + i % 2;
-        if (x_row < shape.x_rows) {
-            const int x_exponent = x_exponents[x_row];
+    for (int below = 0; below < 2; ++below) {
+        of_features[below] = ScaleBack(exponents[below]);
+    }
+    constexpr int batch = 8;  // Rows of x whose exponents are read at once.
+    const long long first = tile.x_tile * product_columns + lane % 4 * 2;
 #pragma unroll
-            for (int below = 0; below < 2; ++below) {
-                if (exists[below]) {
-                    const float value = sum[i / 2 * 4 + 2 * below + i % 2];
-                    finish[below](scaled(value, -(exponents[below] + x_exponent)), x_row);
+    for (int begin = 0; begin < product_columns / 4; begin += batch) {
+        int x_exponent[batch];
+#pragma unroll
+        for (int j = 0; j < batch; ++j) {
+            const long long x_row = first + (begin + j) / 2 * 8 + j % 2;
+            x_exponent[j] = x_row < shape.x_rows ? x_exponents[x_row] : 0;
+        }
+#pragma unroll
+        for (int j = 0; j < batch; ++j) {
+            const long long x_row = first + (begin + j) / 2 * 8 + j % 2;
+            if (x_row < shape.x_rows) {
+                const ScaleBack of_row(x_exponent[j]);
+#pragma unroll
+                for (int below = 0; below < 2; ++below) {
+                    if (exists[below]) {
+                        const float value = sum[(begin + j) / 2 * 4 + 2 * below + j % 2];
+                        finish[below](of_features[below].of(value, of_row), x_row);
+                    }
                 }
             }
         }

@@ -35,7 +35,7 @@ constexpr int line_bytes = 128;   // Of a row in a stage.
 constexpr int eights_of_line = 128;
 constexpr int halves_of_line = 64;
 constexpr int run_of_thread = 16;  // Elements that a thread splits at once.
-constexpr int tile_rows_of_block = 2;
+constexpr int tile_rows_of_block = split_threads == 512 ? 4 : 2;  // Of 1024, registers do not hold four.
 
 // Elements of a row, filled with zeros to whole stages of eights, are so many stages of either small term's factors.
 __device__ __forceinline__ long long stages_of_eights(long long depth) {
@@ -88,8 +88,8 @@ struct TileRow {
     }
 };
 
-// One block splits two neighbouring rows, so that it writes whole sectors of 32 bytes; rows beyond the matrix are zeros. A
-// row that the registers hold is read once.
+// One block splits two or four neighbouring rows, so that it writes whole sectors of 32 bytes; rows beyond the matrix are
+// zeros. A row that the registers hold is read once.
 extern "C" __global__ void __launch_bounds__(split_threads)
     split_tiles(const float* __restrict__ matrix, float* __restrict__ parts, int* __restrict__ exponents,
                 int* __restrict__ unfit, long long rows, long long depth, int tile_rows, int is_weight) {
