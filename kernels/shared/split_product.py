@@ -120,18 +120,29 @@ class RowExponents:
         """Those of a contiguous weight (rows, depth): int32 (rows,), on its device; the kernels write to it."""
         version = -1 if weight.is_inference() else weight._version
         same = self._weight is not None and self._weight() is weight and self._version == version
-        found, (rows, depth) = self._exponents, weight.shape
-        capturing = torch.cuda.is_current_stream_capturing()
-        if not same or found is None or found.get_device() != weight.get_device() or found.shape[0] != rows:
-            found = (torch.empty if capturing else _empty_that_lasts)(rows, dtype=torch.int32, device=weight.device)
+        found, is_new = self.memory(weight, anew=not same)
+        if is_new:
+            rows, depth = weight.shape
             threads = plan.integer("split_threads")
             blocks = min(rows, plan.device.multiprocessors * (plan.device.max_threads_per_multiprocessor // threads))
             plan.launch("row_exponents", weight, found, rows, depth, blocks=blocks, threads=threads)
-            if not capturing:
-                self._exponents, self._weight, self._version = found, weakref.ref(weight), version
-        elif capturing:
-            self._captured.append(found)  # the graph reads and writes this memory whenever it is replayed
+            if found is self._exponents:
+                self._weight, self._version = weakref.ref(weight), version
         return found
+
+    def memory(self, weight: torch.Tensor, *, anew: bool = False) -> tuple[torch.Tensor, bool]:
+        """As `of`, of any weight, for kernels that no guess misleads; and whether nothing is in it yet."""
+        found = self._exponents
+        capturing = torch.cuda.is_current_stream_capturing()
+        rows = weight.shape[0]
+        if anew or found is None or found.get_device() != weight.get_device() or found.shape[0] != rows:
+            found = (torch.empty if capturing else _empty_that_lasts)(rows, dtype=torch.int32, device=weight.device)
+            if not capturing:
+                self._exponents, self._weight = found.zero_(), None
+            return found, True
+        if capturing:
+            self._captured.append(found)  # the graph reads and writes this memory whenever it is replayed
+        return found, False
 
     def __getstate__(self) -> dict[str, object]:
         """A copy makes its own."""
@@ -165,12 +176,7 @@ def fused_product(
     shape = {"blocks": geometry.blocks, "threads": _PRODUCT_THREADS, "shared": geometry.shared}
     kept: torch.Tensor | None = None
     if plan["weight_parts"] != "none":
-        tiles = _split_tiles(plan, x, geometry.columns, is_weight=False)
-
-        def make() -> _Tiles:
-            return _split_tiles(plan, contiguous, _TILE_ROWS, is_weight=True)
-
-        w_tiles = model.derived("weight tiles", make, (weight,), (plan["weight_parts"],)) if model else make()
+        tiles, w_tiles = tiles_of_both(plan, x, weight, contiguous, exponents, model)
         read = (w_tiles.parts, tiles.parts, tiles.exponents, w_tiles.exponents, w_tiles.unfit)
         x_unfit, w_unfit = tiles.unfit, w_tiles.unfit
     else:
@@ -187,29 +193,70 @@ def fused_product(
     plan.launch("repair_rows", *noted, *epilogue, blocks=plan.device.multiprocessors, threads=REPAIR_THREADS)
 
 
-class _Tiles(NamedTuple):
+class Tiles(NamedTuple):
     """A matrix in parts, tile by tile (see `tile_product.cuh`).
 
     Attributes:
         parts: of all rows, filled up to whole tiles; four bytes an element.
         exponents, unfit: int32 (rows,): the scale of each row, and whether parts cannot hold it.
+        whole: how many rows there are in whole tiles.
     """
 
     parts: torch.Tensor
     exponents: Within
     unfit: Within
+    whole: int
+
+    @classmethod
+    def for_matrix(cls, matrix: torch.Tensor, tile_rows: int) -> Tiles:
+        """The memory."""
+        rows, depth = matrix.shape
+        whole = ceil_div(rows, tile_rows) * tile_rows
+        parts = matrix.new_empty(whole * ceil_div(depth, _LINE_BYTES) * _LINE_BYTES)
+        notes = torch.empty(2 * rows, dtype=torch.int32, device=matrix.device)
+        return cls(parts, Within(notes, 0), Within(notes, 4 * rows), whole)
 
 
-def _split_tiles(plan: Plan, matrix: torch.Tensor, tile_rows: int, *, is_weight: bool) -> _Tiles:
-    rows, depth = matrix.shape
-    whole = ceil_div(rows, tile_rows) * tile_rows
-    parts = matrix.new_empty(whole * ceil_div(depth, _LINE_BYTES) * _LINE_BYTES)
-    notes = torch.empty(2 * rows, dtype=torch.int32, device=matrix.device)
-    exponents, unfit = Within(notes, 0), Within(notes, 4 * rows)
-    arguments = (matrix, parts, exponents, unfit, rows, depth, tile_rows, is_weight)
+def tiles_of_both(
+    plan: Plan,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    contiguous: torch.Tensor,
+    exponents: RowExponents,
+    model: TunedModule | None,
+) -> tuple[Tiles, Tiles]:
+    """Those of x and of the weight, which are made in every call, or kept while the model is frozen.
+
+    Args:
+        contiguous: the weight's values, in rows one after the other.
+    """
+    columns = plan.integer("product_columns")
     threads = plan.integer("split_threads")
-    plan.launch("split_tiles", *arguments, blocks=whole // (4 if threads == 512 else 2), threads=threads)
-    return _Tiles(parts, exponents, unfit)
+    rows_of_block = 4 if threads == 512 else 2
+    x_tiles = Tiles.for_matrix(x, columns)
+    x_blocks = x_tiles.whole // rows_of_block
+    (rows, depth), features = x.shape, contiguous.shape[0]
+    x_is_split = False
+
+    def make() -> Tiles:
+        nonlocal x_is_split
+        tiles = Tiles.for_matrix(contiguous, _TILE_ROWS)
+        guesses, _ = exponents.memory(contiguous)
+        plan.launch(
+            "split_both",
+            *(x, x_tiles.parts, x_tiles.exponents, x_tiles.unfit, rows, x_blocks),
+            *(contiguous, tiles.parts, tiles.exponents, tiles.unfit, guesses, features, depth),
+            blocks=x_blocks + tiles.whole // rows_of_block,
+            threads=threads,
+        )
+        x_is_split = True
+        return tiles
+
+    w_tiles = model.derived("weight tiles", make, (weight,), (plan["weight_parts"],)) if model else make()
+    if not x_is_split:
+        arguments = (x, x_tiles.parts, x_tiles.exponents, x_tiles.unfit, rows, depth)
+        plan.launch("split_tiles", *arguments, blocks=x_blocks, threads=threads)
+    return x_tiles, w_tiles
 
 
 class _Geometry(NamedTuple):
