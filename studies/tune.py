@@ -219,6 +219,8 @@ def make_evaluator(
     with account.phase(Activity.WORKER):
         resolved = resolve(request)
     with account.phase(Activity.CONTEXT):
+        if resolved.device.kind is DeviceKind.CUDA:
+            torch.cuda.set_device(resolved.device.torch_device)  # as a program does that has one of several
         torch.zeros(1, device=resolved.device.torch_device).item()
     with account.phase(Activity.REFERENCE):
         subject = Subject.prepare(

@@ -120,29 +120,18 @@ class RowExponents:
         """Those of a contiguous weight (rows, depth): int32 (rows,), on its device; the kernels write to it."""
         version = -1 if weight.is_inference() else weight._version
         same = self._weight is not None and self._weight() is weight and self._version == version
-        found, is_new = self.memory(weight, anew=not same)
-        if is_new:
-            rows, depth = weight.shape
+        found, (rows, depth) = self._exponents, weight.shape
+        capturing = torch.cuda.is_current_stream_capturing()
+        if not same or found is None or found.get_device() != weight.get_device() or found.shape[0] != rows:
+            found = (torch.empty if capturing else _empty_that_lasts)(rows, dtype=torch.int32, device=weight.device)
             threads = plan.integer("split_threads")
             blocks = min(rows, plan.device.multiprocessors * (plan.device.max_threads_per_multiprocessor // threads))
             plan.launch("row_exponents", weight, found, rows, depth, blocks=blocks, threads=threads)
-            if found is self._exponents:
-                self._weight, self._version = weakref.ref(weight), version
-        return found
-
-    def memory(self, weight: torch.Tensor, *, anew: bool = False) -> tuple[torch.Tensor, bool]:
-        """As `of`, of any weight, for kernels that no guess misleads; and whether nothing is in it yet."""
-        found = self._exponents
-        capturing = torch.cuda.is_current_stream_capturing()
-        rows = weight.shape[0]
-        if anew or found is None or found.get_device() != weight.get_device() or found.shape[0] != rows:
-            found = (torch.empty if capturing else _empty_that_lasts)(rows, dtype=torch.int32, device=weight.device)
             if not capturing:
-                self._exponents, self._weight = found.zero_(), None
-            return found, True
-        if capturing:
+                self._exponents, self._weight, self._version = found, weakref.ref(weight), version
+        elif capturing:
             self._captured.append(found)  # the graph reads and writes this memory whenever it is replayed
-        return found, False
+        return found
 
     def __getstate__(self) -> dict[str, object]:
         """A copy makes its own."""
@@ -176,7 +165,7 @@ def fused_product(
     shape = {"blocks": geometry.blocks, "threads": _PRODUCT_THREADS, "shared": geometry.shared}
     kept: torch.Tensor | None = None
     if plan["weight_parts"] != "none":
-        tiles, w_tiles = tiles_of_both(plan, x, weight, contiguous, exponents, model)
+        tiles, w_tiles = tiles_of_both(plan, x, weight, contiguous, model)
         read = (w_tiles.parts, tiles.parts, tiles.exponents, w_tiles.exponents, w_tiles.unfit)
         x_unfit, w_unfit = tiles.unfit, w_tiles.unfit
     else:
@@ -218,44 +207,33 @@ class Tiles(NamedTuple):
 
 
 def tiles_of_both(
-    plan: Plan,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    contiguous: torch.Tensor,
-    exponents: RowExponents,
-    model: TunedModule | None,
+    plan: Plan, x: torch.Tensor, weight: torch.Tensor, contiguous: torch.Tensor, model: TunedModule | None
 ) -> tuple[Tiles, Tiles]:
     """Those of x and of the weight, which are made in every call, or kept while the model is frozen.
 
     Args:
         contiguous: the weight's values, in rows one after the other.
     """
-    columns = plan.integer("product_columns")
     threads = plan.integer("split_threads")
     rows_of_block = 4 if threads == 512 else 2
-    x_tiles = Tiles.for_matrix(x, columns)
-    x_blocks = x_tiles.whole // rows_of_block
     (rows, depth), features = x.shape, contiguous.shape[0]
+    x_tiles = Tiles.for_matrix(x, plan.integer("product_columns"))
+    x_blocks = x_tiles.whole // rows_of_block
+    of_x = (x, x_tiles.parts, x_tiles.exponents, x_tiles.unfit, rows, x_blocks)
     x_is_split = False
 
     def make() -> Tiles:
         nonlocal x_is_split
         tiles = Tiles.for_matrix(contiguous, _TILE_ROWS)
-        guesses, _ = exponents.memory(contiguous)
-        plan.launch(
-            "split_both",
-            *(x, x_tiles.parts, x_tiles.exponents, x_tiles.unfit, rows, x_blocks),
-            *(contiguous, tiles.parts, tiles.exponents, tiles.unfit, guesses, features, depth),
-            blocks=x_blocks + tiles.whole // rows_of_block,
-            threads=threads,
-        )
+        of_weight = (contiguous, tiles.parts, tiles.exponents, tiles.unfit, features)
+        blocks = x_blocks + tiles.whole // rows_of_block
+        plan.launch("split_tiles", *of_x, *of_weight, depth, blocks=blocks, threads=threads)
         x_is_split = True
         return tiles
 
     w_tiles = model.derived("weight tiles", make, (weight,), (plan["weight_parts"],)) if model else make()
     if not x_is_split:
-        arguments = (x, x_tiles.parts, x_tiles.exponents, x_tiles.unfit, rows, depth)
-        plan.launch("split_tiles", *arguments, blocks=x_blocks, threads=threads)
+        plan.launch("split_tiles", *of_x, None, None, None, None, 0, depth, blocks=x_blocks, threads=threads)
     return x_tiles, w_tiles
 
 

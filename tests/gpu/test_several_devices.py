@@ -10,9 +10,14 @@ from typing import Any
 import pytest
 import torch
 from five_models import KERNELS, pair, ran_a_kernel, with_gradient
+from test_gate_on_device import verdict_of
 
 import tunebench
+from tunebench.kernels.gemm_scale_bn.model import ModelNew as GemmScaleBn
+from tunebench.kernels.runtime.tuned_module import TunedModule
+from tunebench.kernels.scalar_mul.model import ModelNew as ScalarMul
 from tunebench.tuner.device import find_device
+from tunebench.tuner.result import TrialStatus
 
 pytestmark = [
     pytest.mark.gpu,
@@ -85,7 +90,19 @@ def test_a_study_on_both_has_trials_of_each(tmp_path: Path) -> None:
     rows = tunebench.trials(db=file)
     assert report.outcome.lost == ()
     assert len({row.configuration for row in rows}) == len(rows) == 24
-    assert {row.device_uuid for row in rows} == {find_device(name).uuid for name in DEVICES}
+    sound = [row for row in rows if row.status in (TrialStatus.CORRECT, TrialStatus.PRUNED)]
+    assert {row.device_uuid for row in sound} == {find_device(name).uuid for name in DEVICES}
+    assert len(sound) == len(rows)
+
+
+@pytest.mark.parametrize("current", [0, 1])
+@pytest.mark.parametrize("name", DEVICES)
+@pytest.mark.parametrize("model", [ScalarMul, GemmScaleBn])
+def test_the_gate_passes_on_each(name: str, current: int, model: type[TunedModule]) -> None:
+    with torch.cuda.device(current):
+        verdict = verdict_of(model, find_device(name))
+    assert verdict.passed, verdict.reason
+    assert {"graphs", "devices"} <= {stage.name for stage in verdict.stages}
 
 
 @each_kernel

@@ -83,6 +83,7 @@ class LocalParty:
         mine = self._held if manner.held else tuple(inputs)
         if manner.device is not None:
             mine = tuple(mapped(value, lambda tensor: tensor.to(manner.device)) for value in mine)
+            self.ready(mine)  # what a contender runs is built and loaded for a device
         if manner.guarded and not manner.held:
             mine = tuple(bands.around(value) for value in mine)
         memory = None if manner.byte is None else self._memory(manner.byte)

@@ -42,11 +42,12 @@ def after_wait(
 
 def replayed(module: nn.Module, inputs: Sequence[Any], others: Sequence[Any]) -> Values:
     """What a captured call leaves in its output once it is replayed with other inputs in the place of its own."""
-    mine = cloned(inputs)
-    graph, output = capture(lambda: module(*mine), warming=lambda: module(*mine))
-    write(mine, others)
-    graph.replay()
-    torch.cuda.synchronize()
+    mine, device = cloned(inputs), device_of_inputs(inputs)
+    with torch.cuda.device(device):  # what is captured is the stream of the current one
+        graph, output = capture(lambda: module(*mine), warming=lambda: module(*mine))
+        write(mine, others)
+        graph.replay()
+        torch.cuda.synchronize(device)
     return Values.of(output)
 
 
@@ -54,7 +55,8 @@ def capturable(module: nn.Module, inputs: Sequence[Any]) -> bool:
     """Whether a call can be captured in a CUDA graph."""
     mine = cloned(inputs)
     try:
-        capture(lambda: module(*mine), warming=lambda: module(*mine))
+        with torch.cuda.device(device_of_inputs(inputs)):
+            capture(lambda: module(*mine), warming=lambda: module(*mine))
     except FAILURES:
         return False
     return True

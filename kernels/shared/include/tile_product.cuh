@@ -6,8 +6,7 @@
 // that a stage of either is one bulk copy. A tile's sums begin as those of the small terms, which then become the first
 // value of the large one's:
 //
-//   split_tiles     x: its rows' exponents, notes on those that parts cannot hold, and the parts
-//   split_both      likewise x and the weight
+//   split_tiles     x, or x and the weight: their rows' exponents, notes on those that parts cannot hold, and the parts
 //   split_product   the product, with the epilogue
 //   repair_rows     strict fp32 for the rows that parts cannot hold (repair.cuh)
 //
@@ -97,57 +96,6 @@ __device__ __forceinline__ int largest_of(const Run& values, int largest) {
     return largest;
 }
 
-// A row of a matrix, and the runs of it that are this thread's. Rows beyond the matrix are zeros.
-struct RowToSplit {
-    static constexpr int threads = split_threads / tile_rows_of_block;
-    const float* source;
-    long long depth, runs;
-    bool inside, vectors;
-
-    __device__ __forceinline__ RowToSplit(const float* matrix, long long row, long long rows, long long depth)
-        : source(matrix + (row < rows ? row : 0) * depth),
-          depth(depth),
-          runs(stages_of_eights(depth) * (eights_of_line / run_of_thread)),
-          inside(row < rows),
-          vectors(reads_as_vectors(matrix, depth)) {}
-
-    static __device__ __forceinline__ long long first_run() { return threadIdx.x / tile_rows_of_block; }
-
-    __device__ __forceinline__ void read(Run& values, long long run) const {
-#pragma unroll
-        for (int i = 0; i < run_of_thread / 4; ++i) {
-            const long long k = run * run_of_thread + 4 * i;
-            values[i] = load_pack<4>(source + k, inside ? depth - k : 0, inside && vectors && k + 4 <= depth);
-        }
-    }
-
-    // The largest magnitude of the runs.
-    __device__ __forceinline__ int look() const {
-        int largest = 0;
-#pragma unroll 2
-        for (long long run = first_run(); run < runs; run += threads) {
-            Run values;
-            read(values, run);
-            largest = largest_of(values, largest);
-        }
-        return largest;
-    }
-
-    // Writes their parts; their largest magnitude.
-    __device__ __forceinline__ int split(const TileRow& target, int exponent) const {
-        const float power = power_of_two(exponent);
-        int largest = 0;
-#pragma unroll 2
-        for (long long run = first_run(); run < runs; run += threads) {
-            Run values;
-            read(values, run);
-            largest = largest_of(values, largest);
-            target.store(values, power, run * run_of_thread);
-        }
-        return largest;
-    }
-};
-
 // The largest magnitude of a row, from what each of its threads has found. Once in a kernel.
 __device__ __forceinline__ float largest_of_row_threads(int mine) {
     __shared__ int largest[tile_rows_of_block][split_threads / 32];
@@ -166,89 +114,75 @@ __device__ __forceinline__ float largest_of_row_threads(int mine) {
     return __int_as_float(mine);
 }
 
-// A row that no exponent brings into range may be larger than 2^11, which eight bits do not hold.
-__device__ __forceinline__ void note_row(float largest, int exponent, int* exponent_of_row, int* unfit) {
-    const float size = scaled(largest, exponent);
-    *exponent_of_row = exponent;
-    *unfit = !(fits(size, exponent) && size < 2048.0f);
-}
-
-// One block splits two or four neighbouring rows, so that it writes whole sectors of 32 bytes. A row that the registers
-// hold is read once.
-extern "C" __global__ void __launch_bounds__(split_threads)
-    split_tiles(const float* __restrict__ x, float* __restrict__ parts, int* __restrict__ exponents,
-                int* __restrict__ unfit, long long rows, long long depth) {
+// Both matrices of a call, x in the first `x_blocks` blocks; or x alone, where the grid ends there. One block splits two or
+// four neighbouring rows, so that it writes whole sectors of 32 bytes; rows beyond the matrix are zeros. A row that the
+// registers hold is read once.
+extern "C" __global__ void __launch_bounds__(split_threads, split_threads < 512 ? 2 : 1)
+    split_tiles(const float* __restrict__ x, float* __restrict__ x_parts, int* __restrict__ x_exponents,
+                int* __restrict__ x_unfit, long long x_rows, long long x_blocks, const float* __restrict__ w,
+                float* __restrict__ w_parts, int* __restrict__ w_exponents, int* __restrict__ w_unfit, long long w_rows,
+                long long depth) {
     if constexpr (!from_tiles) {
         return;
     }
-    constexpr int held_runs = 8192 / (RowToSplit::threads * run_of_thread);
-    const long long row = static_cast<long long>(blockIdx.x) * tile_rows_of_block + threadIdx.x % tile_rows_of_block;
-    const RowToSplit source(x, row, rows, depth);
-    const long long first = RowToSplit::first_run();
-    const bool holds = source.runs <= held_runs * RowToSplit::threads;
+    constexpr int threads_of_row = split_threads / tile_rows_of_block;
+    constexpr int held_runs = 8192 / (threads_of_row * run_of_thread);
+    const bool is_weight = blockIdx.x >= x_blocks;
+    const long long block = static_cast<long long>(blockIdx.x) - (is_weight ? x_blocks : 0);
+    const long long row = block * tile_rows_of_block + threadIdx.x % tile_rows_of_block;
+    const int thread = threadIdx.x / tile_rows_of_block;
+    const bool inside = row < (is_weight ? w_rows : x_rows);
+    const float* const matrix = is_weight ? w : x;
+    const float* const source = matrix + (inside ? row : 0) * depth;
+    const bool vectors = reads_as_vectors(matrix, depth);
+    const long long runs = stages_of_eights(depth) * (eights_of_line / run_of_thread);
+    const bool holds = runs <= held_runs * threads_of_row;
+    const auto read = [&](Run& values, long long run) {
+#pragma unroll
+        for (int i = 0; i < run_of_thread / 4; ++i) {
+            const long long k = run * run_of_thread + 4 * i;
+            values[i] = load_pack<4>(source + k, inside ? depth - k : 0, inside && vectors && k + 4 <= depth);
+        }
+    };
     Run held[held_runs];
     int mine = 0;
     if (holds) {
 #pragma unroll
         for (int i = 0; i < held_runs; ++i) {
-            source.read(held[i], first + i * RowToSplit::threads);
+            read(held[i], thread + i * threads_of_row);
         }
 #pragma unroll
         for (int i = 0; i < held_runs; ++i) {
             mine = largest_of(held[i], mine);
         }
     } else {
-        mine = source.look();
+        for (long long run = thread; run < runs; run += threads_of_row) {
+            read(held[0], run);
+            mine = largest_of(held[0], mine);
+        }
     }
     const float largest = largest_of_row_threads(mine);
     const int exponent = exponent_for(largest);
-    if (first == 0 && row < rows) {
-        note_row(largest, exponent, exponents + row, unfit + row);
+    if (thread == 0 && inside) {
+        // A row that no exponent brings into range may be larger than 2^11, which eight bits do not hold.
+        const float size = scaled(largest, exponent);
+        (is_weight ? w_exponents : x_exponents)[row] = exponent;
+        (is_weight ? w_unfit : x_unfit)[row] = !(fits(size, exponent) && size < 2048.0f);
     }
-    const TileRow target(parts, row, product_columns, depth, false);
+    const float power = power_of_two(exponent);
+    const TileRow target(is_weight ? w_parts : x_parts, row, is_weight ? product_rows : product_columns, depth, is_weight);
     if (holds) {
 #pragma unroll
         for (int i = 0; i < held_runs; ++i) {
-            const long long run = first + i * RowToSplit::threads;
-            if (run < source.runs) {
-                target.store(held[i], power_of_two(exponent), run * run_of_thread);
+            if (thread + i * threads_of_row < runs) {
+                target.store(held[i], power, static_cast<long long>(thread + i * threads_of_row) * run_of_thread);
             }
         }
     } else {
-        source.split(target, exponent);
-    }
-}
-
-// Both matrices of a call, x in the first `x_blocks` blocks. A row of the weight is read once: it is split with the
-// exponent that it had in the call before, and once more where that is no longer its own. So the parts depend on the
-// weight alone, and what is kept between calls decides how long they take. Each thread compares what it has split with.
-extern "C" __global__ void __launch_bounds__(split_threads)
-    split_both(const float* __restrict__ x, float* __restrict__ x_parts, int* __restrict__ x_exponents,
-               int* __restrict__ x_unfit, long long x_rows, long long x_blocks, const float* __restrict__ w,
-               float* __restrict__ w_parts, int* __restrict__ w_exponents, int* __restrict__ w_unfit,
-               int* w_guesses, long long w_rows, long long depth) {
-    if constexpr (!from_tiles) {
-        return;
-    }
-    const bool is_weight = blockIdx.x >= x_blocks;
-    const long long block = static_cast<long long>(blockIdx.x) - (is_weight ? x_blocks : 0);
-    const long long row = block * tile_rows_of_block + threadIdx.x % tile_rows_of_block;
-    const long long rows = is_weight ? w_rows : x_rows;
-    const bool inside = row < rows;
-    const RowToSplit source(is_weight ? w : x, row, rows, depth);
-    const TileRow target(is_weight ? w_parts : x_parts, row, is_weight ? product_rows : product_columns, depth, is_weight);
-    const int guess = is_weight && inside ? *const_cast<volatile int*>(w_guesses + row) : 0;
-    const int mine = is_weight ? source.split(target, guess) : source.look();
-    const float largest = largest_of_row_threads(mine);
-    const int exponent = exponent_for(largest);
-    if (RowToSplit::first_run() == 0 && inside) {
-        note_row(largest, exponent, (is_weight ? w_exponents : x_exponents) + row, (is_weight ? w_unfit : x_unfit) + row);
-        if (is_weight) {
-            w_guesses[row] = exponent;
+        for (long long run = thread; run < runs; run += threads_of_row) {
+            read(held[0], run);
+            target.store(held[0], power, run * run_of_thread);
         }
-    }
-    if (!is_weight || guess != exponent) {
-        source.split(target, exponent);
     }
 }
 

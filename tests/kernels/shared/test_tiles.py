@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tunebench.kernels.runtime.registry import load_model
-from tunebench.kernels.shared.split_product import RowExponents, Tiles, tiles_of_both
+from tunebench.kernels.shared.split_product import Tiles, tiles_of_both
 from tunebench.studies.for_problem import problem_of
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.configuration import Value
@@ -67,34 +67,32 @@ def matrices(rows: int, features: int, depth: int) -> tuple[torch.Tensor, torch.
     ids=str,
 )
 @pytest.mark.parametrize("size", [(5, 7, 100), (300, 260, 513), (3, 130, 9000)], ids=str)
-def test_parts_depend_on_the_matrices_alone(values: dict[str, Value], size: tuple[int, int, int]) -> None:
+def test_parts_are_the_same_alone_and_beside_the_other_matrix(
+    values: dict[str, Value], size: tuple[int, int, int], frozen: Callable[[], object]
+) -> None:
     plan = plan_for(**values)
     x, weight = matrices(*size)
-    kept = RowExponents()
-
-    def made(exponents: RowExponents) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
-        found = tiles_of_both(plan, x, weight, weight, exponents, None)
-        return content(found[0]), content(found[1])
-
-    for change in (None, None, 1000.0, 0.0, float("inf")):
-        if change is not None:
-            weight = weight.clone()
-            weight[3] *= change
-        guessed, afresh = made(kept), made(RowExponents())
-        assert same(guessed[0], afresh[0]) and same(guessed[1], afresh[1])
-    assert guessed[1][1][3 + size[1]] == 1, "an infinite row fits no parts"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("size", [(5, 7, 100), (3, 130, 9000)], ids=str)
-def test_x_alone_is_split_as_with_the_weight(size: tuple[int, int, int], frozen: Callable[[], object]) -> None:
-    plan = plan_for(weight_parts="int8")
-    x, weight = matrices(*size)
-    both, kept_weight = tiles_of_both(plan, x, weight, weight, RowExponents(), None)
+    weight[3] = float("inf")
+    x_tiles, w_tiles = tiles_of_both(plan, x, weight, weight, None)
+    _, features, depth = size
+    exponents = w_tiles.exponents.tensor
+    scaled = weight * torch.exp2(exponents[:features].float())[:, None]
+    sound = [feature for feature in range(features) if feature != 3]
+    assert ((scaled[sound].abs().amax(1) >= 2**10) & (scaled[sound].abs().amax(1) < 2**11)).all()
+    assert exponents[features:].tolist() == [int(feature == 3) for feature in range(features)]
+    high = halves(w_tiles, 128, depth)[:features, :depth].float()
+    assert torch.equal(high[sound], scaled[sound].half().float())
     model = frozen()
-    for _ in range(2):
-        alone, again = tiles_of_both(plan, x, weight, weight, RowExponents(), model)  # type: ignore[arg-type]
-        assert same(content(alone), content(both)) and same(content(again), content(kept_weight))
+    for _ in range(2):  # the second time x alone is split
+        alone, kept = tiles_of_both(plan, x, weight, weight, model)  # type: ignore[arg-type]
+        assert same(content(alone), content(x_tiles)) and same(content(kept), content(w_tiles))
+
+
+def halves(tiles: Tiles, tile_rows: int, depth: int) -> torch.Tensor:
+    """The high parts, in rows one after the other: a tile is its eights, in two kinds, and then stages of 64 halves."""
+    stages = -(-depth // 128)
+    parts = tiles.parts.view(torch.float16).view(-1, 4 * stages, 8, tile_rows, 8)
+    return parts[:, 2 * stages :].permute(0, 3, 1, 2, 4).reshape(tiles.whole, -1)
 
 
 @pytest.fixture
