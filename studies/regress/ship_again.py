@@ -31,6 +31,10 @@ from tunebench.tuner.device import is_gpu
 from tunebench.tuner.errors import CompileError, UserError
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Problem
+from tunebench.tuner.variant import KernelSource, Variant
+
+_TEXT = ".text."
+_NOTHING = 'extern "C" __global__ void nothing() {}'
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,10 @@ def _shipped_since(kernel: Kernel, file: ShippedFile) -> Sequence[ShippedResult]
 
 
 def _same_code(kernel: Kernel, before: Kernel, architecture: str, result: ShippedResult) -> Configuration | None:
-    """The configuration as the kernel has it now, where every function there was is the same machine code."""
+    """The configuration as the kernel has it now, where every function there was is the same machine code.
+
+    One that returned at once, as those of another choice of the configuration do, may be gone.
+    """
     if result.configuration is None:
         return None
     # What a constraint would say depends on a device, which need not be here; whoever loads the file asks it.
@@ -110,10 +117,14 @@ def _same_code(kernel: Kernel, before: Kernel, architecture: str, result: Shippe
     try:
         old = compiler.compile(before.variant(Configuration(result.configuration), result.problem, architecture))
         new = compiler.compile(kernel.variant(now, result.problem, architecture))
+        nothing = compiler.compile(Variant(KernelSource("nothing", _NOTHING, {}), "", architecture))
     except CompileError:
         return None
-    same = _instructions(old).items() <= _instructions(new).items()
-    return now if same and old.figures.items() <= new.figures.items() else None
+    (idle,) = _instructions(nothing).values()
+    own = {name: code for name, code in _instructions(old).items() if code != idle}
+    figures = {name: one for name, one in old.figures.items() if f"{_TEXT}{name}" in own}
+    same = own.items() <= _instructions(new).items() and figures.items() <= new.figures.items()
+    return now if same else None
 
 
 def _instructions(build: Build) -> dict[str, bytes]:
@@ -124,4 +135,4 @@ def _instructions(build: Build) -> dict[str, bytes]:
         raise UserError("--same-code-as reads binaries with pyelftools: pip install 'tunebench[elf]'") from error
 
     sections = ELFFile(io.BytesIO(build.code)).iter_sections()
-    return {section.name: section.data() for section in sections if section.name.startswith(".text.")}
+    return {section.name: section.data() for section in sections if section.name.startswith(_TEXT)}

@@ -29,6 +29,12 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
     """A kernel with two results for an H200, in the current folder."""
     made = Repository(tmp_path / "mine")
     monkeypatch.chdir(made.folder)
+    give_results(made)
+    return made
+
+
+def give_results(made: Repository) -> None:
+    """Commit results for the kernel as it is."""
     kernel = load_model(str(made.kernel)).kernel
     results = [
         ShippedResult(
@@ -45,7 +51,6 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
     ]
     write_file(kernel, H200.name, H200.architecture, results)
     made.commit("results for it")
-    return made
 
 
 def shipped(repository: Repository) -> ShippedFile:
@@ -66,6 +71,20 @@ def test_a_new_choice_beside_the_winner_s_keeps_its_results(run: CommandLine, re
     assert first.configuration == second.configuration == {"turns": 100, "block_size": 128}
     assert first.conditions["same_code_as"] == before
     assert first.speedups == {"reference": [2.0, 1.9, 2.1]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("body", ["", "y[0] = 1.0f;"], ids=["returns at once", "writes"])
+def test_a_function_that_is_gone_matters_where_it_did_something(
+    run: CommandLine, repository: Repository, body: str
+) -> None:
+    function = f'extern "C" __global__ void other(float* y, int n) {{ {body} }}\n'
+    repository.edit("root.cu", "// Newton", f"{function}// Newton")
+    give_results(repository)
+    repository.edit("root.cu", function, "")
+    done = run("ship", repository.kernel, "--same-code-as", "HEAD", "--json")
+    (renewal,) = done.json
+    assert (done.code, len(renewal["renewed"])) == ((1, 0) if body else (0, 2))
 
 
 @pytest.mark.slow
