@@ -12,7 +12,14 @@ from tunebench.db.queries.one_trial import trial_details
 from tunebench.db.queries.rows import BestRow, TrialRow
 from tunebench.db.queries.trials import best
 from tunebench.kernels.runtime.selection import LEAST_OF_A_RANGE
-from tunebench.kernels.runtime.shipped import NeighbourTest, ShippedResult, write_file
+from tunebench.kernels.runtime.shipped import (
+    NeighbourTest,
+    ShippedResult,
+    file_for,
+    is_stale,
+    read_file,
+    write_file,
+)
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device, is_gpu
 from tunebench.tuner.kernel import Kernel
@@ -20,6 +27,7 @@ from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import Baseline, CacheRegime, Ratio
 
 _DIGITS = 4
+_SAME_CONDITIONS = ("torch", "cuda", "cudnn", "driver", "caches")
 
 
 @dataclass(frozen=True)
@@ -29,6 +37,7 @@ class Shipment:
     Attributes:
         results: how many it got now.
         reference_is_faster: for how many of these problems; the file says so, and has no kernel for them.
+        better: results that ship already and stay, since they are surely faster than what was found now.
     """
 
     kernel: str
@@ -36,6 +45,7 @@ class Shipment:
     path: Path
     results: int
     reference_is_faster: int
+    better: int
 
 
 @dataclass(frozen=True)
@@ -68,7 +78,8 @@ def ship(
 ) -> list[Shipment]:
     """Write the winners of these kernels, as they are now, one file for each kind of device.
 
-    Only winners of a study's final rounds are shipped, and only those of the kernel's present source.
+    Only winners of a study's final rounds are shipped, and only those of the kernel's present source. One that ships
+    already stays where a later and shorter search under the same torch, CUDA and driver found nothing as fast.
 
     Args:
         device: a device's name, or `cpu` for that of this machine's; None for every GPU that there are results of.
@@ -84,15 +95,35 @@ def ship(
     for kernel in kernels:
         for (name, architecture), by_problem in sorted(winners_of(database, kernel, device).items()):
             slower = {key for key, row in by_problem.items() if row.reference_is_faster}
-            results = [
+            found = [
                 _with_range(result_of(database, row), [one for one in tests if one.kernel == kernel.name])
                 for key, row in by_problem.items()
                 if key not in slower
             ]
+            present = {result.problem.key: result for result in _shipped(kernel, name)}
+            results = [one for one in found if not _is_surely_faster(present.get(one.problem.key), one)]
+            better = len(found) - len(results)
             results += [replace(result_of(database, by_problem[key]), configuration=None) for key in slower]
             path = write_file(kernel, name, architecture, results)
-            shipments.append(Shipment(kernel.name, name, path, len(results), len(slower)))
+            shipments.append(Shipment(kernel.name, name, path, len(results), len(slower), better))
     return shipments
+
+
+def _shipped(kernel: Kernel, device: str) -> Sequence[ShippedResult]:
+    """What ships with the kernel as it is."""
+    path = file_for(kernel, device)
+    file = read_file(path) if path.exists() else None
+    return () if file is None or is_stale(kernel, file) else file.results
+
+
+def _is_surely_faster(present: ShippedResult | None, found: ShippedResult) -> bool:
+    """Whether the whole interval of what ships lies above that of what was found, under the same conditions."""
+    if present is None or present.configuration in (None, found.configuration):
+        return False
+    if any(present.conditions.get(name) != found.conditions.get(name) for name in _SAME_CONDITIONS):
+        return False
+    (_, low, _), (_, _, high) = (one.speedups[Baseline.REFERENCE.value] for one in (present, found))
+    return low > high
 
 
 def winners_of(database: Database, kernel: Kernel, device: str | None) -> dict[tuple[str, str], dict[str, BestRow]]:

@@ -67,8 +67,8 @@ class StreamContract:
         x, weight = self.matrices(*size)
         model = self.model(x, weight, values, kept=kept)
         found = run(model, x)
-        # Of few products, whose errors do not make up for each other: two operands that are off by 2⁻²¹ each and a term left
-        # out; where the small terms have eight bits, 2⁻¹⁷.
+        # Of few products, whose errors do not make up for each other: both operands are off by 2⁻²¹, and a term is left
+        # out; where the small terms have eight bits, it is 2⁻¹⁷.
         most = 2.0 ** (-17 if kept or values.get("stream_corrections") == "bf16" else -19)
         assert (off := error(found, x, weight)) < most, off
         assert torch.equal(found, run(model, x))

@@ -39,7 +39,8 @@ def ship(
     """Write the winners beside their kernels, as tuned/DEVICE.json: whoever has such a device need not tune.
 
     Winners of the final rounds of studies of the kernel as it is now are written; results of problems that the database
-    does not have stay as long as the kernel is the same. Where the reference was faster, the file says that alone.
+    does not have stay as long as the kernel is the same, and so do those that are surely faster than what the database
+    has, under the same torch, CUDA and driver. Where the reference was faster, the file says that alone.
 
     After an edit that left the winners' machine code alone, --same-code-as takes over what shipped, without a GPU;
     the exit code is 1 where a winner is other code now.
@@ -66,13 +67,17 @@ def ship(
                     "file": str(one.path),
                     "results": one.results,
                     "reference_is_faster": one.reference_is_faster,
+                    "better": one.better,
                 }
                 for one in shipments
             ]
         )
     else:
-        rows = [(s.kernel, s.device, str(s.results), str(s.reference_is_faster), str(s.path)) for s in shipments]
-        print_table(("kernel", "device", "results", "reference is faster", "file"), rows)
+        rows = [
+            (s.kernel, s.device, str(s.results), str(s.better), str(s.reference_is_faster), str(s.path))
+            for s in shipments
+        ]
+        print_table(("kernel", "device", "results", "better ones stay", "reference is faster", "file"), rows)
     without = [kernel.name for kernel in kernels if kernel.name not in {s.kernel for s in shipments}]
     if without:
         print_line(

@@ -108,6 +108,29 @@ def test_a_cpu_s_results_ship_when_it_is_named(
     assert next(what_is_known(kernel, PROBLEM, cpu).choices()).configuration == SLOW
 
 
+@pytest.mark.parametrize(
+    ("winner", "over_reference", "stays"),
+    [(SLOW, 1.5, True), (SLOW, 1.99, False), (SLOW, 3.0, False), (FAST, 1.5, False), (SLOW, 0.8, False)],
+    ids=["surely slower", "perhaps slower", "faster", "the same one, timed again", "the reference is faster now"],
+)
+def test_a_result_that_ships_stays_where_a_later_search_found_nothing_as_fast(
+    write_kernel: WriteKernel,
+    tmp_path: Path,
+    tunebench: CommandLine,
+    winner: Configuration,
+    over_reference: float,
+    *,
+    stays: bool,
+) -> None:
+    kernel = write_kernel().kernel
+    for place, configuration, ratio in ((tmp_path / "1.db", FAST, 2.0), (tmp_path / "2.db", winner, over_reference)):
+        record(kernel, place, H200, configuration, over_reference=ratio)
+        (shipment,) = tunebench("ship", kernel.folder, "--db", place, "--json").json
+    (result,) = read_file(file_for(kernel, H200.name)).results
+    assert (shipment["better"], shipment["results"]) == ((1, 0) if stays else (0, 1))
+    assert result.speedups["reference"][0] == (2.0 if stays else over_reference)
+
+
 def test_what_won_no_final_rounds_is_not_shipped(
     write_kernel: WriteKernel, tmp_path: Path, tunebench: CommandLine
 ) -> None:
