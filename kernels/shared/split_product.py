@@ -29,6 +29,7 @@ _LINE_BYTES = 128
 MAX_DEPTH_OF_INT8 = 2**31 // (2 * 127 * 127)
 """Of two small terms whose factors are whole numbers of eight bits and whose sums are int32."""
 _PRODUCT_THREADS = 384
+_MOST_TILE_THREADS = 512
 _ROWS_OF_SPLIT_BLOCK = 8
 _SUM_STAGES_OF_EAGER = 14
 
@@ -42,6 +43,11 @@ def _shared_bytes(product_columns: int, product_stages: int, weight_parts: str) 
     if weight_parts != "none":
         return product_stages * ((_TILE_ROWS + product_columns) * _LINE_BYTES + _BARRIER_BYTES)
     return product_stages * (_W_STAGE_BYTES + 2 * product_columns * _TILE_DEPTH * 2 + _BARRIER_BYTES)
+
+
+def _rows_are_held(weight_parts: str, split_threads: int) -> bool:
+    """The registers of so many threads do not hold a row while its parts are made."""
+    return weight_parts == "none" or split_threads <= _MOST_TILE_THREADS
 
 
 def _sums_are_exact(weight_parts: str, problem: Problem) -> bool:
@@ -81,6 +87,7 @@ CONSTRAINTS = (
     Constraint("tiles_hold_as_much_as_is_asked_for", _holds_enough),
     Constraint("sums_are_as_often_as_is_asked_for", _sums_are_asked_for),
     Constraint("tiles_fit_memory", _fits_memory),
+    Constraint("tiles_are_made_in_registers", _rows_are_held),
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import subprocess
 import sys
 import textwrap
@@ -43,8 +44,9 @@ class Compiled:
 
 
 def _operators(graph: torch.fx.GraphModule) -> list[str]:
+    """By name, without the number of a kernel of that name that was loaded after others of it in this process."""
     names = (str(node.target) for node in graph.graph.nodes if node.op == "call_function")
-    return [name.split(".")[1] for name in names if name.startswith("tunebench.")]
+    return [re.sub(r"_\d+(?=_|$)", "", name.split(".")[1]) for name in names if name.startswith("tunebench.")]
 
 
 def close(found: Any, wanted: Any) -> None:
