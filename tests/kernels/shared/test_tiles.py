@@ -61,7 +61,7 @@ def matrices(rows: int, features: int, depth: int) -> tuple[torch.Tensor, torch.
     "values",
     [
         {"weight_parts": "int8", "split_threads": 256, "product_columns": 128},
-        {"weight_parts": "int8", "split_threads": 1024},
+        {"weight_parts": "int8", "split_threads": 256, "product_columns": 256},
         {"weight_parts": "e4m3", "split_threads": 512},
     ],
     ids=str,
