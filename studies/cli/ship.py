@@ -72,7 +72,7 @@ def ship(
                 for one in shipments
             ]
         )
-    else:
+    elif shipments:
         rows = [
             (s.kernel, s.device, str(s.results), str(s.better), str(s.reference_is_faster), str(s.path))
             for s in shipments
