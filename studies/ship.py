@@ -16,8 +16,7 @@ from tunebench.kernels.runtime.shipped import (
     NeighbourTest,
     ShippedResult,
     file_for,
-    is_stale,
-    read_file,
+    still_good,
     write_file,
 )
 from tunebench.tuner.configuration import Configuration
@@ -100,20 +99,13 @@ def ship(
                 for key, row in by_problem.items()
                 if key not in slower
             ]
-            present = {result.problem.key: result for result in _shipped(kernel, name)}
+            present = {result.problem.key: result for result in still_good(kernel, file_for(kernel, name))}
             results = [one for one in found if not _is_surely_faster(present.get(one.problem.key), one)]
             better = len(found) - len(results)
             results += [replace(result_of(database, by_problem[key]), configuration=None) for key in slower]
             path = write_file(kernel, name, architecture, results)
             shipments.append(Shipment(kernel.name, name, path, len(results), len(slower), better))
     return shipments
-
-
-def _shipped(kernel: Kernel, device: str) -> Sequence[ShippedResult]:
-    """What ships with the kernel as it is."""
-    path = file_for(kernel, device)
-    file = read_file(path) if path.exists() else None
-    return () if file is None or is_stale(kernel, file) else file.results
 
 
 def _is_surely_faster(present: ShippedResult | None, found: ShippedResult) -> bool:

@@ -5,6 +5,7 @@ Errors are against float64, relative to the sum of the products' magnitudes, whi
 
 import copy
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
@@ -18,7 +19,7 @@ from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.configuration import Value
-from tunebench.tuner.device import device_of
+from tunebench.tuner.device import Device, DeviceKind, device_of, find_device
 from tunebench.tuner.gate.memory import PoisonedMemory
 
 FP16: Mapping[str, Value] = {
@@ -64,6 +65,11 @@ def pin(model: TunedModule, x: torch.Tensor, values: Mapping[str, Value]) -> Non
     device, kernel = device_of(x.device), model.kernel
     configuration = kernel.space.choose(values, problem, device)
     model.pin(build_plan(kernel, configuration, problem, device, compiler_for(device)))
+
+
+def fictional(architecture: str) -> Device:
+    """A GPU of that architecture that is not here."""
+    return replace(find_device("cpu"), kind=DeviceKind.CUDA, architecture=architecture, max_shared_bytes=232448)
 
 
 def product_model(x: torch.Tensor, weight: torch.Tensor, values: Mapping[str, Value], *, frozen: bool = False) -> Any:

@@ -65,9 +65,8 @@ def duel(
     """Time several answers to one call in turns: what a caller waits for, host and device together.
 
     It takes at most `_MOST_SECONDS` and what three rounds need of those who could still win, and more than five rounds
-    only within `_FEW_SECONDS`. The answers are compared
-    once; whether a kernel is right is for the gate to say, this is only the last line. A contender that runs out of
-    memory, or whose launch is refused, has lost.
+    only within `_FEW_SECONDS`. The answers are compared once; whether a kernel is right is for the gate to say, this is
+    only the last line. A contender that runs out of memory, or whose launch is refused, has lost.
 
     Args:
         contenders, reference: give the same answer, and change nothing that the caller sees.
@@ -155,12 +154,8 @@ def _race(entrants: Sequence[_Entrant], reference: _Entrant, device: torch.devic
     began = time.perf_counter()
     calls = max(1, min(_MOST_CALLS, int(_ROUND_SECONDS / _seconds(reference.answer, 1, device))))
     for number in range(_MOST_ROUNDS):
-        passed = time.perf_counter() - began
-        if (
-            not left
-            or (number >= _FEWEST_ROUNDS and passed > _MOST_SECONDS)
-            or (number >= _ROUNDS and passed > _FEW_SECONDS)
-        ):
+        limit = math.inf if number < _FEWEST_ROUNDS else _MOST_SECONDS if number < _ROUNDS else _FEW_SECONDS
+        if not left or time.perf_counter() - began > limit:
             break
         # The order turns, so that the last one is not always the same.
         order = [reference, *left]

@@ -186,7 +186,7 @@ def write_file(kernel: Kernel, device: str, architecture: str, results: Sequence
         UserError: the folder cannot be written.
     """
     path = file_for(kernel, device)
-    kept = {result.problem.key: result for result in _still_good(kernel, path)}
+    kept = {result.problem.key: result for result in still_good(kernel, path)}
     kept |= {result.problem.key: _with_range(result, kept.get(result.problem.key)) for result in results}
     file = ShippedFile(
         kernel.name, kernel.digest, device, architecture, [kept[key] for key in sorted(kept)], kernel.block
@@ -211,7 +211,7 @@ def _with_range(result: ShippedResult, before: ShippedResult | None) -> ShippedR
     return replace(result, range=before.range, beyond=before.beyond)
 
 
-def _still_good(kernel: Kernel, path: Path) -> list[ShippedResult]:
+def still_good(kernel: Kernel, path: Path) -> list[ShippedResult]:
     try:
         file = read_file(path)
     except ShippedFileError:

@@ -226,21 +226,27 @@ def tiles_of_both(
     (rows, depth), features = x.shape, contiguous.shape[0]
     x_tiles = Tiles.for_matrix(x, plan.integer("product_columns"))
     x_blocks = x_tiles.whole // rows_of_block
-    of_x = (x, x_tiles.parts, x_tiles.exponents, x_tiles.unfit, rows, x_blocks)
-    x_is_split = False
 
-    def make() -> Tiles:
-        nonlocal x_is_split
-        tiles = Tiles.for_matrix(contiguous, _TILE_ROWS)
-        of_weight = (contiguous, tiles.parts, tiles.exponents, tiles.unfit, features)
-        blocks = x_blocks + tiles.whole // rows_of_block
+    def split(x_blocks: int, tiles: Tiles | None) -> None:
+        of_x = (x, x_tiles.parts, x_tiles.exponents, x_tiles.unfit, rows, x_blocks)
+        of_weight: tuple[Argument, ...] = (None, None, None, None, 0)
+        blocks = x_blocks
+        if tiles is not None:
+            of_weight = (contiguous, tiles.parts, tiles.exponents, tiles.unfit, features)
+            blocks += tiles.whole // rows_of_block
         plan.launch("split_tiles", *of_x, *of_weight, depth, blocks=blocks, threads=threads)
-        x_is_split = True
+
+    def kept() -> Tiles:
+        tiles = Tiles.for_matrix(contiguous, _TILE_ROWS)
+        split(0, tiles)
         return tiles
 
-    w_tiles = model.derived("weight tiles", make, (weight,), (plan["weight_parts"],)) if model else make()
-    if not x_is_split:
-        plan.launch("split_tiles", *of_x, None, None, None, None, 0, depth, blocks=x_blocks, threads=threads)
+    if model is not None and model.is_frozen:
+        w_tiles = model.derived("weight tiles", kept, (weight,), (plan["weight_parts"],))
+        split(x_blocks, None)
+    else:
+        w_tiles = Tiles.for_matrix(contiguous, _TILE_ROWS)
+        split(x_blocks, w_tiles)
     return x_tiles, w_tiles
 
 

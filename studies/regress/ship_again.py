@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from tunebench.kernels.runtime.registry import load_model
@@ -34,7 +35,7 @@ from tunebench.tuner.problem import Problem
 from tunebench.tuner.variant import KernelSource, Variant
 
 _TEXT = ".text."
-_NOTHING = 'extern "C" __global__ void nothing() {}'
+_NOTHING = KernelSource("nothing", 'extern "C" __global__ void nothing() {}', {})
 
 
 @dataclass(frozen=True)
@@ -117,14 +118,19 @@ def _same_code(kernel: Kernel, before: Kernel, architecture: str, result: Shippe
     try:
         old = compiler.compile(before.variant(Configuration(result.configuration), result.problem, architecture))
         new = compiler.compile(kernel.variant(now, result.problem, architecture))
-        nothing = compiler.compile(Variant(KernelSource("nothing", _NOTHING, {}), "", architecture))
     except CompileError:
         return None
-    (idle,) = _instructions(nothing).values()
-    own = {name: code for name, code in _instructions(old).items() if code != idle}
+    own = {name: code for name, code in _instructions(old).items() if code != _of_nothing(architecture)}
     figures = {name: one for name, one in old.figures.items() if f"{_TEXT}{name}" in own}
     same = own.items() <= _instructions(new).items() and figures.items() <= new.figures.items()
     return now if same else None
+
+
+@cache
+def _of_nothing(architecture: str) -> bytes:
+    """The instructions of a function that returns at once."""
+    (code,) = _instructions(NvrtcCompiler().compile(Variant(_NOTHING, "", architecture))).values()
+    return code
 
 
 def _instructions(build: Build) -> dict[str, bytes]:

@@ -32,7 +32,7 @@ def run_once(checkout: Path, options: list[str]) -> tuple[float, float, dict[str
         command = [sys.executable, "-m", "tunebench", "tune", str(STUDY), *options, "--json"]
         environment = {
             **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(checkout / "src"), os.environ.get("PYTHONPATH", "")]),
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(checkout / "src"), os.environ.get("PYTHONPATH")])),
             "TUNEBENCH_CACHE": f"{folder}/builds",
             "TUNEBENCH_DB": f"{folder}/results.db",
         }

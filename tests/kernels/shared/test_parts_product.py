@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from parts_contract import PRECISE, VARIANTS, PartsContract, product_model, run
+from parts_contract import PRECISE, VARIANTS, PartsContract, fictional, product_model, run
 
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
-from tunebench.tuner.device import Device, DeviceKind, find_device
 from tunebench.tuner.errors import CompilerMissingError
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.space import ValidSpace
@@ -27,10 +26,6 @@ def test_what_was_kept_for_a_pinned_plan_goes_with_it() -> None:
     assert len(model._derived) == 1
     model.pin(None)
     assert model.is_frozen and len(model._derived) == 0
-
-
-def fictional(architecture: str) -> Device:
-    return replace(find_device("cpu"), kind=DeviceKind.CUDA, architecture=architecture, max_shared_bytes=232448)
 
 
 def space_of(kernel: str, architecture: str, mode: str = "eval") -> ValidSpace:

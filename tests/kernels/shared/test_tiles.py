@@ -4,31 +4,15 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from parts_contract import fictional
 
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.kernels.shared.split_product import Tiles, tiles_of_both
 from tunebench.studies.for_problem import problem_of
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.configuration import Value
-from tunebench.tuner.device import Device, DeviceKind, find_device
+from tunebench.tuner.device import find_device
 from tunebench.tuner.kernel import Mode, Plan
-
-HOPPER = Device(
-    DeviceKind.CUDA,
-    0,
-    "a Hopper",
-    "sm_90",
-    "none",
-    multiprocessors=132,
-    memory_bytes=64 << 30,
-    l2_bytes=50 << 20,
-    max_shared_bytes=232448,
-)
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
 
 
 def plan_for(**values: Value) -> Plan:
@@ -37,7 +21,7 @@ def plan_for(**values: Value) -> Plan:
     kernel, compiler = factory.kernel, compiler_for(cpu)
     problem = problem_of(factory, kernel.reference(), Mode.FROZEN)
     assert problem is not None
-    configuration = kernel.space.choose({"product": "fused", **values}, problem, HOPPER)
+    configuration = kernel.space.choose({"product": "fused", **values}, problem, fictional("sm_90"))
     build = compiler.compile(kernel.variant(configuration, problem, cpu.architecture))
     return Plan(kernel, configuration, problem, cpu, compiler.load(build, None))
 
