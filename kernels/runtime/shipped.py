@@ -212,6 +212,7 @@ def _with_range(result: ShippedResult, before: ShippedResult | None) -> ShippedR
 
 
 def still_good(kernel: Kernel, path: Path) -> list[ShippedResult]:
+    """The results of a file that are of the kernel as it is; none of a file that is not there or cannot be read."""
     try:
         file = read_file(path)
     except ShippedFileError:
