@@ -172,6 +172,8 @@ class TunedModule(nn.Module):
     of the reference's operations, which run again for it. Nothing that a result depends on is kept between calls.
     """
 
+    is_frozen = False
+
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._trains = False

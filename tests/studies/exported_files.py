@@ -23,7 +23,7 @@ BEST: dict[str, dict[str, Value]] = {
     "conv_min_add_mul": {"convolution": "implicit_gemm"},
     "gemm_div_sum_scale": {"algorithm": "column_sums"},
     "gemm_scale_bn": {"product": "fused"},
-    "gemm_sigmoid_residual": {"product": "fused"},
+    "gemm_sigmoid_residual": {"product": "fused", "weight_parts": "int8", "split_threads": 512},
 }
 """Forms that win on an H200; the other tunables as they come."""
 
