@@ -44,6 +44,17 @@ template <typename T> __device__ __forceinline__ unsigned four_of(const float (&
     }
     return word;
 }
+#if defined(__CUDA_ARCH__)
+// Conversions have a quarter of the rate of additions: added to 1.5 · 2^23, a number has its nearest whole one in its low bits.
+template <> __device__ __forceinline__ unsigned four_of<whole_t>(const float (&values)[4]) {
+    unsigned words[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        words[i] = __float_as_uint(fminf(fmaxf(values[i], -127.0f), 127.0f) + 0x1.8p23f);
+    }
+    return __byte_perm(__byte_perm(words[0], words[1], 0x0040), __byte_perm(words[2], words[3], 0x0040), 0x5410);
+}
+#endif
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
 template <> __device__ __forceinline__ unsigned four_of<e4m3_t>(const float (&values)[4]) {
     unsigned short first, second;
