@@ -81,23 +81,9 @@ class StudyLog:
         Raises:
             DatabaseError: the database cannot be read, or holds what tunebench does not write.
         """
-        query = (
-            select(
-                tables.Trial.number,
-                tables.Configuration.key,
-                tables.Trial.status,
-                tables.Trial.median_ms,
-                tables.Measurement.clock,
-                tables.LateRefusal.trial_id,
-            )
-            .join(tables.Configuration, tables.Configuration.id == tables.Trial.configuration_id)
-            .outerjoin(tables.Measurement, tables.Measurement.id == tables.Trial.measurement_id)
-            .outerjoin(tables.LateRefusal, tables.LateRefusal.trial_id == tables.Trial.id)
-            .where(tables.Trial.study_id == self.study_id, tables.Trial.number > after)
-            .order_by(tables.Trial.number)
-        )
         with self._database.reading() as connection:
-            return [_past(*row) for row in connection.execute(query)]
+            rows = connection.execute(_PAST, {"study_id": self.study_id, "after": after})
+            return [_past(*row) for row in rows]
 
     def result(self, number: int) -> TrialResult:
         """What came of a trial of this study, its build apart.
@@ -200,6 +186,21 @@ _PLACE = select(
     exists().where(_OF_STUDY, tables.Trial.configuration_id == bindparam("configuration_id")),
 )
 """The number that a study's next trial gets, and whether a configuration has one already."""
+_PAST = (
+    select(
+        tables.Trial.number,
+        tables.Configuration.key,
+        tables.Trial.status,
+        tables.Trial.median_ms,
+        tables.Measurement.clock,
+        tables.LateRefusal.trial_id,
+    )
+    .join(tables.Configuration, tables.Configuration.id == tables.Trial.configuration_id)
+    .outerjoin(tables.Measurement, tables.Measurement.id == tables.Trial.measurement_id)
+    .outerjoin(tables.LateRefusal, tables.LateRefusal.trial_id == tables.Trial.id)
+    .where(_OF_STUDY, tables.Trial.number > bindparam("after"))
+    .order_by(tables.Trial.number)
+)
 _TRIED = select(
     exists()
     .where(_OF_STUDY, tables.Trial.configuration_id == tables.Configuration.id)

@@ -143,7 +143,7 @@ class Writer:
         return [None if build is None else known[_build_identity(build)] for build in listed]
 
     def _known_builds(self, builds: Mapping[_Identity, parts.BuildFacts]) -> dict[_Identity, int]:
-        digests = sorted({build.code_sha256 for build in builds.values()})
+        digests = sorted({build.variant_digest for build in builds.values()})
         rows = self._connection.execute(_BUILDS, {"digests": digests}) if digests else ()
         return {tuple(identity): number for number, *identity in rows}
 
@@ -246,7 +246,8 @@ _CONFIGURATIONS = select(tables.Configuration.key, tables.Configuration.id).wher
     tables.Configuration.key.in_(bindparam("keys", expanding=True))
 )
 _BUILDS = select(tables.Build.id, *(getattr(tables.Build, name) for name in _BUILD_IDENTITY)).where(
-    tables.Build.code_sha256.in_(bindparam("digests", expanding=True))
+    # With a variant goes one build, or a few by different compilers; one binary may be that of many variants.
+    tables.Build.variant_digest.in_(bindparam("digests", expanding=True))
 )
 
 
