@@ -260,8 +260,14 @@ class StudyRun:
                 return ending or Ending.EXHAUSTED
             with self._account.phase(Activity.HANDOVER):
                 ended = wait(running, return_when=FIRST_COMPLETED).done
-            for flight in [one for evaluation, one in running.items() if evaluation in ended]:
-                report(self._progress(already, budget, self._finish(flight)))
+            if self._executor.slots > 1:
+                # Of several devices none waits until what came of its last evaluation is recorded, either.
+                self._catch_up()
+                if self._ending(budget) is None:
+                    self._begin(budget)
+            # One at a time: meanwhile others may have ended, whose devices go on first.
+            flight = next(one for evaluation, one in running.items() if evaluation in ended)
+            report(self._progress(already, budget, self._finish(flight)))
 
     def _ending(self, budget: Budget) -> Ending | None:
         """Why nothing more is begun; None while there is no reason."""
@@ -278,14 +284,16 @@ class StudyRun:
             self._flying.append(asked)
 
     def _begin(self, budget: Budget) -> None:
-        """Evaluate what was asked for first, one in each slot.
+        """Evaluate what was asked for first, one in each slot, and no more than the budget has room for.
 
-        The first of all is evaluated alone: by what clock it is timed, the others are.
+        The first of all is evaluated alone, until it is recorded: by what clock it is timed, the others are.
         """
-        slots = self._executor.slots if self._past else 1
+        begun = [flight.evaluation for flight in self._flying if flight.evaluation is not None]
+        running = sum(not evaluation.done() for evaluation in begun)
+        free = self._executor.slots - running if self._past else 1 - len(begun)
+        room = min(free, budget.trials - len(self._past) - len(begun))
         waiting = [flight for flight in self._flying if flight.evaluation is None]
-        running = len(self._flying) - len(waiting)
-        for flight in waiting[: max(0, slots - running)]:
+        for flight in waiting[: max(0, room)]:
             leaders = replace(_leaders(self._ranked()), seconds=self._seconds_left(budget))
             with self._account.phase(Activity.HANDOVER):
                 flight.evaluation = self._executor.begin(flight.configuration, flight.building, leaders)
