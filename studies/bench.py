@@ -17,6 +17,7 @@ import torch
 
 from tunebench.kernels.runtime.policy import set_accuracy, set_policy
 from tunebench.kernels.runtime.registry import load_model
+from tunebench.kernels.runtime.selection import Tier
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.targets import find_target
 from tunebench.tuner.compile.building import build_plan
@@ -126,7 +127,7 @@ class Result:
         timings: by contender: `tuned` and the baselines.
         speedups: of the tuned model over each baseline; over `copy` it is the share of the copy rate.
         errors: against float64 by contender, the worst of all inputs tried.
-        right: whether the tuned model's error is within the gate's bound.
+        right: whether the tuned model's error is within the gate's bound; the reference, where it serves, is right.
         tier: where the configuration came from; `given` where the caller named it.
         reason: for people: the trial it comes from, or why there is nothing better.
         floor_ms, bound: the least time that the device's best rates allow, and by which of them; None without ceilings.
@@ -348,14 +349,15 @@ def measure_case(case: BenchCase, ceilings: Ceilings | None) -> Result:
 
     with torch.no_grad():
         errors = {name: _errors(model, subject.oracle) for name, model in models.items() if name != Baseline.REFERENCE}
-        right = _is_right(errors[TUNED], subject.oracle)
+        choice = _choice_of(tuned, subject.problem, given)
+        # Where a process permits TF32 the reference's own operations are further off than eager in float32.
+        right = choice[0] == Tier.REFERENCE or _is_right(errors[TUNED], subject.oracle)
         samples = _samples(subject, models, case.seconds)
     work = kernel.work(subject.problem)
     floor: tuple[float | None, str] = (None, "")
     if ceilings is not None:
         warm = clocks_for(device, work)[-1].regime is CacheRegime.WARM
         floor = ceilings.floor_ms(work, in_cache=warm and work.bytes <= device.l2_bytes)
-    choice = _choice_of(tuned, subject.problem, given)
     return Result(
         kernel=kernel.name,
         problem=subject.problem,

@@ -19,7 +19,6 @@ from typing import Any
 
 import plotly.graph_objects as go
 import torch
-from tests.benchmarks.picture import draw
 from tests.benchmarks.problems import device_ratios
 from tests.benchmarks.rows import Row, Rows, require_gpu
 
@@ -126,6 +125,8 @@ def main() -> None:
     parser.add_argument("--picture", type=Path)
     asked = parser.parse_args()
     if asked.picture:
+        from tests.benchmarks.picture import draw  # needs a browser, which a machine with a GPU may not have
+
         found = json.loads(asked.json.read_text(encoding="utf-8"))
         draw(picture(found["rows"], f"{found['device']}, torch {found['torch']}"), asked.picture)
         return

@@ -6,6 +6,7 @@ import torch
 from tunebench.kernels.runtime.derived import DerivedTensors
 from tunebench.studies.bench import TUNED, BenchCase, measure_case, measure_ceilings
 from tunebench.tuner.kernel import Mode
+from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.result import Baseline
 
 pytestmark = pytest.mark.gpu
@@ -27,6 +28,14 @@ def test_a_case_with_torch_compile(mode: Mode) -> None:
     result = measure_case(BenchCase("gemm_scale_bn", mode, SMALL, device="cuda", seconds=1.0), None)
     assert result.right and not result.notes
     assert set(result.timings) == {TUNED, *Baseline}
+
+
+def test_a_reference_in_tf32_is_right_where_it_serves_as_exactly_as_eager() -> None:
+    small = {"batch_size": 4, "height": 20, "width": 20}
+    result = measure_case(
+        BenchCase("conv_min_add_mul", Mode.EVAL, small, device="cuda", seconds=0.5, accuracy=Accuracy.EAGER), None
+    )
+    assert (result.tier, result.right) == ("reference", True)
 
 
 def test_a_graph_replays_the_form_of_its_capture_whatever_becomes_of_it() -> None:
