@@ -23,6 +23,18 @@ def capped(sizes: Sizes, cap: int) -> Sizes:
     return {name: min(size, cap) if isinstance(size, int) else size for name, size in sizes.items()}
 
 
+def divided(sizes: Sizes, cap: int) -> Sizes:
+    """The same with its largest whole number within the cap, and others in proportion that are not too small for it.
+
+    What depends on a ratio, such as the features of a group, is as it was.
+    """
+    largest = max((size for size in sizes.values() if isinstance(size, int)), default=cap)
+    divisor = -(-largest // cap)
+    return {
+        name: size // divisor if isinstance(size, int) and size >= 2 * divisor else size for name, size in sizes.items()
+    }
+
+
 class Source(Protocol):
     """A reference's file at some sizes, on one device.
 

@@ -6,6 +6,7 @@ so that it goes through the quick battery across the gate's boundary, on inputs 
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,7 +33,7 @@ from tunebench.tuner.gate.oracle import consult_reference
 from tunebench.tuner.gate.party import Party
 from tunebench.tuner.gate.process_state import Watch
 from tunebench.tuner.gate.quick import QuickGate
-from tunebench.tuner.gate.sources import LocalSource, Sizes, capped
+from tunebench.tuner.gate.sources import LocalSource, Sizes, capped, divided
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.gate.tolerance import FEW_SAMPLES_MULTIPLE
 from tunebench.tuner.isolation import DeathError, asked_again_if_killed, run_isolated
@@ -144,12 +145,16 @@ def _quick(asked: ConfirmWinner, source: RemoteSource, contender: RemoteContende
         # What rounding leaves depends on sizes: of smaller ones it says nothing.
         accuracy = asked.accuracy if asked.small else Accuracy.TOLERANCE
         oracle = consult_reference(at, original, accuracy, [draw.randrange(1 << 31) for _ in SEEDS[accuracy]])
+        if oracle.degenerate and not asked.small:
+            continue  # answers there tell nothing: of groups of one feature each a normalisation makes zeros
         if bounds:
             oracle = replace(oracle, cases=tuple(_eased(case, bounds) for case in oracle.cases))
         QuickGate(party, oracle, contender.exemptions).check(partial(_prepare, party), log)
         judge_state(log, oracle, contender, at)
         return _told(at.sizes, source.sizes)
-    return "not asked across the boundary: this configuration serves no size that is small enough"
+    return (
+        "not asked across the boundary: this configuration serves no size that is small enough and tells answers apart"
+    )
 
 
 def _prepare(party: Party, inputs: Sequence[Any]) -> None:
@@ -162,9 +167,9 @@ def _at_sizes(source: RemoteSource, small: bool) -> Iterator[RemoteSource]:
     if small:
         yield source
         return
-    for cap in _CAPS:
+    for cap, reduce in itertools.product(_CAPS, (capped, divided)):
         try:
-            reduced = source.resized(capped(source.sizes, cap))
+            reduced = source.resized(reduce(source.sizes, cap))
         except (*FAILURES, KernelFolderError):
             continue
         yield reduced

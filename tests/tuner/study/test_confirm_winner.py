@@ -49,3 +49,17 @@ def test_a_sound_winner_is_right_there_too(
     report, rows = study(write_kernel(), tmp_path, 2)
     assert report.outcome.comparison is not None and [status.timed for status, _ in rows] == [True, True]
     assert report.outcome.confirmed == f"right across the boundary, at {sizes}"
+
+
+def test_where_reduced_sizes_tell_nothing_others_are_asked(
+    write_kernel: WriteKernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tunebench.studies.tune.MOST_BYTES", 1)
+    grouped = {
+        "columns = 33": "columns = 33\ngroups = 257",
+        "__init__(self)": "__init__(self, ratio)",
+        "torch.rand(1) + 0.5": "(torch.rand(1) + 0.5) * (ratio > 1)",
+        "return []": "return [rows / groups]",
+    }
+    report, _ = study(write_kernel(reference=grouped), tmp_path, 1)
+    assert report.outcome.confirmed == "right across the boundary, at rows=150, columns=16, groups=128"
