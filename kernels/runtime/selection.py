@@ -209,8 +209,9 @@ class Known:
     def contenders(self) -> list[Choice]:
         """Who meets the reference in a duel: the nearest results' configurations, and the default.
 
-        Where a kernel has no such results of its own, other kernels of its block have some. What was measured to be as
-        exact as eager is right under the tolerance, too; under `EAGER` nothing else takes part.
+        Other kernels of a block have more: the two nearest where a kernel has no results of its own, else one that is
+        of a nearer problem than any of its own. What was measured to be as exact as eager is right under the tolerance,
+        too; under `EAGER` nothing else takes part.
         """
 
         def rank(offer: Offer) -> tuple[object, ...]:
@@ -218,6 +219,7 @@ class Known:
             return away, offer.device != self.device.name, offer.shipped, offer.preference
 
         found: dict[Configuration, Choice] = {}
+        nearest = math.inf
         offers = [*self.recorded, *self.shipped]
         fitting = [*_fitting(offers, self.space, self.problem, self.device, rank)]
         if self.problem.accuracy is Accuracy.TOLERANCE:
@@ -227,6 +229,7 @@ class Known:
             if offer.configuration is None:
                 continue
             configuration = Configuration(offer.configuration)
+            nearest = min(nearest, problem_distance(offer.problem.at(self.problem.accuracy), self.problem))
             if configuration not in found:
                 found[configuration] = replace(
                     offer.choice(self.problem, self.device, self.here), configuration=configuration
@@ -236,17 +239,19 @@ class Known:
         default = self._default(self.nothing_recorded)
         if self.problem.accuracy is Accuracy.EAGER:
             return list(found.values()) or [default]
-        if not found:
-            found = self._related(rank)
+        for configuration, choice in self._related(rank, nearest, 1 if found else _NEAREST).items():
+            found.setdefault(configuration, choice)
         if default.configuration is not None:
             found.setdefault(default.configuration, default)
         return list(found.values())
 
-    def _related(self, rank: Rank) -> dict[Configuration, Choice]:
-        """What won for other kernels of the block, as far as this kernel has the same tunables."""
+    def _related(self, rank: Rank, nearest: float, count: int) -> dict[Configuration, Choice]:
+        """What won for other kernels of the block nearer than that, as far as this kernel has the same tunables."""
         found: dict[Configuration, Choice] = {}
         for offer in sorted(_near(self.related(), self.problem, self.device), key=rank):
-            if offer.configuration is None or len(found) == _NEAREST:
+            if problem_distance(offer.problem, self.problem) >= nearest or len(found) == count:
+                break
+            if offer.configuration is None:
                 continue
             configuration = self.space.completed(offer.configuration, self.problem, self.device)
             if configuration is not None:

@@ -216,6 +216,12 @@ def test_a_kernel_of_a_block_is_tried_with_what_ships_with_others_of_its_block(k
     winner = replace(result(1), **{**own, "configuration": dict(others[0].configuration)})  # type: ignore[arg-type]
     offers = shipped_offers([ShippedFile(swish.name, swish.digest, H200.name, "sm_90", [winner])])
     assert [choice.tier for choice in replace(known, shipped=offers).contenders()] == [Tier.SHIPPED, Tier.DEFAULT]
+    # Of a problem that is farther away than one of theirs, theirs is tried beside it.
+    farther = replace(winner, axes={**problem.axes, "rows": 6400}, configuration=dict(others[1].configuration))
+    offers = shipped_offers([ShippedFile(swish.name, swish.digest, H200.name, "sm_90", [farther])])
+    tried = replace(known, shipped=offers).contenders()
+    assert [choice.tier for choice in tried] == [Tier.SHIPPED, Tier.RELATED, Tier.DEFAULT]
+    assert tried[1] == others[0]
 
 
 def test_a_file_round_trips(kernel: Kernel) -> None:
