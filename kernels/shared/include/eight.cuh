@@ -45,7 +45,7 @@ template <typename T> __device__ __forceinline__ unsigned four_of(const float (&
     return word;
 }
 #if defined(__CUDA_ARCH__)
-// Conversions have a quarter of the rate of additions: added to 1.5 · 2^23, a number has its nearest whole one in its low bits.
+// Additions have many times the rate of conversions: added to 1.5 · 2^23, a number has its nearest whole one in its low bits.
 template <> __device__ __forceinline__ unsigned four_of<whole_t>(const float (&values)[4]) {
     unsigned words[4];
 #pragma unroll
