@@ -3,7 +3,9 @@
 Both try the same configurations of scalar_mul, by the strategy `exhaustive`, each with an empty database; builds are
 there already, so that devices are what a trial waits for, and a study ends with its last trial. Printed, for each run:
 trials a second of the search, from when every device has recorded its first one (and beside it from the first of all,
-which has the start of the other workers in it); the times that the same configurations have in both, what a device in
+which has the start of the other workers in it); milliseconds of a trial by what it did, and between trials of one
+device, which is where time goes that a second device does not save; how many trials went through the full battery;
+the times that the same configurations have in both, what a device in
 company tells of them over what one alone tells; and the best that was found in as many trials. What a strategy that
 learns loses by having more pending is `tunebench replay --batch`'s to say: one device and two have as many.
 
@@ -22,16 +24,17 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from tests.benchmarks.in_time import Stopwatch, ended_after
 
 from tunebench.db.connection.database import open_database
+from tunebench.db.queries.one_trial import trial_details
 from tunebench.db.queries.rows import TrialRow
 from tunebench.db.queries.trials import trials
 from tunebench.kernels.runtime.registry import load_model
@@ -63,8 +66,39 @@ def build_ahead(resolved: Resolved, count: int) -> int:
     return len(builds)
 
 
-def run_once(place: Path, resolved: Resolved, lane: Lane, watch: Stopwatch) -> list[TrialRow]:
-    """The trials of a study in a new database, in the order in which they were recorded."""
+@dataclass(frozen=True)
+class Run:
+    """A study's trials, in the order in which they were recorded.
+
+    Attributes:
+        seconds: of each trial by phase, as the database has them.
+        proven: whether each went through the full battery.
+        places: how many evaluated.
+    """
+
+    rows: list[TrialRow]
+    seconds: list[Mapping[str, float]]
+    proven: list[bool]
+    places: int
+
+    def first(self, count: int) -> Run:
+        """The first trials."""
+        return Run(self.rows[:count], self.seconds[:count], self.proven[:count], self.places)
+
+    def milliseconds(self) -> Mapping[str, float]:
+        """Of a trial, on average, by phase; `between` is what its device did not spend on any."""
+        later = [number for number, row in enumerate(self.rows) if row.recorded_at > all_up(self.rows)]
+        spent: Counter[str] = Counter()
+        for number in later:
+            spent.update(self.seconds[number])
+        whole = self.places / per_second(self.rows, all_up(self.rows))
+        parts = {phase: seconds / len(later) for phase, seconds in spent.items() if phase != "compile"}
+        parts["between"] = whole - sum(parts.values())
+        return {phase: round(seconds * 1e3, 1) for phase, seconds in sorted(parts.items())}
+
+
+def run_once(place: Path, resolved: Resolved, lane: Lane, watch: Stopwatch) -> Run:
+    """A study in a new database."""
     said = watch.seconds
 
     def announce(announcement: Announcement) -> Callable[[Progress], None]:
@@ -82,7 +116,11 @@ def run_once(place: Path, resolved: Resolved, lane: Lane, watch: Stopwatch) -> l
     devices = [one.device for one in lane.places]
     with open_database(place) as database:
         tune(replace(resolved, lane=lane, devices=devices), database, announce)
-        return sorted(trials(database, limit=None), key=lambda row: row.number)
+        rows = sorted(trials(database, limit=None), key=lambda row: row.number)
+        details = [trial_details(database, row.trial_id) for row in rows]
+    stages = [() if one.verdict is None else one.verdict.stages for one in details]
+    proven = [any(stage.name == "sizes" for stage in of) for of in stages]
+    return Run(rows, [one.seconds for one in details], proven, len(lane.places))
 
 
 def per_second(rows: list[TrialRow], began: datetime) -> float:
@@ -111,12 +149,13 @@ def best_of(rows: list[TrialRow]) -> float:
     return min(row.median_ms for row in rows if row.status == "correct" and row.median_ms is not None)
 
 
-def compared(alone: list[TrialRow], company: list[TrialRow]) -> Mapping[str, float] | str:
+def compared(alone: Run, company: Run) -> Mapping[str, object] | str:
     """The figures of a run, from as many trials of both; or what there is too little of to tell."""
-    count = min(len(alone), len(company))
-    both = alone[:count], company[:count]
+    count = min(len(alone.rows), len(company.rows))
+    runs = alone.first(count), company.first(count)
+    both = [run.rows for run in runs]
     if count == 0:
-        return f"{len(alone)} trials alone, {len(company)} in company"
+        return f"{len(alone.rows)} trials alone, {len(company.rows)} in company"
     for where, rows in zip(("alone", "in company"), both, strict=True):
         if (after := sum(row.recorded_at > all_up(rows) for row in rows)) < _FEWEST:
             return f"{after} of {count} trials {where} after each of {_devices(rows)} devices had recorded one"
@@ -137,6 +176,10 @@ def compared(alone: list[TrialRow], company: list[TrialRow]) -> Mapping[str, flo
         "company_per_second": round(rates[1], 3),
         "times_as_many": round(rates[1] / rates[0], 3),
         "times_as_many_with_the_start": round(with_start[1] / with_start[0], 3),
+        "milliseconds_alone": runs[0].milliseconds(),
+        "milliseconds_in_company": runs[1].milliseconds(),
+        "proven_alone": sum(runs[0].proven),
+        "proven_in_company": sum(runs[1].proven),
         "devices": _devices(both[1]),
         "timed_alone": sum(row.status.timed for row in both[0]),
         "timed_in_company": sum(row.status.timed for row in both[1]),
@@ -161,7 +204,7 @@ def main(
     watch = Stopwatch()
     where = {"devices": devices.split(",")} if devices else {"device": "cpu", "workers": workers}
     asked = {**where, "sampler": "exhaustive", "trials": count, "sizes": {"M": elements, "N": 1024}}
-    found: list[Mapping[str, float]] = []
+    found: list[Mapping[str, Any]] = []
     try:
         with ended_after(seconds), tempfile.TemporaryDirectory() as name:
             folder = Path(name)
