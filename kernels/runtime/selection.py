@@ -214,9 +214,11 @@ class Known:
         too; under `EAGER` nothing else takes part.
         """
 
+        def away(offer: Offer) -> float:
+            return problem_distance(offer.problem.at(self.problem.accuracy), self.problem)
+
         def rank(offer: Offer) -> tuple[object, ...]:
-            away = problem_distance(offer.problem.at(self.problem.accuracy), self.problem)
-            return away, offer.device != self.device.name, offer.shipped, offer.preference
+            return away(offer), offer.device != self.device.name, offer.shipped, offer.preference
 
         found: dict[Configuration, Choice] = {}
         nearest = math.inf
@@ -229,7 +231,7 @@ class Known:
             if offer.configuration is None:
                 continue
             configuration = Configuration(offer.configuration)
-            nearest = min(nearest, problem_distance(offer.problem.at(self.problem.accuracy), self.problem))
+            nearest = min(nearest, away(offer))
             if configuration not in found:
                 found[configuration] = replace(
                     offer.choice(self.problem, self.device, self.here), configuration=configuration
