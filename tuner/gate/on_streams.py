@@ -12,7 +12,7 @@ from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.truth import device_of_inputs, write
 from tunebench.tuner.gate.values import Values, cloned
 from tunebench.tuner.reference import seed_generators
-from tunebench.tuner.timing.capture import capture
+from tunebench.tuner.timing.capture import capture, new_stream
 
 _WAIT_CYCLES = 6_000_000  # some 3 ms, many times what the host needs to queue a call
 
@@ -23,8 +23,8 @@ def after_wait(
     """What a call returns on a stream on which `second` is written over `first` after a wait, read as soon as an event
     behind the call has come."""
     device = device_of_inputs(first)
-    stream = _stream(device) if own_stream else torch.cuda.default_stream(device)
-    read, done = _stream(device), torch.cuda.Event()  # type: ignore[no-untyped-call]
+    stream = new_stream(device) if own_stream else torch.cuda.default_stream(device)
+    read, done = new_stream(device), torch.cuda.Event()  # type: ignore[no-untyped-call]
     torch.cuda.synchronize(device)
     with torch.cuda.stream(stream):
         inputs = cloned(first)
@@ -60,7 +60,3 @@ def capturable(module: nn.Module, inputs: Sequence[Any]) -> bool:
     except FAILURES:
         return False
     return True
-
-
-def _stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

@@ -6,7 +6,6 @@ so that it goes through the quick battery across the gate's boundary, on inputs 
 
 from __future__ import annotations
 
-import itertools
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -167,9 +166,10 @@ def _at_sizes(source: RemoteSource, small: bool) -> Iterator[RemoteSource]:
     if small:
         yield source
         return
-    for cap, reduce in itertools.product(_CAPS, (capped, divided)):
+    reductions = [reduce(source.sizes, cap) for cap in _CAPS for reduce in (capped, divided)]
+    for sizes in {tuple(one.items()): one for one in reductions}.values():
         try:
-            reduced = source.resized(reduce(source.sizes, cap))
+            reduced = source.resized(sizes)
         except (*FAILURES, KernelFolderError):
             continue
         yield reduced

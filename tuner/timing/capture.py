@@ -25,7 +25,7 @@ def capture(call: Callable[[], Result], warming: Callable[[], object]) -> tuple[
     Raises:
         CaptureError: the call cannot be captured; the device is as it was.
     """
-    side = _stream()
+    side = new_stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(_WARMING_CALLS):
@@ -45,10 +45,10 @@ def capture(call: Callable[[], Result], warming: Callable[[], object]) -> tuple[
 
 def _free_generator() -> None:
     """After a failed capture torch's generator of random numbers takes itself for captured until one succeeds."""
-    with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=_stream(), capture_error_mode="thread_local"):
+    with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=new_stream(), capture_error_mode="thread_local"):
         torch.zeros(1, device="cuda")
 
 
-def _stream() -> torch.cuda.Stream:
-    """One of the current device: torch's own for captures is of whichever device this process captured on first."""
-    return torch.cuda.Stream()  # type: ignore[no-untyped-call]
+def new_stream(device: torch.device | None = None) -> torch.cuda.Stream:
+    """One of a device, the current one unless named: torch's own for captures is of whichever was captured on first."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
