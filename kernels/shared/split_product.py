@@ -46,7 +46,7 @@ def _shared_bytes(product_columns: int, product_stages: int, weight_parts: str) 
 
 
 def _rows_are_held(weight_parts: str, split_threads: int) -> bool:
-    """The registers of so many threads do not hold a row while its parts are made."""
+    """Registers hold the rows of a block while their parts are made; those of more threads do not."""
     return weight_parts == "none" or split_threads <= _MOST_TILE_THREADS
 
 

@@ -87,11 +87,12 @@ class Run:
 
     def milliseconds(self) -> Mapping[str, float]:
         """Of a trial, on average, by phase; `between` is what its device did not spend on any."""
-        later = [number for number, row in enumerate(self.rows) if row.recorded_at > all_up(self.rows)]
+        began = all_up(self.rows)
+        later = [number for number, row in enumerate(self.rows) if row.recorded_at > began]
         spent: Counter[str] = Counter()
         for number in later:
             spent.update(self.seconds[number])
-        whole = self.places / per_second(self.rows, all_up(self.rows))
+        whole = self.places / per_second(self.rows, began)
         parts = {phase: seconds / len(later) for phase, seconds in spent.items() if phase != "compile"}
         parts["between"] = whole - sum(parts.values())
         return {phase: round(seconds * 1e3, 1) for phase, seconds in sorted(parts.items())}
