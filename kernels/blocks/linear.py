@@ -275,7 +275,7 @@ class Linear(Block):
             finishes = not self.reduces_rows and self.finish != "value"
             return normalised(call, Norm(self, attrgetter(self.batch_norm_at)(self), constants, finishes))
         if not has_passes(str(call.plan["product"])):
-            return own_output(call)
+            return own_output(call).values
         product = library_product(call.plan, self, call.weight, call.bias, call.x)
         if self.reduces_rows and not product.is_partial:
             return product.first

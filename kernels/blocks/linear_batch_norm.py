@@ -13,6 +13,7 @@ from tunebench.kernels.runtime.derived import Source
 from tunebench.kernels.runtime.tuned_module import TunedModule, computed_in, own_tensors
 from tunebench.kernels.shared.parts_product import Parts, Product, parts_product, settings_of, split
 from tunebench.kernels.shared.products import has_passes, library_product
+from tunebench.kernels.shared.split_product import Unfit, is_fused
 from tunebench.tuner.build import Argument
 from tunebench.tuner.kernel import Mode, ceil_div
 from tunebench.tuner.problem import Problem
@@ -63,6 +64,18 @@ class _Vectors(NamedTuple):
     offset: torch.Tensor | None = None
 
 
+class _TileMoments(NamedTuple):
+    """What the fused product's epilogue has left of a batch's statistics.
+
+    Attributes:
+        moments: (tiles of rows, features, 2), of each tile's values: mean, and squares of the distances from it.
+        unfit: rows behind which moments do not hold.
+    """
+
+    moments: torch.Tensor
+    unfit: Unfit
+
+
 class _NormalisingWeight(NamedTuple):
     """A weight, whole or in parts, whose rows the multiplier (features,) has scaled, and the bias that goes with it."""
 
@@ -78,6 +91,11 @@ _NONE = (None,) * 6
 def is_train(problem: Problem) -> bool:
     """Whether the statistics are the batch's own."""
     return problem.options["mode"] == Mode.TRAIN
+
+
+def _takes_moments(product: str, problem: Problem) -> bool:
+    """The fused product has all values of a tile at hand."""
+    return is_fused(product) and is_train(problem)
 
 
 def _has_pass(product: str, normalisation: str, problem: Problem) -> bool:
@@ -116,6 +134,7 @@ def batch_norm_space(*, is_affine: bool, finishes: bool) -> Tuned:
             Tunable("normalisation", ("per_element", "reciprocal", "folded", "weight")),
             *behind.tunables,
             Tunable("statistics_rows", (4, 8, 16, 32), default=8, when=is_train),
+            Tunable("statistics_in", ("pass", "epilogue"), when=_takes_moments),
         ),
         constraints=(
             *behind.constraints,
@@ -129,20 +148,30 @@ def normalised(call: LinearCall, norm: Norm) -> torch.Tensor:
     plan, eps = call.plan, norm.module.eps
     is_own = not has_passes(str(plan["product"]))
     if is_train(plan.problem):
-        if is_own:
-            made = Product(own_output(call, *_NONE, eps, False))
-        else:
-            made = library_product(plan, norm.model, call.weight, call.bias, call.x)
-        mean, variance = _batch_statistics(call, norm, made)
-        vectors = _vectors(call, norm, mean, variance, None)
+        made, of_tiles = _own_product(call, eps) if is_own else (_product(call, norm), None)
+        vectors = _batch_vectors(call, norm, made, of_tiles)
         return pass_over(call, Product(made.memory), None, *vectors, eps, True)
     if plan["normalisation"] == "weight":
         return _normalised_by_weight(call, norm)
     vectors = _running_vectors(call, norm)
     if is_own:
-        return own_output(call, *vectors, eps, True)
-    product = library_product(plan, norm.model, call.weight, call.bias, call.x)
-    return pass_over(call, product, call.bias, *vectors, eps, False)
+        return own_output(call, (*vectors, eps, True), (None,)).values
+    return pass_over(call, _product(call, norm), call.bias, *vectors, eps, False)
+
+
+def _product(call: LinearCall, norm: Norm) -> Product:
+    return library_product(call.plan, norm.model, call.weight, call.bias, call.x)
+
+
+def _own_product(call: LinearCall, eps: float) -> tuple[Product, _TileMoments | None]:
+    """One that is not normalised yet, and what its epilogue has taken of the statistics."""
+    (rows, _), features = call.x.shape, call.weight.shape[0]
+    moments: torch.Tensor | None = None
+    if call.plan["statistics_in"] == "epilogue":
+        moments = call.x.new_empty(ceil_div(rows, call.plan.integer("product_columns")), features, 2)
+    values, unfit = own_output(call, (*_NONE, eps, False), (moments,))
+    of_tiles = None if moments is None or unfit is None else _TileMoments(moments, unfit)
+    return Product(values), of_tiles
 
 
 def _normalised_by_weight(call: LinearCall, norm: Norm) -> torch.Tensor:
@@ -196,25 +225,34 @@ def _vectors(
         added: a linear bias that goes into the offset.
     """
     plan = call.plan
-    weight, bias = own_tensors(norm.module, "weight", "bias")
-    if plan["normalisation"] == "per_element":
-        return _Vectors(mean, variance, weight, bias)
-    (features,), dtype = mean.shape, computed_in(mean.dtype)
-    multiplier, offset = mean.new_empty(features, dtype=dtype), mean.new_empty(features, dtype=dtype)
-    read = (mean, variance, weight, bias, norm.module.eps, is_train(plan.problem), added)
-    arguments = (*read, multiplier, offset, features, *call.values)
+    found = _unprepared(call, norm, mean, variance)
+    if found.multiplier is None:
+        return found
+    features = mean.shape[0]
+    read = (mean, variance, found.weight, found.bias, norm.module.eps, is_train(plan.problem), added)
+    arguments = (*read, found.multiplier, found.offset, features, *call.values)
     blocks = ceil_div(features, _PREPARING_THREADS)
     plan.launch("prepare_features", *arguments, blocks=blocks, threads=_PREPARING_THREADS)
+    return found
+
+
+def _unprepared(call: LinearCall, norm: Norm, mean: torch.Tensor, variance: torch.Tensor) -> _Vectors:
+    """The vectors, of which a kernel has yet to write the multiplier and the offset."""
+    weight, bias = own_tensors(norm.module, "weight", "bias")
+    if call.plan["normalisation"] == "per_element":
+        return _Vectors(mean, variance, weight, bias)
+    dtype = computed_in(mean.dtype)
+    multiplier, offset = torch.empty_like(mean, dtype=dtype), torch.empty_like(mean, dtype=dtype)
     return _Vectors(mean, variance, weight, bias, multiplier, offset)
 
 
-def _batch_statistics(call: LinearCall, norm: Norm, product: Product) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and biased variance of the function per feature; partial products are summed into their memory.
+def _batch_vectors(call: LinearCall, norm: Norm, product: Product, of_tiles: _TileMoments | None) -> _Vectors:
+    """With mean and biased variance of the function per feature; partial products are summed into their memory.
 
     The running statistics move as in BatchNorm1d: the unbiased variance is kept, and momentum None means a cumulative
     average.
     """
-    whole, momentum = product.memory, norm.module.momentum
+    plan, whole, momentum = call.plan, product.memory, norm.module.momentum
     running_mean, running_variance, batches = own_tensors(norm.module, *_STATISTICS)
     (rows, features), dtype = whole.shape, computed_in(whole.dtype)
     batches.add_(1)
@@ -222,8 +260,16 @@ def _batch_statistics(call: LinearCall, norm: Norm, product: Product) -> tuple[t
     mean, variance = whole.new_empty(features, dtype=dtype), whole.new_empty(features, dtype=dtype)
     moved = (running_mean, running_variance, 1.0 - share, share, share * rows / (rows - 1))
     arguments = (*product.arguments(call.bias), whole, rows, features, mean, variance, *moved, *call.values)
-    threads = (_STATISTICS_COLUMNS, call.plan.integer("statistics_rows"))
-    call.plan.launch("batch_statistics", *arguments, blocks=ceil_div(features, _STATISTICS_COLUMNS), threads=threads)
+    threads = (_STATISTICS_COLUMNS, plan.integer("statistics_rows"))
+    blocks = ceil_div(features, _STATISTICS_COLUMNS)
+    if of_tiles is None:
+        plan.launch("batch_statistics", *arguments, blocks=blocks, threads=threads)
+        vectors = _vectors(call, norm, mean, variance, None)
+    else:
+        vectors = _unprepared(call, norm, mean, variance)
+        joined = (of_tiles.moments, *of_tiles.unfit, plan.integer("product_columns"))
+        prepared = (vectors.weight, vectors.bias, norm.module.eps, vectors.multiplier, vectors.offset)
+        plan.launch("join_moments", *arguments, *joined, *prepared, blocks=blocks, threads=threads)
     # What a kernel writes PyTorch does not count by itself.
     increment_version([one for one in (running_mean, running_variance) if not one.is_inference()])
-    return mean, variance
+    return vectors

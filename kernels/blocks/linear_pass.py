@@ -10,7 +10,7 @@ import torch
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.kernels.shared.parts_product import Product
 from tunebench.kernels.shared.products import has_passes, own_product
-from tunebench.kernels.shared.split_product import RowExponents
+from tunebench.kernels.shared.split_product import RowExponents, Unfit
 from tunebench.tuner import constraints
 from tunebench.tuner.build import Argument
 from tunebench.tuner.device import MOST_BLOCKS, MOST_BLOCKS_ACROSS
@@ -100,12 +100,29 @@ def pass_over(call: LinearCall, product: Product, bias: torch.Tensor | None, *no
     return output
 
 
-def own_output(call: LinearCall, *norm: Argument) -> torch.Tensor:
-    """A product by a kernel of ours, with all that follows in its epilogue."""
+class OwnOutput(NamedTuple):
+    """What a product by a kernel of ours has written.
+
+    Attributes:
+        values: (rows, out_features).
+        unfit: the fused product's notes on what it repaired.
+    """
+
+    values: torch.Tensor
+    unfit: Unfit | None
+
+
+def own_output(call: LinearCall, norm: Sequence[Argument] = (), behind: Sequence[Argument] = ()) -> OwnOutput:
+    """A product by a kernel of ours, with all that follows in its epilogue.
+
+    Args:
+        norm: what the source's normalisation takes.
+        behind: what its product takes last.
+    """
     output = call.x.new_empty(call.x.shape[0], call.weight.shape[0])
     offset = None if call.bias is None else call.bias.contiguous()
-    own_product(call.plan, call.model, call.weight, call.x, call.exponents, offset, output, *norm, *call.values)
-    return output
+    epilogue = (offset, output, *norm, *call.values, *behind)
+    return OwnOutput(output, own_product(call.plan, call.model, call.weight, call.x, call.exponents, *epilogue))
 
 
 def _elements_grid(plan: Plan, rows: int, features: int) -> tuple[tuple[int, ...], int]:

@@ -45,17 +45,20 @@ def own_product(
     x: torch.Tensor,
     exponents: split_product.RowExponents,
     *epilogue: Argument,
-) -> None:
+) -> split_product.Unfit | None:
     """A linear layer's product by a kernel of ours, with what follows in its epilogue.
 
     Args:
         exponents: what is kept of the weight's magnitude.
         epilogue: what the source's kernels take behind the sizes: the bias, the output, and what the functions read.
+
+    Returns:
+        the fused product's notes on what it repaired.
     """
     if plan["product"] == "stream":
         stream_product.stream_product(plan, model, weight, x, *epilogue)
-    else:
-        split_product.fused_product(plan, x, weight, exponents, *epilogue, model=model)
+        return None
+    return split_product.fused_product(plan, x, weight, exponents, *epilogue, model=model)
 
 
 def library_product(

@@ -73,7 +73,7 @@ def _fits_memory(weight_parts: str, problem: Problem, device: Device) -> bool:
 
 
 TUNABLES = (
-    Tunable("weight_parts", ("none", "e4m3", "int8"), when=is_fused),
+    Tunable("weight_parts", ("none", "e4m3", "int8", "fp16"), when=is_fused),
     Tunable("product_columns", (256, 128), when=is_fused),
     Tunable("product_stages", (3, 4, 6), default=4, when=is_fused),
     Tunable("product_cluster", (1, 2), default=2, when=is_fused),
@@ -149,6 +149,13 @@ class RowExponents:
         self.__init__()  # type: ignore[misc]
 
 
+class Unfit(NamedTuple):
+    """Notes on rows of x and of the weight that parts cannot hold, and which were computed again: int32, 0 or not."""
+
+    x: Within
+    weight: Within
+
+
 def fused_product(
     plan: Plan,
     x: torch.Tensor,
@@ -156,7 +163,7 @@ def fused_product(
     exponents: RowExponents,
     *epilogue: Argument,
     model: TunedModule | None = None,
-) -> None:
+) -> Unfit:
     """Launch x · weightᵀ with the source's epilogue on torch's current stream.
 
     Args:
@@ -164,6 +171,9 @@ def fused_product(
         weight: (features, depth), float32, on the same device.
         epilogue: what the source's `split_product` and `repair_rows` take behind the sizes, outputs among it.
         model: keeps the parts of the weight while it is frozen; without it they are made in every call.
+
+    Returns:
+        what of the epilogue's work on its tiles was done again behind it.
     """
     x, contiguous = x.contiguous(), weight.contiguous()
     (rows, depth), (features, _) = x.shape, weight.shape
@@ -187,6 +197,7 @@ def fused_product(
     plan.launch("split_product", *read, scratch, rows, features, depth, *epilogue, **shape)
     noted = (x, contiguous, x_unfit, w_unfit, kept, rows, features, depth)
     plan.launch("repair_rows", *noted, *epilogue, blocks=plan.device.multiprocessors, threads=REPAIR_THREADS)
+    return Unfit(x_unfit, w_unfit)
 
 
 class Tiles(NamedTuple):

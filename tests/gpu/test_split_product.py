@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from parts_contract import error, product_model, run
+from parts_contract import error, pin, product_model, run
 
+from tunebench.kernels.gemm_scale_bn.model import ModelNew as ScaleBn
 from tunebench.tuner.configuration import Value
 
 pytestmark = pytest.mark.gpu
@@ -43,7 +44,7 @@ SIZES = [(1, 1, 1), (3, 130, 33), (130, 257, 100), (257, 513, 1001), (64, 1000, 
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-@pytest.mark.parametrize(("parts", "bound"), [("e4m3", 6e-5), ("int8", 3e-5)])
+@pytest.mark.parametrize(("parts", "bound"), [("e4m3", 6e-5), ("int8", 3e-5), ("fp16", 3e-6)])
 @pytest.mark.parametrize(("columns", "cluster", "sum_stages"), [(256, 2, 8), (128, 1, 0), (128, 2, 32), (256, 1, 64)])
 def test_sizes_of_a_weight_in_parts(
     size: tuple[int, int, int], columns: int, cluster: int, sum_stages: int, parts: str, bound: float
@@ -133,7 +134,7 @@ def test_a_captured_graph_follows_the_weight() -> None:
     assert error(output, x, model.gemm.weight.detach()) < 1e-6
 
 
-@pytest.mark.parametrize("parts", ["e4m3", "int8"])
+@pytest.mark.parametrize("parts", ["e4m3", "int8", "fp16"])
 @pytest.mark.parametrize("frozen", [False, True], ids=["eval", "frozen"])
 def test_a_weight_in_parts_that_changes_and_rows_that_parts_cannot_hold(*, frozen: bool, parts: str) -> None:
     if torch.cuda.get_device_capability() != (9, 0):
@@ -150,3 +151,30 @@ def test_a_weight_in_parts_that_changes_and_rows_that_parts_cannot_hold(*, froze
         strict = x @ model.gemm.weight.T
     for _ in range(2):
         torch.testing.assert_close(run(model, x), strict, rtol=6e-3, atol=6e-3 * 2.0**40, equal_nan=True)
+
+
+@pytest.mark.parametrize("size", [(2, 130, 64), (300, 513, 100), (1000, 257, 64)], ids=str)
+@pytest.mark.parametrize("columns", [128, 256])
+@pytest.mark.parametrize("spoilt", ["", "row", "feature"])
+def test_statistics_of_a_batch_in_the_epilogue(size: tuple[int, int, int], columns: int, spoilt: str) -> None:
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("the product from halves needs Hopper's warpgroup products")
+    rows, features, depth = size
+    x, _ = matrices(rows, features, depth)
+    models = []
+    for where in ("pass", "epilogue"):
+        torch.manual_seed(1)
+        model = ScaleBn(depth, features, (features,)).cuda()
+        with torch.no_grad():
+            model.gemm.bias.normal_(std=20.0)
+            if spoilt == "feature":
+                model.gemm.weight[1, 2] = 1e38
+        values = {**FUSED, "sum_stages": 16, "product_columns": columns, "statistics_in": where, "in_place": False}
+        pin(model, x, values)
+        models.append(model)
+    if spoilt == "row":
+        x[1, 3] = torch.inf
+    by_pass, by_epilogue = (run(model, x) for model in models)
+    torch.testing.assert_close(by_epilogue, by_pass, rtol=1e-4, atol=1e-4, equal_nan=True)
+    for one, other in zip(models[0].buffers(), models[1].buffers(), strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-5, equal_nan=True)

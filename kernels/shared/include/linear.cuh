@@ -130,6 +130,7 @@ template <class Chain> struct ProductEpilogue {
     scalar_t* output;
     long long features;
     bool whole;
+    static constexpr bool takes_moments = false;
 
     struct Feature {
         Chain chain;
@@ -138,12 +139,15 @@ template <class Chain> struct ProductEpilogue {
         accumulator_t bias;
         long long feature, features;
         bool whole;
-        __device__ __forceinline__ void operator()(float value, long long row) const {
-            vector_of<accumulator_t, 1> found = value + bias;
+        // The product, with its bias.
+        __device__ __forceinline__ accumulator_t operator()(float value, long long row) const {
+            const accumulator_t product = value + bias;
+            vector_of<accumulator_t, 1> found = product;
             if (whole) {
                 chain.template apply<1>(found, columns, chain.arguments.row(row), row * features + feature);
             }
             output[row * features] = scalar_t(found);
+            return product;
         }
     };
     __device__ __forceinline__ Feature feature(long long index) const {

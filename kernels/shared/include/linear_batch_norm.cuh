@@ -4,6 +4,9 @@
 // `reciprocal` computes 1 / sqrt(variance + eps) once per feature; `folded` reduces everything to one multiply-add per
 // element, of the product itself where the function is affine in it, else of the function's value; `weight`, for affine
 // functions, has the multiplier in the weight and the offset in the bias of the product, so that nothing is left to do.
+//
+// `statistics_in` says where a batch's statistics come from: a `pass` over the product; or the `epilogue` of the fused
+// product, which takes the moments of its tile's values while they are in registers, so that what is left is to join those.
 #pragma once
 
 #include "linear.cuh"
@@ -11,6 +14,8 @@
 constexpr bool in_weight = normalisation == normalisation_t::weight;
 constexpr bool folded = normalisation == normalisation_t::folded || in_weight;
 constexpr bool per_element = normalisation == normalisation_t::per_element;
+
+constexpr bool moments_in_epilogue = statistics_in == statistics_in_t::epilogue;
 
 constexpr int statistics_columns = 32;
 
@@ -54,6 +59,17 @@ struct Statistics {
     scalar_t* running_mean;
     scalar_t* running_variance;
     accumulator_t kept, mean_share, variance_share;
+
+    __device__ __forceinline__ void put(long long column, accumulator_t average, accumulator_t squares,
+                                        long long rows) const {
+        const accumulator_t biased = squares / static_cast<accumulator_t>(rows);
+        mean[column] = average;
+        variance[column] = biased;
+        scalar_t& moving_mean = running_mean[column];
+        scalar_t& moving_variance = running_variance[column];
+        moving_mean = scalar_t(accumulator_t(moving_mean) * kept + average * mean_share);
+        moving_variance = scalar_t(accumulator_t(moving_variance) * kept + biased * variance_share);
+    }
 };
 
 // Mean and biased variance of the function over the rows. `whole` is the product; where that comes in parts it is written
@@ -91,15 +107,112 @@ __device__ __forceinline__ void batch_statistics_of_block(const Product& product
     }
     const accumulator_t squares = sum_of_column(squared.value, sums);
     if (inside && threadIdx.y == 0) {
-        const accumulator_t biased = squares / static_cast<accumulator_t>(rows);
-        written.mean[column] = average;
-        written.variance[column] = biased;
-        scalar_t& mean = written.running_mean[column];
-        scalar_t& variance = written.running_variance[column];
-        mean = scalar_t(accumulator_t(mean) * written.kept + average * written.mean_share);
-        variance = scalar_t(accumulator_t(variance) * written.kept + biased * written.variance_share);
+        written.put(column, average, squares, rows);
     }
 }
+
+// Of the values that a tile of the fused product has of a feature: their mean, and the sum of the squares of their
+// distances from it.
+struct alignas(8) Moments {
+    float mean, squares;
+};
+
+// Those of all tiles, [tile][feature] with `tile_rows` rows in each but the last, and notes on rows that the product has not
+// got right: they are repaired in memory, behind its epilogue.
+struct TileMoments {
+    const Moments* moments;
+    const int* x_unfit;
+    const int* w_unfit;
+    int tile_rows;
+};
+
+// As `batch_statistics_of_block`, joined of the moments (Chan, Golub and LeVeque 1979) where no row is unfit.
+template <class Arguments>
+__device__ __forceinline__ void join_moments_of_block(const Product& product, scalar_t* whole, const Arguments& arguments,
+                                                      const Statistics& written, const TileMoments& of_tiles) {
+    __shared__ accumulator_t sums[statistics_rows][statistics_columns];
+    const long long rows = product.rows, features = product.features;
+    const long long column = static_cast<long long>(blockIdx.x) * statistics_columns + threadIdx.x;
+    const bool inside = column < features;
+    bool unfit = inside && of_tiles.w_unfit[column] != 0;
+    for (long long row = threadIdx.y * statistics_columns + threadIdx.x; row < rows;
+         row += statistics_rows * statistics_columns) {
+        unfit |= of_tiles.x_unfit[row] != 0;
+    }
+    if (__syncthreads_or(unfit)) {
+        batch_statistics_of_block(product, whole, arguments, written);
+        return;
+    }
+    const long long tiles = (rows + of_tiles.tile_rows - 1) / of_tiles.tile_rows;
+    const auto rows_of = [&](long long tile) {
+        return static_cast<accumulator_t>(min(rows - tile * of_tiles.tile_rows, static_cast<long long>(of_tiles.tile_rows)));
+    };
+    CompensatedSum total;
+    for (long long tile = threadIdx.y; inside && tile < tiles; tile += statistics_rows) {
+        total.add(rows_of(tile) * of_tiles.moments[tile * features + column].mean);
+    }
+    const accumulator_t average = sum_of_column(total.value, sums) / static_cast<accumulator_t>(rows);
+    CompensatedSum squared;
+    for (long long tile = threadIdx.y; inside && tile < tiles; tile += statistics_rows) {
+        const Moments found = of_tiles.moments[tile * features + column];
+        const accumulator_t difference = found.mean - average;
+        squared.add(found.squares + rows_of(tile) * difference * difference);
+    }
+    const accumulator_t squares = sum_of_column(squared.value, sums);
+    if (inside && threadIdx.y == 0) {
+        written.put(column, average, squares, rows);
+    }
+}
+
+// The fused product's epilogue, which may take moments of the function's values.
+template <class Chain> struct BatchNormEpilogue : ProductEpilogue<Chain> {
+    Moments* moments;
+    static constexpr bool takes_moments = moments_in_epilogue;
+
+#if TUNEBENCH_HOPPER
+    // `values` are the product's of a thread, as `finish_tile` has them of rows `row` and `row` + 8 of w. Four neighbouring
+    // lanes have all of a feature in the tile.
+    __device__ __forceinline__ void take_moments(float (&values)[product_columns / 2], const Tile& tile, long long row,
+                                                 const bool (&exists)[2], long long x_rows) const {
+        const int lane = threadIdx.x % 32;
+        const long long begin = tile.x_tile * product_columns;
+        const int rows = static_cast<int>(min(x_rows - begin, static_cast<long long>(product_columns)));
+        const int first = lane % 4 * 2;
+        const auto& arguments = this->chain.arguments;
+        const auto of_four = [](float mine) {
+            mine += __shfl_xor_sync(0xFFFFFFFFu, mine, 1);
+            return mine + __shfl_xor_sync(0xFFFFFFFFu, mine, 2);
+        };
+#pragma unroll
+        for (int below = 0; below < 2; ++below) {
+            const long long feature = exists[below] ? row + 8 * below : 0;
+            const auto columns = arguments.template columns<1>(feature);
+            float total = 0.0f, squares = 0.0f;
+#pragma unroll
+            for (int j = 0; j < product_columns / 4; ++j) {
+                const int place = first + j / 2 * 8 + j % 2;
+                if (place < rows) {
+                    const long long x_row = begin + place;
+                    float& value = values[j / 2 * 4 + 2 * below + j % 2];
+                    const auto elements = arguments.template elements<1>(x_row * this->features + feature);
+                    value = arguments.template before<1>(value, columns, arguments.row(x_row), elements, 0);
+                    total += value;
+                }
+            }
+            const float mean = of_four(total) / static_cast<float>(rows);
+#pragma unroll
+            for (int j = 0; j < product_columns / 4; ++j) {
+                const float difference = values[j / 2 * 4 + 2 * below + j % 2] - mean;
+                squares += first + j / 2 * 8 + j % 2 < rows ? difference * difference : 0.0f;
+            }
+            squares = of_four(squares);
+            if (exists[below] && lane % 4 == 0) {
+                moments[tile.x_tile * this->features + feature] = {mean, squares};
+            }
+        }
+    }
+#endif
+};
 
 // Means and variances, which are accumulator_t where a batch's and scalar_t where the module's own.
 template <int width>

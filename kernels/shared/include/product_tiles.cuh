@@ -114,8 +114,9 @@ struct ScaleBack {
 
 // A consumer's values of a tile, their scales undone, to the epilogue; `row` of w is its first, the other 8 below, and
 // `exponents` are theirs. Both rows of w beside each other: what depends on the row of x alone is there once for the two.
+// An epilogue that takes moments gets the product's values of the tile once more, in the place of the sums.
 template <class Epilogue>
-__device__ __forceinline__ void finish_tile(const float (&sum)[product_columns / 2], const Tile& tile, long long row,
+__device__ __forceinline__ void finish_tile(float (&sum)[product_columns / 2], const Tile& tile, long long row,
                                             const int (&exponents)[2], const int* __restrict__ x_exponents,
                                             const ProductShape& shape, const Epilogue& epilogue) {
     const int lane = threadIdx.x % 32;
@@ -146,12 +147,15 @@ __device__ __forceinline__ void finish_tile(const float (&sum)[product_columns /
 #pragma unroll
                 for (int below = 0; below < 2; ++below) {
                     if (exists[below]) {
-                        const float value = sum[(begin + j) / 2 * 4 + 2 * below + j % 2];
-                        finish[below](of_features[below].of(value, of_row), x_row);
+                        float& value = sum[(begin + j) / 2 * 4 + 2 * below + j % 2];
+                        value = finish[below](of_features[below].of(value, of_row), x_row);
                     }
                 }
             }
         }
+    }
+    if constexpr (Epilogue::takes_moments) {
+        epilogue.take_moments(sum, tile, row, exists, shape.x_rows);
     }
 }
 

@@ -1,17 +1,18 @@
-// The same product from parts in memory: high parts in fp16, and the small terms from factors of eight bits.
+// The same product from parts in memory: high parts in fp16, and the small terms from factors of eight bits or in fp16.
 //
 // x · w is x_high · w_low + x_low · w_high + x_high · w_high as in split_product.cuh. The two small terms are 2^-11 of the
 // third, so that their factors need few bits; products of eight bits run at twice the rate. Both operands are split in
 // memory, in every call or, of a weight that is kept, once. They are laid out tile by tile as shared memory has them, so
 // that a stage of either is one bulk copy. A tile's sums begin as those of the small terms, which then become the first
-// value of the large one's:
+// value of the large one's, so that these are truncated in a third as many additions as where all three are made together:
 //
 //   split_tiles     x, or x and the weight: their rows' exponents, notes on those that parts cannot hold, and the parts
 //   split_product   the product, with the epilogue
 //   repair_rows     strict fp32 for the rows that parts cannot hold (repair.cuh)
 //
 // A tile of R rows is a series of stages of R rows · 128 bytes, each [16 bytes along K][row][16 bytes] (core matrices):
-// 128 eight-bit factors a stage, of all high (x) or low (w) parts and then of the others, and then 64 halves a stage.
+// the small terms' factors, all high (x) or low (w) parts and then the others, and then the high parts in fp16, where those
+// factors are not they.
 #pragma once
 
 #include "eight_product.cuh"
@@ -29,18 +30,30 @@ template <> struct TileParts<weight_parts_t::e4m3> {
     using type = e4m3_t;
     static constexpr float of_high = 0x1p-3f, of_low = 0x1p9f;
 };
+template <> struct TileParts<weight_parts_t::fp16> {
+    using type = half_t;
+    static constexpr float of_high = 1.0f, of_low = 0x1p11f;
+};
 using tile_parts_t = TileParts<weight_parts>;
+using small_t = tile_parts_t::type;
+constexpr bool small_halves = weight_parts == weight_parts_t::fp16;
 
 constexpr int line_bytes = 128;   // Of a row in a stage.
-constexpr int eights_of_line = 128;
+constexpr int smalls_of_line = line_bytes / sizeof(small_t);
 constexpr int halves_of_line = 64;
+constexpr int whole_run = 128;     // Rows are filled with zeros to a multiple of so many elements.
 constexpr int run_of_thread = 16;  // Elements that a thread splits at once.
 using Run = Pack<float, 4>[run_of_thread / 4];
 constexpr int tile_rows_of_block = split_threads == 512 ? 4 : 2;  // Of 1024, registers do not hold four.
 
-// Elements of a row, filled with zeros to whole stages of eights, are so many stages of either small term's factors.
-__device__ __forceinline__ long long stages_of_eights(long long depth) {
-    return (depth + eights_of_line - 1) / eights_of_line;
+__device__ __forceinline__ long long whole_runs(long long depth) { return (depth + whole_run - 1) / whole_run; }
+
+// Stages of either small term's factors, and of the high parts in fp16.
+__device__ __forceinline__ long long stages_of_smalls(long long depth) {
+    return whole_runs(depth) * (whole_run / smalls_of_line);
+}
+__device__ __forceinline__ long long stages_of_halves(long long depth) {
+    return whole_runs(depth) * (whole_run / halves_of_line);
 }
 
 // Where a row's parts lie: the addresses of its first bytes in the first stage of each kind.
@@ -49,42 +62,59 @@ struct TileRow {
     long long stage_bytes, column_bytes;
 
     __device__ __forceinline__ TileRow(float* parts, long long row, int tile_rows, long long depth, bool is_weight) {
-        const long long stages = stages_of_eights(depth);
+        const long long stages = stages_of_smalls(depth);
         stage_bytes = static_cast<long long>(tile_rows) * line_bytes;
         column_bytes = static_cast<long long>(tile_rows) * core_bytes;
         unsigned char* const tile = reinterpret_cast<unsigned char*>(parts) +
-                                    row / tile_rows * (4 * stages) * stage_bytes + row % tile_rows * core_bytes;
+                                    row / tile_rows * (4 * whole_runs(depth)) * stage_bytes + row % tile_rows * core_bytes;
         highs = tile + (is_weight ? stages : 0) * stage_bytes;
         lows = tile + (is_weight ? 0 : stages) * stage_bytes;
-        halves = tile + 2 * stages * stage_bytes;
+        halves = small_halves ? highs : tile + 2 * stages * stage_bytes;
+    }
+
+    __device__ __forceinline__ void store_halves(const Pack<half_t, 8> (&values)[run_of_thread / 8],
+                                                 unsigned char* first, long long k) const {
+        unsigned char* const target = first + k / halves_of_line * stage_bytes + k % halves_of_line / 8 * column_bytes;
+        store_whole(reinterpret_cast<half_t*>(target), values[0]);
+        store_whole(reinterpret_cast<half_t*>(target + column_bytes), values[1]);
     }
 
     // Elements k to k + 15 of the row, times `power`.
     __device__ __forceinline__ void store(const Run& values, float power, long long k) const {
-        Pack<half_t, 8> high[2];
-        uint4 highs8, lows8;
-        unsigned* const high_words[4] = {&highs8.x, &highs8.y, &highs8.z, &highs8.w};
-        unsigned* const low_words[4] = {&lows8.x, &lows8.y, &lows8.z, &lows8.w};
+        Pack<half_t, 8> high[run_of_thread / 8];
+        if constexpr (small_halves) {
+            Pack<half_t, 8> low[run_of_thread / 8];
 #pragma unroll
-        for (int i = 0; i < run_of_thread; i += 4) {
-            float high8[4], low8[4];
-#pragma unroll
-            for (int j = 0; j < 4; ++j) {
-                const float value = values[i / 4].of[j] * power;
+            for (int i = 0; i < run_of_thread; ++i) {
+                const float value = values[i / 4].of[i % 4] * power;
                 const half_t half(value);
-                high[i / 8].of[i % 8 + j] = half;
-                high8[j] = half * tile_parts_t::of_high;
-                low8[j] = (value - half) * tile_parts_t::of_low;
+                high[i / 8].of[i % 8] = half;
+                low[i / 8].of[i % 8] = half_t((value - half) * tile_parts_t::of_low);
             }
-            *high_words[i / 4] = four_of<tile_parts_t::type>(high8);
-            *low_words[i / 4] = four_of<tile_parts_t::type>(low8);
+            store_halves(low, lows, k);
+        } else {
+            uint4 highs8, lows8;
+            unsigned* const high_words[4] = {&highs8.x, &highs8.y, &highs8.z, &highs8.w};
+            unsigned* const low_words[4] = {&lows8.x, &lows8.y, &lows8.z, &lows8.w};
+#pragma unroll
+            for (int i = 0; i < run_of_thread; i += 4) {
+                float high8[4], low8[4];
+#pragma unroll
+                for (int j = 0; j < 4; ++j) {
+                    const float value = values[i / 4].of[j] * power;
+                    const half_t half(value);
+                    high[i / 8].of[i % 8 + j] = half;
+                    high8[j] = half * tile_parts_t::of_high;
+                    low8[j] = (value - half) * tile_parts_t::of_low;
+                }
+                *high_words[i / 4] = four_of<small_t>(high8);
+                *low_words[i / 4] = four_of<small_t>(low8);
+            }
+            const long long place = k / smalls_of_line * stage_bytes + k % smalls_of_line / 16 * column_bytes;
+            *reinterpret_cast<uint4*>(highs + place) = highs8;
+            *reinterpret_cast<uint4*>(lows + place) = lows8;
         }
-        const long long place = k / eights_of_line * stage_bytes + k % eights_of_line / 16 * column_bytes;
-        *reinterpret_cast<uint4*>(highs + place) = highs8;
-        *reinterpret_cast<uint4*>(lows + place) = lows8;
-        unsigned char* const target = halves + k / halves_of_line * stage_bytes + k % halves_of_line / 8 * column_bytes;
-        store_whole(reinterpret_cast<half_t*>(target), high[0]);
-        store_whole(reinterpret_cast<half_t*>(target + column_bytes), high[1]);
+        store_halves(high, halves, k);
     }
 };
 
@@ -135,7 +165,7 @@ extern "C" __global__ void __launch_bounds__(split_threads, split_threads < 512 
     const float* const matrix = is_weight ? w : x;
     const float* const source = matrix + (inside ? row : 0) * depth;
     const bool vectors = reads_as_vectors(matrix, depth);
-    const long long runs = stages_of_eights(depth) * (eights_of_line / run_of_thread);
+    const long long runs = whole_runs(depth) * (whole_run / run_of_thread);
     const bool holds = runs <= held_runs * threads_of_row;
     const auto read = [&](Run& values, long long run) {
 #pragma unroll
@@ -195,40 +225,52 @@ constexpr int lines_bytes = w_line_bytes + x_line_bytes;
 // One thread. Each of two blocks fetches half of a stage of x and sends it to both.
 __device__ __forceinline__ void bring_tiles(unsigned char* shared, u64* full, u64* empty, const unsigned char* w,
                                             const unsigned char* x, const ProductShape& shape, u32 rank) {
-    const long long stages = 4 * stages_of_eights(shape.depth);
+    const long long stages_of_tile = 4 * whole_runs(shape.depth);
     const long long w_tiles = (shape.w_rows + product_rows - 1) / product_rows;
     Position position;
     for (long long number = blockIdx.x; number < shape.tiles(); number += gridDim.x) {
         const Tile tile(number, shape, rank);
         // The last block of a cluster may have no tile of w: it multiplies another, and nothing of that is written.
         const long long w_tile = min(tile.w_first / product_rows, w_tiles - 1);
-        const unsigned char* w_source = w + w_tile * stages * w_line_bytes;
-        const unsigned char* x_source = x + tile.x_tile * stages * x_line_bytes;
-        for (long long stage = 0; stage < stages; ++stage) {
-            barrier_wait(empty + position.slot, position.parity ^ 1);
-            u64* const barrier = full + position.slot;
-            unsigned char* const target = shared + position.slot * lines_bytes;
-            barrier_arrive_expecting(barrier, lines_bytes);
-            bulk_copy(target, w_source, w_line_bytes, barrier);
-            if constexpr (product_cluster == 1) {
-                bulk_copy(target + w_line_bytes, x_source, x_line_bytes, barrier);
-            } else {
-                constexpr int part = x_line_bytes / 2;
-                bulk_copy_to_cluster(target + w_line_bytes + rank * part, x_source + rank * part, part, barrier, 3);
+        const unsigned char* w_source = w + w_tile * stages_of_tile * w_line_bytes;
+        const unsigned char* x_source = x + tile.x_tile * stages_of_tile * x_line_bytes;
+        const auto bring = [&](long long stages) {
+#pragma unroll small_halves ? 1 : 4
+            for (long long stage = 0; stage < stages; ++stage) {
+                barrier_wait(empty + position.slot, position.parity ^ 1);
+                u64* const barrier = full + position.slot;
+                unsigned char* const target = shared + position.slot * lines_bytes;
+                barrier_arrive_expecting(barrier, lines_bytes);
+                bulk_copy(target, w_source, w_line_bytes, barrier);
+                if constexpr (product_cluster == 1) {
+                    bulk_copy(target + w_line_bytes, x_source, x_line_bytes, barrier);
+                } else {
+                    constexpr int part = x_line_bytes / 2;
+                    bulk_copy_to_cluster(target + w_line_bytes + rank * part, x_source + rank * part, part, barrier, 3);
+                }
+                w_source += w_line_bytes;
+                x_source += x_line_bytes;
+                position.advance();
             }
-            w_source += w_line_bytes;
-            x_source += x_line_bytes;
-            position.advance();
+        };
+        bring(stages_of_tile);
+        if constexpr (small_halves) {  // The high parts again: the weight's are the second half, those of x the first.
+            w_source -= stages_of_tile / 2 * w_line_bytes;
+            x_source -= stages_of_tile * x_line_bytes;
+            bring(stages_of_tile / 2);
         }
     }
 }
+
+template <typename T> struct SmallProduct : ProductOfEights<product_columns, T> {};
+template <> struct SmallProduct<half_t> : WarpgroupProduct<product_columns> { using sum_t = float; };
 
 template <class Epilogue>
 __device__ __forceinline__ void multiply_tiles(unsigned char* shared, u64* full, u64* empty, const ProductShape& shape,
                                                const int* __restrict__ x_exponents,
                                                const int* __restrict__ w_exponents, const Sums& sums,
                                                const Epilogue& epilogue) {
-    using Eights = ProductOfEights<product_columns, tile_parts_t::type>;
+    using Smalls = SmallProduct<small_t>;
     using Halves = WarpgroupProduct<product_columns>;
     constexpr int steps = line_bytes / 32;  // Products of 32 bytes along K.
     constexpr int sum_lines = sum_stages / 2;  // sum_stages are of 32 along K, lines of halves are of 64.
@@ -237,7 +279,8 @@ __device__ __forceinline__ void multiply_tiles(unsigned char* shared, u64* full,
     const int row_in_tile = threadIdx.x / 32 % 4 * 16 + warpgroup * 64 + lane / 4;
     const u32 w_base = shared_address(shared) + warpgroup * (64 * core_bytes);
     const u32 x_base = shared_address(shared) + w_line_bytes;
-    const int stages = static_cast<int>(2 * stages_of_eights(shape.depth));  // Of eights, and of halves.
+    const int halves = static_cast<int>(stages_of_halves(shape.depth));
+    const int smalls = halves * (small_halves ? 2 : 1);  // Of both terms.
     const int first_sum = sum_lines > 0 ? 1 + (blockIdx.x + warpgroup * (sum_lines / 2)) % sum_lines : 0;
     Position position;
     int previous = -1;
@@ -265,14 +308,14 @@ __device__ __forceinline__ void multiply_tiles(unsigned char* shared, u64* full,
         // One array of registers, for there are not enough for two.
         union {
             float sum[product_columns / 2];
-            typename Eights::sum_t small[product_columns / 2];
+            typename Smalls::sum_t small[product_columns / 2];
         };
-        for (int stage = 0; stage < stages; ++stage) {
+        for (int stage = 0; stage < smalls; ++stage) {
             barrier_wait(full + position.slot, position.parity);
             products_begin();
 #pragma unroll
             for (int step = 0; step < steps; ++step) {
-                Eights::run(small, w_operand(step), x_operand(step), stage > 0 || step > 0);
+                Smalls::run(small, w_operand(step), x_operand(step), stage > 0 || step > 0);
             }
             products_commit();
             products_wait<1>();
@@ -283,7 +326,7 @@ __device__ __forceinline__ void multiply_tiles(unsigned char* shared, u64* full,
         for (int i = 0; i < product_columns / 2; ++i) {
             sum[i] = static_cast<float>(small[i]) * (1.0f / (tile_parts_t::of_high * tile_parts_t::of_low));
         }
-        for (int stage = 0; stage < stages; ++stage) {
+        for (int stage = 0; stage < halves; ++stage) {
             const bool adds = sum_lines > 0 && stage >= first_sum && (stage - first_sum) % sum_lines == 0;
             if (adds) {
                 products_wait<0>();
@@ -301,7 +344,7 @@ __device__ __forceinline__ void multiply_tiles(unsigned char* shared, u64* full,
         }
         products_wait<0>();
         release_previous();
-        if (sum_lines > 0 && stages > first_sum) {
+        if (sum_lines > 0 && halves > first_sum) {
             sums.add_to(sum);
         }
         const long long row = tile.w_first + row_in_tile;

@@ -100,7 +100,8 @@ def test_it_compiles_for_cuda_without_spills(kernel: str, architecture: str, var
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("weight_parts", "columns", "sum_stages"), [("e4m3", 256, 0), ("int8", 256, 16), ("e4m3", 128, 64)]
+    ("weight_parts", "columns", "sum_stages"),
+    [("e4m3", 256, 0), ("int8", 256, 16), ("e4m3", 128, 64), ("fp16", 256, 32)],
 )
 def test_the_product_from_tiles_compiles_for_hopper_without_spills(
     weight_parts: str, columns: int, sum_stages: int

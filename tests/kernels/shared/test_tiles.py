@@ -47,6 +47,7 @@ def matrices(rows: int, features: int, depth: int) -> tuple[torch.Tensor, torch.
         {"weight_parts": "int8", "split_threads": 256, "product_columns": 128},
         {"weight_parts": "int8", "split_threads": 256, "product_columns": 256},
         {"weight_parts": "e4m3", "split_threads": 512},
+        {"weight_parts": "fp16", "split_threads": 512, "product_columns": 128},
     ],
     ids=str,
 )
@@ -73,7 +74,7 @@ def test_parts_are_the_same_alone_and_beside_the_other_matrix(
 
 
 def halves(tiles: Tiles, tile_rows: int, depth: int) -> torch.Tensor:
-    """The high parts, in rows one after the other: a tile is its eights, in two kinds, and then stages of 64 halves."""
+    """The high parts of a weight, in rows one after the other: the latter half of a tile, in stages of 64 columns."""
     stages = -(-depth // 128)
     parts = tiles.parts.view(torch.float16).view(-1, 4 * stages, 8, tile_rows, 8)
     return parts[:, 2 * stages :].permute(0, 3, 1, 2, 4).reshape(tiles.whole, -1)
