@@ -263,13 +263,14 @@ def _batch_vectors(call: LinearCall, norm: Norm, product: Product, of_tiles: _Ti
     threads = (_STATISTICS_COLUMNS, plan.integer("statistics_rows"))
     blocks = ceil_div(features, _STATISTICS_COLUMNS)
     if of_tiles is None:
-        plan.launch("batch_statistics", *arguments, blocks=blocks, threads=threads)
-        vectors = _vectors(call, norm, mean, variance, None)
+        joined: tuple[Argument, ...] = (None, None, None, 0, None, None, 0.0, None, None)
     else:
         vectors = _unprepared(call, norm, mean, variance)
-        joined = (of_tiles.moments, *of_tiles.unfit, plan.integer("product_columns"))
         prepared = (vectors.weight, vectors.bias, norm.module.eps, vectors.multiplier, vectors.offset)
-        plan.launch("join_moments", *arguments, *joined, *prepared, blocks=blocks, threads=threads)
+        joined = (of_tiles.moments, *of_tiles.unfit, plan.integer("product_columns"), *prepared)
+    plan.launch("batch_statistics", *arguments, *joined, blocks=blocks, threads=threads)
+    if of_tiles is None:
+        vectors = _vectors(call, norm, mean, variance, None)
     # What a kernel writes PyTorch does not count by itself.
     increment_version([one for one in (running_mean, running_variance) if not one.is_inference()])
     return vectors

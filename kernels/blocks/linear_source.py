@@ -108,11 +108,22 @@ extern "C" __global__ void __launch_bounds__(statistics_columns * statistics_row
     batch_statistics({product_parameters}, scalar_t* whole, long long rows, long long features,
                      accumulator_t* __restrict__ mean, accumulator_t* __restrict__ variance,
                      scalar_t* __restrict__ running_mean, scalar_t* __restrict__ running_variance, accumulator_t kept,
-                     accumulator_t mean_share, accumulator_t variance_share{own}) {{
+                     accumulator_t mean_share, accumulator_t variance_share{own}, const void* __restrict__ moments,
+                     const int* __restrict__ x_unfit, const int* __restrict__ w_unfit, int tile_rows,
+                     const scalar_t* __restrict__ weight, const scalar_t* __restrict__ bias, accumulator_t eps,
+                     accumulator_t* __restrict__ multiplier, accumulator_t* __restrict__ offset) {{
     {product}
+    const Arguments arguments{{{names}}};
     batch_statistics_of_block(
-        product, whole, Arguments{{{names}}},
-        {{mean, variance, running_mean, running_variance, kept, mean_share, variance_share}});
+        product, whole, arguments,
+        {{mean, variance, running_mean, running_variance, kept, mean_share, variance_share}},
+        {{static_cast<const Moments*>(moments), x_unfit, w_unfit, tile_rows}});
+    const long long column = static_cast<long long>(blockIdx.x) * statistics_columns + threadIdx.x;
+    if (moments_in_epilogue && !per_element && threadIdx.y == 0 && column < features) {{
+        // By the thread that has written the column's statistics.
+        const Norm norm{{mean, variance, weight, bias, nullptr, nullptr, eps, true}};
+        norm.prepare(column, affine_of(column, arguments), nullptr, multiplier, offset);
+    }}
 }}
 
 extern "C" __global__ void
@@ -124,28 +135,6 @@ extern "C" __global__ void
     if (column < features) {{
         const Norm norm{{mean, variance, weight, bias, nullptr, nullptr, eps, of_batch}};
         norm.prepare(column, affine_of(column, {{{names}}}), linear_bias, multiplier, offset);
-    }}
-}}
-
-extern "C" __global__ void __launch_bounds__(statistics_columns * statistics_rows)
-    join_moments({product_parameters}, scalar_t* whole, long long rows, long long features,
-                 accumulator_t* __restrict__ mean, accumulator_t* __restrict__ variance,
-                 scalar_t* __restrict__ running_mean, scalar_t* __restrict__ running_variance, accumulator_t kept,
-                 accumulator_t mean_share, accumulator_t variance_share{own}, const void* __restrict__ moments,
-                 const int* __restrict__ x_unfit, const int* __restrict__ w_unfit, int tile_rows,
-                 const scalar_t* __restrict__ weight, const scalar_t* __restrict__ bias, accumulator_t eps,
-                 accumulator_t* __restrict__ multiplier, accumulator_t* __restrict__ offset) {{
-    if constexpr (moments_in_epilogue) {{
-        {product}
-        const Arguments arguments{{{names}}};
-        join_moments_of_block(product, whole, arguments,
-                              {{mean, variance, running_mean, running_variance, kept, mean_share, variance_share}},
-                              {{static_cast<const Moments*>(moments), x_unfit, w_unfit, tile_rows}});
-        const long long column = static_cast<long long>(blockIdx.x) * statistics_columns + threadIdx.x;
-        if (!per_element && threadIdx.y == 0 && column < features) {{  // Who has written the statistics reads them.
-            const Norm norm{{mean, variance, weight, bias, nullptr, nullptr, eps, true}};
-            norm.prepare(column, affine_of(column, arguments), nullptr, multiplier, offset);
-        }}
     }}
 }}
 """
@@ -253,17 +242,14 @@ class LinearSource:
 
     def _products(self) -> str:
         """In train mode a product of our own is not normalised yet: `whole` is false."""
-        behind = self._behind("false")
-        if not self.batch_norm:
-            epilogue = f"ProductEpilogue<Behind>{{{behind}, linear_bias, output, w_rows, true}}"
-            parameters = self._own_parameters
-            return _PRODUCTS.format(parameters=parameters, behind=behind, whole="true", fused_epilogue=epilogue)
-        own = f"{{{behind}, linear_bias, output, w_rows, !moments_in_epilogue && whole}}"
+        whole, moments = (", bool whole", ", void* moments") if self.batch_norm else ("", "")
+        shown = "whole" if self.batch_norm else "true"
+        plain = f"ProductEpilogue<Behind>{{{self._behind('false')}, linear_bias, output, w_rows, {shown}}}"
         return _PRODUCTS.format(
-            parameters=f"{self._norm_parameters}, bool whole{self._own_parameters}, void* moments",
-            behind=behind,
-            whole="whole",
-            fused_epilogue=f"BatchNormEpilogue<Behind>{{{own}, static_cast<Moments*>(moments)}}",
+            parameters=f"{self._norm_parameters}{whole}{self._own_parameters}{moments}",
+            behind=self._behind("false"),
+            whole=shown,
+            fused_epilogue=f"fused_epilogue({plain}, moments)" if self.batch_norm else plain,
         )
 
     def _behind(self, of_batch: str) -> str:

@@ -59,24 +59,61 @@ struct Statistics {
     scalar_t* running_mean;
     scalar_t* running_variance;
     accumulator_t kept, mean_share, variance_share;
+};
 
-    __device__ __forceinline__ void put(long long column, accumulator_t average, accumulator_t squares,
-                                        long long rows) const {
-        const accumulator_t biased = squares / static_cast<accumulator_t>(rows);
-        mean[column] = average;
-        variance[column] = biased;
-        scalar_t& moving_mean = running_mean[column];
-        scalar_t& moving_variance = running_variance[column];
-        moving_mean = scalar_t(accumulator_t(moving_mean) * kept + average * mean_share);
-        moving_variance = scalar_t(accumulator_t(moving_variance) * kept + biased * variance_share);
+// Of the values that a tile of the fused product has of a feature: their mean, and the sum of the squares of their
+// distances from it.
+struct alignas(8) Moments {
+    float mean, squares;
+};
+
+// Those of all tiles, [tile][feature] with `tile_rows` rows in each but the last, and notes on rows that the product has not
+// got right: they are repaired in memory, behind its epilogue. All null where it takes none.
+struct TileMoments {
+    const Moments* moments;
+    const int* x_unfit;
+    const int* w_unfit;
+    int tile_rows;
+
+    // By all threads of a block: whether they tell of its columns what memory would.
+    __device__ __forceinline__ bool hold(long long rows, long long column, bool inside) const {
+        bool unfit = inside && w_unfit[column] != 0;
+        for (long long row = threadIdx.y * statistics_columns + threadIdx.x; row < rows;
+             row += statistics_rows * statistics_columns) {
+            unfit |= x_unfit[row] != 0;
+        }
+        return !__syncthreads_or(unfit);
     }
 };
+
+// Mean of a column, and the sum of the squares of the distances from it, joined of its tiles' (Chan, Golub and LeVeque 1979).
+__device__ __forceinline__ void join_moments(const TileMoments& of_tiles, long long rows, long long features,
+                                             long long column, bool inside, accumulator_t (*sums)[statistics_columns],
+                                             accumulator_t& average, accumulator_t& squares) {
+    const long long tiles = (rows + of_tiles.tile_rows - 1) / of_tiles.tile_rows;
+    const auto rows_of = [&](long long tile) {
+        return static_cast<accumulator_t>(min(rows - tile * of_tiles.tile_rows, static_cast<long long>(of_tiles.tile_rows)));
+    };
+    CompensatedSum total;
+    for (long long tile = threadIdx.y; inside && tile < tiles; tile += statistics_rows) {
+        total.add(rows_of(tile) * of_tiles.moments[tile * features + column].mean);
+    }
+    average = sum_of_column(total.value, sums) / static_cast<accumulator_t>(rows);
+    CompensatedSum squared;
+    for (long long tile = threadIdx.y; inside && tile < tiles; tile += statistics_rows) {
+        const Moments found = of_tiles.moments[tile * features + column];
+        const accumulator_t difference = found.mean - average;
+        squared.add(found.squares + rows_of(tile) * difference * difference);
+    }
+    squares = sum_of_column(squared.value, sums);
+}
 
 // Mean and biased variance of the function over the rows. `whole` is the product; where that comes in parts it is written
 // on the way, over one of them (each thread reads what it has itself written).
 template <class Arguments>
 __device__ __forceinline__ void batch_statistics_of_block(const Product& product, scalar_t* whole,
-                                                          const Arguments& arguments, const Statistics& written) {
+                                                          const Arguments& arguments, const Statistics& written,
+                                                          const TileMoments& of_tiles) {
     __shared__ accumulator_t sums[statistics_rows][statistics_columns];
     const long long rows = product.rows, features = product.features;
     const long long column = static_cast<long long>(blockIdx.x) * statistics_columns + threadIdx.x;
@@ -88,86 +125,44 @@ __device__ __forceinline__ void batch_statistics_of_block(const Product& product
         return arguments.template before<1>(value, columns, arguments.row(row), elements, 0);
     };
 
-    CompensatedSum total;
-    for (long long row = threadIdx.y; inside && row < rows; row += statistics_rows) {
-        const long long position = row * features + column;
-        const accumulator_t value = elements<1>(product, product_columns, row, position);
-        if (product.is_partial()) {
-            whole[position] = scalar_t(value);
+    accumulator_t average, squares;
+    if (moments_in_epilogue && of_tiles.hold(rows, column, inside)) {
+        join_moments(of_tiles, rows, features, column, inside, sums, average, squares);
+    } else {
+        CompensatedSum total;
+        for (long long row = threadIdx.y; inside && row < rows; row += statistics_rows) {
+            const long long position = row * features + column;
+            const accumulator_t value = elements<1>(product, product_columns, row, position);
+            if (product.is_partial()) {
+                whole[position] = scalar_t(value);
+            }
+            total.add(function(value, row, position));
         }
-        total.add(function(value, row, position));
-    }
-    const accumulator_t average = sum_of_column(total.value, sums) / static_cast<accumulator_t>(rows);
+        average = sum_of_column(total.value, sums) / static_cast<accumulator_t>(rows);
 
-    CompensatedSum squared;
-    for (long long row = threadIdx.y; inside && row < rows; row += statistics_rows) {
-        const long long position = row * features + column;
-        const accumulator_t difference = function(whole[position], row, position) - average;
-        squared.add(difference * difference);
+        CompensatedSum squared;
+        for (long long row = threadIdx.y; inside && row < rows; row += statistics_rows) {
+            const long long position = row * features + column;
+            const accumulator_t difference = function(whole[position], row, position) - average;
+            squared.add(difference * difference);
+        }
+        squares = sum_of_column(squared.value, sums);
     }
-    const accumulator_t squares = sum_of_column(squared.value, sums);
     if (inside && threadIdx.y == 0) {
-        written.put(column, average, squares, rows);
+        const accumulator_t biased = squares / static_cast<accumulator_t>(rows);
+        written.mean[column] = average;
+        written.variance[column] = biased;
+        scalar_t& mean = written.running_mean[column];
+        scalar_t& variance = written.running_variance[column];
+        mean = scalar_t(accumulator_t(mean) * written.kept + average * written.mean_share);
+        variance = scalar_t(accumulator_t(variance) * written.kept + biased * written.variance_share);
     }
 }
 
-// Of the values that a tile of the fused product has of a feature: their mean, and the sum of the squares of their
-// distances from it.
-struct alignas(8) Moments {
-    float mean, squares;
-};
-
-// Those of all tiles, [tile][feature] with `tile_rows` rows in each but the last, and notes on rows that the product has not
-// got right: they are repaired in memory, behind its epilogue.
-struct TileMoments {
-    const Moments* moments;
-    const int* x_unfit;
-    const int* w_unfit;
-    int tile_rows;
-};
-
-// As `batch_statistics_of_block`, joined of the moments (Chan, Golub and LeVeque 1979) where no row is unfit.
-template <class Arguments>
-__device__ __forceinline__ void join_moments_of_block(const Product& product, scalar_t* whole, const Arguments& arguments,
-                                                      const Statistics& written, const TileMoments& of_tiles) {
-    __shared__ accumulator_t sums[statistics_rows][statistics_columns];
-    const long long rows = product.rows, features = product.features;
-    const long long column = static_cast<long long>(blockIdx.x) * statistics_columns + threadIdx.x;
-    const bool inside = column < features;
-    bool unfit = inside && of_tiles.w_unfit[column] != 0;
-    for (long long row = threadIdx.y * statistics_columns + threadIdx.x; row < rows;
-         row += statistics_rows * statistics_columns) {
-        unfit |= of_tiles.x_unfit[row] != 0;
-    }
-    if (__syncthreads_or(unfit)) {
-        batch_statistics_of_block(product, whole, arguments, written);
-        return;
-    }
-    const long long tiles = (rows + of_tiles.tile_rows - 1) / of_tiles.tile_rows;
-    const auto rows_of = [&](long long tile) {
-        return static_cast<accumulator_t>(min(rows - tile * of_tiles.tile_rows, static_cast<long long>(of_tiles.tile_rows)));
-    };
-    CompensatedSum total;
-    for (long long tile = threadIdx.y; inside && tile < tiles; tile += statistics_rows) {
-        total.add(rows_of(tile) * of_tiles.moments[tile * features + column].mean);
-    }
-    const accumulator_t average = sum_of_column(total.value, sums) / static_cast<accumulator_t>(rows);
-    CompensatedSum squared;
-    for (long long tile = threadIdx.y; inside && tile < tiles; tile += statistics_rows) {
-        const Moments found = of_tiles.moments[tile * features + column];
-        const accumulator_t difference = found.mean - average;
-        squared.add(found.squares + rows_of(tile) * difference * difference);
-    }
-    const accumulator_t squares = sum_of_column(squared.value, sums);
-    if (inside && threadIdx.y == 0) {
-        written.put(column, average, squares, rows);
-    }
-}
-
-// The fused product's epilogue, which may take moments of the function's values.
-template <class Chain> struct BatchNormEpilogue : ProductEpilogue<Chain> {
+// An epilogue of the fused product that takes moments of the function's values.
+template <class Chain> struct MomentsEpilogue : ProductEpilogue<Chain> {
     Moments* moments;
-    static constexpr bool takes_moments = moments_in_epilogue;
+    static constexpr bool takes_moments = true;
 
 #if TUNEBENCH_HOPPER
     // `values` are the product's of a thread, as `finish_tile` has them of rows `row` and `row` + 8 of w. Four neighbouring
@@ -213,6 +208,14 @@ template <class Chain> struct BatchNormEpilogue : ProductEpilogue<Chain> {
     }
 #endif
 };
+template <class Chain> __device__ __forceinline__ auto fused_epilogue(ProductEpilogue<Chain> plain, void* moments) {
+    if constexpr (moments_in_epilogue) {
+        plain.whole = false;  // There is nothing to normalise with yet.
+        return MomentsEpilogue<Chain>{plain, static_cast<Moments*>(moments)};
+    } else {
+        return plain;
+    }
+}
 
 // Means and variances, which are accumulator_t where a batch's and scalar_t where the module's own.
 template <int width>

@@ -148,7 +148,10 @@ __device__ __forceinline__ void finish_tile(float (&sum)[product_columns / 2], c
                 for (int below = 0; below < 2; ++below) {
                     if (exists[below]) {
                         float& value = sum[(begin + j) / 2 * 4 + 2 * below + j % 2];
-                        value = finish[below](of_features[below].of(value, of_row), x_row);
+                        const float product = finish[below](of_features[below].of(value, of_row), x_row);
+                        if constexpr (Epilogue::takes_moments) {
+                            value = product;
+                        }
                     }
                 }
             }

@@ -22,12 +22,12 @@ CPU = find_device("cpu")
 IN_FEATURES = 8
 
 
-def plan_for(rows: int, features: int, normalisation: str, columns: int) -> Plan:
+def plan_for(rows: int, features: int, normalisation: str, columns: int, statistics_in: str) -> Plan:
     """A plan for the CPU with a configuration that Hopper runs."""
     kernel, compiler = ModelNew.kernel, compiler_for(CPU)
     axes = {"rows": rows, "in_features": IN_FEATURES, "out_features": features}
     problem = Problem(axes, "float32", {"mode": "train"})
-    values = {"product": "fused", "statistics_in": "epilogue", "statistics_rows": 4}
+    values = {"product": "fused", "statistics_in": statistics_in, "statistics_rows": 4}
     values |= {"normalisation": normalisation, "product_columns": columns, "vector_width": 1}
     configuration = kernel.space.choose(values, problem, fictional("sm_90"))
     build = compiler.compile(kernel.variant(configuration, problem, CPU.architecture))
@@ -47,7 +47,6 @@ def tiles_of(values: torch.Tensor, columns: int) -> torch.Tensor:
 def test_joined_moments_are_what_a_pass_finds(normalisation: str, rows: int, features: int, columns: int) -> None:
     generator = torch.Generator().manual_seed(rows)
     product = torch.randn(rows, features, generator=generator) + 50 * torch.randn(features, generator=generator)
-    plan = plan_for(rows, features, normalisation, columns)
     model = ModelNew(IN_FEATURES, features, (features,))
     with torch.no_grad():
         model.scale.normal_(generator=generator)
@@ -55,6 +54,8 @@ def test_joined_moments_are_what_a_pass_finds(normalisation: str, rows: int, fea
     moments = tiles_of(product * model.scale.detach(), columns)
 
     def vectors(of_tiles: _TileMoments | None) -> list[torch.Tensor]:
+        where = "pass" if of_tiles is None else "epilogue"
+        plan = plan_for(rows, features, normalisation, columns, where)
         own = copy.deepcopy(model)
         x = torch.zeros(rows, IN_FEATURES)
         call = LinearCall(plan, x, own.gemm.weight, None, own._exponents, [own.scale], True, False, own)
