@@ -59,8 +59,9 @@ extern "C" __global__ void __launch_bounds__(product_threads, 1) TUNEBENCH_CLUST
                   const scalar_t* __restrict__ linear_bias, scalar_t* __restrict__ output{parameters}) {{
 #if TUNEBENCH_HOPPER
     if constexpr (fused) {{
-        split_product_of_block(w, parts, x_exponents, w_exponents, w_unfit, scratch, {{x_rows, w_rows, depth}},
-                               {fused_epilogue});
+        const ProductShape shape{{x_rows, w_rows, depth}};
+        const ProductEpilogue<Behind> epilogue{{{behind}, linear_bias, output, w_rows, {whole}}};
+        {fused_product}
     }}
 #endif
 }}
@@ -88,6 +89,16 @@ extern "C" __global__ void __launch_bounds__(stream_threads)
 }}
 """
 
+_FUSED = (
+    "split_product_of_block(w, parts, x_exponents, w_exponents, w_unfit, scratch, shape, epilogue);"
+)
+_FUSED_WITH_MOMENTS = """if constexpr (moments_in_epilogue) {
+            const MomentsEpilogue<Behind> taking(epilogue, moments);
+            split_product_of_block(w, parts, x_exponents, w_exponents, w_unfit, scratch, shape, taking);
+        } else {
+            split_product_of_block(w, parts, x_exponents, w_exponents, w_unfit, scratch, shape, epilogue);
+        }"""
+
 _PRODUCT_PARAMETERS = (
     "const scalar_t* first, const void* small, const int* __restrict__ x_exponents, "
     "const int* __restrict__ w_exponents, const scalar_t* __restrict__ linear_bias"
@@ -114,15 +125,17 @@ extern "C" __global__ void __launch_bounds__(statistics_columns * statistics_row
                      accumulator_t* __restrict__ multiplier, accumulator_t* __restrict__ offset) {{
     {product}
     const Arguments arguments{{{names}}};
-    batch_statistics_of_block(
-        product, whole, arguments,
-        {{mean, variance, running_mean, running_variance, kept, mean_share, variance_share}},
-        {{static_cast<const Moments*>(moments), x_unfit, w_unfit, tile_rows}});
-    const long long column = static_cast<long long>(blockIdx.x) * statistics_columns + threadIdx.x;
-    if (moments_in_epilogue && !per_element && threadIdx.y == 0 && column < features) {{
-        // By the thread that has written the column's statistics.
-        const Norm norm{{mean, variance, weight, bias, nullptr, nullptr, eps, true}};
-        norm.prepare(column, affine_of(column, arguments), nullptr, multiplier, offset);
+    const Statistics written{{mean, variance, running_mean, running_variance, kept, mean_share, variance_share}};
+    if constexpr (moments_in_epilogue) {{
+        const TileMoments of_tiles{{static_cast<const Moments*>(moments), x_unfit, w_unfit, tile_rows}};
+        join_moments_of_block(product, whole, arguments, written, of_tiles);
+        const long long column = static_cast<long long>(blockIdx.x) * statistics_columns + threadIdx.x;
+        if (!per_element && threadIdx.y == 0 && column < features) {{  // Who has written the statistics reads them.
+            const Norm norm{{mean, variance, weight, bias, nullptr, nullptr, eps, true}};
+            norm.prepare(column, affine_of(column, arguments), nullptr, multiplier, offset);
+        }}
+    }} else {{
+        batch_statistics_of_block(product, whole, arguments, written);
     }}
 }}
 
@@ -243,13 +256,11 @@ class LinearSource:
     def _products(self) -> str:
         """In train mode a product of our own is not normalised yet: `whole` is false."""
         whole, moments = (", bool whole", ", void* moments") if self.batch_norm else ("", "")
-        shown = "whole" if self.batch_norm else "true"
-        plain = f"ProductEpilogue<Behind>{{{self._behind('false')}, linear_bias, output, w_rows, {shown}}}"
         return _PRODUCTS.format(
             parameters=f"{self._norm_parameters}{whole}{self._own_parameters}{moments}",
             behind=self._behind("false"),
-            whole=shown,
-            fused_epilogue=f"fused_epilogue({plain}, moments)" if self.batch_norm else plain,
+            whole="whole" if self.batch_norm else "true",
+            fused_product=_FUSED_WITH_MOMENTS if self.batch_norm else _FUSED,
         )
 
     def _behind(self, of_batch: str) -> str:

@@ -61,6 +61,51 @@ struct Statistics {
     accumulator_t kept, mean_share, variance_share;
 };
 
+// Mean and biased variance of the function over the rows. `whole` is the product; where that comes in parts it is written
+// on the way, over one of them (each thread reads what it has itself written).
+template <class Arguments>
+__device__ __forceinline__ void batch_statistics_of_block(const Product& product, scalar_t* whole,
+                                                          const Arguments& arguments, const Statistics& written) {
+    __shared__ accumulator_t sums[statistics_rows][statistics_columns];
+    const long long rows = product.rows, features = product.features;
+    const long long column = static_cast<long long>(blockIdx.x) * statistics_columns + threadIdx.x;
+    const bool inside = column < features;
+    const auto columns = arguments.template columns<1>(inside ? column : 0);
+    const ProductColumns<1> product_columns(product, inside ? column : 0);
+    const auto function = [&](accumulator_t value, long long row, long long position) {
+        const auto elements = arguments.template elements<1>(position);
+        return arguments.template before<1>(value, columns, arguments.row(row), elements, 0);
+    };
+
+    CompensatedSum total;
+    for (long long row = threadIdx.y; inside && row < rows; row += statistics_rows) {
+        const long long position = row * features + column;
+        const accumulator_t value = elements<1>(product, product_columns, row, position);
+        if (product.is_partial()) {
+            whole[position] = scalar_t(value);
+        }
+        total.add(function(value, row, position));
+    }
+    const accumulator_t average = sum_of_column(total.value, sums) / static_cast<accumulator_t>(rows);
+
+    CompensatedSum squared;
+    for (long long row = threadIdx.y; inside && row < rows; row += statistics_rows) {
+        const long long position = row * features + column;
+        const accumulator_t difference = function(whole[position], row, position) - average;
+        squared.add(difference * difference);
+    }
+    const accumulator_t squares = sum_of_column(squared.value, sums);
+    if (inside && threadIdx.y == 0) {
+        const accumulator_t biased = squares / static_cast<accumulator_t>(rows);
+        written.mean[column] = average;
+        written.variance[column] = biased;
+        scalar_t& mean = written.running_mean[column];
+        scalar_t& variance = written.running_variance[column];
+        mean = scalar_t(accumulator_t(mean) * written.kept + average * written.mean_share);
+        variance = scalar_t(accumulator_t(variance) * written.kept + biased * written.variance_share);
+    }
+}
+
 // Of the values that a tile of the fused product has of a feature: their mean, and the sum of the squares of their
 // distances from it.
 struct alignas(8) Moments {
@@ -68,7 +113,7 @@ struct alignas(8) Moments {
 };
 
 // Those of all tiles, [tile][feature] with `tile_rows` rows in each but the last, and notes on rows that the product has not
-// got right: they are repaired in memory, behind its epilogue. All null where it takes none.
+// got right: they are repaired in memory, behind its epilogue.
 struct TileMoments {
     const Moments* moments;
     const int* x_unfit;
@@ -86,70 +131,35 @@ struct TileMoments {
     }
 };
 
-// Mean of a column, and the sum of the squares of the distances from it, joined of its tiles' (Chan, Golub and LeVeque 1979).
-__device__ __forceinline__ void join_moments(const TileMoments& of_tiles, long long rows, long long features,
-                                             long long column, bool inside, accumulator_t (*sums)[statistics_columns],
-                                             accumulator_t& average, accumulator_t& squares) {
-    const long long tiles = (rows + of_tiles.tile_rows - 1) / of_tiles.tile_rows;
+// As `batch_statistics_of_block`, joined of the moments (Chan, Golub and LeVeque 1979) where these hold.
+template <class Arguments>
+__device__ __forceinline__ void join_moments_of_block(const Product& product, scalar_t* whole, const Arguments& arguments,
+                                                      const Statistics& written, const TileMoments& of_tiles) {
+    __shared__ accumulator_t sums[statistics_rows][statistics_columns];
+    const long long rows = product.rows, features = product.features;
+    const long long column = static_cast<long long>(blockIdx.x) * statistics_columns + threadIdx.x;
+    const bool inside = column < features;
+    if (!of_tiles.hold(rows, column, inside)) {
+        batch_statistics_of_block(product, whole, arguments, written);
+        return;
+    }
+    const long long tile_rows = of_tiles.tile_rows, tiles = (rows + tile_rows - 1) / tile_rows;
     const auto rows_of = [&](long long tile) {
-        return static_cast<accumulator_t>(min(rows - tile * of_tiles.tile_rows, static_cast<long long>(of_tiles.tile_rows)));
+        return static_cast<accumulator_t>(min(rows - tile * tile_rows, tile_rows));
     };
     CompensatedSum total;
     for (long long tile = threadIdx.y; inside && tile < tiles; tile += statistics_rows) {
         total.add(rows_of(tile) * of_tiles.moments[tile * features + column].mean);
     }
-    average = sum_of_column(total.value, sums) / static_cast<accumulator_t>(rows);
+    const accumulator_t average = sum_of_column(total.value, sums) / static_cast<accumulator_t>(rows);
     CompensatedSum squared;
     for (long long tile = threadIdx.y; inside && tile < tiles; tile += statistics_rows) {
         const Moments found = of_tiles.moments[tile * features + column];
         const accumulator_t difference = found.mean - average;
         squared.add(found.squares + rows_of(tile) * difference * difference);
     }
-    squares = sum_of_column(squared.value, sums);
-}
-
-// Mean and biased variance of the function over the rows. `whole` is the product; where that comes in parts it is written
-// on the way, over one of them (each thread reads what it has itself written).
-template <class Arguments>
-__device__ __forceinline__ void batch_statistics_of_block(const Product& product, scalar_t* whole,
-                                                          const Arguments& arguments, const Statistics& written,
-                                                          const TileMoments& of_tiles) {
-    __shared__ accumulator_t sums[statistics_rows][statistics_columns];
-    const long long rows = product.rows, features = product.features;
-    const long long column = static_cast<long long>(blockIdx.x) * statistics_columns + threadIdx.x;
-    const bool inside = column < features;
-    const auto columns = arguments.template columns<1>(inside ? column : 0);
-    const ProductColumns<1> product_columns(product, inside ? column : 0);
-    const auto function = [&](accumulator_t value, long long row, long long position) {
-        const auto elements = arguments.template elements<1>(position);
-        return arguments.template before<1>(value, columns, arguments.row(row), elements, 0);
-    };
-
-    accumulator_t average, squares;
-    if (moments_in_epilogue && of_tiles.hold(rows, column, inside)) {
-        join_moments(of_tiles, rows, features, column, inside, sums, average, squares);
-    } else {
-        CompensatedSum total;
-        for (long long row = threadIdx.y; inside && row < rows; row += statistics_rows) {
-            const long long position = row * features + column;
-            const accumulator_t value = elements<1>(product, product_columns, row, position);
-            if (product.is_partial()) {
-                whole[position] = scalar_t(value);
-            }
-            total.add(function(value, row, position));
-        }
-        average = sum_of_column(total.value, sums) / static_cast<accumulator_t>(rows);
-
-        CompensatedSum squared;
-        for (long long row = threadIdx.y; inside && row < rows; row += statistics_rows) {
-            const long long position = row * features + column;
-            const accumulator_t difference = function(whole[position], row, position) - average;
-            squared.add(difference * difference);
-        }
-        squares = sum_of_column(squared.value, sums);
-    }
+    const accumulator_t biased = sum_of_column(squared.value, sums) / static_cast<accumulator_t>(rows);
     if (inside && threadIdx.y == 0) {
-        const accumulator_t biased = squares / static_cast<accumulator_t>(rows);
         written.mean[column] = average;
         written.variance[column] = biased;
         scalar_t& mean = written.running_mean[column];
@@ -163,6 +173,12 @@ __device__ __forceinline__ void batch_statistics_of_block(const Product& product
 template <class Chain> struct MomentsEpilogue : ProductEpilogue<Chain> {
     Moments* moments;
     static constexpr bool takes_moments = true;
+
+    // Of one that has nothing to normalise with yet.
+    __device__ __forceinline__ MomentsEpilogue(const ProductEpilogue<Chain>& plain, void* moments)
+        : ProductEpilogue<Chain>(plain), moments(static_cast<Moments*>(moments)) {
+        this->whole = false;
+    }
 
 #if TUNEBENCH_HOPPER
     // `values` are the product's of a thread, as `finish_tile` has them of rows `row` and `row` + 8 of w. Four neighbouring
@@ -208,15 +224,6 @@ template <class Chain> struct MomentsEpilogue : ProductEpilogue<Chain> {
     }
 #endif
 };
-template <class Chain> __device__ __forceinline__ auto fused_epilogue(ProductEpilogue<Chain> plain, void* moments) {
-    if constexpr (moments_in_epilogue) {
-        plain.whole = false;  // There is nothing to normalise with yet.
-        return MomentsEpilogue<Chain>{plain, static_cast<Moments*>(moments)};
-    } else {
-        return plain;
-    }
-}
-
 // Means and variances, which are accumulator_t where a batch's and scalar_t where the module's own.
 template <int width>
 __device__ __forceinline__ Numbers<width> statistics(const void* vector, long long first, bool of_batch) {

@@ -48,13 +48,6 @@ constexpr int tile_rows_of_block = split_threads == 512 ? 4 : 2;  // Of 1024, re
 
 __device__ __forceinline__ long long whole_runs(long long depth) { return (depth + whole_run - 1) / whole_run; }
 
-// Stages of either small term's factors, and of the high parts in fp16.
-__device__ __forceinline__ long long stages_of_smalls(long long depth) {
-    return whole_runs(depth) * (whole_run / smalls_of_line);
-}
-__device__ __forceinline__ long long stages_of_halves(long long depth) {
-    return whole_runs(depth) * (whole_run / halves_of_line);
-}
 
 // Where a row's parts lie: the addresses of its first bytes in the first stage of each kind.
 struct TileRow {
@@ -62,7 +55,7 @@ struct TileRow {
     long long stage_bytes, column_bytes;
 
     __device__ __forceinline__ TileRow(float* parts, long long row, int tile_rows, long long depth, bool is_weight) {
-        const long long stages = stages_of_smalls(depth);
+        const long long stages = whole_runs(depth) * (whole_run / smalls_of_line);  // Of either small term's factors.
         stage_bytes = static_cast<long long>(tile_rows) * line_bytes;
         column_bytes = static_cast<long long>(tile_rows) * core_bytes;
         unsigned char* const tile = reinterpret_cast<unsigned char*>(parts) +
@@ -234,8 +227,9 @@ __device__ __forceinline__ void bring_tiles(unsigned char* shared, u64* full, u6
         const long long w_tile = min(tile.w_first / product_rows, w_tiles - 1);
         const unsigned char* w_source = w + w_tile * stages_of_tile * w_line_bytes;
         const unsigned char* x_source = x + tile.x_tile * stages_of_tile * x_line_bytes;
-        const auto bring = [&](long long stages) {
-#pragma unroll small_halves ? 1 : 4
+#pragma unroll 1
+        for (int pass = 0; pass < (small_halves ? 2 : 1); ++pass) {
+            const long long stages = pass == 0 ? stages_of_tile : stages_of_tile / 2;
             for (long long stage = 0; stage < stages; ++stage) {
                 barrier_wait(empty + position.slot, position.parity ^ 1);
                 u64* const barrier = full + position.slot;
@@ -252,12 +246,9 @@ __device__ __forceinline__ void bring_tiles(unsigned char* shared, u64* full, u6
                 x_source += x_line_bytes;
                 position.advance();
             }
-        };
-        bring(stages_of_tile);
-        if constexpr (small_halves) {  // The high parts again: the weight's are the second half, those of x the first.
+            // The high parts again: of the weight the second half, of x the first.
             w_source -= stages_of_tile / 2 * w_line_bytes;
             x_source -= stages_of_tile * x_line_bytes;
-            bring(stages_of_tile / 2);
         }
     }
 }
@@ -279,8 +270,8 @@ __device__ __forceinline__ void multiply_tiles(unsigned char* shared, u64* full,
     const int row_in_tile = threadIdx.x / 32 % 4 * 16 + warpgroup * 64 + lane / 4;
     const u32 w_base = shared_address(shared) + warpgroup * (64 * core_bytes);
     const u32 x_base = shared_address(shared) + w_line_bytes;
-    const int halves = static_cast<int>(stages_of_halves(shape.depth));
-    const int smalls = halves * (small_halves ? 2 : 1);  // Of both terms.
+    const int halves = static_cast<int>(2 * whole_runs(shape.depth));
+    const int smalls = small_halves ? 2 * halves : halves;  // Of both terms.
     const int first_sum = sum_lines > 0 ? 1 + (blockIdx.x + warpgroup * (sum_lines / 2)) % sum_lines : 0;
     Position position;
     int previous = -1;
