@@ -68,7 +68,7 @@ class Place:
 
     Attributes:
         cores: it keeps to these; to all that this process may use where none is named.
-        driving: of these, the one that drives timings.
+        driving: of these, those that drive timings.
     """
 
     device: Device
@@ -108,7 +108,7 @@ def lanes_of(request: StudyRequest, devices: Sequence[Device], most: int = 1) ->
 def _places(request: StudyRequest, devices: Sequence[Device]) -> list[Place]:
     cores = sorted(os.sched_getaffinity(0))
     if devices[0].kind is DeviceKind.CUDA:
-        driving = [{core} for core in driving_cores(cores, len(devices))]
+        driving = [set(own) for own in driving_cores(cores, len(devices))]
         if not driving:
             return [Place(device) for device in devices]
         shared = set(cores).difference(*driving)

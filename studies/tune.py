@@ -207,7 +207,7 @@ def make_evaluator(
 
     Args:
         cores: the process keeps to these; it may use all that it has unless given.
-        driving: of these, the one that drives timings and does nothing else meanwhile.
+        driving: of these, those that drive timings and do nothing else meanwhile.
 
     Raises:
         UserError: the model cannot serve its reference's inputs, or something is not on this machine.

@@ -5,20 +5,39 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 _FEW = 2
 """With so many cores or fewer there is none to spare."""
 
+_TOPOLOGY = Path("/sys/devices/system/cpu")
 
-def driving_cores(cores: Collection[int], devices: int) -> Sequence[int]:
-    """A core for each device whose timing it drives, and nothing else; none where others would have too few left.
+
+def driving_cores(cores: Collection[int], devices: int, topology: Path = _TOPOLOGY) -> Sequence[Collection[int]]:
+    """For each device the cores that drive its timing, and do nothing else; none where others would have too few left.
+
+    They are one physical core, with all its hardware threads: two threads of one are slower than each alone. Where
+    there are not enough physical ones, it is one thread.
 
     Args:
-        cores: those that this process may use.
+        cores: those that this process may use, as the system numbers hardware threads.
+        topology: where Linux tells which of them belong together.
     """
-    if len(cores) <= _FEW or len(cores) < 2 * devices:
-        return ()
-    return sorted(cores)[:devices]
+    physical = sorted({tuple(sorted(_threads_beside(core, topology) & set(cores))) for core in cores})
+    for whole in (physical, [(core,) for core in sorted(cores)]):
+        if len(whole) > _FEW and len(whole) >= 2 * devices:
+            return whole[:devices]
+    return ()
+
+
+def _threads_beside(core: int, topology: Path) -> set[int]:
+    """All hardware threads of the physical core that this one is of; itself alone where nobody tells."""
+    try:
+        listed = (topology / f"cpu{core}" / "topology" / "thread_siblings_list").read_text(encoding="utf-8")
+        spans = [part.partition("-") for part in listed.strip().split(",")]
+        return {number for first, _, last in spans for number in range(int(first), int(last or first) + 1)} | {core}
+    except (OSError, ValueError):
+        return {core}
 
 
 @contextmanager

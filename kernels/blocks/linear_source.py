@@ -89,9 +89,7 @@ extern "C" __global__ void __launch_bounds__(stream_threads)
 }}
 """
 
-_FUSED = (
-    "split_product_of_block(w, parts, x_exponents, w_exponents, w_unfit, scratch, shape, epilogue);"
-)
+_FUSED = "split_product_of_block(w, parts, x_exponents, w_exponents, w_unfit, scratch, shape, epilogue);"
 _FUSED_WITH_MOMENTS = """if constexpr (moments_in_epilogue) {
             const MomentsEpilogue<Behind> taking(epilogue, moments);
             split_product_of_block(w, parts, x_exponents, w_exponents, w_unfit, scratch, shape, taking);

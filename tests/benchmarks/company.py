@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from typing import Annotated
 
@@ -65,7 +65,7 @@ def _any_far(device: str, rounds: int, watch: Stopwatch) -> bool:
     start_forkserver(["tests.benchmarks.company_parts"])
     where = find_device(device)
     cores = sorted(os.sched_getaffinity(0))
-    driving = driving_cores(cores, 1) if where.kind is DeviceKind.CUDA else ()
+    driving = next(iter(driving_cores(cores, 1)), ()) if where.kind is DeviceKind.CUDA else ()
     loaded = [core for core in cores if core not in driving] if driving else cores[len(cores) // 2 :]
     own = cores if driving else cores[: len(cores) // 2] or cores
     other = _other(where)
@@ -99,7 +99,7 @@ def _far(
     sizes: Mapping[str, int],
     device: str,
     cores: list[int],
-    driving: tuple[int, ...] | list[int],
+    driving: Collection[int],
     load: Load,
     rounds: int,
     watch: Stopwatch,

@@ -116,14 +116,21 @@ GPUS = [
 ]
 
 
+@pytest.fixture
+def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each with one hardware thread."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr("tunebench.tuner.cores._threads_beside", lambda core, _: {core})
+
+
 def test_gpus_of_two_models_make_no_one_study() -> None:
     require_one_model(GPUS[:2])
     with pytest.raises(UserError, match=r"tune --devices cuda:0,cuda:1 \(H200\), then --devices cuda:2 \(H100\)"):
         require_one_model(GPUS)
 
 
+@pytest.mark.usefixtures("eight_cores")
 def test_each_gpu_has_a_core_that_drives_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
     request = request_of("scalar_mul", {"device": "cpu"})
     first, second = lanes_of(request, GPUS[:2])[0].places
     assert (first.driving, first.cores) == ({0}, {0, 2, 3, 4, 5, 6, 7})
@@ -133,8 +140,8 @@ def test_each_gpu_has_a_core_that_drives_it_alone(monkeypatch: pytest.MonkeyPatc
     assert [(place.driving, place.cores) for place in lanes_of(request, GPUS[:2])[0].places] == [((), ())] * 2
 
 
-def test_devices_are_dealt_out_to_studies_that_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+@pytest.mark.usefixtures("eight_cores")
+def test_devices_are_dealt_out_to_studies_that_run_at_once() -> None:
     request = request_of("scalar_mul", {"device": "cpu"})
     for studies, dealt in ((1, [[0, 1, 2]]), (2, [[0, 2], [1]]), (9, [[0], [1], [2]])):
         lanes = lanes_of(request, GPUS, studies)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import pytest
@@ -97,10 +98,44 @@ def test_a_cpu_is_shared() -> None:
 
 
 def test_cores_are_set_aside_where_there_are_some_to_spare() -> None:
-    assert driving_cores({0, 1}, 1) == ()
-    assert driving_cores({4, 5, 6}, 1) == [4]
-    assert driving_cores(range(16), 8) == list(range(8))
-    assert driving_cores(range(16), 9) == ()
+    nowhere = Path("/nowhere")
+    assert driving_cores({0, 1}, 1, nowhere) == ()
+    assert driving_cores({4, 5, 6}, 1, nowhere) == [(4,)]
+    assert driving_cores(range(16), 8, nowhere) == [(core,) for core in range(8)]
+    assert driving_cores(range(16), 9, nowhere) == ()
+
+
+ADJACENT = ("{0}-{1}", [(0, 1), (2, 3), (4, 5), (6, 7)])
+"""As virtual machines number hardware threads."""
+APART = ("{0},{1}", [(0, 4), (1, 5), (2, 6), (3, 7)])
+"""As most other machines do."""
+
+
+@pytest.mark.parametrize(
+    ("machine", "cores", "devices", "expected"),
+    [
+        (ADJACENT, range(8), 2, [(0, 1), (2, 3)]),
+        (APART, range(8), 2, [(0, 4), (1, 5)]),
+        (ADJACENT, {1, 2, 3, 5, 7}, 2, [(1,), (2, 3)]),
+        (ADJACENT, range(8), 3, [(0,), (1,), (2,)]),  # four physical ones are too few
+        (ADJACENT, range(8), 5, ()),
+    ],
+    ids=str,
+)
+def test_a_timing_has_a_physical_core(
+    tmp_path: Path,
+    machine: tuple[str, Sequence[tuple[int, int]]],
+    cores: Collection[int],
+    devices: int,
+    expected: object,
+) -> None:
+    form, physical = machine
+    for threads in physical:
+        for core in threads:
+            place = tmp_path / f"cpu{core}" / "topology"
+            place.mkdir(parents=True)
+            (place / "thread_siblings_list").write_text(form.format(*threads) + "\n", encoding="utf-8")
+    assert driving_cores(cores, devices, tmp_path) == expected
 
 
 def test_a_thread_stays_on_its_cores_and_has_all_of_them_again() -> None:

@@ -186,7 +186,7 @@ class LocalEvaluator:
 
     Args:
         compiled: compare with the reference under torch.compile as well, which takes tens of seconds to compile.
-        driving: the core that drives timings; the thread that times stays on it meanwhile.
+        driving: the cores that drive timings; the thread that times stays on them meanwhile.
         prepared: seconds that it took to prepare the subject.
     """
 
