@@ -180,7 +180,6 @@ template <class Chain> struct MomentsEpilogue : ProductEpilogue<Chain> {
         this->whole = false;
     }
 
-#if TUNEBENCH_HOPPER
     // `values` are the product's of a thread, as `finish_tile` has them of rows `row` and `row` + 8 of w. Four neighbouring
     // lanes have all of a feature in the tile.
     __device__ __forceinline__ void take_moments(float (&values)[product_columns / 2], const Tile& tile, long long row,
@@ -222,8 +221,8 @@ template <class Chain> struct MomentsEpilogue : ProductEpilogue<Chain> {
             }
         }
     }
-#endif
 };
+
 // Means and variances, which are accumulator_t where a batch's and scalar_t where the module's own.
 template <int width>
 __device__ __forceinline__ Numbers<width> statistics(const void* vector, long long first, bool of_batch) {

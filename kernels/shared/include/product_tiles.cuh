@@ -15,12 +15,6 @@ constexpr int producer_threads = 128;
 constexpr int consumer_threads = 256;
 constexpr int product_threads = producer_threads + consumer_threads;
 
-#if TUNEBENCH_HOPPER
-
-// 65536 registers, less what 384 threads cannot have in steps of 8.
-constexpr int producer_registers = 40;
-constexpr int consumer_registers = 232;
-
 struct ProductShape {
     long long x_rows, w_rows, depth;
     __device__ __forceinline__ long long x_tiles() const { return (x_rows + product_columns - 1) / product_columns; }
@@ -34,72 +28,12 @@ struct ProductShape {
 // What a block works on: the number of a tile of x, and the first row of its tile of w.
 struct Tile {
     long long x_tile, w_first;
-    __device__ __forceinline__ Tile(long long number, const ProductShape& shape, u32 rank) {
+    __device__ __forceinline__ Tile(long long number, const ProductShape& shape, unsigned rank) {
         const long long group = number / product_cluster;
         x_tile = group % shape.x_tiles();
         w_first = (group / shape.x_tiles() * product_cluster + rank) * product_rows;
     }
 };
-
-// Where a pipeline of product_stages stages is: the slot, and the parity of its current use.
-struct Position {
-    int slot = 0;
-    u32 parity = 0;
-    __device__ __forceinline__ void advance() {
-        if (++slot == product_stages) {
-            slot = 0;
-            parity ^= 1;
-        }
-    }
-};
-
-// Barriers of all stages, known to the cluster; a full stage has `arrivals` of this block. The rank in the cluster.
-__device__ __forceinline__ u32 begin_pipeline(u64* full, u64* empty, int arrivals) {
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < product_stages; ++i) {
-            barrier_init(full + i, arrivals);
-            barrier_init(empty + i, consumer_threads / 32 * product_cluster);
-        }
-        barrier_init_fence();
-    }
-    const u32 rank = product_cluster == 1 ? 0 : rank_in_cluster();
-    cluster_sync();
-    return rank;
-}
-
-// What is added in fp32 outside the tensor cores, by the memory system itself: nobody waits for it. Each thread has its
-// own words, laid out for whole lines; the sums' order does not depend on timing.
-struct Sums {
-    float4* first;
-    __device__ __forceinline__ float4* word(int i) const { return first + i * consumer_threads; }
-
-    __device__ __forceinline__ void add(const float (&sum)[product_columns / 2], bool to_nothing) const {
-#pragma unroll
-        for (int i = 0; i < product_columns / 8; ++i) {
-            const float4 value = {sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3]};
-            if (to_nothing) {
-                __stcg(word(i), value);
-            } else {
-                add_in_memory(word(i), value);
-            }
-        }
-    }
-    __device__ __forceinline__ void add_to(float (&sum)[product_columns / 2]) const {
-#pragma unroll
-        for (int i = 0; i < product_columns / 8; ++i) {
-            const float4 value = __ldcg(word(i));
-            sum[4 * i] += value.x;
-            sum[4 * i + 1] += value.y;
-            sum[4 * i + 2] += value.z;
-            sum[4 * i + 3] += value.w;
-        }
-    }
-};
-
-__device__ __forceinline__ Sums sums_of_thread(float* scratch) {
-    return {reinterpret_cast<float4*>(scratch) + blockIdx.x * (consumer_threads * (product_columns / 8)) + threadIdx.x -
-            producer_threads};
-}
 
 // What undoes a row's scale, in two halves.
 struct ScaleBack {
@@ -160,6 +94,72 @@ __device__ __forceinline__ void finish_tile(float (&sum)[product_columns / 2], c
     if constexpr (Epilogue::takes_moments) {
         epilogue.take_moments(sum, tile, row, exists, shape.x_rows);
     }
+}
+
+#if TUNEBENCH_HOPPER
+
+// 65536 registers, less what 384 threads cannot have in steps of 8.
+constexpr int producer_registers = 40;
+constexpr int consumer_registers = 232;
+
+// Where a pipeline of product_stages stages is: the slot, and the parity of its current use.
+struct Position {
+    int slot = 0;
+    u32 parity = 0;
+    __device__ __forceinline__ void advance() {
+        if (++slot == product_stages) {
+            slot = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+// Barriers of all stages, known to the cluster; a full stage has `arrivals` of this block. The rank in the cluster.
+__device__ __forceinline__ u32 begin_pipeline(u64* full, u64* empty, int arrivals) {
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < product_stages; ++i) {
+            barrier_init(full + i, arrivals);
+            barrier_init(empty + i, consumer_threads / 32 * product_cluster);
+        }
+        barrier_init_fence();
+    }
+    const u32 rank = product_cluster == 1 ? 0 : rank_in_cluster();
+    cluster_sync();
+    return rank;
+}
+
+// What is added in fp32 outside the tensor cores, by the memory system itself: nobody waits for it. Each thread has its
+// own words, laid out for whole lines; the sums' order does not depend on timing.
+struct Sums {
+    float4* first;
+    __device__ __forceinline__ float4* word(int i) const { return first + i * consumer_threads; }
+
+    __device__ __forceinline__ void add(const float (&sum)[product_columns / 2], bool to_nothing) const {
+#pragma unroll
+        for (int i = 0; i < product_columns / 8; ++i) {
+            const float4 value = {sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3]};
+            if (to_nothing) {
+                __stcg(word(i), value);
+            } else {
+                add_in_memory(word(i), value);
+            }
+        }
+    }
+    __device__ __forceinline__ void add_to(float (&sum)[product_columns / 2]) const {
+#pragma unroll
+        for (int i = 0; i < product_columns / 8; ++i) {
+            const float4 value = __ldcg(word(i));
+            sum[4 * i] += value.x;
+            sum[4 * i + 1] += value.y;
+            sum[4 * i + 2] += value.z;
+            sum[4 * i + 3] += value.w;
+        }
+    }
+};
+
+__device__ __forceinline__ Sums sums_of_thread(float* scratch) {
+    return {reinterpret_cast<float4*>(scratch) + blockIdx.x * (consumer_threads * (product_columns / 8)) + threadIdx.x -
+            producer_threads};
 }
 
 #endif  // TUNEBENCH_HOPPER

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -83,3 +84,56 @@ def test_joined_moments_are_what_a_pass_finds(normalisation: str, rows: int, fea
         columns_of_blocks = [column for column in range(features) if column // 32 in blocks]
         for one, other in itertools.islice(zip(found, by_pass, strict=True), 2):
             torch.testing.assert_close(one[columns_of_blocks], other[columns_of_blocks], rtol=0, atol=0)
+
+
+FINISH = """
+// The epilogue on values that the tensor cores would have left, as a warpgroup's threads hold them.
+extern "C" __global__ void finish_tiles(const float* values, const int* x_exponents, const int* w_exponents,
+                                        long long x_rows, long long w_rows, const scalar_t* linear_bias,
+                                        scalar_t* output, const scalar_t* scale, void* moments) {
+    const ProductShape shape{x_rows, w_rows, 0};
+    const ProductEpilogue<Behind> plain{Behind{{scale}, {}}, linear_bias, output, w_rows, true};
+    const MomentsEpilogue<Behind> epilogue(plain, moments);
+    const int lane = threadIdx.x % 32;
+    for (long long number = blockIdx.x; number < shape.tiles(); number += gridDim.x) {
+        const Tile tile(number, shape, 0);
+        const long long row = tile.w_first + threadIdx.x / 32 * 16 + lane / 4;
+        float sum[product_columns / 2];
+        int exponents[2];
+        for (int below = 0; below < 2; ++below) {
+            const long long w_row = row + 8 * below;
+            exponents[below] = w_row < w_rows ? w_exponents[w_row] : 0;
+            for (int j = 0; j < product_columns / 4; ++j) {
+                const long long x_row = tile.x_tile * product_columns + j / 2 * 8 + j % 2 + lane % 4 * 2;
+                const bool inside = x_row < x_rows && w_row < w_rows;
+                sum[j / 2 * 4 + 2 * below + j % 2] = inside ? values[x_row * w_rows + w_row] : 3e38f;
+            }
+        }
+        finish_tile(sum, tile, row, exponents, x_exponents, shape, epilogue);
+    }
+}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rows", "features", "columns"), [(3, 5, 128), (600, 129, 256)])
+def test_the_epilogue_leaves_the_moments_of_its_tiles(rows: int, features: int, columns: int) -> None:
+    kernel, compiler = ModelNew.kernel, compiler_for(CPU)
+    axes = {"rows": rows, "in_features": IN_FEATURES, "out_features": features}
+    problem = Problem(axes, "float32", {"mode": "train"})
+    values = {"product": "fused", "statistics_in": "epilogue", "product_columns": columns, "product_cluster": 1}
+    configuration = kernel.space.choose(values, problem, fictional("sm_90"))
+    variant = kernel.variant(configuration, problem, CPU.architecture)
+    with_finish = replace(variant, source=replace(variant.cuda, text=variant.cuda.text + FINISH))
+    plan = Plan(kernel, configuration, problem, CPU, compiler.load(compiler.compile(with_finish), None))
+    generator = torch.Generator().manual_seed(rows)
+    product = torch.randn(rows, features, generator=generator) + 30 * torch.randn(features, generator=generator)
+    bias, scale = torch.randn(2, features, generator=generator).unbind()
+    x_exponents, w_exponents = (torch.arange(count, dtype=torch.int32) % 5 - 2 for count in (rows, features))
+    scaled = product * torch.exp2(x_exponents[:, None].float() + w_exponents.float())
+    output, tiles = torch.full((rows, features), torch.nan), -(-rows // columns)
+    moments = torch.full((tiles, features, 2), torch.nan)
+    arguments = (scaled, x_exponents, w_exponents, rows, features, bias, output, scale, moments)
+    plan.launch("finish_tiles", *arguments, blocks=2, threads=256)
+    torch.testing.assert_close(output, product + bias, rtol=1e-6, atol=1e-5)  # not normalised yet
+    torch.testing.assert_close(moments, tiles_of((output * scale), columns), rtol=1e-4, atol=1e-4)

@@ -73,6 +73,47 @@ def test_parts_are_the_same_alone_and_beside_the_other_matrix(
         assert same(content(alone), content(x_tiles)) and same(content(kept), content(w_tiles))
 
 
+SMALLS = {
+    "int8": (torch.int8, 2.0**-4 * 2.0**8, 3e-5),
+    "e4m3": (torch.float8_e4m3fn, 2.0**-3 * 2.0**9, 6e-5),
+    "fp16": (torch.float16, 2.0**11, 1e-6),
+}
+"""What the small terms' factors are, what their products are scaled by, and a bound of the error."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parts", SMALLS)
+@pytest.mark.parametrize("columns", [128, 256])
+def test_stages_in_the_products_order_are_the_product(parts: str, columns: int) -> None:
+    plan = plan_for(weight_parts=parts, product_columns=columns, split_threads=512)
+    x, weight = matrices(300, 260, 513)
+    x_tiles, w_tiles = tiles_of_both(plan, x, weight, weight, None)
+    kind, scale, bound = SMALLS[parts]
+    x_stages, w_stages = (stages(tiles, rows) for tiles, rows in ((x_tiles, columns), (w_tiles, 128)))
+    half = x_stages.shape[1] // 2
+    # In fp16 the small terms' factors are all there is; of x the high parts are the first of them.
+    smalls, highs = (2 * half, 0) if kind is torch.float16 else (half, half)
+    whole = multiplied(w_stages[:, :smalls], x_stages[:, :smalls], kind) / scale
+    whole += multiplied(w_stages[:, half:], x_stages[:, highs : highs + half], torch.float16)
+    found = whole.flatten(0, 1).flatten(1)[:260, :300].T
+    exponents = x_tiles.exponents.tensor[:300, None] + w_tiles.exponents.tensor[:260]
+    x64, weight64 = x.double(), weight.double()
+    error = (found * torch.exp2(-exponents.double()) - x64 @ weight64.T).abs() / (x64.abs() @ weight64.abs().T)
+    assert float(error.max()) < bound
+
+
+def stages(tiles: Tiles, tile_rows: int) -> torch.Tensor:
+    """(tiles, stages, rows, 128), uint8: a stage is [16 bytes along the depth][row][16 bytes]."""
+    memory = tiles.parts.view(torch.uint8).view(tiles.whole // tile_rows, -1, 8, tile_rows, 16)
+    return memory.permute(0, 1, 3, 2, 4).flatten(3)
+
+
+def multiplied(w_stages: torch.Tensor, x_stages: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
+    """(tiles of w, rows of a tile, tiles of x, rows of a tile), float64: the sum of the stages' products."""
+    w, x = (one.contiguous().view(kind).double() for one in (w_stages, x_stages))
+    return torch.einsum("asrk,bsqk->arbq", w, x)
+
+
 def halves(tiles: Tiles, tile_rows: int, depth: int) -> torch.Tensor:
     """The high parts of a weight, in rows one after the other: the latter half of a tile, in stages of 64 columns."""
     stages = -(-depth // 128)
