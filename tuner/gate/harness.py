@@ -22,9 +22,9 @@ from tunebench.tuner.gate.distributions import Places, common_zeros, with_zeros
 from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal
 from tunebench.tuner.gate.judge import judge_buffers, judge_inputs, judge_structure, judge_values
 from tunebench.tuner.gate.memory import Bands
-from tunebench.tuner.gate.oracle import Oracle, ask
+from tunebench.tuner.gate.oracle import Oracle, ask, consult_reference
 from tunebench.tuner.gate.party import ORDINARY, Answer, Manner, Party
-from tunebench.tuner.gate.sources import Source, capped
+from tunebench.tuner.gate.sources import Sizes, Source, capped, divided
 from tunebench.tuner.gate.stage_log import StageRefused, about
 from tunebench.tuner.gate.tolerance import FEW_SAMPLES_MULTIPLE, REFERENCE_MULTIPLE
 from tunebench.tuner.gate.values import Values, mapped, tensors_in
@@ -158,17 +158,31 @@ class Answers:
         self._serving = [source, *(other for other in self._serving if other is not source)]
 
     def _reduce(self) -> Source:
+        found = [source for reduction in (capped, divided) if (source := self._small(reduction)) is not None]
+        telling = (source for source in found if self._tells_apart(source))
+        return next(telling, found[0] if found else self.source)
+
+    def _small(self, reduction: Callable[[Sizes, int], Sizes]) -> Source | None:
+        """The reference at the largest sizes of which nothing is large; None where it takes none."""
         for cap in _CAPS:
-            if (source := self.at(capped(self.source.sizes, cap))) is None:
-                break
+            if (source := self.at(reduction(self.source.sizes, cap))) is None:
+                return None
             party, inputs = source.party(Mode.TRAIN), source.inputs(0)
             try:
                 party.call(inputs, Manner(byte=None, guarded=False))
             except FAILURES:
-                break
+                return None
             if max(sum(tensor.numel() for tensor in tensors_in(inputs)), party.parameter_elements()) <= _MOST_ELEMENTS:
                 return source
-        return self.source
+        return None
+
+    def _tells_apart(self, source: Source) -> bool:
+        """Whether answers at these sizes tell a right one from none: of groups of one feature each a normalisation makes
+        zeros."""
+        try:
+            return not consult_reference(source, source.party(self.mode)).degenerate
+        except (*FAILURES, ReferenceRefusal, StageRefused):
+            return False
 
     def case(
         self,
