@@ -4,8 +4,8 @@ Both try the same configurations of scalar_mul, by the strategy `exhaustive`, ea
 there already, so that devices are what a trial waits for, and a study ends with its last trial. Printed, for each run:
 trials a second of the search, from when every device has recorded its first one (and beside it from the first of all,
 which has the start of the other workers in it); milliseconds of a trial by what it did, and between trials of one
-device, which is where time goes that a second device does not save; how many trials went through the full battery;
-the times that the same configurations have in both, what a device in
+device, which is where time goes that a second device does not save; the same of each device, of trials without the full
+battery, and how many trials went through that; the times that the same configurations have in both, what a device in
 company tells of them over what one alone tells; and the best that was found in as many trials. What a strategy that
 learns loses by having more pending is `tunebench replay --batch`'s to say: one device and two have as many.
 
@@ -88,14 +88,28 @@ class Run:
     def milliseconds(self) -> Mapping[str, float]:
         """Of a trial, on average, by phase; `between` is what its device did not spend on any."""
         began = all_up(self.rows)
-        later = [number for number, row in enumerate(self.rows) if row.recorded_at > began]
+        parts = self._mean_seconds([number for number, row in enumerate(self.rows) if row.recorded_at > began])
+        parts["between"] = self.places / per_second(self.rows, began) - sum(parts.values())
+        return _rounded(parts)
+
+    def milliseconds_unproven(self) -> list[Mapping[str, float]]:
+        """The same of each device, of trials without the full battery, which cost alike."""
+        began = all_up(self.rows)
+        of_device: dict[str, list[int]] = {}
+        for number, row in enumerate(self.rows):
+            if row.recorded_at > began and not self.proven[number]:
+                of_device.setdefault(row.device_uuid, []).append(number)
+        return [_rounded(self._mean_seconds(numbers)) for numbers in of_device.values()]
+
+    def _mean_seconds(self, numbers: list[int]) -> dict[str, float]:
         spent: Counter[str] = Counter()
-        for number in later:
+        for number in numbers:
             spent.update(self.seconds[number])
-        whole = self.places / per_second(self.rows, began)
-        parts = {phase: seconds / len(later) for phase, seconds in spent.items() if phase != "compile"}
-        parts["between"] = whole - sum(parts.values())
-        return {phase: round(seconds * 1e3, 1) for phase, seconds in sorted(parts.items())}
+        return {phase: seconds / len(numbers) for phase, seconds in spent.items() if phase != "compile"}
+
+
+def _rounded(seconds: Mapping[str, float]) -> Mapping[str, float]:
+    return {phase: round(taken * 1e3, 1) for phase, taken in sorted(seconds.items())}
 
 
 def run_once(place: Path, resolved: Resolved, lane: Lane, watch: Stopwatch) -> Run:
@@ -179,6 +193,8 @@ def compared(alone: Run, company: Run) -> Mapping[str, object] | str:
         "times_as_many_with_the_start": round(with_start[1] / with_start[0], 3),
         "milliseconds_alone": runs[0].milliseconds(),
         "milliseconds_in_company": runs[1].milliseconds(),
+        "milliseconds_unproven_alone": runs[0].milliseconds_unproven(),
+        "milliseconds_unproven_in_company": runs[1].milliseconds_unproven(),
         "proven_alone": sum(runs[0].proven),
         "proven_in_company": sum(runs[1].proven),
         "devices": _devices(both[1]),
