@@ -53,6 +53,8 @@ def local_executor(
         for evaluator in evaluators:
             evaluator.close()
         raise
+    for evaluator in evaluators[1:]:
+        evaluator.come_up()
     return LocalExecutor(kernel, evaluators, compiler, driving=lane.driving, share=lane.share)
 
 

@@ -99,6 +99,45 @@ def test_a_worker_has_its_device_for_itself_while_it_is_asked(
     evaluator.close()
 
 
+def test_a_worker_comes_up_while_nothing_is_asked_of_it(write_kernel: WriteKernel, start: Start) -> None:
+    factory = write_kernel()
+    first = start(factory)
+    request = request_of(str(factory.kernel.folder), {"device": "cpu"})
+    make = functools.partial(make_evaluator, request, Mode.EVAL)
+    for is_awaited in (True, False):
+        evaluator = WorkerEvaluator(make, known=(first.problem, CPU))
+        assert not evaluator._worker.alive
+        evaluator.come_up()
+        deadline = time.monotonic() + 60
+        while not evaluator.prepared and is_awaited and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert bool(evaluator.prepared) or not is_awaited
+        result = evaluate(evaluator, factory, 0)
+        assert result.status.timed and evaluator.prepared
+        if is_awaited:
+            assert "restart" not in result.seconds
+        evaluator.close()
+        assert not evaluator._worker.alive
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.01, 0.2])
+def test_a_worker_that_is_closed_while_it_comes_up_is_gone(
+    write_kernel: WriteKernel, start: Start, seconds: float
+) -> None:
+    factory = write_kernel()
+    request = request_of(str(factory.kernel.folder), {"device": "cpu"})
+    make = functools.partial(make_evaluator, request, Mode.EVAL)
+    evaluator = WorkerEvaluator(make, known=(start(factory).problem, CPU))
+    evaluator.come_up()
+    time.sleep(seconds)
+    evaluator.close()
+    for thread in threading.enumerate():
+        if thread.name == "come up":
+            thread.join(60)
+            assert not thread.is_alive()
+    assert not evaluator._worker.alive
+
+
 @pytest.mark.slow
 def test_a_third_of_all_variants_crashes_and_the_study_ends(write_kernel: WriteKernel, tmp_path: Path) -> None:
     found = study(write_kernel(source={WEIGH: CRASH}), tmp_path)

@@ -177,8 +177,8 @@ class Answers:
         return None
 
     def _tells_apart(self, source: Source) -> bool:
-        """Whether answers at these sizes tell a right one from none: of groups of one feature each a normalisation makes
-        zeros."""
+        """Whether answers at these sizes tell a right one from none, unlike the zeros that a normalisation makes of one
+        feature."""
         try:
             return not consult_reference(source, source.party(self.mode)).degenerate
         except (*FAILURES, ReferenceRefusal, StageRefused):

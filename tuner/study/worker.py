@@ -8,8 +8,10 @@ prepares everything anew, which is also the check that the device still works.
 from __future__ import annotations
 
 import functools
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
@@ -18,7 +20,7 @@ from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device
 from tunebench.tuner.device_lock import DeviceLock, say_on_stderr
 from tunebench.tuner.environment import Environment
-from tunebench.tuner.errors import DeviceLostError, OutOfTimeError, WorkerError
+from tunebench.tuner.errors import DeviceLostError, OutOfTimeError, TunebenchError, WorkerError
 from tunebench.tuner.isolation import (
     DeathError,
     DiedError,
@@ -52,6 +54,9 @@ REFERENCE_CALLS = 200.0
 
 _LONGEST_WAIT_SECONDS = 7 * 86400.0
 """For a device that others work on."""
+
+_KILL_SECONDS = 0.2
+"""How often what comes up is killed until it does not: it may have been between two processes."""
 
 MOST_DEATHS_IN_A_ROW = 3
 """So many different variants in a row that kill their worker mean that the fault is not the variants'."""
@@ -108,6 +113,7 @@ class WorkerEvaluator:
         self._lock = device_lock
         self._environment = environment
         self._worker = IsolatedProcess()
+        self._starting = threading.Lock()
         self._deaths = 0
         self._restart_seconds = 0.0  # of the variant at hand
         self._seconds = EVALUATE_SECONDS
@@ -123,6 +129,10 @@ class WorkerEvaluator:
         except BaseException:
             self.close()
             raise
+
+    def come_up(self) -> None:
+        """Begin to start the worker now, so that the first variant does not wait for all of it."""
+        threading.Thread(target=self._come_up, name="come up", daemon=True).start()
 
     def evaluate(self, configuration: Configuration, build: Build, leaders: Leaders = NOBODY) -> TrialResult:
         """One variant's result, whatever it does to its worker.
@@ -204,7 +214,14 @@ class WorkerEvaluator:
 
     def close(self) -> None:
         """Kill the worker, whatever it does."""
-        self._worker.close()
+        self._ends = True
+        self._worker.kill()
+        while not self._starting.acquire(timeout=_KILL_SECONDS):
+            self._worker.kill()  # it comes up in another thread
+        try:
+            self._worker.close()
+        finally:
+            self._starting.release()
 
     def _charge(self, configuration: Configuration, build: Build, status: TrialStatus, message: str) -> TrialResult:
         self._deaths += 1
@@ -216,10 +233,19 @@ class WorkerEvaluator:
                 f"stopped: {self._deaths} variants in a row killed their worker, so the fault is likely not theirs; "
                 "what was done is recorded, and 'tunebench trials --status runtime' shows how they died"
             )
-        if not self._worker.alive:
+        if self._starting.locked() or not self._worker.alive:
             started = time.perf_counter()
-            self._prepare()
+            self._bring_up()
             self._restart_seconds += time.perf_counter() - started
+
+    def _come_up(self) -> None:
+        with suppress(TunebenchError):  # whoever asks for a variant then is told
+            self._bring_up()
+
+    def _bring_up(self) -> None:
+        with self._starting:
+            if not self._worker.alive:
+                self._prepare()
 
     def _prepare(self) -> tuple[Problem, Device]:
         try:
