@@ -134,7 +134,7 @@ def batch_norm_space(*, is_affine: bool, finishes: bool) -> Tuned:
             Tunable("normalisation", ("per_element", "reciprocal", "folded", "weight")),
             *behind.tunables,
             Tunable("statistics_rows", (4, 8, 16, 32), default=8, when=is_train),
-            Tunable("statistics_in", ("pass", "epilogue"), when=_takes_moments),
+            Tunable("statistics_in", ("memory", "epilogue"), when=_takes_moments),
         ),
         constraints=(
             *behind.constraints,

@@ -162,7 +162,7 @@ def test_statistics_of_a_batch_in_the_epilogue(size: tuple[int, int, int], colum
     rows, features, depth = size
     x, _ = matrices(rows, features, depth)
     models = []
-    for where in ("pass", "epilogue"):
+    for where in ("memory", "epilogue"):
         torch.manual_seed(1)
         model = ScaleBn(depth, features, (features,)).cuda()
         with torch.no_grad():
@@ -174,7 +174,7 @@ def test_statistics_of_a_batch_in_the_epilogue(size: tuple[int, int, int], colum
         models.append(model)
     if spoilt == "row":
         x[1, 3] = torch.inf
-    by_pass, by_epilogue = (run(model, x) for model in models)
-    torch.testing.assert_close(by_epilogue, by_pass, rtol=1e-4, atol=1e-4, equal_nan=True)
+    by_memory, by_epilogue = (run(model, x) for model in models)
+    torch.testing.assert_close(by_epilogue, by_memory, rtol=1e-4, atol=1e-4, equal_nan=True)
     for one, other in zip(models[0].buffers(), models[1].buffers(), strict=True):
         torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-5, equal_nan=True)

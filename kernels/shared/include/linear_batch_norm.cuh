@@ -5,8 +5,8 @@
 // element, of the product itself where the function is affine in it, else of the function's value; `weight`, for affine
 // functions, has the multiplier in the weight and the offset in the bias of the product, so that nothing is left to do.
 //
-// `statistics_in` says where a batch's statistics come from: a `pass` over the product; or the `epilogue` of the fused
-// product, which takes the moments of its tile's values while they are in registers, so that what is left is to join those.
+// `statistics_in` says where a batch's statistics are taken: in `memory`, of the whole product; or in the `epilogue` of the
+// fused product, which takes the moments of its tile's values while they are in registers, so that what is left is to join those.
 #pragma once
 
 #include "linear.cuh"

@@ -228,8 +228,8 @@ __device__ __forceinline__ void bring_tiles(unsigned char* shared, u64* full, u6
         const unsigned char* w_source = w + w_tile * stages_of_tile * w_line_bytes;
         const unsigned char* x_source = x + tile.x_tile * stages_of_tile * x_line_bytes;
 #pragma unroll 1
-        for (int pass = 0; pass < (small_halves ? 2 : 1); ++pass) {
-            const long long stages = pass == 0 ? stages_of_tile : stages_of_tile / 2;
+        for (int turn = 0; turn < (small_halves ? 2 : 1); ++turn) {
+            const long long stages = turn == 0 ? stages_of_tile : stages_of_tile / 2;
             for (long long stage = 0; stage < stages; ++stage) {
                 barrier_wait(empty + position.slot, position.parity ^ 1);
                 u64* const barrier = full + position.slot;

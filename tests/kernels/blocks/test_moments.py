@@ -55,7 +55,7 @@ def test_joined_moments_are_what_a_pass_finds(normalisation: str, rows: int, fea
     moments = tiles_of(product * model.scale.detach(), columns)
 
     def vectors(of_tiles: _TileMoments | None) -> list[torch.Tensor]:
-        where = "pass" if of_tiles is None else "epilogue"
+        where = "memory" if of_tiles is None else "epilogue"
         plan = plan_for(rows, features, normalisation, columns, where)
         own = copy.deepcopy(model)
         x = torch.zeros(rows, IN_FEATURES)
