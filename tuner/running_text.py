@@ -1,10 +1,13 @@
-"""What of a Python file runs, so that a comment or a moved module does not make results stale."""
+"""What of a file runs, so that a comment or a moved module does not make results stale."""
 
 from __future__ import annotations
 
 import ast
 import io
 import tokenize
+from functools import lru_cache
+
+from tunebench.tuner.signature import COMMENT_OR_LITERAL
 
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -28,6 +31,15 @@ def running_text(text: str) -> str:
         for row in range(node.lineno, (node.end_lineno or node.lineno) + 1):
             lines[row - 1] = ""
     return "\n".join(line.rstrip() for line in lines if line.strip())
+
+
+@lru_cache(maxsize=128)  # kernels share their headers
+def running_source(text: str) -> str:
+    """A text in CUDA C++ without comments and blank lines; as it is where it has raw strings, which may hold either."""
+    if 'R"' in text:
+        return text
+    bare = COMMENT_OR_LITERAL.sub(lambda match: " " if match[0].startswith("/") else match[0], text)
+    return "\n".join(line.rstrip() for line in bare.splitlines() if line.strip())
 
 
 def _is_comment(token: tokenize.TokenInfo) -> bool:

@@ -125,7 +125,7 @@ _KINDS = {
 _QUALIFIERS = {"const", "volatile", "restrict", "__restrict__", "__restrict", "__grid_constant__", "struct", "enum"}
 _TYPE_WORDS = {word for type_ in _KINDS for word in type_.split()} | _QUALIFIERS | {"void", "std"}
 
-_COMMENT_OR_LITERAL = re.compile(r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'""", re.DOTALL)
+COMMENT_OR_LITERAL = re.compile(r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'""", re.DOTALL)
 _DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(?:define|error|pragma|undef)\b(?:[^\n\\]|\\.)*", re.MULTILINE | re.DOTALL)
 _GLOBAL = re.compile(r"\b__global__\b")
 _EXTERN_C = re.compile(r'\bextern\s*"C"[^;{}"]*\Z')
@@ -148,7 +148,7 @@ def without_comments(text: str, *, literals: bool = False) -> str:
     def blank(match: re.Match[str]) -> str:
         return match[0] if literals and match[0][0] in "\"'" else re.sub(r"[^\n]", " ", match[0])
 
-    return _COMMENT_OR_LITERAL.sub(blank, text)
+    return COMMENT_OR_LITERAL.sub(blank, text)
 
 
 def declarations(texts: Iterable[str]) -> dict[str, Declaration]:

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from tunebench.tuner.configuration import Configuration, Value
 from tunebench.tuner.errors import KernelFolderError
+from tunebench.tuner.running_text import running_source
 from tunebench.tuner.signature import Declaration, Signature, aliases, declarations, signature_of
 from tunebench.tuner.space import SearchSpace
 from tunebench.tuner.triton_source import TritonSource
@@ -80,8 +81,9 @@ class KernelSource:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the source and its headers."""
-        parts = [self.text, dict(sorted(self.headers.items()))]
+        """SHA-256 of the source and its headers, without their comments."""
+        headers = {name: running_source(text) for name, text in sorted(self.headers.items())}
+        parts = [running_source(self.text), headers]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 

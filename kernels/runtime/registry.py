@@ -28,7 +28,7 @@ Row = TypeVar("Row", bound="TrialRow | MissRow")
 _SHIPPED = Path(__file__).parent.parent
 _DECLARES = re.compile(r"\bKernel\.declare\(|^class \w+\([^)]*\bblocks\.\w+", re.MULTILINE)
 """What a Python file has that declares a kernel."""
-_WHAT_MAKES_A_DIGEST = ("kernel.py", "running_text.py", "sources.py", "triton_source.py", "variant.py")
+_WHAT_MAKES_A_DIGEST = ("kernel.py", "running_text.py", "signature.py", "sources.py", "triton_source.py", "variant.py")
 _SOURCES = (".py", ".cu", ".cuh", ".h", ".hpp")
 
 

@@ -1,8 +1,8 @@
-"""What of a Python file counts as what runs."""
+"""What of a file counts as what runs."""
 
 import pytest
 
-from tunebench.tuner.running_text import running_text
+from tunebench.tuner.running_text import running_source, running_text
 
 TEXT = '''"""What this is."""
 
@@ -62,3 +62,46 @@ def test_an_import_beside_something_else_is_kept() -> None:
 
 def test_what_is_not_python_counts_as_it_is() -> None:
     assert running_text("class (:\n  # x") == "class (:\n  # x"
+
+
+SOURCE = """// Scales.
+#pragma once
+
+/* Of one
+   row. */
+constexpr int limit = 3;  // rows
+const char* where = "http://there";  // not code
+const char quote = '"';  // neither
+__device__ float half(float x) { return x / 2; }
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("// Scales.", "// It scales."),
+        ("// Scales.\n", ""),
+        ("one\n   row", "many\n\n   rows"),
+        ("  // rows", ""),
+        ("// neither", '// "neither'),
+        ("#pragma once\n", "#pragma once\n\n\n"),
+        ("= 3;", "= 3;   "),
+    ],
+)
+def test_what_a_compiler_does_not_see_does_not_count(old: str, new: str) -> None:
+    assert SOURCE.count(old) == 1
+    assert running_source(SOURCE.replace(old, new)) == running_source(SOURCE)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("= 3", "= 4"), ("//there", "//here"), ("x / 2", "x /2"), ("'\"'", "'/'"), ("constexpr int", "constexprint")],
+)
+def test_what_a_compiler_sees_counts(old: str, new: str) -> None:
+    assert SOURCE.count(old) == 1
+    assert running_source(SOURCE.replace(old, new)) != running_source(SOURCE)
+
+
+def test_raw_strings_may_hold_what_looks_like_a_comment() -> None:
+    text = 'const char* text = R"(\n// words\n)";\n'
+    assert running_source(text) == text

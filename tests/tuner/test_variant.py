@@ -42,9 +42,11 @@ def test_headers_that_are_included(tmp_path: Path, text: str, names: set[str]) -
 def test_only_included_headers_make_another_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = '#include "near.cuh"\n'
     before = read(tmp_path, text).digest
-    monkeypatch.setitem(HEADERS, "other.cuh", "// edited\n")
+    monkeypatch.setitem(HEADERS, "other.cuh", "int edited;\n")
     assert read(tmp_path, text).digest == before
-    monkeypatch.setitem(HEADERS, "deep.cuh", "// edited\n")
+    monkeypatch.setitem(HEADERS, "deep.cuh", HEADERS["deep.cuh"] + "// edited\n")
+    assert read(tmp_path, text).digest == before
+    monkeypatch.setitem(HEADERS, "deep.cuh", "int edited;\n")
     assert read(tmp_path, text).digest != before
 
 

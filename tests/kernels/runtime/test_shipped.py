@@ -80,7 +80,7 @@ def test_the_problem_counts_before_the_device_and_the_device_before_another(kern
 
 def test_an_edited_kernel_is_never_served_its_old_results(kernel: Kernel) -> None:
     path = write_file(kernel, H200.name, H200.architecture, [result(1000, 32)])
-    for name, edit in (("model.py", "unused = 1"), ("reference.py", "unused = 1"), ("weigh.cu", "")):
+    for name, edit in (("model.py", "unused = 1"), ("reference.py", "unused = 1"), ("weigh.cu", "int unused;")):
         edited = load_model(str(kernel.folder)).kernel
         assert not is_stale(edited, read_file(path))
         text = (kernel.folder / name).read_text(encoding="utf-8")
@@ -89,6 +89,9 @@ def test_an_edited_kernel_is_never_served_its_old_results(kernel: Kernel) -> Non
         assert is_stale(edited, read_file(path))
         assert block_size_for(edited, 1000, H200) is Tier.DEFAULT
         (kernel.folder / name).write_text(text, encoding="utf-8")
+    with (kernel.folder / "weigh.cu").open("a", encoding="utf-8") as source:
+        source.write("\n// Nobody compiles this.\n")
+    assert not is_stale(load_model(str(kernel.folder)).kernel, read_file(path))
     other = json.loads(path.read_text(encoding="utf-8")) | {"kernel": "another"}
     path.write_text(json.dumps(other), encoding="utf-8")
     assert is_stale(kernel, read_file(path))
