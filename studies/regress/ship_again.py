@@ -1,8 +1,8 @@
 """Results of an edited kernel that hold all the same: where the winner's machine code is what it was, so is its time.
 
-An edit makes a kernel another version, and what shipped with it stale. Most edits leave most winners' code alone: a new
-choice of a tunable, a function of another choice. Both versions of each winner are compiled here, which needs no GPU, and what
-ships again is what an assembler cannot tell apart.
+An edit makes a kernel another version, and what shipped with it stale. Most edits leave most winners' code alone, as a
+new choice of a tunable does. Both versions of each winner are compiled here, which needs no GPU, and what ships again
+is what an assembler cannot tell apart.
 """
 
 from __future__ import annotations
