@@ -224,16 +224,21 @@ def _vectors(
     Args:
         added: a linear bias that goes into the offset.
     """
-    plan = call.plan
     found = _unprepared(call, norm, mean, variance)
-    if found.multiplier is None:
-        return found
-    features = mean.shape[0]
-    read = (mean, variance, found.weight, found.bias, norm.module.eps, is_train(plan.problem), added)
-    arguments = (*read, found.multiplier, found.offset, features, *call.values)
+    _prepare(call, norm, found, added)
+    return found
+
+
+def _prepare(call: LinearCall, norm: Norm, vectors: _Vectors, added: torch.Tensor | None) -> None:
+    """Write the multiplier and the offset, where there are some; see `_vectors`."""
+    if vectors.multiplier is None:
+        return
+    plan, features = call.plan, vectors.mean.shape[0]
+    of_batch = is_train(plan.problem)
+    read = (vectors.mean, vectors.variance, vectors.weight, vectors.bias, norm.module.eps, of_batch, added)
+    arguments = (*read, vectors.multiplier, vectors.offset, features, *call.values)
     blocks = ceil_div(features, _PREPARING_THREADS)
     plan.launch("prepare_features", *arguments, blocks=blocks, threads=_PREPARING_THREADS)
-    return found
 
 
 def _unprepared(call: LinearCall, norm: Norm, mean: torch.Tensor, variance: torch.Tensor) -> _Vectors:
@@ -262,15 +267,14 @@ def _batch_vectors(call: LinearCall, norm: Norm, product: Product, of_tiles: _Ti
     arguments = (*product.arguments(call.bias), whole, rows, features, mean, variance, *moved, *call.values)
     threads = (_STATISTICS_COLUMNS, plan.integer("statistics_rows"))
     blocks = ceil_div(features, _STATISTICS_COLUMNS)
-    if of_tiles is None:
-        joined: tuple[Argument, ...] = (None, None, None, 0, None, None, 0.0, None, None)
-    else:
-        vectors = _unprepared(call, norm, mean, variance)
-        prepared = (vectors.weight, vectors.bias, norm.module.eps, vectors.multiplier, vectors.offset)
-        joined = (of_tiles.moments, *of_tiles.unfit, plan.integer("product_columns"), *prepared)
-    plan.launch("batch_statistics", *arguments, *joined, blocks=blocks, threads=threads)
-    if of_tiles is None:
-        vectors = _vectors(call, norm, mean, variance, None)
+    vectors = _unprepared(call, norm, mean, variance)
+    joined: tuple[Argument, ...] = (None, None, None, 0)
+    if of_tiles is not None:
+        joined = (of_tiles.moments, *of_tiles.unfit, plan.integer("product_columns"))
+    prepared = (vectors.weight, vectors.bias, norm.module.eps, vectors.multiplier, vectors.offset)
+    plan.launch("batch_statistics", *arguments, *joined, *prepared, blocks=blocks, threads=threads)
+    if of_tiles is None:  # else the same kernel has
+        _prepare(call, norm, vectors, None)
     # What a kernel writes PyTorch does not count by itself.
     increment_version([one for one in (running_mean, running_variance) if not one.is_inference()])
     return vectors

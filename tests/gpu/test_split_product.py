@@ -28,9 +28,13 @@ def product(x: torch.Tensor, weight: torch.Tensor, **values: Value) -> torch.Ten
     return run(model_of(weight, x, **values), x)
 
 
-def model_of(weight: torch.Tensor, x: torch.Tensor, **values: Value) -> Any:
+def require_hopper() -> None:
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("the product from halves needs Hopper's warpgroup products")
+
+
+def model_of(weight: torch.Tensor, x: torch.Tensor, **values: Value) -> Any:
+    require_hopper()
     return product_model(x, weight, {**FUSED, "sum_stages": 16, **values})
 
 
@@ -137,8 +141,7 @@ def test_a_captured_graph_follows_the_weight() -> None:
 @pytest.mark.parametrize("parts", ["e4m3", "int8", "fp16"])
 @pytest.mark.parametrize("frozen", [False, True], ids=["eval", "frozen"])
 def test_a_weight_in_parts_that_changes_and_rows_that_parts_cannot_hold(*, frozen: bool, parts: str) -> None:
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("the product from halves needs Hopper's warpgroup products")
+    require_hopper()
     x, weight = matrices(200, 300, 512)
     model = product_model(x, weight, {**FUSED, "sum_stages": 16, "weight_parts": parts}, frozen=frozen)
     for factor in (1.0, -3.0, 2.0**40):
@@ -157,8 +160,7 @@ def test_a_weight_in_parts_that_changes_and_rows_that_parts_cannot_hold(*, froze
 @pytest.mark.parametrize("columns", [128, 256])
 @pytest.mark.parametrize("spoilt", ["", "row", "feature"])
 def test_statistics_of_a_batch_in_the_epilogue(size: tuple[int, int, int], columns: int, spoilt: str) -> None:
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("the product from halves needs Hopper's warpgroup products")
+    require_hopper()
     rows, features, depth = size
     x, _ = matrices(rows, features, depth)
     models = []

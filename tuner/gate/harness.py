@@ -158,9 +158,14 @@ class Answers:
         self._serving = [source, *(other for other in self._serving if other is not source)]
 
     def _reduce(self) -> Source:
-        found = [source for reduction in (capped, divided) if (source := self._small(reduction)) is not None]
-        telling = (source for source in found if self._tells_apart(source))
-        return next(telling, found[0] if found else self.source)
+        first: Source | None = None
+        for reduction in (capped, divided):
+            if (source := self._small(reduction)) is None:
+                continue
+            if self._tells_apart(source):
+                return source
+            first = first or source
+        return first or self.source
 
     def _small(self, reduction: Callable[[Sizes, int], Sizes]) -> Source | None:
         """The reference at the largest sizes of which nothing is large; None where it takes none."""
@@ -181,7 +186,7 @@ class Answers:
         feature."""
         try:
             return not consult_reference(source, source.party(self.mode)).degenerate
-        except (*FAILURES, ReferenceRefusal, StageRefused):
+        except (*FAILURES, ReferenceRefusal):
             return False
 
     def case(

@@ -23,6 +23,7 @@ from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.result import Comparison, Stage, TrialResult
 from tunebench.tuner.study.account import Activity
 from tunebench.tuner.study.evaluate import NOBODY, Evaluator, Finalist, Leaders
+from tunebench.tuner.study.worker import KILL_SECONDS
 
 Answer = TypeVar("Answer")
 
@@ -30,7 +31,6 @@ MOST_BUILDS = 16
 """At once."""
 
 _CLOSE_SECONDS = 10.0
-_KILL_SECONDS = 0.2  # how often what does not end is killed again: it may have been between two processes
 
 
 class Building(Protocol):
@@ -127,7 +127,7 @@ class Executor(abc.ABC):
         while self._running and time.monotonic() < deadline:
             for evaluator in evaluators:
                 evaluator.kill()
-            wait(self._running.copy(), _KILL_SECONDS)
+            wait(self._running.copy(), KILL_SECONDS)
         for evaluator in evaluators:
             evaluator.close()
 

@@ -55,8 +55,8 @@ REFERENCE_CALLS = 200.0
 _LONGEST_WAIT_SECONDS = 7 * 86400.0
 """For a device that others work on."""
 
-_KILL_SECONDS = 0.2
-"""How often what comes up is killed until it does not: it may have been between two processes."""
+KILL_SECONDS = 0.2
+"""How often what does not end is killed again: it may have been between two processes."""
 
 MOST_DEATHS_IN_A_ROW = 3
 """So many different variants in a row that kill their worker mean that the fault is not the variants'."""
@@ -214,10 +214,9 @@ class WorkerEvaluator:
 
     def close(self) -> None:
         """Kill the worker, whatever it does."""
-        self._ends = True
-        self._worker.kill()
-        while not self._starting.acquire(timeout=_KILL_SECONDS):
-            self._worker.kill()  # it comes up in another thread
+        self.kill()
+        while not self._starting.acquire(timeout=KILL_SECONDS):
+            self.kill()  # it comes up in another thread
         try:
             self._worker.close()
         finally:
