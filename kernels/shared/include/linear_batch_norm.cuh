@@ -147,11 +147,13 @@ __device__ __forceinline__ void join_moments_of_block(const Product& product, sc
     const auto rows_of = [&](long long tile) {
         return static_cast<accumulator_t>(min(rows - tile * tile_rows, tile_rows));
     };
-    CompensatedSum total;
+    // Of distances from the first tile's mean: where all are equal, the average is exactly they.
+    const accumulator_t shift = inside ? of_tiles.moments[column].mean : 0;
+    CompensatedSum beyond;
     for (long long tile = threadIdx.y; inside && tile < tiles; tile += statistics_rows) {
-        total.add(rows_of(tile) * of_tiles.moments[tile * features + column].mean);
+        beyond.add(rows_of(tile) * (of_tiles.moments[tile * features + column].mean - shift));
     }
-    const accumulator_t average = sum_of_column(total.value, sums) / static_cast<accumulator_t>(rows);
+    const accumulator_t average = shift + sum_of_column(beyond.value, sums) / static_cast<accumulator_t>(rows);
     CompensatedSum squared;
     for (long long tile = threadIdx.y; inside && tile < tiles; tile += statistics_rows) {
         const Moments found = of_tiles.moments[tile * features + column];
@@ -197,19 +199,24 @@ template <class Chain> struct MomentsEpilogue : ProductEpilogue<Chain> {
         for (int below = 0; below < 2; ++below) {
             const long long feature = exists[below] ? row + 8 * below : 0;
             const auto columns = arguments.template columns<1>(feature);
-            float total = 0.0f, squares = 0.0f;
+            const auto of_function = [&](float value, int place) {
+                const auto elements = arguments.template elements<1>((begin + place) * this->features + feature);
+                return arguments.template before<1>(value, columns, arguments.row(begin + place), elements, 0);
+            };
+            // Of distances from the first value: where all are equal, the mean is exactly they.
+            const float mine = first < rows ? of_function(values[2 * below], first) : 0.0f;
+            const float shift = __shfl_sync(0xFFFFFFFFu, mine, lane & ~3);
+            float beyond = 0.0f, squares = 0.0f;
 #pragma unroll
             for (int j = 0; j < product_columns / 4; ++j) {
                 const int place = first + j / 2 * 8 + j % 2;
                 if (place < rows) {
-                    const long long x_row = begin + place;
                     float& value = values[j / 2 * 4 + 2 * below + j % 2];
-                    const auto elements = arguments.template elements<1>(x_row * this->features + feature);
-                    value = arguments.template before<1>(value, columns, arguments.row(x_row), elements, 0);
-                    total += value;
+                    value = of_function(value, place);
+                    beyond += value - shift;
                 }
             }
-            const float mean = of_four(total) / static_cast<float>(rows);
+            const float mean = shift + of_four(beyond) / static_cast<float>(rows);
 #pragma unroll
             for (int j = 0; j < product_columns / 4; ++j) {
                 const float difference = values[j / 2 * 4 + 2 * below + j % 2] - mean;

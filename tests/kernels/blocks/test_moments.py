@@ -117,7 +117,8 @@ extern "C" __global__ void finish_tiles(const float* values, const int* x_expone
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("rows", "features", "columns"), [(3, 5, 128), (600, 129, 256)])
-def test_the_epilogue_leaves_the_moments_of_its_tiles(rows: int, features: int, columns: int) -> None:
+@pytest.mark.parametrize("equal", [False, True])
+def test_the_epilogue_leaves_the_moments_of_its_tiles(rows: int, features: int, columns: int, *, equal: bool) -> None:
     kernel, compiler = ModelNew.kernel, compiler_for(CPU)
     axes = {"rows": rows, "in_features": IN_FEATURES, "out_features": features}
     problem = Problem(axes, "float32", {"mode": "train"})
@@ -128,6 +129,8 @@ def test_the_epilogue_leaves_the_moments_of_its_tiles(rows: int, features: int, 
     plan = Plan(kernel, configuration, problem, CPU, compiler.load(compiler.compile(with_finish), None))
     generator = torch.Generator().manual_seed(rows)
     product = torch.randn(rows, features, generator=generator) + 30 * torch.randn(features, generator=generator)
+    if equal:  # as of an expanded batch: a deviation that is not 0 would be divided by
+        product = product[:1].expand(rows, features).contiguous()
     bias, scale = torch.randn(2, features, generator=generator).unbind()
     x_exponents, w_exponents = (torch.arange(count, dtype=torch.int32) % 5 - 2 for count in (rows, features))
     scaled = product * torch.exp2(x_exponents[:, None].float() + w_exponents.float())
@@ -137,3 +140,5 @@ def test_the_epilogue_leaves_the_moments_of_its_tiles(rows: int, features: int, 
     plan.launch("finish_tiles", *arguments, blocks=2, threads=256)
     torch.testing.assert_close(output, product + bias, rtol=1e-6, atol=1e-5)  # not normalised yet
     torch.testing.assert_close(moments, tiles_of((output * scale), columns), rtol=1e-4, atol=1e-4)
+    if equal:
+        assert not moments[..., 1].any()
