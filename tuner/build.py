@@ -108,7 +108,14 @@ class LoadedModule(abc.ABC):
 
     @abc.abstractmethod
     def launch(
-        self, entry_point: str, blocks: Extent, threads: Threads, arguments: Sequence[Argument], shared: int = 0
+        self,
+        entry_point: str,
+        blocks: Extent,
+        threads: Threads,
+        arguments: Sequence[Argument],
+        shared: int = 0,
+        *,
+        early: bool = False,
     ) -> None:
         """Launch on torch's current stream of the module's device (a CPU launch has finished on return).
 
@@ -117,6 +124,8 @@ class LoadedModule(abc.ABC):
             threads: of a block; None where the source is Triton.
             arguments: in the order of the kernel's parameters.
             shared: dynamic shared memory, bytes a block.
+            early: whether it may begin before the launch in front of it has ended, for which its entry point then waits
+                by itself; it need not.
 
         Raises:
             LaunchError: the launch was refused, or the arguments are not what the entry point takes.

@@ -414,7 +414,13 @@ class Plan:
         return value
 
     def launch(
-        self, entry_point: str, *arguments: Argument, blocks: Extent, threads: Threads = None, shared: int = 0
+        self,
+        entry_point: str,
+        *arguments: Argument,
+        blocks: Extent,
+        threads: Threads = None,
+        shared: int = 0,
+        early: bool = False,
     ) -> None:
         """Launch an entry point on torch's current stream of the device.
 
@@ -424,11 +430,15 @@ class Plan:
             blocks, threads: of the grid, and of a block: an int, or up to three (x, y, z). A Triton function is given
                 no threads: its programs, which `blocks` counts, have `num_warps`.
             shared: dynamic shared memory, bytes a block; Triton knows what it needs.
+            early: whether it may begin before the launch in front of it in the stream has ended (programmatic dependent
+                launch, from compute capability 9.0 on). The entry point has to wait for that by `griddepcontrol.wait`
+                before it reads what earlier launches write or writes what they read; where launches are not early, the
+                instruction does nothing.
 
         Raises:
             LaunchError: the arguments are not what the source declares, or the device refused the launch.
         """
-        self.module.launch(entry_point, blocks, threads, arguments, shared)
+        self.module.launch(entry_point, blocks, threads, arguments, shared, early=early)
 
     def resident_blocks(self, entry_point: str, threads: int = 0, shared: int = 0) -> int:
         """Blocks of that entry point that the whole device holds at once; of a Triton function, its programs."""

@@ -54,7 +54,8 @@ def half_weight(
     largest = torch.empty(samples, dtype=torch.int32, device=weight.device) if scales else None
     counts = (samples, weight.shape[1], weight.shape[2] * weight.shape[3])
     arguments = (weight, halves, factors, largest, *counts, _is_last(plan, weight))
-    plan.launch("prepare_weight", *arguments, blocks=weight.shape[0], threads=_WEIGHT_THREADS)
+    early = bool(plan["early_launches"])
+    plan.launch("prepare_weight", *arguments, blocks=weight.shape[0], threads=_WEIGHT_THREADS, early=early)
     return halves, factors, largest
 
 
@@ -120,7 +121,8 @@ def implicit_gemm(
     output = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=layout)
     sizes = (shape[0], shape[1], x.shape[2], x.shape[3])
     arguments = (x, filters, output, behind.bias, *behind.tensors, behind.factors, largest, *behind.numbers, *sizes)
-    plan.launch("implicit_gemm", *arguments, blocks=blocks, threads=_IMPLICIT_THREADS, shared=shared)
+    early = bool(plan["early_launches"])
+    plan.launch("implicit_gemm", *arguments, blocks=blocks, threads=_IMPLICIT_THREADS, shared=shared, early=early)
     return output
 
 
@@ -131,7 +133,8 @@ def repair(
     sizes = (x.shape[0], weight.shape[0], x.shape[2], x.shape[3])
     blocks = min(sizes[0] * sizes[1], _REPAIR_BLOCKS * plan.device.multiprocessors)
     arguments = (x, weight, output, behind.bias, *behind.tensors, behind.factors, largest, *behind.numbers, *sizes)
-    plan.launch("repair", *arguments, _is_last(plan, weight), blocks=blocks, threads=REPAIR_THREADS)
+    early = bool(plan["early_launches"])
+    plan.launch("repair", *arguments, _is_last(plan, weight), blocks=blocks, threads=REPAIR_THREADS, early=early)
 
 
 def _implicit_filters(

@@ -47,6 +47,7 @@ extern "C" __global__ void __launch_bounds__(repair_threads, 1)
            {tensors}, const float* __restrict__ factors,
            const unsigned* __restrict__ largest,
            {numbers}long long samples, long long out_channels, long long height, long long width, int weight_last) {{
+    begin_launch();
     const Shape shape{{samples, out_channels, height, width, weight_last != 0}};
     repair_by_block(x, weight, output, largest, shape, {epilogue});
 }}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tunebench.kernels.shared import cudnn_graph
+from tunebench.kernels.shared.early_launches import BEGINS_EARLY, early_launches
 from tunebench.kernels.shared.images import geometry_of_axes
 from tunebench.tuner import constraints
 from tunebench.tuner.device import Device, DeviceKind
@@ -45,6 +46,7 @@ def space_of(more: Sequence[Tunable], needs: Sequence[Constraint], *, graphs: bo
         Tunable("writes", ("threads", "bulk"), when=_is_implicit),
         Tunable("register_rows", (0, 1, 2, 3), when=_is_bulk),
         Tunable("turns", (False, True), when=_is_bulk),
+        early_launches(when=_is_implicit),
         Tunable("convolution_layout", ("nchw", "channels_last"), when=_has_passes),
         Tunable("graph_list", cudnn_graph.LISTS, when=_is_graph, host=True),
         Tunable("graph_plan", tuple(range(cudnn_graph.PLANS)), when=_is_graph, host=True),
@@ -69,6 +71,7 @@ def space_of(more: Sequence[Tunable], needs: Sequence[Constraint], *, graphs: bo
             "convolution", "implicit_gemm", dtypes=("float32", "float16", "bfloat16"), architectures=("sm_90",)
         ),
         Constraint("implicit_gemm_goes_from_pixel_to_pixel", _is_dense_where_implicit),
+        BEGINS_EARLY,
         Constraint("ring_holds_window", _ring_holds_window),
         Constraint("filters_fit_registers", _filters_fit_registers),
         Constraint("bulk_is_for_planes", _bulk_is_for_planes),

@@ -238,7 +238,8 @@ def _prepare(call: LinearCall, norm: Norm, vectors: _Vectors, added: torch.Tenso
     read = (vectors.mean, vectors.variance, vectors.weight, vectors.bias, norm.module.eps, of_batch, added)
     arguments = (*read, vectors.multiplier, vectors.offset, features, *call.values)
     blocks = ceil_div(features, _PREPARING_THREADS)
-    plan.launch("prepare_features", *arguments, blocks=blocks, threads=_PREPARING_THREADS)
+    early = bool(plan["early_launches"])
+    plan.launch("prepare_features", *arguments, blocks=blocks, threads=_PREPARING_THREADS, early=early)
 
 
 def _unprepared(call: LinearCall, norm: Norm, mean: torch.Tensor, variance: torch.Tensor) -> _Vectors:
@@ -272,7 +273,8 @@ def _batch_vectors(call: LinearCall, norm: Norm, product: Product, of_tiles: _Ti
     if of_tiles is not None:
         joined = (of_tiles.moments, *of_tiles.unfit, plan.integer("product_columns"))
     prepared = (vectors.weight, vectors.bias, norm.module.eps, vectors.multiplier, vectors.offset)
-    plan.launch("batch_statistics", *arguments, *joined, *prepared, blocks=blocks, threads=threads)
+    early = bool(plan["early_launches"])
+    plan.launch("batch_statistics", *arguments, *joined, *prepared, blocks=blocks, threads=threads, early=early)
     if of_tiles is None:  # else the same kernel has
         _prepare(call, norm, vectors, None)
     # What a kernel writes PyTorch does not count by itself.

@@ -96,7 +96,7 @@ def pass_over(call: LinearCall, product: Product, bias: torch.Tensor | None, *no
     grid = _columns_grid if call.by_columns else _elements_grid
     blocks, threads = plan.once(grid, *output.shape)
     arguments = (*product.arguments(bias), output, *output.shape, *norm, *call.values)
-    plan.launch("behind_product", *arguments, blocks=blocks, threads=threads)
+    plan.launch("behind_product", *arguments, blocks=blocks, threads=threads, early=bool(plan["early_launches"]))
     return output
 
 

@@ -56,10 +56,12 @@ extern "C" __global__ void __launch_bounds__(product_threads, 1) TUNEBENCH_CLUST
     split_product(const float* __restrict__ w, const unsigned char* __restrict__ parts,
                   const int* __restrict__ x_exponents, const int* __restrict__ w_exponents, int* __restrict__ w_unfit,
                   float* __restrict__ scratch, long long x_rows, long long w_rows, long long depth,
-                  const scalar_t* __restrict__ linear_bias, scalar_t* __restrict__ output{parameters}) {{
+                  const scalar_t* __restrict__ linear_bias, scalar_t* __restrict__ output{parameters},
+                  const float* __restrict__ late_rows, unsigned* __restrict__ late_counts, long long first_late) {{
 #if TUNEBENCH_HOPPER
     if constexpr (fused) {{
         const ProductShape shape{{x_rows, w_rows, depth}};
+        const LateRows late{{late_rows, late_counts, first_late}};
         const ProductEpilogue<Behind> epilogue{{{behind}, linear_bias, output, w_rows, {whole}}};
         {fused_product}
     }}
@@ -71,6 +73,7 @@ extern "C" __global__ void __launch_bounds__(repair_threads, 1)
                 const int* __restrict__ w_unfit, int* __restrict__ kept_exponents, long long x_rows, long long w_rows,
                 long long depth, const scalar_t* __restrict__ linear_bias, scalar_t* __restrict__ output{parameters}) {{
     if constexpr (fused) {{
+        begin_launch();
         repair_rows_of_block(x, w, x_unfit, w_unfit, kept_exponents, x_rows, w_rows, depth,
                              ProductEpilogue<Behind>{{{behind}, linear_bias, output, w_rows, {whole}}});
     }}
@@ -89,12 +92,12 @@ extern "C" __global__ void __launch_bounds__(stream_threads)
 }}
 """
 
-_FUSED = "split_product_of_block(w, parts, x_exponents, w_exponents, w_unfit, scratch, shape, epilogue);"
+_FUSED = "split_product_of_block(w, parts, x_exponents, w_exponents, w_unfit, scratch, shape, late, epilogue);"
 _FUSED_WITH_MOMENTS = """if constexpr (moments_in_epilogue) {
             const MomentsEpilogue<Behind> taking(epilogue, moments);
-            split_product_of_block(w, parts, x_exponents, w_exponents, w_unfit, scratch, shape, taking);
+            split_product_of_block(w, parts, x_exponents, w_exponents, w_unfit, scratch, shape, late, taking);
         } else {
-            split_product_of_block(w, parts, x_exponents, w_exponents, w_unfit, scratch, shape, epilogue);
+            split_product_of_block(w, parts, x_exponents, w_exponents, w_unfit, scratch, shape, late, epilogue);
         }"""
 
 _PRODUCT_PARAMETERS = (
@@ -107,6 +110,7 @@ _PRODUCT = "const Product product{first, small, x_exponents, w_exponents, linear
 _PASS = """
 extern "C" __global__ void __launch_bounds__(block_size)
     behind_product({product_parameters}, scalar_t* output, long long rows, long long features{parameters}) {{
+    begin_launch();
     {product}
     {pass_over}(product, output, {behind});
 }}
@@ -121,6 +125,7 @@ extern "C" __global__ void __launch_bounds__(statistics_columns * statistics_row
                      const int* __restrict__ x_unfit, const int* __restrict__ w_unfit, int tile_rows,
                      const scalar_t* __restrict__ weight, const scalar_t* __restrict__ bias, accumulator_t eps,
                      accumulator_t* __restrict__ multiplier, accumulator_t* __restrict__ offset) {{
+    begin_launch();
     {product}
     const Arguments arguments{{{names}}};
     const Statistics written{{mean, variance, running_mean, running_variance, kept, mean_share, variance_share}};
@@ -142,6 +147,7 @@ extern "C" __global__ void
                      const scalar_t* __restrict__ weight, const scalar_t* __restrict__ bias, accumulator_t eps,
                      bool of_batch, const scalar_t* __restrict__ linear_bias, accumulator_t* __restrict__ multiplier,
                      accumulator_t* __restrict__ offset, long long features{own}) {{
+    begin_launch();
     const long long column = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (column < features) {{
         const Norm norm{{mean, variance, weight, bias, nullptr, nullptr, eps, of_batch}};

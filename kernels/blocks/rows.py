@@ -192,7 +192,8 @@ def launch_rows(
     rows, features, *_ = sizes
     given = (*arguments, *sizes)
     if plan["keep"] != "split":
-        plan.launch("rows_at_once", *given, **plan.once(_geometry, rows, features, tensors))
+        blocks, threads, shared = plan.once(_geometry, rows, features, tensors)
+        plan.launch("rows_at_once", *given, blocks=blocks, threads=threads, shared=shared)
         return
     output = arguments[-1]
     assert isinstance(output, torch.Tensor)
@@ -203,7 +204,7 @@ def launch_rows(
     plan.launch("row_results", *given, partials, splits, stages, blocks=blocks, threads=threads)
 
 
-def _geometry(plan: Plan, rows: int, features: int, tensors: int) -> dict[str, int]:
+def _geometry(plan: Plan, rows: int, features: int, tensors: int) -> tuple[int, int, int]:
     """Blocks, threads and shared memory of the one launch."""
     threads, width = plan.integer("block_size"), plan.integer("vector_width")
     of_block = threads // plan.integer("row_threads")
@@ -213,7 +214,7 @@ def _geometry(plan: Plan, rows: int, features: int, tensors: int) -> dict[str, i
     blocks = ceil_div(rows, of_block)
     if plan.integer("waves") > 0:
         blocks = min(blocks, plan.integer("waves") * plan.resident_blocks("rows_at_once", threads, shared))
-    return {"blocks": blocks, "threads": threads, "shared": shared}
+    return blocks, threads, shared
 
 
 def _splits(plan: Plan, rows: int, features: int) -> tuple[int, int, int]:

@@ -14,6 +14,7 @@
 // sum_columns (`last_block`) or with the product in the same launch (`fused`). Where a block has a strip's columns of W
 // to itself, no other needs its sums: it multiplies the same columns of x with them, and what is added up is the partial
 // products of every row (`algorithm` strips).
+#include "early_launches.cuh"
 #include "vector.cuh"
 
 using vector_t = vector_of<scalar_t, vector_width>;
@@ -207,6 +208,10 @@ extern "C" __global__ void __launch_bounds__(block_size)
     sum_columns(const scalar_t* __restrict__ weight, accumulator_t* partials, accumulator_t* sums, unsigned* counters,
                 long long hidden, long long features) {
     if constexpr (sums_columns) {
+        begin_launch();
+        if (threadIdx.x == 0) {
+            let_next_begin();
+        }
         sum_and_join(weight, partials, sums, counters, hidden, features, blockIdx.x, blockIdx.y, gridDim.y);
     }
 }
@@ -216,6 +221,10 @@ constexpr int join_strip = 32;  // elements that a block joins
 
 extern "C" __global__ void __launch_bounds__(join_threads)
     join_sums(const accumulator_t* partials, accumulator_t* sums, long long splits, long long features) {
+    begin_launch();
+    if (threadIdx.x == 0) {
+        let_next_begin();
+    }
     join_elements<join_threads, join_strip>(partials, sums, half, static_cast<long long>(blockIdx.x) * join_strip,
                                             splits, features);
 }
@@ -366,6 +375,7 @@ extern "C" __global__ void __launch_bounds__(row_block)
     dot_rows(const scalar_t* __restrict__ x, const accumulator_t* __restrict__ sums, scalar_t* __restrict__ output,
              accumulator_t factor, long long rows, long long features, long long stride, long long splits) {
     if constexpr (sums_columns && !fuses) {
+        begin_launch();
         if constexpr (join == join_t::dot) {
             if (splits != 0) {
                 reduce_rows<Factors::partials>(x, sums, output, factor, blockIdx.x, rows, features, stride, splits);

@@ -20,6 +20,7 @@ from tunebench import (
 from tunebench.kernels.gemm_div_sum_scale.reference import Model
 from tunebench.kernels.runtime.tuned_module import computed_in
 from tunebench.kernels.shared import DTYPES
+from tunebench.kernels.shared.early_launches import BEGINS_EARLY, early_launches
 from tunebench.tuner.device import MOST_BLOCKS_ACROSS
 
 _JOIN_THREADS = 256
@@ -81,6 +82,7 @@ SPACE = SearchSpace(
         Tunable("row_threads", (32, 128, 256, 512), default=256, when=_divides_rows),
         Tunable("rows_per_thread", (1, 2, 4, 8), when=_divides_rows),
         Tunable("vectors_in_flight", (1, 4), when=_divides_rows),
+        early_launches(when=_joins_sums),
     ),
     constraints=(
         constraints.vector_fits("vector_width"),
@@ -90,6 +92,7 @@ SPACE = SearchSpace(
         Constraint("rows_fit_block", _rows_fit_block),
         Constraint("rows_fit_registers", _rows_fit_registers),
         Constraint("kept_sums_are_used", _worth_keeping),
+        BEGINS_EARLY,
     ),
 )
 
@@ -111,11 +114,11 @@ def _splits(plan: Plan, hidden: int, features: int) -> tuple[int, int]:
     return strips, max(1, min(wanted, most, MOST_BLOCKS_ACROSS))
 
 
-def _row_geometry(plan: Plan, rows: int) -> dict[str, int]:
+def _row_geometry(plan: Plan, rows: int) -> tuple[int, int]:
     """Blocks and threads of a sum along rows."""
     row_threads = plan.integer("row_threads")
     threads = plan.integer("block_size") if plan["join"] == "fused" else max(row_threads, 128)
-    return {"blocks": ceil_div(rows, threads // row_threads * plan.integer("rows_per_thread")), "threads": threads}
+    return ceil_div(rows, threads // row_threads * plan.integer("rows_per_thread")), threads
 
 
 def _column_sums(plan: Plan, weight: torch.Tensor) -> tuple[torch.Tensor, int]:
@@ -127,10 +130,11 @@ def _column_sums(plan: Plan, weight: torch.Tensor) -> tuple[torch.Tensor, int]:
     sums = partials if join == "dot" else _sums(weight, features)
     counters = _counters(weight, strips) if join == "last_block" else None
     arguments = (weight, partials, sums, counters, hidden, features)
-    plan.launch("sum_columns", *arguments, blocks=(strips, splits), threads=plan.integer("block_size"))
+    threads, early = plan.integer("block_size"), bool(plan["early_launches"])
+    plan.launch("sum_columns", *arguments, blocks=(strips, splits), threads=threads, early=early)
     if join == "kernel":
         blocks = ceil_div(features, _JOIN_STRIP)
-        plan.launch("join_sums", partials, sums, splits, features, blocks=blocks, threads=_JOIN_THREADS)
+        plan.launch("join_sums", partials, sums, splits, features, blocks=blocks, threads=_JOIN_THREADS, early=early)
     return sums, splits if join == "dot" else 0
 
 
@@ -192,11 +196,13 @@ class ModelNew(TunedModule, Model):
 
     def _dot(self, plan: Plan, x: torch.Tensor, sums: torch.Tensor, splits: int, output: torch.Tensor) -> None:
         arguments = (x, sums, output, self.scaling_factor, *x.shape, x.stride(0), splits)
-        plan.launch("dot_rows", *arguments, **plan.once(_row_geometry, x.shape[0]))
+        (blocks, threads), early = plan.once(_row_geometry, x.shape[0]), bool(plan["early_launches"])
+        plan.launch("dot_rows", *arguments, blocks=blocks, threads=threads, early=early)
 
     def _sum_product(self, plan: Plan, product: torch.Tensor, output: torch.Tensor) -> None:
         arguments = (product, output, self.scaling_factor, *product.shape)
-        plan.launch("sum_rows", *arguments, **plan.once(_row_geometry, product.shape[0]))
+        blocks, threads = plan.once(_row_geometry, product.shape[0])
+        plan.launch("sum_rows", *arguments, blocks=blocks, threads=threads)
 
     def _fused(self, plan: Plan, x: torch.Tensor, weight: torch.Tensor, output: torch.Tensor) -> None:
         hidden, features = weight.shape
@@ -204,11 +210,10 @@ class ModelNew(TunedModule, Model):
         partials = _sums(weight, splits, features)
         sums = _sums(weight, features)
         sizes = (x.shape[0], hidden, features, x.stride(0), strips, splits)
-        geometry = plan.once(_row_geometry, x.shape[0])
+        row_blocks, threads = plan.once(_row_geometry, x.shape[0])
         written = (partials, sums, _counters(weight, strips), output)
         arguments = (weight, x, *written, self.scaling_factor, *sizes)
-        blocks = strips * splits + geometry["blocks"]
-        plan.launch("fused", *arguments, blocks=blocks, threads=geometry["threads"])
+        plan.launch("fused", *arguments, blocks=strips * splits + row_blocks, threads=threads)
 
     def _through(self, plan: Plan, x: torch.Tensor, weight: torch.Tensor, output: torch.Tensor) -> None:
         rows, features = x.shape

@@ -11,10 +11,11 @@ import torch
 
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.kernels.shared import REPAIR_THREADS
+from tunebench.kernels.shared.early_launches import BEGINS_EARLY, early_launches
 from tunebench.tuner.build import Argument, Within
 from tunebench.tuner.constraints import needs, shared_memory_fits
 from tunebench.tuner.device import Device
-from tunebench.tuner.kernel import Plan, ceil_div
+from tunebench.tuner.kernel import Mode, Plan, ceil_div
 from tunebench.tuner.problem import Accuracy, Problem
 from tunebench.tuner.space import Constraint, Tunable
 
@@ -31,12 +32,19 @@ MAX_DEPTH_OF_INT8 = 2**31 // (2 * 127 * 127)
 _PRODUCT_THREADS = 384
 _MOST_TILE_THREADS = 512
 _ROWS_OF_SPLIT_BLOCK = 8
+_LATE_BYTES = 3 * 4 * 2048
+"""What is on its way to the warps that split rows beside the product."""
 _SUM_STAGES_OF_EAGER = 14
 
 
 def is_fused(product: str) -> bool:
     """Whether the product is ours, from split halves, with everything behind it in its epilogue."""
     return product == "fused"
+
+
+def _splits_weight(product: str, weight_parts: str, problem: Problem) -> bool:
+    """Whether every call does, so that where it does is worth tuning."""
+    return is_fused(product) and weight_parts != "none" and problem.options["mode"] != Mode.FROZEN
 
 
 def _shared_bytes(product_columns: int, product_stages: int, weight_parts: str) -> int:
@@ -48,6 +56,17 @@ def _shared_bytes(product_columns: int, product_stages: int, weight_parts: str) 
 def _rows_are_held(weight_parts: str, split_threads: int) -> bool:
     """Registers hold the rows of a block while their parts are made; those of more threads do not."""
     return weight_parts == "none" or split_threads <= _MOST_TILE_THREADS
+
+
+def _shared_bytes_beside(product_columns: int, product_stages: int, weight_parts: str, weight_split: str) -> int:
+    late = _LATE_BYTES if weight_split == "beside" else 0
+    return _shared_bytes(product_columns, product_stages, weight_parts) + late
+
+
+def _rows_on_their_way_fit(
+    product_columns: int, product_stages: int, weight_parts: str, weight_split: str, device: Device
+) -> bool:
+    return _shared_bytes_beside(product_columns, product_stages, weight_parts, weight_split) <= device.max_shared_bytes
 
 
 def _sums_are_exact(weight_parts: str, problem: Problem) -> bool:
@@ -72,21 +91,50 @@ def _fits_memory(weight_parts: str, problem: Problem, device: Device) -> bool:
     return weight_parts == "none" or 4 * tiles * (depth + _LINE_BYTES) <= device.memory_bytes // 8
 
 
+def _blocks(x_tiles: int, features: int, cluster: int, device: Device) -> int:
+    """No more than the device holds at once, nor than go over the tiles in as many rounds: then all have as many."""
+    tiles = ceil_div(features, _TILE_ROWS * cluster) * x_tiles  # in clusters, as all here
+    rounds = ceil_div(tiles, max(1, device.multiprocessors // cluster))
+    return ceil_div(tiles, rounds) * cluster
+
+
+def _first_late_row(rows: int, features: int, columns: int, cluster: int, device: Device) -> int:
+    """The first row of the weight, at a tile's beginning, that no block's first tile needs."""
+    x_tiles = ceil_div(rows, columns)
+    tiles = ceil_div(_blocks(x_tiles, features, cluster, device), cluster * x_tiles) * cluster
+    return min(tiles, ceil_div(features, _TILE_ROWS)) * _TILE_ROWS
+
+
+def _has_late_rows(
+    weight_split: str, product_columns: int, product_cluster: int, problem: Problem, device: Device
+) -> bool:
+    """Beside the product there is something to split: more than its first tiles need."""
+    rows, features = problem.axes["rows"], problem.axes["out_features"]
+    return weight_split != "beside" or features > _first_late_row(
+        rows, features, product_columns, product_cluster, device
+    )
+
+
 TUNABLES = (
     Tunable("weight_parts", ("none", "e4m3", "int8", "fp16"), when=is_fused),
     Tunable("product_columns", (256, 128), when=is_fused),
     Tunable("product_stages", (3, 4, 6), default=4, when=is_fused),
     Tunable("product_cluster", (1, 2), default=2, when=is_fused),
+    Tunable("weight_split", ("ahead", "beside"), when=_splits_weight),
     Tunable("sum_stages", (0, 8, 12, _SUM_STAGES_OF_EAGER, 16, 32, 64, 128), default=16, when=is_fused),
+    early_launches(when=is_fused),
 )
 CONSTRAINTS = (
+    BEGINS_EARLY,
     # Warpgroup products are Hopper's; halves hold what fp32 holds, not what fp64 does.
     needs("product", "fused", dtypes=("float32",), architectures=("sm_90",)),
     shared_memory_fits(_shared_bytes),
+    Constraint("shared_memory_holds_rows_on_their_way", _rows_on_their_way_fit),
     Constraint("sums_of_whole_numbers_are_exact", _sums_are_exact),
     Constraint("tiles_hold_as_much_as_is_asked_for", _holds_enough),
     Constraint("sums_are_as_often_as_is_asked_for", _sums_are_asked_for),
     Constraint("tiles_fit_memory", _fits_memory),
+    Constraint("rows_are_left_to_split_beside", _has_late_rows),
     Constraint("tiles_are_made_in_registers", _rows_are_held),
 )
 
@@ -133,7 +181,8 @@ class RowExponents:
             found = (torch.empty if capturing else _empty_that_lasts)(rows, dtype=torch.int32, device=weight.device)
             threads = plan.integer("split_threads")
             blocks = min(rows, plan.device.multiprocessors * (plan.device.max_threads_per_multiprocessor // threads))
-            plan.launch("row_exponents", weight, found, rows, depth, blocks=blocks, threads=threads)
+            early = bool(plan["early_launches"])
+            plan.launch("row_exponents", weight, found, rows, depth, blocks=blocks, threads=threads, early=early)
             if not capturing:
                 self._exponents, self._weight, self._version = found, weakref.ref(weight), version
         elif capturing:
@@ -175,14 +224,18 @@ def fused_product(
     Returns:
         what of the epilogue's work on its tiles was done again behind it.
     """
-    x, contiguous = x.contiguous(), weight.contiguous()
+    x, contiguous, early = x.contiguous(), weight.contiguous(), bool(plan["early_launches"])
     (rows, depth), (features, _) = x.shape, weight.shape
     geometry = plan.once(_geometry, rows, features, depth)
     scratch = x.new_empty(geometry.scratch) if geometry.scratch else None
     shape = {"blocks": geometry.blocks, "threads": _PRODUCT_THREADS, "shared": geometry.shared}
     kept: torch.Tensor | None = None
+    late: LateRows | None = None
     if plan["weight_parts"] != "none":
-        tiles, w_tiles = tiles_of_both(plan, x, weight, contiguous, model)
+        if plan["weight_split"] == "beside" and not _is_kept(model) and _has_whole_words(contiguous):
+            kept = exponents.of(plan, contiguous)
+            late = LateRows.of(contiguous, kept, geometry.first_late)
+        tiles, w_tiles = tiles_of_both(plan, x, weight, contiguous, model, late)
         read = (w_tiles.parts, tiles.parts, tiles.exponents, w_tiles.exponents, w_tiles.unfit)
         x_unfit, w_unfit = tiles.unfit, w_tiles.unfit
     else:
@@ -192,11 +245,13 @@ def fused_product(
         x_exponents, x_unfit = Within(notes, 0), Within(notes, 4 * rows)
         w_exponents, w_unfit = Within(notes, 8 * rows), Within(notes, 4 * (2 * rows + features))
         split = (x, parts, x_exponents, x_unfit, kept, w_exponents, rows, depth, features)
-        plan.launch("split_rows", *split, blocks=geometry.split_blocks, threads=geometry.split_threads)
+        plan.launch("split_rows", *split, blocks=geometry.split_blocks, threads=geometry.split_threads, early=early)
         read = (contiguous, parts, x_exponents, w_exponents, w_unfit)
-    plan.launch("split_product", *read, scratch, rows, features, depth, *epilogue, **shape)
+    beside = (None, None, features + _TILE_ROWS) if late is None else (contiguous, late.counts, late.first)
+    plan.launch("split_product", *read, scratch, rows, features, depth, *epilogue, *beside, **shape, early=early)
     noted = (x, contiguous, x_unfit, w_unfit, kept, rows, features, depth)
-    plan.launch("repair_rows", *noted, *epilogue, blocks=plan.device.multiprocessors, threads=REPAIR_THREADS)
+    blocks = plan.device.multiprocessors
+    plan.launch("repair_rows", *noted, *epilogue, blocks=blocks, threads=REPAIR_THREADS, early=early)
     return Unfit(x_unfit, w_unfit)
 
 
@@ -224,15 +279,51 @@ class Tiles(NamedTuple):
         return cls(parts, Within(notes, 0), Within(notes, 4 * rows), whole)
 
 
+class LateRows(NamedTuple):
+    """Rows of a weight that the product itself splits (see `late_rows.cuh`).
+
+    Attributes:
+        exponents: int32 (rows,): a guess at those of all rows.
+        counts: int32: how far the product has come with them.
+        first: the first of them.
+    """
+
+    exponents: torch.Tensor
+    counts: torch.Tensor
+    first: int
+
+    @classmethod
+    def of(cls, weight: torch.Tensor, exponents: torch.Tensor, first: int) -> LateRows:
+        """With memory for the counts."""
+        tiles = ceil_div(weight.shape[0], _TILE_ROWS)
+        return cls(exponents, torch.empty(1 + tiles, dtype=torch.int32, device=weight.device), first)
+
+
+def _has_whole_words(weight: torch.Tensor) -> bool:
+    """Whether its rows begin at multiples of 16 bytes: those that do not are all split ahead."""
+    return weight.shape[1] % 4 == 0 and weight.data_ptr() % 16 == 0
+
+
+def _is_kept(model: TunedModule | None) -> bool:
+    """Whether the weight's parts are."""
+    return model is not None and model.is_frozen
+
+
 def tiles_of_both(
-    plan: Plan, x: torch.Tensor, weight: torch.Tensor, contiguous: torch.Tensor, model: TunedModule | None
+    plan: Plan,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    contiguous: torch.Tensor,
+    model: TunedModule | None,
+    late: LateRows | None = None,
 ) -> tuple[Tiles, Tiles]:
     """Those of x and of the weight, which are made in every call, or kept while the model is frozen.
 
     Args:
         contiguous: the weight's values, in rows one after the other.
+        late: which of its rows the product has yet to split.
     """
-    threads = plan.integer("split_threads")
+    threads, early = plan.integer("split_threads"), bool(plan["early_launches"])
     rows_of_block = 4 if threads == 512 else 2
     (rows, depth), features = x.shape, contiguous.shape[0]
     x_tiles = Tiles.for_matrix(x, plan.integer("product_columns"))
@@ -244,15 +335,16 @@ def tiles_of_both(
         blocks = x_blocks
         if tiles is not None:
             of_weight = (contiguous, tiles.parts, tiles.exponents, tiles.unfit, features)
-            blocks += tiles.whole // rows_of_block
-        plan.launch("split_tiles", *of_x, *of_weight, depth, blocks=blocks, threads=threads)
+            blocks += (tiles.whole if late is None else late.first) // rows_of_block
+        left = (None, None, 0) if late is None else late
+        plan.launch("split_tiles", *of_x, *of_weight, depth, *left, blocks=blocks, threads=threads, early=early)
 
     def kept() -> Tiles:
         tiles = Tiles.for_matrix(contiguous, _TILE_ROWS)
         split(0, tiles)
         return tiles
 
-    if model is not None and model.is_frozen:
+    if model is not None and _is_kept(model):
         w_tiles = model.derived("weight tiles", kept, (weight,), (plan["weight_parts"],))
         split(x_blocks, None)
     else:
@@ -262,7 +354,10 @@ def tiles_of_both(
 
 
 class _Geometry(NamedTuple):
-    """Of a product of some size: blocks and threads of its launches, floats of its buffers, bytes of shared memory."""
+    """Of a product of some size: blocks and threads of its launches, floats of its buffers, bytes of shared memory.
+
+    `first_late` is the first row of the weight that the product may split itself.
+    """
 
     columns: int
     split_blocks: int
@@ -271,19 +366,22 @@ class _Geometry(NamedTuple):
     shared: int
     parts: int
     scratch: int
+    first_late: int
 
 
 def _geometry(plan: Plan, rows: int, features: int, depth: int) -> _Geometry:
     columns, cluster = plan.integer("product_columns"), plan.integer("product_cluster")
     x_tiles = ceil_div(rows, columns)
-    tiles = ceil_div(features, _TILE_ROWS * cluster) * cluster * x_tiles
-    blocks = min(tiles, plan.device.multiprocessors // cluster * cluster)
+    blocks = _blocks(x_tiles, features, cluster, plan.device)
     return _Geometry(
         columns=columns,
         split_blocks=x_tiles * columns // _ROWS_OF_SPLIT_BLOCK,
         split_threads=plan.integer("split_threads"),
         blocks=blocks,
-        shared=_shared_bytes(columns, plan.integer("product_stages"), str(plan["weight_parts"])),
+        shared=_shared_bytes_beside(
+            columns, plan.integer("product_stages"), str(plan["weight_parts"]), str(plan["weight_split"])
+        ),
         parts=x_tiles * ceil_div(depth, _TILE_DEPTH) * columns * _TILE_DEPTH,  # two halves are as long as one float
         scratch=blocks * _TILE_ROWS * columns if plan.integer("sum_stages") else 0,
+        first_late=_first_late_row(rows, features, columns, cluster, plan.device),
     )

@@ -67,10 +67,18 @@ class Library:
         )
 
     def launch(
-        self, entry_point: str, device: int, extents: Sequence[int], shared: int, arguments: Sequence[Any]
+        self,
+        entry_point: str,
+        device: int,
+        extents: Sequence[int],
+        shared: int,
+        arguments: Sequence[Any],
+        *,
+        early: bool = False,
     ) -> None:
         """Launch on torch's current stream of a device, which is the current one.
 
+        An early launch may begin before the one in front of it has ended, for which its kernel waits by itself.
         A tensor or a place in one gives its address and None a null pointer; numbers are taken in the parameter's type.
         """
         values = [_value(one) for one in arguments]
@@ -78,7 +86,7 @@ class Library:
         real = (ctypes.c_double * len(values))(*values)
         stream = ctypes.c_void_p(torch._C._cuda_getCurrentRawStream(device))
         launcher = getattr(self._library, f"launch_{entry_point}")
-        status = launcher((ctypes.c_uint * 6)(*extents), ctypes.c_size_t(shared), stream, whole, real)
+        status = launcher((ctypes.c_uint * 6)(*extents), ctypes.c_size_t(shared), stream, whole, real, int(early))
         if status:
             raise RuntimeError(f"launch of '{entry_point}' with blocks and threads {extents}: CUDA error {status}")
 
@@ -138,13 +146,15 @@ class Plan:
             self._made[key] = make(self, *arguments)
         return self._made[key]
 
-    def launch(self, entry_point: str, *arguments: Any, blocks: Any, threads: Any, shared: int = 0) -> None:
+    def launch(
+        self, entry_point: str, *arguments: Any, blocks: Any, threads: Any, shared: int = 0, early: bool = False
+    ) -> None:
         """Launch an entry point; extents are an int or up to three of them."""
         extents = [
             *((blocks, 1, 1) if isinstance(blocks, int) else (*blocks, 1, 1)[:3]),
             *((threads, 1, 1) if isinstance(threads, int) else (*threads, 1, 1)[:3]),
         ]
-        self.module.launch(entry_point, self.device.index, extents, shared, arguments)
+        self.module.launch(entry_point, self.device.index, extents, shared, arguments, early=early)
 
     def resident_blocks(self, entry_point: str, threads: int, shared: int = 0) -> int:
         """Blocks of that entry point that the whole device holds at once."""

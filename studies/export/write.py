@@ -69,7 +69,7 @@ template <class Parameter> Parameter argument_of(long long whole, double real) {
 
 template <class... Parameters, size_t... places>
 int launch_with(void (*kernel)(Parameters...), std::index_sequence<places...>, const unsigned* extents, size_t shared,
-                void* stream, const long long* whole, const double* real) {
+                void* stream, const long long* whole, const double* real, int early) {
     std::tuple<Parameters...> values{argument_of<Parameters>(whole[places], real[places])...};
     void* pointers[] = {&std::get<places>(values)...};
     const auto function = reinterpret_cast<const void*>(kernel);
@@ -79,21 +79,30 @@ int launch_with(void (*kernel)(Parameters...), std::index_sequence<places...>, c
             return status;
         }
     }
-    const dim3 grid(extents[0], extents[1], extents[2]), block(extents[3], extents[4], extents[5]);
-    return cudaLaunchKernel(function, grid, block, pointers, shared, static_cast<cudaStream_t>(stream));
+    cudaLaunchAttribute begins_early{};
+    begins_early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    begins_early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t launch{};
+    launch.gridDim = dim3(extents[0], extents[1], extents[2]);
+    launch.blockDim = dim3(extents[3], extents[4], extents[5]);
+    launch.dynamicSmemBytes = shared;
+    launch.stream = static_cast<cudaStream_t>(stream);
+    launch.attrs = &begins_early;
+    launch.numAttrs = early ? 1 : 0;
+    return cudaLaunchKernelExC(&launch, function, pointers);
 }
 
 template <class... Parameters>
 int launch_kernel(void (*kernel)(Parameters...), const unsigned* extents, size_t shared, void* stream,
-                  const long long* whole, const double* real) {
-    return launch_with(kernel, std::index_sequence_for<Parameters...>(), extents, shared, stream, whole, real);
+                  const long long* whole, const double* real, int early) {
+    return launch_with(kernel, std::index_sequence_for<Parameters...>(), extents, shared, stream, whole, real, early);
 }
 """
 
 _LAUNCHER = """
 extern "C" int launch_{name}(const unsigned* extents, size_t shared, void* stream, const long long* whole,
-                             const double* real) {{
-    return launch_kernel({name}, extents, shared, stream, whole, real);
+                             const double* real, int early) {{
+    return launch_kernel({name}, extents, shared, stream, whole, real, early);
 }}
 extern "C" int resident_{name}(int* blocks, int threads, size_t shared) {{
     return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, {name}, threads, shared);

@@ -36,9 +36,9 @@ class Launches:
         self._library = library
         self.seen: list[str] = []
 
-    def launch(self, entry_point: str, *arguments: Any) -> None:
+    def launch(self, entry_point: str, *arguments: Any, early: bool = False) -> None:
         self.seen.append(entry_point)
-        self._library.launch(entry_point, *arguments)
+        self._library.launch(entry_point, *arguments, early=early)
 
     def resident_blocks(self, *arguments: Any) -> Any:
         return self._library.resident_blocks(*arguments)

@@ -22,6 +22,10 @@ _CONFIGURATION = "@7IPPI4x"
 _SHARED_WITHOUT_ASKING = 48 * 1024
 """Dynamic shared memory, in bytes, that a block gets without the function's limit being raised."""
 
+_EARLY = ctypes.create_string_buffer(struct.pack("@I4xi60x", 6, 1), 72)
+"""A CUlaunchAttribute: CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION is allowed."""
+_EARLY_ADDRESS = ctypes.addressof(_EARLY)
+
 _address_of = torch.Tensor.data_ptr
 _device_of = torch.Tensor.get_device
 Memory: TypeAlias = tuple[bytearray, int, int, Any]
@@ -42,11 +46,21 @@ class EntryPoint:
         self._call = call
         self._packers: dict[tuple[type, ...], _Packer] = {}
 
-    def launch(self, blocks: Extent, threads: Threads, arguments: Sequence[Argument], shared: int, stream: int) -> int:
+    def launch(
+        self,
+        blocks: Extent,
+        threads: Threads,
+        arguments: Sequence[Argument],
+        shared: int,
+        stream: int,
+        *,
+        early: bool = False,
+    ) -> int:
         """Launch, and give the driver's status.
 
         Args:
             stream: its handle.
+            early: whether it may begin before the launch in front of it has ended.
 
         Raises:
             LaunchError: the arguments are not what the entry point takes, or there is no such grid or block.
@@ -60,19 +74,20 @@ class EntryPoint:
             memory = packer.free.pop()
         except IndexError:
             memory = packer.new_memory()
+        attributes, count = (_EARLY_ADDRESS, 1) if early else (0, 0)
         addresses = [*map(_address_of, tensors), *[tensor.data_ptr() + offset for tensor, offset in places]]
         try:
             x, y, z = (blocks, 1, 1) if type(blocks) is int else _three(blocks)
             u, v, w = (threads, 1, 1) if type(threads) is int else _three(threads)
             numbers = packer.numbers(arguments)
-            packer.pack_into(memory[0], 0, x, y, z, u, v, w, shared, stream, 0, 0, *addresses, *numbers)
+            packer.pack_into(memory[0], 0, x, y, z, u, v, w, shared, stream, attributes, count, *addresses, *numbers)
         except (struct.error, OverflowError):
             grid, block = dim3(blocks), dim3(threads)
             if refusal := geometry_refusal(grid, block, shared):
                 name = self._arguments.entry_point
                 raise LaunchError(f"launch of '{name}' with grid {grid}, block {block}: {refusal}") from None
             exact = self._arguments.numbers(arguments)
-            packer.pack_into(memory[0], 0, *grid, *block, shared, stream, 0, 0, *addresses, *exact)
+            packer.pack_into(memory[0], 0, *grid, *block, shared, stream, attributes, count, *addresses, *exact)
         status = self._call(memory[1], self._function, memory[2], None)
         packer.free.append(memory)
         return status

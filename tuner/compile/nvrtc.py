@@ -163,7 +163,14 @@ class CudaModule(LoadedModule):
             raise LaunchError(f"the driver refused entry point '{entry_point}': {error}") from error
 
     def launch(
-        self, entry_point: str, blocks: Extent, threads: Threads, arguments: Sequence[Argument], shared: int = 0
+        self,
+        entry_point: str,
+        blocks: Extent,
+        threads: Threads,
+        arguments: Sequence[Argument],
+        shared: int = 0,
+        *,
+        early: bool = False,
     ) -> None:
         """Launch on torch's current stream of the device.
 
@@ -174,7 +181,7 @@ class CudaModule(LoadedModule):
         # Every microsecond here is one that a forward of a small problem waits: nothing is made anew that can be kept.
         if torch._C._cuda_getDevice() != self._index:
             with torch.cuda.device(self._index):
-                self.launch(entry_point, blocks, threads, arguments, shared)
+                self.launch(entry_point, blocks, threads, arguments, shared, early=early)
             return
         try:
             found = self._entry_points[entry_point]
@@ -182,10 +189,11 @@ class CudaModule(LoadedModule):
             raise no_entry_point(entry_point, self._entry_points) from None
         if shared > found.shared_limit:
             self._raise_shared_limit(entry_point, shared)
-        status = found.launch(blocks, threads, arguments, shared, torch._C._cuda_getCurrentRawStream(self._index))
+        stream = torch._C._cuda_getCurrentRawStream(self._index)
+        status = found.launch(blocks, threads, arguments, shared, stream, early=early)
         if status == _NO_CONTEXT:  # of a thread that has asked the driver for nothing yet
             self._device.set_current()
-            status = found.launch(blocks, threads, arguments, shared, torch._C._cuda_getCurrentRawStream(self._index))
+            status = found.launch(blocks, threads, arguments, shared, stream, early=early)
         if status:
             told = f"launch of '{entry_point}' with grid {dim3(blocks)}, block {dim3(threads)}"
             raise LaunchError(f"{told}: {_status_text(status)}")

@@ -45,7 +45,14 @@ class LaunchRecorder(LoadedModule):
         self._device = device
 
     def launch(
-        self, entry_point: str, blocks: Extent, threads: Threads, arguments: Sequence[Argument], shared: int = 0
+        self,
+        entry_point: str,
+        blocks: Extent,
+        threads: Threads,
+        arguments: Sequence[Argument],
+        shared: int = 0,
+        *,
+        early: bool = False,
     ) -> None:
         """Keep a launch with what its arguments hold, then do it."""
         asked = self._module.as_launched(DriverLaunch(self._build, entry_point, threads, arguments, shared))
@@ -69,7 +76,7 @@ class LaunchRecorder(LoadedModule):
         code, grid, block = asked.build.code, dim3(blocks), dim3(asked.threads)
         launch = Launch(code, asked.entry_point, grid, block, asked.shared, tuple(buffers), tuple(values))
         self.launches.append(launch)
-        self._module.launch(entry_point, blocks, threads, arguments, shared)
+        self._module.launch(entry_point, blocks, threads, arguments, shared, early=early)
 
     def resident_blocks(self, entry_point: str, threads: int, shared: int = 0) -> int:
         """As the module says."""

@@ -17,6 +17,7 @@
 // of layout is a transposition, through a tile of shared memory.
 #pragma once
 
+#include "early_launches.cuh"
 #include "vector.cuh"
 
 constexpr bool implicit = convolution == convolution_t::implicit_gemm;

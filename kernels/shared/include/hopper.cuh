@@ -117,6 +117,22 @@ __device__ __forceinline__ void barrier_arrive_after_copies(u64* barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
+// What this thread has asked for since the last time is a group; wait until no more than so many groups are on their way.
+__device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int pending> __device__ __forceinline__ void copies_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+}
+
+// Orders ordinary accesses to global memory, this thread's and those it knows of, before later reads by bulk copies.
+__device__ __forceinline__ void publish_to_bulk_copies() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+
+// What was written before the value was is there for who has read the value.
+__device__ __forceinline__ u32 load_acquire(const u32* address) {
+    u32 value;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(__cvta_generic_to_global(address)) : "memory");
+    return value;
+}
+
 // Orders this thread's ordinary writes to shared memory before later reads by the tensor cores.
 __device__ __forceinline__ void publish_to_tensor_cores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

@@ -4,16 +4,20 @@
 // rows of x in the tile.
 #pragma once
 
+#include "early_launches.cuh"
 #include "hopper.cuh"
 #include "row_scale.cuh"
 
 constexpr bool fused = product == product_t::fused;
+constexpr bool from_tiles = fused && weight_parts != weight_parts_t::none;
+constexpr bool splits_beside = from_tiles && weight_split == weight_split_t::beside;
 
 constexpr int core_bytes = 16;     // One row of a core matrix.
 constexpr int product_rows = 128;  // Rows of w in a tile.
 constexpr int producer_threads = 128;
 constexpr int consumer_threads = 256;
 constexpr int product_threads = producer_threads + consumer_threads;
+constexpr unsigned short whole_cluster = (1 << product_cluster) - 1;  // A bit for each of its blocks.
 
 struct ProductShape {
     long long x_rows, w_rows, depth;
@@ -99,8 +103,8 @@ __device__ __forceinline__ void finish_tile(float (&sum)[product_columns / 2], c
 #if TUNEBENCH_HOPPER
 
 // 65536 registers, less what 384 threads cannot have in steps of 8.
-constexpr int producer_registers = 40;
-constexpr int consumer_registers = 232;
+constexpr int producer_registers = splits_beside ? 72 : 40;
+constexpr int consumer_registers = splits_beside ? 216 : 232;
 
 // Where a pipeline of product_stages stages is: the slot, and the parity of its current use.
 struct Position {

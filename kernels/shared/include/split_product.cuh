@@ -32,6 +32,7 @@ constexpr int tile_depth = 32;          // Along K, of one stage.
 
 extern "C" __global__ void __launch_bounds__(split_threads)
     row_exponents(const float* __restrict__ matrix, int* __restrict__ exponents, long long rows, long long depth) {
+    begin_launch();
     for (long long row = blockIdx.x; fused && row < rows; row += gridDim.x) {
         const bool vectors = reads_as_vectors(matrix, depth);
         const int mine = largest_of_row(matrix + row * depth, depth, vectors, threadIdx.x, split_threads);
@@ -177,9 +178,10 @@ __device__ __forceinline__ void produce(unsigned char* shared, u64* full, u64* e
                 if constexpr (product_cluster == 1) {
                     bulk_copy(target, x_source, 2 * part_bytes, full + position.slot);
                 } else {
-                    // Each of two blocks fetches one part and sends it to both.
-                    bulk_copy_to_cluster(target + rank * part_bytes, x_source + rank * part_bytes, part_bytes,
-                                         full + position.slot, 3);
+                    // Each block of a cluster fetches its share and sends it to all.
+                    constexpr int share = 2 * part_bytes / product_cluster;
+                    bulk_copy_to_cluster(target + rank * share, x_source + rank * share, share, full + position.slot,
+                                         whole_cluster);
                 }
             }
             u32 target = place + position.slot * stage_bytes;
@@ -329,15 +331,19 @@ __device__ __forceinline__ void split_product_of_block(const float* __restrict__
                                                        const int* __restrict__ x_exponents,
                                                        const int* __restrict__ w_exponents, int* __restrict__ w_unfit,
                                                        float* __restrict__ scratch, const ProductShape& shape,
-                                                       const Epilogue& epilogue) {
+                                                       const LateRows& late, const Epilogue& epilogue) {
     if constexpr (from_tiles) {
         const auto* const tiles = reinterpret_cast<const unsigned char*>(w);
-        tile_product_of_block(tiles, parts, x_exponents, w_exponents, scratch, shape, epilogue);
+        tile_product_of_block(tiles, parts, x_exponents, w_exponents, w_unfit, scratch, shape, late, epilogue);
     } else {
         extern __shared__ __align__(128) unsigned char shared[];
         u64* full = reinterpret_cast<u64*>(shared + product_stages * stage_bytes);
         u64* empty = full + product_stages;
         const u32 rank = begin_pipeline(full, empty, producer_threads + 1);
+        begin_launch();
+        if (threadIdx.x == 0) {
+            let_next_begin();
+        }
         if (threadIdx.x < producer_threads) {
             fewer_registers<producer_registers>();
             produce(shared, full, empty, w, parts, shape, rank);
@@ -358,6 +364,10 @@ extern "C" __global__ void __launch_bounds__(split_threads)
                long long rows, long long depth, long long w_rows) {
 #if TUNEBENCH_HOPPER
     if constexpr (fused) {
+        begin_launch();
+        if (threadIdx.x == 0) {
+            let_next_begin();
+        }
         split_rows_of_block(x, parts, exponents, unfit, kept_exponents, w_exponents, rows, depth, w_rows);
     }
 #endif

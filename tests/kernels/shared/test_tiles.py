@@ -1,13 +1,14 @@
 """Matrices in parts, tile by tile: the kernels that make them, on the CPU. What multiplies them is Hopper's alone."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 from parts_contract import fictional
 
 from tunebench.kernels.runtime.registry import load_model
-from tunebench.kernels.shared.split_product import Tiles, tiles_of_both
+from tunebench.kernels.shared.split_product import LateRows, Tiles, _blocks, _first_late_row, tiles_of_both
 from tunebench.studies.for_problem import problem_of
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.configuration import Value
@@ -15,11 +16,11 @@ from tunebench.tuner.device import find_device
 from tunebench.tuner.kernel import Mode, Plan
 
 
-def plan_for(**values: Value) -> Plan:
+def plan_for(mode: Mode = Mode.FROZEN, **values: Value) -> Plan:
     """A plan for the CPU with a configuration that Hopper runs."""
     factory, cpu = load_model("gemm_scale_bn"), find_device("cpu")
     kernel, compiler = factory.kernel, compiler_for(cpu)
-    problem = problem_of(factory, kernel.reference(), Mode.FROZEN)
+    problem = problem_of(factory, kernel.reference(), mode)
     assert problem is not None
     configuration = kernel.space.choose({"product": "fused", **values}, problem, fictional("sm_90"))
     build = compiler.compile(kernel.variant(configuration, problem, cpu.architecture))
@@ -71,6 +72,56 @@ def test_parts_are_the_same_alone_and_beside_the_other_matrix(
     for _ in range(2):  # the second time x alone is split
         alone, kept = tiles_of_both(plan, x, weight, weight, model)  # type: ignore[arg-type]
         assert same(content(alone), content(x_tiles)) and same(content(kept), content(w_tiles))
+
+
+@pytest.mark.slow
+def test_rows_left_to_the_product_have_the_exponents_that_are_kept() -> None:
+    plan = plan_for(Mode.EVAL, weight_parts="int8", split_threads=512, weight_split="beside")
+    x, weight = matrices(5, 500, 512)
+    kept = torch.arange(500, dtype=torch.int32)
+    _, whole = tiles_of_both(plan, x, weight, weight, None)
+    late = LateRows(kept, torch.full((5,), 7, dtype=torch.int32), 256)
+    _, early = tiles_of_both(plan, x, weight, weight, None, late)
+    assert not late.counts.any()
+    assert torch.equal(stages(early, 128)[:2], stages(whole, 128)[:2])
+    found, wanted = early.exponents.tensor[:500], whole.exponents.tensor[:500]
+    assert torch.equal(found, torch.cat((wanted[:256], kept[256:])))
+
+
+@pytest.mark.parametrize("multiprocessors", [1, 7, 108, 132])
+@pytest.mark.parametrize(("rows", "features"), [(1, 1), (1000, 8192), (4096, 8192), (4096, 5000), (100_000, 4096)])
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_no_block_begins_with_rows_that_are_left_to_the_product(
+    rows: int, features: int, cluster: int, multiprocessors: int
+) -> None:
+    device = replace(fictional("sm_90"), multiprocessors=multiprocessors)
+    at_once = max(1, multiprocessors // cluster)
+    x_tiles = -(-rows // 256)
+    clusters, tiles = _blocks(x_tiles, features, cluster, device) // cluster, x_tiles * -(-features // (128 * cluster))
+    assert 1 <= clusters <= at_once
+    assert -(-tiles // clusters) == -(-tiles // at_once)  # as many rounds as with all
+    first = _first_late_row(rows, features, 256, cluster, device)
+    # As the kernel numbers tiles: those of x first, then those of a cluster's rows of w.
+    rows_begun = {number // x_tiles * cluster * 128 for number in range(clusters)}
+    assert max(rows_begun) < first <= -(-features // 128) * 128 and first % 128 == 0
+    assert first == max(rows_begun) + cluster * 128 or first >= features
+
+
+@pytest.mark.parametrize("mode", [Mode.EVAL, Mode.FROZEN, Mode.TRAIN])
+def test_every_configuration_has_room_for_its_tiles(mode: Mode) -> None:
+    factory, device = load_model("gemm_scale_bn"), fictional("sm_90")
+    problem = problem_of(factory, factory.kernel.reference({"batch_size": 9000}), mode)
+    space = factory.kernel.space.restrict({"product": ["fused"], "split_threads": [512], "sum_stages": [16]})
+    found = set()
+    for one in space.enumerate(problem, device):
+        values = {name: one.get(name) for name in ("product_columns", "product_stages", "weight_parts", "weight_split")}
+        columns, stages, parts, where = values.values()
+        stage = (128 + int(columns)) * 128 if parts != "none" else 128 * 160 + 2 * int(columns) * 64
+        beside = 3 * 4 * 2048 if where == "beside" else 0
+        assert int(stages) * (stage + 16) + beside <= device.max_shared_bytes
+        found.add(tuple(values.values()))
+    assert {row[2] for row in found} == {"none", "e4m3", "int8", "fp16"}
+    assert {row[3] for row in found} == ({None} if mode is Mode.FROZEN else {None, "ahead", "beside"})
 
 
 SMALLS = {

@@ -139,7 +139,14 @@ def test_the_host_code_of_a_file_runs_its_kernels(
         """In the place of what nvcc builds: the same source, by tunebench's compiler for the CPU."""
 
         def launch(
-            self, entry_point: str, index: int, extents: list[int], shared: int, arguments: tuple[Any, ...]
+            self,
+            entry_point: str,
+            index: int,
+            extents: list[int],
+            shared: int,
+            arguments: tuple[Any, ...],
+            *,
+            early: bool = False,  # noqa: ARG002
         ) -> None:
             assert index == 0
             arguments = tuple(Within(*one) if isinstance(one, tuple) else one for one in arguments)
@@ -168,7 +175,7 @@ def test_a_file_s_launches_are_what_its_source_takes(
     class Recorder:
         """In the place of a library for a GPU, whose kernels nothing runs here."""
 
-        def launch(self, entry_point: str, *rest: Any) -> None:
+        def launch(self, entry_point: str, *rest: Any, early: bool = False) -> None:  # noqa: ARG002
             index, extents, shared, arguments = rest
             assert index == 0 and len(extents) == 6 and shared <= HOPPER.max_shared_bytes
             assert len(arguments) == len(declared[entry_point].parameters)

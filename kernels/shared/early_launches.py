@@ -1,0 +1,21 @@
+"""Launches of a call that begin before the one in front has ended: `include/early_launches.cuh`."""
+
+from __future__ import annotations
+
+from tunebench.tuner.device import Device, is_gpu
+from tunebench.tuner.space import Constraint, Predicate, Tunable
+
+_LEAST_ARCHITECTURE = 90
+
+
+def early_launches(when: Predicate) -> Tunable:
+    """The tunable, for sources that include the header; `when` is its condition."""
+    return Tunable("early_launches", (False, True), when=when)
+
+
+def _device_can(early_launches: bool, device: Device) -> bool:
+    able = is_gpu(device.architecture) and int(device.architecture.removeprefix("sm_")) >= _LEAST_ARCHITECTURE
+    return able or not early_launches
+
+
+BEGINS_EARLY = Constraint("device_begins_launches_early", _device_can)

@@ -1,0 +1,219 @@
+// Matrices in parts, tile by tile as the shared memory of tile_product.cuh has them: what a row's parts are, where they lie,
+// and the kernel that makes them.
+//
+// A tile of R rows is a series of stages of R rows · 128 bytes, each [16 bytes along K][row][16 bytes] (core matrices):
+// the small terms' factors, all high (x) or low (w) parts and then the others, and then the high parts in fp16, where those
+// factors are not they.
+#pragma once
+
+#include "eight_product.cuh"
+#include "pack.cuh"
+#include "product_tiles.cuh"
+
+
+// What brings high parts (below 2^11) and low parts (1/2 at most) into the range of eight bits, and what undoes it.
+template <weight_parts_t> struct TileParts {
+    using type = whole_t;
+    static constexpr float of_high = 0x1p-4f, of_low = 0x1p8f;
+};
+template <> struct TileParts<weight_parts_t::e4m3> {
+    using type = e4m3_t;
+    static constexpr float of_high = 0x1p-3f, of_low = 0x1p9f;
+};
+template <> struct TileParts<weight_parts_t::fp16> {
+    using type = half_t;
+    static constexpr float of_high = 1.0f, of_low = 0x1p11f;
+};
+using tile_parts_t = TileParts<weight_parts>;
+using small_t = tile_parts_t::type;
+constexpr bool small_halves = weight_parts == weight_parts_t::fp16;
+
+constexpr int line_bytes = 128;   // Of a row in a stage.
+constexpr int smalls_of_line = line_bytes / sizeof(small_t);
+constexpr int halves_of_line = 64;
+constexpr int whole_run = 128;     // Rows are filled with zeros to a multiple of so many elements.
+constexpr int run_of_thread = 16;  // Elements that a thread splits at once.
+using Run = Pack<float, 4>[run_of_thread / 4];
+constexpr int tile_rows_of_block = split_threads == 512 ? 4 : 2;  // Of 1024, registers do not hold four.
+
+__device__ __forceinline__ long long whole_runs(long long depth) { return (depth + whole_run - 1) / whole_run; }
+
+// Where a row's parts lie: the addresses of its first bytes in the first stage of each kind.
+struct TileRow {
+    unsigned char *highs, *lows, *halves;
+    long long stage_bytes, column_bytes;
+
+    __device__ __forceinline__ TileRow(float* parts, long long row, int tile_rows, long long depth, bool is_weight) {
+        const long long stages = whole_runs(depth) * (whole_run / smalls_of_line);  // Of either small term's factors.
+        stage_bytes = static_cast<long long>(tile_rows) * line_bytes;
+        column_bytes = static_cast<long long>(tile_rows) * core_bytes;
+        unsigned char* const tile = reinterpret_cast<unsigned char*>(parts) +
+                                    row / tile_rows * (4 * whole_runs(depth)) * stage_bytes + row % tile_rows * core_bytes;
+        highs = tile + (is_weight ? stages : 0) * stage_bytes;
+        lows = tile + (is_weight ? 0 : stages) * stage_bytes;
+        halves = small_halves ? highs : tile + 2 * stages * stage_bytes;
+    }
+
+    __device__ __forceinline__ void store_halves(const Pack<half_t, 8> (&values)[run_of_thread / 8],
+                                                 unsigned char* first, long long k) const {
+        unsigned char* const target = first + k / halves_of_line * stage_bytes + k % halves_of_line / 8 * column_bytes;
+        store_whole(reinterpret_cast<half_t*>(target), values[0]);
+        store_whole(reinterpret_cast<half_t*>(target + column_bytes), values[1]);
+    }
+
+    // Elements k to k + 15 of the row, times `power`.
+    __device__ __forceinline__ void store(const Run& values, float power, long long k) const {
+        Pack<half_t, 8> high[run_of_thread / 8];
+        if constexpr (small_halves) {
+            Pack<half_t, 8> low[run_of_thread / 8];
+#pragma unroll
+            for (int i = 0; i < run_of_thread; ++i) {
+                const float value = values[i / 4].of[i % 4] * power;
+                const half_t half(value);
+                high[i / 8].of[i % 8] = half;
+                low[i / 8].of[i % 8] = half_t((value - half) * tile_parts_t::of_low);
+            }
+            store_halves(low, lows, k);
+        } else {
+            uint4 highs8, lows8;
+            unsigned* const high_words[4] = {&highs8.x, &highs8.y, &highs8.z, &highs8.w};
+            unsigned* const low_words[4] = {&lows8.x, &lows8.y, &lows8.z, &lows8.w};
+#pragma unroll
+            for (int i = 0; i < run_of_thread; i += 4) {
+                float high8[4], low8[4];
+#pragma unroll
+                for (int j = 0; j < 4; ++j) {
+                    const float value = values[i / 4].of[j] * power;
+                    const half_t half(value);
+                    high[i / 8].of[i % 8 + j] = half;
+                    high8[j] = half * tile_parts_t::of_high;
+                    low8[j] = (value - half) * tile_parts_t::of_low;
+                }
+                *high_words[i / 4] = four_of<small_t>(high8);
+                *low_words[i / 4] = four_of<small_t>(low8);
+            }
+            const long long place = k / smalls_of_line * stage_bytes + k % smalls_of_line / 16 * column_bytes;
+            *reinterpret_cast<uint4*>(highs + place) = highs8;
+            *reinterpret_cast<uint4*>(lows + place) = lows8;
+        }
+        store_halves(high, halves, k);
+    }
+};
+
+// Whether parts hold a row whose largest scaled magnitude is `largest`: one that no exponent brings into range may be larger
+// than 2^11, which eight bits do not hold.
+__device__ __forceinline__ bool parts_hold(float largest, int exponent) {
+    return fits(largest, exponent) && largest < 2048.0f;
+}
+
+__device__ __forceinline__ int largest_of(const Run& values, int largest) {
+#pragma unroll
+    for (int i = 0; i < run_of_thread; ++i) {
+        largest = max(largest, magnitude(values[i / 4].of[i % 4]));
+    }
+    return largest;
+}
+
+// The largest magnitude of a row, from what each of its threads has found. Once in a kernel.
+__device__ __forceinline__ float largest_of_row_threads(int mine) {
+    __shared__ int largest[tile_rows_of_block][split_threads / 32];
+    const int row = threadIdx.x % tile_rows_of_block;
+#pragma unroll
+    for (int distance = 16; distance >= tile_rows_of_block; distance /= 2) {
+        mine = max(mine, __shfl_xor_sync(0xFFFFFFFFu, mine, distance));
+    }
+    if (threadIdx.x % 32 < tile_rows_of_block) {
+        largest[row][threadIdx.x / 32] = mine;
+    }
+    __syncthreads();
+    for (int warp = 0; warp < split_threads / 32; ++warp) {
+        mine = max(mine, largest[row][warp]);
+    }
+    return __int_as_float(mine);
+}
+
+// Both matrices of a call, x in the first `x_blocks` blocks; or x alone, where the grid ends there. One block splits two or
+// four neighbouring rows, so that it writes whole sectors of 32 bytes; rows beyond the matrix are zeros. A row that the
+// registers hold is read once. Rows of w from number `first_late` on are left to the product (late_rows.cuh): they get the
+// exponents that are kept, and the counts of what is done of them begin at nothing.
+extern "C" __global__ void __launch_bounds__(split_threads, split_threads < 512 ? 2 : 1)
+    split_tiles(const float* __restrict__ x, float* __restrict__ x_parts, int* __restrict__ x_exponents,
+                int* __restrict__ x_unfit, long long x_rows, long long x_blocks, const float* __restrict__ w,
+                float* __restrict__ w_parts, int* __restrict__ w_exponents, int* __restrict__ w_unfit, long long w_rows,
+                long long depth, const int* __restrict__ kept_exponents, unsigned* __restrict__ late_counts,
+                long long first_late) {
+    if constexpr (!from_tiles) {
+        return;
+    }
+    begin_launch();
+    if (threadIdx.x == 0) {
+        let_next_begin();
+    }
+    if (splits_beside && late_counts) {
+        const long long thread_of_grid = static_cast<long long>(blockIdx.x) * split_threads + threadIdx.x;
+        const long long width = static_cast<long long>(gridDim.x) * split_threads;
+        for (long long row = first_late + thread_of_grid; row < w_rows; row += width) {
+            w_exponents[row] = kept_exponents[row];
+        }
+        for (long long i = thread_of_grid; i <= (w_rows + product_rows - 1) / product_rows; i += width) {
+            late_counts[i] = 0;
+        }
+    }
+    constexpr int threads_of_row = split_threads / tile_rows_of_block;
+    constexpr int held_runs = 8192 / (threads_of_row * run_of_thread);
+    const bool is_weight = blockIdx.x >= x_blocks;
+    const long long block = static_cast<long long>(blockIdx.x) - (is_weight ? x_blocks : 0);
+    const long long row = block * tile_rows_of_block + threadIdx.x % tile_rows_of_block;
+    const int thread = threadIdx.x / tile_rows_of_block;
+    const bool inside = row < (is_weight ? w_rows : x_rows);
+    const float* const matrix = is_weight ? w : x;
+    const float* const source = matrix + (inside ? row : 0) * depth;
+    const bool vectors = reads_as_vectors(matrix, depth);
+    const long long runs = whole_runs(depth) * (whole_run / run_of_thread);
+    const bool holds = runs <= held_runs * threads_of_row;
+    const auto read = [&](Run& values, long long run) {
+#pragma unroll
+        for (int i = 0; i < run_of_thread / 4; ++i) {
+            const long long k = run * run_of_thread + 4 * i;
+            values[i] = load_pack<4>(source + k, inside ? depth - k : 0, inside && vectors && k + 4 <= depth);
+        }
+    };
+    Run held[held_runs];
+    int mine = 0;
+    if (holds) {
+#pragma unroll
+        for (int i = 0; i < held_runs; ++i) {
+            read(held[i], thread + i * threads_of_row);
+        }
+#pragma unroll
+        for (int i = 0; i < held_runs; ++i) {
+            mine = largest_of(held[i], mine);
+        }
+    } else {
+        for (long long run = thread; run < runs; run += threads_of_row) {
+            read(held[0], run);
+            mine = largest_of(held[0], mine);
+        }
+    }
+    const float largest = largest_of_row_threads(mine);
+    const int exponent = exponent_for(largest);
+    if (thread == 0 && inside) {
+        (is_weight ? w_exponents : x_exponents)[row] = exponent;
+        (is_weight ? w_unfit : x_unfit)[row] = !parts_hold(scaled(largest, exponent), exponent);
+    }
+    const float power = power_of_two(exponent);
+    const TileRow target(is_weight ? w_parts : x_parts, row, is_weight ? product_rows : product_columns, depth, is_weight);
+    if (holds) {
+#pragma unroll
+        for (int i = 0; i < held_runs; ++i) {
+            if (thread + i * threads_of_row < runs) {
+                target.store(held[i], power, static_cast<long long>(thread + i * threads_of_row) * run_of_thread);
+            }
+        }
+    } else {
+        for (long long run = thread; run < runs; run += threads_of_row) {
+            read(held[0], run);
+            target.store(held[0], power, run * run_of_thread);
+        }
+    }
+}
