@@ -55,6 +55,11 @@ def _joins_sums(algorithm: str, problem: Problem) -> bool:
     return algorithm == "column_sums" and not _keeps_sums(problem)
 
 
+def _has_launches(algorithm: str, join: str, problem: Problem) -> bool:
+    """Whether a call is several of them."""
+    return _joins_sums(algorithm, problem) and join != "fused"
+
+
 def _divides_rows(algorithm: str) -> bool:
     """Whether the rows of x are divided among blocks, not its columns."""
     return algorithm != "strips"
@@ -82,7 +87,7 @@ SPACE = SearchSpace(
         Tunable("row_threads", (32, 128, 256, 512), default=256, when=_divides_rows),
         Tunable("rows_per_thread", (1, 2, 4, 8), when=_divides_rows),
         Tunable("vectors_in_flight", (1, 4), when=_divides_rows),
-        early_launches(when=_joins_sums),
+        early_launches(when=_has_launches),
     ),
     constraints=(
         constraints.vector_fits("vector_width"),

@@ -20,14 +20,15 @@ CPU = find_device("cpu")
 
 PASSES = {"block_size": 128, "strip_threads": 32, "rows_in_flight": 4, "load_hint": "normal", "waves": 1}
 ROWS = {"vector_width": 4, "row_threads": 128, "rows_per_thread": 2, "vectors_in_flight": 1}
+SEVERAL = {**PASSES, "early_launches": False}
 STRIPS = {name: value for name, value in PASSES.items() if name != "waves"}
 CONFIGURATIONS = [
-    Configuration({"algorithm": "column_sums", "join": "kernel", **PASSES, **ROWS}),
-    Configuration({"algorithm": "column_sums", "join": "dot", **PASSES, **ROWS, "vectors_in_flight": 4}),
-    Configuration({"algorithm": "column_sums", "join": "last_block", **PASSES, **ROWS, "rows_in_flight": 8}),
+    Configuration({"algorithm": "column_sums", "join": "kernel", **SEVERAL, **ROWS}),
+    Configuration({"algorithm": "column_sums", "join": "dot", **SEVERAL, **ROWS, "vectors_in_flight": 4}),
+    Configuration({"algorithm": "column_sums", "join": "last_block", **SEVERAL, **ROWS, "rows_in_flight": 8}),
     Configuration({"algorithm": "column_sums", "join": "fused", **PASSES, **ROWS, "row_threads": 32}),
     Configuration({"algorithm": "column_sums", "join": "fused", **PASSES, **ROWS, "strip_threads": 128, "waves": 2}),
-    Configuration({"algorithm": "column_sums", "join": "kernel", **PASSES, **ROWS, "strip_threads": 128, "waves": 2}),
+    Configuration({"algorithm": "column_sums", "join": "kernel", **SEVERAL, **ROWS, "strip_threads": 128, "waves": 2}),
     Configuration({"algorithm": "strips", **STRIPS, "vector_width": 4}),
     Configuration({"algorithm": "strips", **STRIPS, "vector_width": 1, "strip_threads": 128, "rows_in_flight": 16}),
     Configuration({"algorithm": "gemm", **ROWS, "row_threads": 32}),
