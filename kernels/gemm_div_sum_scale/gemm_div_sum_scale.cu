@@ -209,9 +209,7 @@ extern "C" __global__ void __launch_bounds__(block_size)
                 long long hidden, long long features) {
     if constexpr (sums_columns) {
         begin_launch();
-        if (threadIdx.x == 0) {
-            let_next_begin();
-        }
+        let_next_begin();
         sum_and_join(weight, partials, sums, counters, hidden, features, blockIdx.x, blockIdx.y, gridDim.y);
     }
 }
@@ -222,9 +220,7 @@ constexpr int join_strip = 32;  // elements that a block joins
 extern "C" __global__ void __launch_bounds__(join_threads)
     join_sums(const accumulator_t* partials, accumulator_t* sums, long long splits, long long features) {
     begin_launch();
-    if (threadIdx.x == 0) {
-        let_next_begin();
-    }
+    let_next_begin();
     join_elements<join_threads, join_strip>(partials, sums, half, static_cast<long long>(blockIdx.x) * join_strip,
                                             splits, features);
 }

@@ -28,7 +28,7 @@ from tunebench.studies.regress.repository import Revision, repository_of, revisi
 from tunebench.tuner.build import Build
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
 from tunebench.tuner.configuration import Configuration
-from tunebench.tuner.device import is_gpu
+from tunebench.tuner.device import any_gpu, is_gpu
 from tunebench.tuner.errors import CompileError, UserError
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Problem
@@ -111,7 +111,7 @@ def _same_code(kernel: Kernel, before: Kernel, architecture: str, result: Shippe
         return None
     # What a constraint would say depends on a device, which need not be here; whoever loads the file asks it.
     space = replace(kernel.space, constraints=())
-    now = space.completed(result.configuration, result.problem, None)
+    now = space.completed(result.configuration, result.problem, any_gpu(architecture))
     if now is None or any(now.get(name) != value for name, value in result.configuration.items()):
         return None
     compiler = NvrtcCompiler()

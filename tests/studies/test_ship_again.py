@@ -73,6 +73,17 @@ def test_a_new_choice_beside_the_winner_s_keeps_its_results(run: CommandLine, re
     assert first.speedups == {"reference": [2.0, 1.9, 2.1]}
 
 
+def test_a_choice_that_some_devices_alone_have_is_asked_about_the_results_own(
+    run: CommandLine, repository: Repository
+) -> None:
+    choice = '("turns", (100, 5), when=lambda device: device.architecture.startswith("sm_"))'
+    repository.edit("root.cu", "turn < 100", "turn < turns")
+    repository.edit("model.py", "SearchSpace(tunables=(Tunable(", TWO_TUNABLES.replace('("turns", (100, 5))', choice))
+    done = run("ship", repository.kernel, "--same-code-as", "HEAD", "--json")
+    (renewal,) = done.json
+    assert (done.code, len(renewal["renewed"]), renewal["changed"]) == (0, 2, [])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("body", ["", "y[0] = 1.0f;"], ids=["returns at once", "writes"])
 def test_a_function_that_is_gone_matters_where_it_did_something(

@@ -302,9 +302,7 @@ __device__ __forceinline__ void implicit_gemm_by_block(const scalar_t* __restric
 #if TUNEBENCH_HOPPER
     if constexpr (implicit) {
         begin_launch();
-        if (threadIdx.x == 0) {
-            let_next_begin();
-        }
+        let_next_begin();
         const Images images{reinterpret_cast<const input_t*>(x), samples, height, width, out_channels};
         multiply_strips(images, filters, largest, output, epilogue);
     }

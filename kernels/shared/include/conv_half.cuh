@@ -71,9 +71,7 @@ extern "C" __global__ void __launch_bounds__(weight_threads)
                    int weight_channels_last) {
     if constexpr (half_weight) {
         begin_launch();
-        if (threadIdx.x == 0) {
-            let_next_begin();
-        }
+        let_next_begin();
         __shared__ float of_warps[weight_threads / 32];
         const long long elements = channels * area, start = blockIdx.x * elements;
         float sum = 0;

@@ -15,11 +15,13 @@ __device__ __forceinline__ void begin_launch() {
 #endif
 }
 
-// One thread of each block: the next launch may begin once all blocks of this one are there. It waits for their ends.
+// The next launch may begin once all blocks of this one are there; it waits for their ends.
 __device__ __forceinline__ void let_next_begin() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     if constexpr (early_launches) {
-        asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+        if (threadIdx.x == 0) {
+            asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+        }
     }
 #endif
 }

@@ -12,7 +12,6 @@ constexpr int late_group = 4;                                      // Rows that 
 constexpr int late_slots = 4;                                      // Steps in flight, of
 constexpr int late_row_bytes = whole_run * 4;                      // so much of each row.
 constexpr int late_step_bytes = late_group * late_row_bytes;
-constexpr int late_warps = producer_threads / 32 - 1;
 
 struct LateRows {
     const float* w;    // Rows begin at multiples of 16 bytes.

@@ -341,9 +341,7 @@ __device__ __forceinline__ void split_product_of_block(const float* __restrict__
         u64* empty = full + product_stages;
         const u32 rank = begin_pipeline(full, empty, producer_threads + 1);
         begin_launch();
-        if (threadIdx.x == 0) {
-            let_next_begin();
-        }
+        let_next_begin();
         if (threadIdx.x < producer_threads) {
             fewer_registers<producer_registers>();
             produce(shared, full, empty, w, parts, shape, rank);
@@ -365,9 +363,7 @@ extern "C" __global__ void __launch_bounds__(split_threads)
 #if TUNEBENCH_HOPPER
     if constexpr (fused) {
         begin_launch();
-        if (threadIdx.x == 0) {
-            let_next_begin();
-        }
+        let_next_begin();
         split_rows_of_block(x, parts, exponents, unfit, kept_exponents, w_exponents, rows, depth, w_rows);
     }
 #endif

@@ -146,9 +146,7 @@ extern "C" __global__ void __launch_bounds__(split_threads, split_threads < 512 
         return;
     }
     begin_launch();
-    if (threadIdx.x == 0) {
-        let_next_begin();
-    }
+    let_next_begin();
     if (splits_beside && late_counts) {
         const long long thread_of_grid = static_cast<long long>(blockIdx.x) * split_threads + threadIdx.x;
         const long long width = static_cast<long long>(gridDim.x) * split_threads;

@@ -166,9 +166,7 @@ __device__ __forceinline__ void tile_product_of_block(const unsigned char* w, co
     u64* empty = full + product_stages;
     const u32 rank = begin_pipeline(full, empty, 1);
     begin_launch();
-    if (threadIdx.x == 0) {
-        let_next_begin();
-    }
+    let_next_begin();
     if (threadIdx.x < producer_threads) {
         fewer_registers<producer_registers>();
         if (threadIdx.x == 0) {
