@@ -131,7 +131,7 @@ class Linear(Block):
             source,
             SearchSpace(
                 tuple(ordered.values()),
-                tuple({one.name: one for one in limits}.values()),
+                tuple(dict.fromkeys(limits)),
             ),
             axes,
             partial(_work, axes),

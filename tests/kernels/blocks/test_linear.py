@@ -2,6 +2,7 @@
 
 import copy
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from tunebench.kernels.runtime.registry import load_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
 from tunebench.tuner.configuration import Configuration
-from tunebench.tuner.device import find_device
+from tunebench.tuner.device import any_gpu, find_device
 from tunebench.tuner.errors import CompilerMissingError, KernelFolderError
 from tunebench.tuner.problem import Problem
 
@@ -140,6 +141,22 @@ def test_forms_of_rows(tmp_path: Path, form: str) -> None:
         tolerance = 1e-2 if is_coarse(configuration) else 1e-4 if dtype == "float32" else 1e-12
         found, wanted = run(model, configuration, x), model.reference_forward(x)
         torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance)
+
+
+def test_rows_and_products_both_have_to_fit_shared_memory(tmp_path: Path) -> None:
+    body = 'layer = "linear"\nover_rows = "softmax"'
+    factory = load(tmp_path / "wide.py", "blocks.Linear", LINEAR.format(body="F.softmax(self.linear(x), 1)"), body)
+    axes = {"rows": 2048, "in_features": 64, "out_features": 50_000, "features": 50_000}
+    problem = Problem(axes, "float32", {"mode": "eval"})
+    device = replace(any_gpu("sm_90"), multiprocessors=132, max_shared_bytes=160 * 1024)
+    space = factory.kernel.space
+    narrow = {name: [value] for name, value in space.default.items()} | {"product": ["fp32"], "vector_width": [1, 4]}
+    rows = narrow | {name: space.tunable(name).values for name in ("keep", "block_size", "row_threads")}
+    kinds = {one["keep"] for one in space.restrict(rows).enumerate(problem, device)}
+    assert kinds == {"memory"}  # a row is 200,000 bytes
+    products = rows | {"product": ["fused"], "product_stages": space.tunable("product_stages").values}
+    stages = {one["product_stages"] for one in space.restrict(products).enumerate(problem, device)}
+    assert stages == {3}
 
 
 def test_a_value_of_the_row_beside_those_of_its_elements(tmp_path: Path) -> None:
