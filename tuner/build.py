@@ -108,14 +108,7 @@ class LoadedModule(abc.ABC):
 
     @abc.abstractmethod
     def launch(
-        self,
-        entry_point: str,
-        blocks: Extent,
-        threads: Threads,
-        arguments: Sequence[Argument],
-        shared: int = 0,
-        *,
-        early: bool = False,
+        self, entry_point: str, blocks: Extent, threads: Threads, arguments: Sequence[Argument], shared: int = 0
     ) -> None:
         """Launch on torch's current stream of the module's device (a CPU launch has finished on return).
 
@@ -124,12 +117,17 @@ class LoadedModule(abc.ABC):
             threads: of a block; None where the source is Triton.
             arguments: in the order of the kernel's parameters.
             shared: dynamic shared memory, bytes a block.
-            early: whether it may begin before the launch in front of it has ended, for which its entry point then waits
-                by itself; it need not.
 
         Raises:
             LaunchError: the launch was refused, or the arguments are not what the entry point takes.
         """
+
+    def launch_early(
+        self, entry_point: str, blocks: Extent, threads: Threads, arguments: Sequence[Argument], shared: int = 0
+    ) -> None:
+        """As `launch`, of an entry point that waits by itself for the launch in front of it to end: it may begin before
+        that, where the module can have it so."""
+        self.launch(entry_point, blocks, threads, arguments, shared)
 
     def as_launched(self, launch: DriverLaunch) -> DriverLaunch:
         """What the driver is asked for in the place of a launch of this module's."""

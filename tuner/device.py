@@ -95,6 +95,10 @@ class Device:
         names += ["uuid"] * (self.kind is DeviceKind.CPU)
         return tuple((name, getattr(self, name)) for name in names)
 
+    def is_gpu_from(self, number: int) -> bool:
+        """Whether it is a GPU of that architecture or a later one: 90 for `sm_90`."""
+        return is_gpu(self.architecture) and int(self.architecture.removeprefix("sm_")) >= number
+
     def __hash__(self) -> int:
         return hash((self.uuid, self.index))
 

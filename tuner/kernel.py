@@ -438,7 +438,8 @@ class Plan:
         Raises:
             LaunchError: the arguments are not what the source declares, or the device refused the launch.
         """
-        self.module.launch(entry_point, blocks, threads, arguments, shared, early=early)
+        launch = self.module.launch_early if early else self.module.launch
+        launch(entry_point, blocks, threads, arguments, shared)
 
     def resident_blocks(self, entry_point: str, threads: int = 0, shared: int = 0) -> int:
         """Blocks of that entry point that the whole device holds at once; of a Triton function, its programs."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tunebench.tuner.device import Device, is_gpu
+from tunebench.tuner.device import Device
 from tunebench.tuner.space import Constraint, Predicate, Tunable
 
 _LEAST_ARCHITECTURE = 90
@@ -14,8 +14,7 @@ def early_launches(when: Predicate) -> Tunable:
 
 
 def _device_can(early_launches: bool, device: Device) -> bool:
-    able = is_gpu(device.architecture) and int(device.architecture.removeprefix("sm_")) >= _LEAST_ARCHITECTURE
-    return able or not early_launches
+    return not early_launches or device.is_gpu_from(_LEAST_ARCHITECTURE)
 
 
 BEGINS_EARLY = Constraint("device_begins_launches_early", _device_can)

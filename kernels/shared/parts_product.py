@@ -43,9 +43,7 @@ def _runs_parts(product: str, part_type: str, problem: Problem, device: Device) 
         return True
     if problem.dtype != "float32":
         return False
-    if device.kind is DeviceKind.CPU:
-        return True
-    return int(device.architecture.removeprefix("sm_")) >= _LEAST_ARCHITECTURE[part_type]
+    return device.kind is DeviceKind.CPU or device.is_gpu_from(_LEAST_ARCHITECTURE[part_type])
 
 
 def _holds_enough(product: str, part_type: str, corrections: str, problem: Problem) -> bool:
@@ -68,7 +66,7 @@ def _runs_corrections(product: str, part_type: str, corrections: str, problem: P
         return False
     if device.kind is DeviceKind.CPU:
         return corrections == "int8" or _cpu_multiplies_e4m3()
-    if int(device.architecture.removeprefix("sm_")) < _LEAST_ARCHITECTURE_OF_EIGHTS[corrections]:
+    if not device.is_gpu_from(_LEAST_ARCHITECTURE_OF_EIGHTS[corrections]):
         return False
     rows, features = problem.axes["rows"], problem.axes["out_features"]
     return features % 16 == 0 if corrections == "e4m3" else features % 8 == 0 and rows >= _LEAST_ROWS_OF_INT8

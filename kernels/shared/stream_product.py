@@ -42,9 +42,7 @@ def _has_few_rows(product: str, problem: Problem) -> bool:
 
 
 def _unit_multiplies(stream_unit: str, device: Device) -> bool:
-    if stream_unit == "lanes" or device.kind is DeviceKind.CPU:
-        return True
-    return int(device.architecture.removeprefix("sm_")) >= _LEAST_ARCHITECTURE
+    return stream_unit == "lanes" or device.kind is DeviceKind.CPU or device.is_gpu_from(_LEAST_ARCHITECTURE)
 
 
 def _rows_are_of_use(stream_unit: str, stream_rows: int, problem: Problem) -> bool:

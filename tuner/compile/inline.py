@@ -127,14 +127,7 @@ class _InlineModule(LoadedModule):
                 raise LaunchError(f"the library does not load: {error}") from error
 
     def launch(
-        self,
-        entry_point: str,
-        blocks: Extent,
-        threads: Threads,
-        arguments: Sequence[Argument],
-        shared: int = 0,
-        *,
-        early: bool = False,  # noqa: ARG002
+        self, entry_point: str, blocks: Extent, threads: Threads, arguments: Sequence[Argument], shared: int = 0
     ) -> None:
         """Launch on torch's current stream of the device.
 

@@ -198,6 +198,12 @@ class CudaModule(LoadedModule):
             told = f"launch of '{entry_point}' with grid {dim3(blocks)}, block {dim3(threads)}"
             raise LaunchError(f"{told}: {_status_text(status)}")
 
+    def launch_early(
+        self, entry_point: str, blocks: Extent, threads: Threads, arguments: Sequence[Argument], shared: int = 0
+    ) -> None:
+        """As `launch`, by programmatic dependent launch."""
+        self.launch(entry_point, blocks, threads, arguments, shared, early=True)
+
     def _raise_shared_limit(self, entry_point: str, shared: int) -> None:
         from cuda.bindings import driver
 

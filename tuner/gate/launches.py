@@ -45,14 +45,7 @@ class LaunchRecorder(LoadedModule):
         self._device = device
 
     def launch(
-        self,
-        entry_point: str,
-        blocks: Extent,
-        threads: Threads,
-        arguments: Sequence[Argument],
-        shared: int = 0,
-        *,
-        early: bool = False,
+        self, entry_point: str, blocks: Extent, threads: Threads, arguments: Sequence[Argument], shared: int = 0
     ) -> None:
         """Keep a launch with what its arguments hold, then do it."""
         asked = self._module.as_launched(DriverLaunch(self._build, entry_point, threads, arguments, shared))
@@ -76,7 +69,7 @@ class LaunchRecorder(LoadedModule):
         code, grid, block = asked.build.code, dim3(blocks), dim3(asked.threads)
         launch = Launch(code, asked.entry_point, grid, block, asked.shared, tuple(buffers), tuple(values))
         self.launches.append(launch)
-        self._module.launch(entry_point, blocks, threads, arguments, shared, early=early)
+        self._module.launch(entry_point, blocks, threads, arguments, shared)
 
     def resident_blocks(self, entry_point: str, threads: int, shared: int = 0) -> int:
         """As the module says."""

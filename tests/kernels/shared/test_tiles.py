@@ -76,7 +76,7 @@ def test_parts_are_the_same_alone_and_beside_the_other_matrix(
 
 @pytest.mark.slow
 def test_rows_left_to_the_product_have_the_exponents_that_are_kept() -> None:
-    plan = plan_for(Mode.EVAL, weight_parts="int8", split_threads=512, weight_split="beside")
+    plan = plan_for(Mode.EVAL, weight_parts="int8", split_threads=512, weight_split="beside", early_launches=True)
     x, weight = matrices(5, 500, 512)
     kept = torch.arange(500, dtype=torch.int32)
     _, whole = tiles_of_both(plan, x, weight, weight, None)

@@ -173,14 +173,7 @@ class CpuModule(LoadedModule):
             self._functions[entry_point] = function
 
     def launch(
-        self,
-        entry_point: str,
-        blocks: Extent,
-        threads: Threads,
-        arguments: Sequence[Argument],
-        shared: int = 0,
-        *,
-        early: bool = False,  # noqa: ARG002
+        self, entry_point: str, blocks: Extent, threads: Threads, arguments: Sequence[Argument], shared: int = 0
     ) -> None:
         """Run a kernel to its end, on as many threads as torch uses; other Python threads run meanwhile.
 

@@ -75,14 +75,7 @@ class InterpretedModule(LoadedModule):
                 raise LaunchError(f"{_place(error, self._file)}{type(error).__name__}: {error}") from error
 
     def launch(
-        self,
-        entry_point: str,
-        blocks: Extent,
-        threads: Threads,
-        arguments: Sequence[Argument],
-        shared: int = 0,
-        *,
-        early: bool = False,  # noqa: ARG002
+        self, entry_point: str, blocks: Extent, threads: Threads, arguments: Sequence[Argument], shared: int = 0
     ) -> None:
         """Run the programs of a grid, one after the other.
 

@@ -51,14 +51,7 @@ class TritonModule(LoadedModule):
                 self._integers[binary.entry_point] = tuple(names.index(name) for name in binary.divisible)
 
     def launch(
-        self,
-        entry_point: str,
-        blocks: Extent,
-        threads: Threads,
-        arguments: Sequence[Argument],
-        shared: int = 0,
-        *,
-        early: bool = False,  # noqa: ARG002
+        self, entry_point: str, blocks: Extent, threads: Threads, arguments: Sequence[Argument], shared: int = 0
     ) -> None:
         """Launch on torch's current stream of the device.
 
