@@ -56,6 +56,7 @@ def examine(database: str | None) -> Iterator[Diagnosis]:
         yield from _devices()
         yield from map(_compiler, CompilerName)
         yield _cudnn_graph()
+        yield _guards()
         yield from (_shipped(name, name) for name in kernel_names())
 
 
@@ -238,6 +239,16 @@ def _cudnn_graph() -> Diagnosis:
     works = cudnn_graph.is_installed()
     remedy = "" if works else "pip install 'tunebench[cudnn]'"
     return Diagnosis("cuDNN's graph API", works, "a choice of convolutions on NVIDIA GPUs", remedy)
+
+
+def _guards() -> Diagnosis:
+    """Report how a tuned model notices that something has changed since its last call."""
+    from tunebench.kernels.runtime.guards import DOUBTS
+
+    if not DOUBTS:
+        return Diagnosis("change detection", True, "PyTorch's own guards, which notice every kind of change here")
+    remedy = "answers are right; a call costs the host some microseconds more than with another Python or torch"
+    return Diagnosis("change detection", False, "; ".join(DOUBTS), remedy)
 
 
 def _shipped(name: str, target: str) -> Diagnosis:

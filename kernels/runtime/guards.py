@@ -1,17 +1,27 @@
-"""PyTorch's own guards, which tell in one go whether anything has changed; and what takes their place without them.
+"""Detects in one step whether anything has changed that a call depends on; and proves, at import, that it does.
 
-They belong to its compiler and are private to it. What takes their place is Python, as strict and several times as
-slow.
+PyTorch's own guards do so fastest. They belong to its compiler, are private to it, and depend on the interpreter: under
+Python 3.13 a dictionary's version does not move when an attribute is set. So each of them is tried here on one change
+of every kind. What does not notice a change is replaced by Python, which is as strict and slower, and `DOUBTS` says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from operator import is_
 from typing import Any
 
 import torch
+from torch import nn
+from torch.autograd import forward_ad
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from tunebench.kernels.runtime.ordinary import why_not_run
+from tunebench.kernels.runtime import ordinary
+from tunebench.kernels.runtime.ordinary import saves_differently, why_not_run
 
 try:
     from torch._C._dynamo.guards import TensorGuards
@@ -22,16 +32,11 @@ except (ImportError, RuntimeError):
     TensorGuards = _dict_version = None  # type: ignore[assignment, misc]
 
 SameTensors = Callable[..., bool]
+VersionOf = Callable[[dict[Any, Any]], object]
 
 
-def same_tensors(*tensors: torch.Tensor) -> SameTensors:
-    """What says of as many other tensors whether they are like these, and PyTorch in the state that it is in now.
-
-    That is: of the same type, dtype, device, shape and strides, requiring a gradient or not; and the same happens to
-    operations on them (modes, autocast, transforms, tracing).
-    """
-    if TensorGuards is None:
-        return same_tensors_in_python(*tensors)
+def same_tensors_by_pytorch(*tensors: torch.Tensor) -> SameTensors:
+    """As `same_tensors`, by the guards of PyTorch's compiler."""
     check: SameTensors = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
     return check
 
@@ -63,12 +68,195 @@ class Content:
         self._keys, self._values = [*dictionary], [*dictionary.values()]
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Content) or self._keys != other._keys:
-            return False
-        return all(one is two for one, two in zip(self._values, other._values, strict=True))
+        return isinstance(other, Content) and self._keys == other._keys and all(map(is_, self._values, other._values))
 
     __hash__ = None  # type: ignore[assignment]
 
 
-version_of: Callable[[dict[Any, Any]], object] = Content if _dict_version is None else _dict_version
-"""A dictionary's version: two are equal only where nothing was set in it, replaced or removed in between."""
+def _sees_tables(version: VersionOf) -> bool:
+    """Whether a version differs after each change of a plain dictionary."""
+    table: dict[str, object] = {"kept": None}
+    return _differ(
+        version,
+        table,
+        [
+            partial(table.__setitem__, "new", 1),
+            partial(table.__setitem__, "new", 2),
+            partial(table.update, new=3),
+            partial(table.setdefault, "other", 1),
+            partial(table.pop, "new"),
+            partial(table.__delitem__, "other"),
+            table.clear,
+        ],
+    )
+
+
+def _sees_attributes(version: VersionOf) -> bool:
+    """Whether a version differs after each change of a module's attributes."""
+    module: Any = nn.Identity()
+    attributes = vars(module)
+
+    def assign() -> Iterator[None]:
+        # In one place, and often, so that the interpreter specialises what stores the attribute.
+        for number in range(64):
+            module.flag = number
+            yield
+
+    stores = assign()
+    return _differ(
+        version,
+        attributes,
+        [
+            *[partial(next, stores)] * 64,
+            partial(setattr, module, "other", 1),
+            partial(setattr, module, "other", 2),
+            partial(delattr, module, "other"),
+            partial(attributes.__setitem__, "flag", None),
+            module.eval,
+            partial(object.__setattr__, module, "training", None),
+        ],
+    )
+
+
+def _differ(version: VersionOf, table: dict[Any, Any], changes: Iterable[Callable[[], object]]) -> bool:
+    before = version(table)
+    for change in changes:
+        change()
+        after = version(table)
+        if before == after:
+            return False
+        before = after
+    return version(table) == before
+
+
+class _FunctionMode(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+class _Subclass(torch.Tensor):
+    pass
+
+
+def _sees_tensors(same: Callable[..., SameTensors]) -> bool:
+    """Whether a check holds for what is alike, and for nothing that differs in one respect."""
+    base = torch.zeros(2, 3)
+    check = same(base)
+    others = [
+        base.double(),
+        base.to("meta"),
+        torch.zeros(3, 2),
+        torch.zeros(3, 2).t(),
+        torch.zeros(2, 3, 1),
+        torch.zeros(2, 3, requires_grad=True),
+        base.as_subclass(_Subclass),
+        nn.Parameter(base, requires_grad=False),
+        torch._neg_view(base),
+        base.to_sparse(),
+    ]
+    with torch.inference_mode():
+        others.append(torch.zeros(2, 3))
+        held_in_inference_mode = check(base)
+    with torch.autocast("cpu"):
+        held_under_autocast = check(base)
+    with _DispatchMode():  # type: ignore[no-untyped-call]
+        held_under_dispatch = check(base)
+    with _transform(
+        torch._C._functorch._vmap_increment_nesting, torch._C._functorch._vmap_decrement_nesting, 1, "same"
+    ):
+        held_in_vmap = check(base)
+    return (
+        check(base)
+        and check(torch.ones(2, 3))
+        and not any(map(check, others))
+        and not any((held_in_inference_mode, held_under_autocast, held_under_dispatch, held_in_vmap))
+    )
+
+
+def _unseen() -> str:
+    """Name what PyTorch may do with operations that is not noticed on this interpreter; empty if there is none."""
+    seen: dict[str, bool] = {}
+    one = torch.zeros(1)
+
+    def note(name: str, has_seen: Callable[[], object]) -> torch.Tensor:
+        seen[name] = bool(has_seen())
+        return one
+
+    with _FunctionMode():
+        note("a TorchFunctionMode", why_not_run)
+    with _DispatchMode():  # type: ignore[no-untyped-call]
+        note("a TorchDispatchMode", why_not_run)
+    with forward_ad.dual_level():
+        note("forward-mode differentiation", why_not_run)
+    with _transform(
+        torch._C._functorch._vmap_increment_nesting, torch._C._functorch._vmap_decrement_nesting, 1, "same"
+    ):
+        note("vmap", why_not_run)
+    # Not `torch.func.grad`, which imports PyTorch's compiler.
+    with _transform(torch._C._functorch._grad_increment_nesting, torch._C._functorch._grad_decrement_nesting):
+        note("torch.func.grad", why_not_run)
+    with torch.autocast("cpu"):
+        note("autocast", torch._C._is_any_autocast_enabled)
+    with torch.autograd.graph.saved_tensors_hooks(_same, _same):
+        note("saved-tensor hooks", saves_differently)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.trace(lambda given: given + note("torch.jit.trace", why_not_run), one, check_trace=False)  # type: ignore[no-untyped-call]
+    note("that nothing happens", lambda: not (why_not_run() or saves_differently()))
+    return ", ".join(name for name, is_seen in seen.items() if not is_seen)
+
+
+@contextmanager
+def _transform(begin: Callable[..., object], end: Callable[[], object], *arguments: Any) -> Iterator[None]:
+    begin(*arguments)
+    try:
+        yield
+    finally:
+        end()
+
+
+def _same(tensor: Any) -> Any:
+    return tensor
+
+
+def _proven(candidates: Sequence[tuple[str, Any]], proof: Callable[[Any], bool], doubts: list[str]) -> Any:
+    """Return the first candidate that the proof holds for; the last one is Python, for which it always does."""
+    for name, candidate in candidates[:-1]:
+        try:
+            if proof(candidate):
+                return candidate
+        except Exception as error:  # noqa: BLE001 - whatever private code raises, Python takes its place
+            doubts.append(f"{name} fails on this interpreter ({type(error).__name__})")
+        else:
+            doubts.append(f"{name} misses changes on this interpreter")
+    return candidates[-1][1]
+
+
+_doubts: list[str] = []
+_pytorch_versions = [("dict_version of PyTorch's guards", _dict_version)] if _dict_version is not None else []
+version_of: VersionOf = _proven([*_pytorch_versions, ("", Content)], _sees_tables, _doubts)
+"""Gives a plain dictionary's version: two are equal only if nothing was set in it, replaced or removed in between."""
+version_of_attributes: VersionOf = _proven([*_pytorch_versions, ("", Content)], _sees_attributes, _doubts)
+"""Gives the version of a module's attribute dictionary."""
+same_tensors: Callable[..., SameTensors] = _proven(
+    [("TensorGuards of PyTorch", same_tensors_by_pytorch), ("", same_tensors_in_python)], _sees_tensors, _doubts
+)
+"""Makes a check of whether as many other tensors are like these, and PyTorch in the state that it is in now.
+
+That is: of the same type, dtype, device, shape and strides, requiring a gradient or not; and the same happens to
+operations on them (modes, autocast, transforms, tracing).
+"""
+try:
+    _missed = _unseen()
+except Exception as error:  # noqa: BLE001 - as above: then no kernel may run
+    _missed = f"{type(error).__name__}: {error}"
+if _missed:
+    ordinary.blind = f"this PyTorch hides what it does with operations ({_missed})"
+    _doubts.append(f"{ordinary.blind}: the reference serves every call")
+DOUBTS = tuple(_doubts)
+"""What is not relied upon on this interpreter, one line each."""

@@ -119,8 +119,14 @@ def hooks_of_all() -> bool:
     )
 
 
+blind = ""
+"""Why nothing can be said of what PyTorch does with operations; empty where `guards` has proven that it can."""
+
+
 def why_not_run() -> str | None:
-    """What PyTorch does with operations now, other than running them, or running them in other types."""
+    """Say what PyTorch does with operations now, other than running them, or running them in other types."""
+    if blind:
+        return blind
     if torch._C._get_tracing_state() is not None:
         return "torch.jit is tracing"
     if (torch._C._len_torch_dispatch_stack() > 0 or torch._C._len_torch_function_stack() > 0) and intercepts():

@@ -24,7 +24,7 @@ from torch.nn.modules import module as every_module
 
 from tunebench.kernels.runtime import policy as policies
 from tunebench.kernels.runtime.autocast import autocast_type
-from tunebench.kernels.runtime.guards import same_tensors, version_of
+from tunebench.kernels.runtime.guards import same_tensors, version_of, version_of_attributes
 from tunebench.kernels.runtime.misses import Miss
 from tunebench.kernels.runtime.ordinary import held, intercepts, saves_differently
 from tunebench.kernels.runtime.policy import Policy
@@ -90,14 +90,24 @@ class Holdings:
         precedents: calls that were served while it held them, by what is cheaply told of a call.
     """
 
-    __slots__ = ("_empty", "_tables", "_versions", "buffers", "parameters", "precedents", "tensors")
+    __slots__ = (
+        "_attributes",
+        "_empty",
+        "_of_attributes",
+        "_tables",
+        "_versions",
+        "buffers",
+        "parameters",
+        "precedents",
+        "tensors",
+    )
 
     def __init__(self, module: nn.Module) -> None:
-        tables: list[dict[str, Any]] = []
-        for attributes in map(vars, module.modules()):
-            tables += [attributes, *(attributes[name] for name in _TABLES)]
-        # Most hold nothing, and are asked for that alone.
+        self._attributes = [*map(vars, module.modules())]
+        tables = [attributes[name] for attributes in self._attributes for name in _TABLES]
+        # Most hold nothing, and are only checked for that.
         self._tables, self._empty = [one for one in tables if one], [one for one in tables if not one]
+        self._of_attributes = [*map(version_of_attributes, self._attributes)]
         self._versions = [*map(version_of, self._tables)]
         self.parameters, self.buffers = held(module)
         self.tensors = (*self.parameters, *self.buffers)
@@ -106,8 +116,9 @@ class Holdings:
     def are_of(self, module: object) -> bool:
         """Whether they are still this module's."""
         return (
-            module.__dict__ is self._tables[0]
+            module.__dict__ is self._attributes[0]
             and not any(self._empty)
+            and [*map(version_of_attributes, self._attributes)] == self._of_attributes
             and [*map(version_of, self._tables)] == self._versions
         )
 
@@ -149,7 +160,11 @@ class Precedent:
 
     def __init__(self, module: Servable, inputs: tuple[Any, ...], served: Served, holdings: Holdings) -> None:
         self.served, self.holdings = served, holdings
-        self.attributes, self.version, self.forward = module.__dict__, version_of(module.__dict__), module.own_forward
+        self.attributes, self.version, self.forward = (
+            module.__dict__,
+            version_of_attributes(module.__dict__),
+            module.own_forward,
+        )
         self.block, self.program = policies.of_block(), policies.of_program
         self.grad: bool | None = is_grad_enabled()
         self.hooks = [table[name] for name in _HOOKS for table in (module.__dict__, _HOOKS_OF_ALL)]
@@ -189,7 +204,7 @@ class Precedent:
         """Whether the module is as it was, and nobody else takes part in its calls."""
         return (
             module.__dict__ is self.attributes
-            and self.version == version_of(self.attributes)
+            and self.version == version_of_attributes(self.attributes)
             and self.grad is is_grad_enabled()
             and self.program is policies.of_program
             and (not policies.have_blocks or self.block is policies.of_block())

@@ -25,7 +25,7 @@ from tunebench.kernels.runtime.decision import Decided, Occasion, decide
 from tunebench.kernels.runtime.derived import DerivedTensors, Source
 from tunebench.kernels.runtime.duel import Score, duel
 from tunebench.kernels.runtime.gradients import DifferentiableForward, replica
-from tunebench.kernels.runtime.guards import version_of
+from tunebench.kernels.runtime.guards import version_of_attributes
 from tunebench.kernels.runtime.latest import Latest
 from tunebench.kernels.runtime.misses import miss_of
 from tunebench.kernels.runtime.operators import Operators
@@ -226,7 +226,7 @@ class TunedModule(nn.Module, abc.ABC):
                 one, two, three, four, five, six, seven, eight = known.hooks
                 if (
                     known.same_tensors(first)
-                    and known.version == version_of(known.attributes)
+                    and known.version == version_of_attributes(known.attributes)
                     and (known.grad is None or known.grad is is_grad_enabled())
                     and known.program is policies.of_program
                     and (not policies.have_blocks or known.block is policies.of_block())

@@ -54,8 +54,9 @@ def guards(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     """What tells whether anything has changed is private to PyTorch: without it everything is noticed all the same."""
     if request.param == "guards in Python":
         monkeypatch.setattr(served, "same_tensors", same_tensors_in_python)
+        monkeypatch.setattr(served, "version_of", Content)
         for module in (served, tuned_module):
-            monkeypatch.setattr(module, "version_of", Content)
+            monkeypatch.setattr(module, "version_of_attributes", Content)
 
 
 @pytest.fixture
