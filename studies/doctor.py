@@ -145,7 +145,7 @@ class _KernelFolder:
     def problem(self) -> str:
         """Whether the kernel serves the reference's inputs."""
         model = self._kernel.modes[0].put(self._tuned)
-        problem = model.problem(*self._inputs)
+        problem = model.identify(*self._inputs)
         if problem is None:
             raise UserError(f"the kernel does not serve the inputs that 'get_inputs' makes: {model.reason}")
         self._problem: Problem = problem

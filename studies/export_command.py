@@ -158,7 +158,8 @@ def _shipped(request: ExportRequest, kernel: Kernel) -> Iterator[Evidence]:
 def _fits(measured: Problem, problem: Problem, mode: Mode) -> bool:
     """Whether a result is of these sizes in this mode. Other options depend on the device, and are not asked for."""
     is_mode = measured.options.get("mode", mode.value) == mode.value
-    return dict(measured.axes) == dict(problem.axes) and measured.dtype == problem.dtype and is_mode
+    is_alike = measured.dtype == problem.dtype and measured.other_shapes == problem.other_shapes
+    return dict(measured.axes) == dict(problem.axes) and is_alike and is_mode
 
 
 def _differences(measured: Problem, problem: Problem) -> int:

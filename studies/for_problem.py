@@ -135,7 +135,7 @@ def problem_of(model: type[TunedModule], reference: Reference, mode: Mode) -> Pr
     try:
         module = mode.put(reference.make_model(0, nowhere, model))
         assert isinstance(module, TunedModule)
-        return module.problem(*reference.make_inputs(0, nowhere))
+        return module.identify(*reference.make_inputs(0, nowhere))
     except (RuntimeError, ValueError, TypeError, ArithmeticError, LookupError, AttributeError, TunebenchError):
         return None  # such as a filter larger than its image
 

@@ -139,7 +139,7 @@ def describe_space(request: StudyRequest) -> list[DescribedSpace]:
         with users_code("the model cannot be made, or takes no such inputs", kernel.folder):
             made = prepare_model(resolved.reference, mode, device.torch_device, resolved.model)
             model = cast(TunableModel, made)
-            problem = model.problem(*resolved.reference.make_inputs(1, device.torch_device))
+            problem = model.identify(*resolved.reference.make_inputs(1, device.torch_device))
         if not isinstance(problem, Problem):
             raise KernelFolderError(f"kernel '{kernel.name}' cannot serve its reference's inputs: {model.reason}")
         valid = resolved.space.enumerate(problem, device)

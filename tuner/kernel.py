@@ -450,7 +450,10 @@ class TunableModel(Protocol):
     """What the tuner needs of a `ModelNew`: an `nn.Module` that runs the plan it is given."""
 
     def problem(self, *inputs: Any) -> Problem | None:
-        """The problem that a call with these inputs is; None where only the reference's operations can serve it."""
+        """Return the problem of a call, by what the author names; None where only the reference can serve it."""
+
+    def identify(self, *inputs: Any) -> Problem | None:
+        """Return the problem of a call with all that identifies it; None where only the reference can serve it."""
 
     def pin(self, plan: Plan | None) -> None:
         """Run this plan in every forward from now on; None goes back to choosing."""

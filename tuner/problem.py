@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Never
 
 from tunebench.tuner.errors import UserError
+from tunebench.tuner.settings import Setting
 
 ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 """Bytes of an element, by torch dtype name."""
@@ -36,6 +37,10 @@ class Accuracy(enum.StrEnum):
         raise ValueError(f"{value!r} is no accuracy: use one of {', '.join(cls)}")
 
 
+CALL_OPTION = "call"
+"""The option with what identifies a call beside the named sizes: `TENSOR=SHAPE` for tensors whose sizes the axes do not
+say, then a digest of all of them, and of what the reference computes."""
+
 ACCURACY_OPTION = "accuracy"
 """The option of a problem that is to be solved as exactly as eager does; there is none for the tolerance."""
 
@@ -47,7 +52,8 @@ class Problem:
     Attributes:
         axes: named sizes, in elements; two problems that differ only here are near or far from each other.
         dtype: the name of the inputs' type as torch spells it, such as `float32`.
-        options: choices that make a different problem altogether, such as `mode=train`.
+        options: choices that make a different problem altogether, such as `mode=train`; and under `CALL_OPTION` what
+            identifies the call.
     """
 
     axes: Mapping[str, int]
@@ -64,6 +70,26 @@ class Problem:
         """How wrong what solves it may be."""
         is_eager = self.options.get(ACCURACY_OPTION) == Accuracy.EAGER
         return Accuracy.EAGER if is_eager else Accuracy.TOLERANCE
+
+    @property
+    def named(self) -> Problem:
+        """The problem by what its kernel's author names alone, which several calls may share."""
+        return self.without(CALL_OPTION, *Setting)
+
+    @property
+    def other_shapes(self) -> str:
+        """The shapes of the call's tensors that the named sizes do not say, such as `x=64x128`."""
+        return self.options.get(CALL_OPTION, "").rpartition("#")[0].rstrip()
+
+    @property
+    def names_all(self) -> bool:
+        """Whether the call is identified, and the named sizes say the shapes of all of its tensors."""
+        return CALL_OPTION in self.options and not self.other_shapes
+
+    def without(self, *options: str) -> Problem:
+        """Return the same problem without these options."""
+        left = {name: value for name, value in self.options.items() if name not in options}
+        return self if left == self.options else replace(self, options=left)
 
     def at(self, accuracy: Accuracy) -> Problem:
         """The same problem, to be solved as accurately as this."""
@@ -84,8 +110,8 @@ class Problem:
 
     def __str__(self) -> str:
         sizes = " ".join(f"{name}={size}" for name, size in self.axes.items())
-        options = "".join(f" {name}={value}" for name, value in self.options.items())
-        return f"{sizes} {self.dtype}{options}"
+        options = "".join(f" {name}={value}" for name, value in self.options.items() if name != CALL_OPTION)
+        return f"{sizes} {self.dtype}{options} {self.other_shapes}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -132,6 +158,14 @@ def problem_distance(one: Problem, other: Problem) -> float:
     """
     if one == other:
         return 0.0
-    if one.axes.keys() != other.axes.keys() or one.dtype != other.dtype or one.options != other.options:
+    if one.axes.keys() != other.axes.keys() or one.dtype != other.dtype or _compared(one) != _compared(other):
         return math.inf
-    return size_distance(one, other)
+    return size_distance(one, other) + _OTHER_CALL
+
+
+def _compared(problem: Problem) -> Mapping[str, str]:
+    return problem.without(CALL_OPTION).options
+
+
+_OTHER_CALL = 0.1
+"""The distance of two calls whose named sizes are equal."""

@@ -34,7 +34,6 @@ Nothing is kept between calls: the weight is converted in every forward.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
@@ -150,10 +149,6 @@ class Conv(Block):
     def accepts_layout(self, name: str, tensor: torch.Tensor) -> bool:
         """Images and filters may be channels-last."""
         return name in (f"{self.layer}.weight", *self._input_names()) and layout_of(tensor) is not None
-
-    def settings(self) -> Hashable:
-        """The flags that say what the reference's convolution may run in."""
-        return torch.backends.cudnn.enabled, torch.backends.cudnn.conv.fp32_precision  # type: ignore[attr-defined]
 
     def tuned_forward(self, plan: Plan, *inputs: Any) -> torch.Tensor:
         """(batch, in_channels, height, width) to (batch, out_channels, height', width')."""

@@ -20,13 +20,11 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tunebench.kernels.runtime.derived import DerivedTensors
 from tunebench.kernels.runtime.gradients import replica
 from tunebench.kernels.runtime.ordinary import held
+from tunebench.kernels.runtime.reference_call import ReferenceCall
 from tunebench.kernels.runtime.selection import AUTOCAST_OPTION
 from tunebench.tuner.problem import Problem
 
@@ -44,23 +42,22 @@ class UnderAutocast:
 
     Args:
         module: a tuned one.
+        device: of the call's tensors.
         dtype: that autocast casts to.
-        inputs: of a call.
-
-    Raises:
-        RuntimeError, TypeError, ValueError: the reference refuses the call.
+        traced: what the reference does in such a call, under that autocast.
     """
 
-    def __init__(self, module: Any, dtype: torch.dtype, inputs: Sequence[Any]) -> None:
-        self.module, self.dtype = module, dtype
-        self._device = next(one.device.type for one in inputs if isinstance(one, torch.Tensor))
-        with _Types() as types:
-            self._result = _type_of_reference(module, inputs)
-        self._casts = dtype in types.seen
+    def __init__(self, module: Any, device: torch.device, dtype: torch.dtype, traced: ReferenceCall) -> None:
+        self.module, self.dtype, self._result = module, dtype, traced.output
+        self._casts = dtype in traced.dtypes
+        self._device = device.type
 
     def problem(self, inputs: Sequence[Any]) -> Problem | None:
         """The problem of a call like that; None where no kernel serves it."""
         found: Problem | None
+        if self._result is None:
+            found = self.module.unserved("autocast is on, and the type of the reference's result is not known")
+            return found
         with torch.autocast(self._device, enabled=False):
             if not self._casts:
                 found = self.module.problem(*inputs)
@@ -94,23 +91,6 @@ class UnderAutocast:
         )
 
 
-class _Types(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees the types of what operations return."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.seen: set[torch.dtype] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        self.seen |= {
-            one.dtype
-            for one in (result if isinstance(result, (tuple, list)) else [result])
-            if isinstance(one, torch.Tensor)
-        }
-        return result
-
-
 def _twin_of(module: Any, dtype: torch.dtype) -> Any:
     made = replica(module, *(cast(tensors, dtype) for tensors in held(module)))
     if made.is_frozen:
@@ -126,13 +106,3 @@ def cast(values: Sequence[Any], dtype: torch.dtype) -> list[Any]:
 
 def _is_float32(value: Any) -> bool:
     return not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.dtype == torch.float32
-
-
-def _type_of_reference(module: nn.Module, inputs: Sequence[Any]) -> torch.dtype:
-    """The type of the reference's result, found without running it."""
-    with FakeTensorMode() as mode, torch.no_grad():
-        parameters, buffers = ([mode.from_tensor(one) for one in tensors] for tensors in held(module))
-        fakes = [mode.from_tensor(one) if isinstance(one, torch.Tensor) else one for one in inputs]
-        made: Any = replica(module, parameters, buffers)
-        result: torch.Tensor = made.reference_forward(*fakes)
-    return result.dtype

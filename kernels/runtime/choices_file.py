@@ -154,14 +154,21 @@ def original(kernel: Kernel, problem: Problem, device: Device, choice: Choice) -
 def loaded_choice(kernel: Kernel, problem: Problem, device: Device) -> Choice | None:
     """What a loaded file says of a problem on a device; None where none says anything that still holds."""
     by_device = _loaded.get((kernel.name, problem))
-    if by_device is None:
-        return None
-    stale = _why_stale(by_device, kernel, problem, device)
-    if stale is None:
+    stale = _of_another_call(kernel, problem) if by_device is None else _why_stale(by_device, kernel, problem, device)
+    if by_device is not None and stale is None:
         return by_device[device.name].choice
-    if stale not in _said:
+    if stale is not None and stale not in _said:
         _said.add(stale)
         warnings.warn(f"{stale}: passed over; save the choices again", RuntimeWarning, stacklevel=7)
+    return None
+
+
+def _of_another_call(kernel: Kernel, problem: Problem) -> str | None:
+    """Say that a file has a problem of the same names that is another call; None if it has none."""
+    for (name, saved), by_device in _loaded.items():
+        if name == kernel.name and saved.named == problem.named:
+            path = next(iter(by_device.values())).path
+            return f"{path}: its choice for {kernel.name} at {saved} is for other shapes or settings, or another torch"
     return None
 
 

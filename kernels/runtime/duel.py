@@ -8,14 +8,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
+from tunebench.kernels.runtime.random_state import random_state_kept
 from tunebench.tuner.errors import LaunchError
 from tunebench.tuner.gate.accuracy import Wrong
 from tunebench.tuner.gate.comparison import compare, scale_of
 
-Answer = Callable[[], torch.Tensor]
+Answer = Callable[[], Any]
 
 MARGIN = 1.02
 """So many times faster than the reference a kernel has to be, so that noise does not make a slower one the winner."""
@@ -78,8 +81,9 @@ def duel(
     """
     entrants = [_Entrant(contender) for contender in contenders]
     try:
-        _compare(entrants, reference, exact)
-        _race(entrants, _Entrant(reference), device)
+        _compare(entrants, reference, exact, device)
+        with random_state_kept(device):
+            _race(entrants, _Entrant(reference), device)
     except torch.OutOfMemoryError:
         # It was the reference's: alone it has room, or else nothing could answer this call.
         return [Score(0.0, _OUT_OF_MEMORY) for _ in entrants]
@@ -106,45 +110,58 @@ def _excused(entrant: _Entrant) -> Iterator[None]:
         entrant.obstacle = str(error)
 
 
-def _compare(entrants: Sequence[_Entrant], reference: Answer, exact: Answer | None) -> None:
-    """Find those that give another answer than the reference, or none."""
-    expected = reference().detach()
-    wrong_by = None if exact is None else _Truth(exact, expected)
-    limit = max(_LARGEST_DIFFERENCE, 8 * torch.finfo(expected.dtype).eps)
+def _compare(entrants: Sequence[_Entrant], reference: Answer, exact: Answer | None, device: torch.device) -> None:
+    """Find those that give another answer than the reference, from the same random state, or none."""
+    with random_state_kept(device):
+        expected = _tensors(reference())
+    with random_state_kept(device):
+        truth = None if exact is None else _Truth(exact, expected)
     for entrant in entrants:
-        with _excused(entrant):
-            answer = entrant.answer().detach()
+        with _excused(entrant), random_state_kept(device):
+            answer = _tensors(entrant.answer())
             difference = _difference(answer, expected)
+            limit = max([_LARGEST_DIFFERENCE, *(8 * torch.finfo(one.dtype).eps for one in expected if _is_real(one))])
             if not difference <= limit:
                 entrant.obstacle = f"its answer is off the reference's by {difference:.1e} of its norm"
-            elif wrong_by is not None:
-                entrant.obstacle = wrong_by.obstacle_to(answer)
+            elif truth is not None:
+                entrant.obstacle = truth.obstacle_to(answer)
+
+
+def _tensors(result: Any) -> list[torch.Tensor]:
+    """The tensors of a result, whatever holds them."""
+    return [one.detach() for one in tree_leaves(result) if isinstance(one, torch.Tensor)]
+
+
+def _is_real(tensor: torch.Tensor) -> bool:
+    return tensor.dtype.is_floating_point
 
 
 class _Truth:
     """The answer in float64, and how far the reference is from it."""
 
-    def __init__(self, exact: Answer, reference: torch.Tensor) -> None:
-        self._missing, self._values = "", reference.double()
+    def __init__(self, exact: Answer, reference: Sequence[torch.Tensor]) -> None:
+        self._missing = ""
         try:
-            self._values = exact().detach()
+            self._values = _tensors(exact())
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, TypeError, ValueError) as error:
             self._missing = f"there is no answer in float64 to compare with: {error}"
             return
-        self._scale = scale_of(self._values)
         self._own = self._wrong(reference)
 
-    def obstacle_to(self, answer: torch.Tensor) -> str:
+    def obstacle_to(self, answer: Sequence[torch.Tensor]) -> str:
         """Why an answer may not take the reference's place; empty where it is no more wrong."""
         if self._missing:
             return self._missing
-        wrong = self._wrong(answer)
-        return f"less exact than eager: error {wrong}, eager's own {self._own}" if wrong.exceeds(self._own) else ""
+        for wrong, own in zip(self._wrong(answer), self._own, strict=True):
+            if wrong.exceeds(own):
+                return f"less exact than eager: error {wrong}, eager's own {own}"
+        return ""
 
-    def _wrong(self, answer: torch.Tensor) -> Wrong:
-        return Wrong.of(compare(answer, self._values, self._scale, math.inf))
+    def _wrong(self, answer: Sequence[torch.Tensor]) -> list[Wrong]:
+        pairs = zip(answer, self._values, strict=True)
+        return [Wrong.of(compare(one, values, scale_of(values), math.inf)) for one, values in pairs]
 
 
 def _race(entrants: Sequence[_Entrant], reference: _Entrant, device: torch.device) -> None:
@@ -188,10 +205,19 @@ def _wait(device: torch.device) -> None:
         torch.cuda.current_stream(device).synchronize()
 
 
-def _difference(answer: torch.Tensor, expected: torch.Tensor) -> float:
+def _difference(answer: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
+    """The largest difference of two results' tensors; infinite where there are not as many."""
+    if len(answer) != len(expected):
+        return math.inf
+    return max(map(_difference_of_one, answer, expected), default=0.0)
+
+
+def _difference_of_one(answer: torch.Tensor, expected: torch.Tensor) -> float:
     """The norm of the difference over the reference's; infinite where shape or type differ, or what is finite."""
     if answer.shape != expected.shape or answer.dtype != expected.dtype:
         return math.inf
+    if not _is_real(expected):
+        return 0.0 if torch.equal(answer, expected) else math.inf
     # Where the reference itself is not finite there is nothing to compare. A half type cannot hold its own norm.
     wide = torch.promote_types(expected.dtype, torch.float32)
     apart = torch.where(expected.isfinite(), answer - expected, 0.0)

@@ -28,28 +28,32 @@ class DifferentiableForward:
         module: a tuned one.
         run: makes the result without a graph, from a call's inputs.
         parameters, buffers: of the module, as `held` has them.
+        moved: the places of the buffers that the forward writes to and that may decide its result.
+        differentiable: for each tensor of the result whether it needs a gradient; empty where all do.
         autocast: the type that autocast casts to in these calls; None where it is off.
     """
 
-    __slots__ = ("autocast", "buffers", "counted", "module", "parameters", "run")
+    __slots__ = ("autocast", "buffers", "counted", "differentiable", "module", "moved", "parameters", "run")
 
     def __init__(
         self,
         module: Any,
-        run: Callable[..., torch.Tensor],
+        run: Callable[..., Any],
         parameters: Sequence[torch.Tensor],
         buffers: Sequence[torch.Tensor],
+        moved: Sequence[int] = (),
+        differentiable: Sequence[bool] = (),
         autocast: torch.dtype | None = None,
     ) -> None:
-        self.module, self.run, self.parameters, self.buffers = module, run, parameters, buffers
+        self.module, self.run, self.parameters, self.buffers, self.moved = module, run, parameters, buffers, moved
+        self.differentiable = differentiable
         self.counted = [buffer for buffer in buffers if not buffer.is_inference()]
         self.autocast = autocast
 
-    def __call__(self, *inputs: Any) -> torch.Tensor:
+    def __call__(self, *inputs: Any) -> Any:
         """The result for inputs that the kernel serves."""
         tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
-        result: torch.Tensor = _apply(self, inputs, *tensors, *self.parameters)
-        return result
+        return _apply(self, inputs, *tensors, *self.parameters)
 
 
 class _Node(torch.autograd.Function):
@@ -57,26 +61,33 @@ class _Node(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: DifferentiableForward, inputs: tuple[Any, ...], *tensors: torch.Tensor) -> Any:
+        # The backward runs the forward again, which has to find what this one found.
+        buffers: list[torch.Tensor | None] = [*call.buffers]
+        for place in call.moved:
+            buffers[place] = call.buffers[place].detach().clone()
         before = [*map(_version_of, call.counted)]
-        buffers: Sequence[torch.Tensor | None] = call.buffers
         result = call.run(*inputs)
         if before != [*map(_version_of, call.counted)]:
-            # What the forward itself writes (running statistics in train mode) no derivative depends on. Of the rest a
-            # change before the backward is an error, as it is with the reference.
+            # Of what the forward itself writes, the rest decides no result (running statistics in train mode). A change
+            # of what it does not write, before the backward, is an error, as it is with the reference.
             same = [one for one, version in zip(call.counted, before, strict=True) if one._version == version]
-            read = [one.is_inference() or any(one is other for other in same) for one in call.buffers]
-            buffers = [one if is_read else None for one, is_read in zip(call.buffers, read, strict=True)]
+            for place, one in enumerate(call.buffers):
+                if place not in call.moved and not (one.is_inference() or any(one is other for other in same)):
+                    buffers[place] = None
         ctx.save_for_backward(*tensors, *buffers)
+        if not all(call.differentiable):
+            results = [result] if isinstance(result, torch.Tensor) else result
+            pairs = zip(results, call.differentiable, strict=True)
+            ctx.mark_non_differentiable(*(one for one, is_needed in pairs if not is_needed))
         ctx.call = call, inputs
         ctx.set_materialize_grads(False)
         return result
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
-        (gradient,) = gradients
         saved: tuple[Any, ...] = ctx.saved_tensors
         needed = ctx.needs_input_grad[2:]
-        if gradient is None:
+        if all(gradient is None for gradient in gradients):
             return (None,) * len(ctx.needs_input_grad)
         call: DifferentiableForward
         call, given = ctx.call
@@ -85,15 +96,14 @@ class _Node(torch.autograd.Function):
         buffers = [(buffer if one is None else one).detach().clone() for buffer, one in kept]
         number = len(needed) - len(call.parameters)
 
-        def run(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        def run(tensors: Sequence[torch.Tensor]) -> Any:
             module: Any = replica(call.module, tensors[number:], buffers)
             rest = iter(tensors)
             inputs = [next(rest) if isinstance(value, torch.Tensor) else value for value in given]
-            result: torch.Tensor = module.reference_forward(*inputs)
-            return result
+            return module.reference_forward(*inputs)
 
         tensors, higher = saved[: len(needed)], torch.is_grad_enabled()
-        return (None, None, *differentiate(run, tensors, needed, gradient, higher=higher, autocast=call.autocast))
+        return (None, None, *differentiate(run, tensors, needed, gradients, higher=higher, autocast=call.autocast))
 
 
 # `_Node.apply` without what it does for functorch's sake, under which no kernel runs.
@@ -101,10 +111,10 @@ _apply: Callable[..., Any] = super(torch.autograd.Function, _Node).apply
 
 
 def differentiate(
-    run: Callable[[Sequence[torch.Tensor]], torch.Tensor],
+    run: Callable[[Sequence[torch.Tensor]], Any],
     tensors: Sequence[torch.Tensor],
     needed: Sequence[bool],
-    gradient: torch.Tensor,
+    gradients: Sequence[torch.Tensor | None],
     *,
     higher: bool,
     autocast: torch.dtype | None = None,
@@ -112,18 +122,24 @@ def differentiate(
     """The gradients of a forward by its tensors; None where none is needed, or where the result does not depend on one.
 
     Args:
-        run: the forward, by operations that autograd knows.
+        run: the forward, by operations that autograd knows: a tensor, or a tuple of tensors.
         needed: for each of the tensors, whether its gradient is.
-        gradient: of the result.
+        gradients: of the results; None of one that nothing depends on.
         higher: whether the gradients have to be differentiable themselves.
         autocast: the type that autocast cast to when the result was made; None where it was off.
     """
-    with torch.enable_grad(), torch.autocast(gradient.device.type, autocast, enabled=autocast is not None):
+    device = next(one.device.type for one in gradients if one is not None)
+    with torch.enable_grad(), torch.autocast(device, autocast, enabled=autocast is not None):
         # Views: hooks on the tensors run once, and the graph of a second derivative reaches the tensors.
         views = [_view(tensor, one) for tensor, one in zip(tensors, needed, strict=True)]
         result = run(views)
+        results = [result] if isinstance(result, torch.Tensor) else result
+        pairs = [(one, by) for one, by in zip(results, gradients, strict=True) if by is not None and one.requires_grad]
         asked = [view for view, one in zip(views, needed, strict=True) if one]
-        found = iter(torch.autograd.grad(result, asked, gradient, create_graph=higher, allow_unused=True))
+        if not pairs:
+            return [None] * len(needed)
+        of, by = zip(*pairs, strict=True)
+        found = iter(torch.autograd.grad(of, asked, by, create_graph=higher, allow_unused=True))
     return [next(found) if one else None for one in needed]
 
 
@@ -159,7 +175,12 @@ def replica(
 
 
 def _like(module: Module) -> Module:
-    """The same module once more, all it has shared."""
-    copy: Module = object.__new__(module.__class__)
-    copy.__dict__ = dict(module.__dict__)
-    return copy
+    """The same module once more; it shares all but the containers among its attributes, which a forward may fill."""
+    made: Module = object.__new__(module.__class__)
+    made.__dict__ = {
+        name: value.copy() if type(value) in _CONTAINERS else value for name, value in module.__dict__.items()
+    }
+    return made
+
+
+_CONTAINERS = (list, dict, set)

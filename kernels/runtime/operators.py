@@ -15,12 +15,12 @@ from typing import Any, TypeAlias
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tunebench.kernels.runtime.gradients import differentiate
 from tunebench.kernels.runtime.ordinary import held
 from tunebench.kernels.runtime.outline import NOTHING, Outline, Tensors, outline_under
 from tunebench.kernels.runtime.policy import Policy, accuracy_for, use_policy
+from tunebench.kernels.runtime.reference_call import Watch
 from tunebench.kernels.runtime.traced_call import Given, shapes_of
 
 Operator: TypeAlias = Any  # torch._ops.OpOverload
@@ -169,7 +169,7 @@ class Operators:
             module = outline.bind(values[len(given.tensors) :], buffers, numbers)
             return module.reference_forward(*inputs)  # type: ignore[no-any-return]
 
-        return differentiate(run, (*given.tensors, *given.parameters), wanted, gradient, higher=higher)
+        return differentiate(run, (*given.tensors, *given.parameters), wanted, (gradient,), higher=higher)
 
     def run_batched(self, info: Any, dimensions: Any, *arguments: Any) -> tuple[list[torch.Tensor], list[int]]:
         """The operator under `vmap`: one call for each member of the batch."""
@@ -187,7 +187,7 @@ class Operators:
 
 def _settle(module: Any, call: tuple[Any, ...], inputs: Sequence[Any]) -> None:
     """Remember that the module itself serves such calls; or where the reference does so for good, at which shapes."""
-    problem = module.problem(*inputs)
+    problem = module.identify(*inputs)
     problem = problem and problem.at(accuracy_for(module.accuracy))
     decided = [
         plan
@@ -225,37 +225,15 @@ def _results(result: torch.Tensor, buffers: Tensors, written: Sequence[bool]) ->
 
 
 def _run_on_fakes(outline: Outline, given: Given) -> tuple[torch.Tensor, Tensors, list[bool]]:
-    """The reference's forward on tensors without memory: the output, the buffers, and which of them it wrote to.
-
-    Not every operation that writes says so (batch normalisation does not), so that where one buffer of a part is
-    written, all of them count.
-    """
+    """The reference's forward on tensors without memory: the output, the buffers, and which of them it wrote to."""
     inputs, numbers = given.put_together(given.tensors)
     before = [value.clone() for value in given.buffers]
     module = outline.bind(given.parameters, before, numbers)
-    with _Writes() as writes:
+    with Watch(before) as watch:
         result = module.reference_forward(*inputs)
-    known = {id(value) for value in before} - writes.seen
-    parts = [list(part._buffers.values()) for part in module.modules()]
-    written = {
-        id(one) for part in parts for one in part if any(id(other) not in known for other in part if other is not None)
-    }
-    buffers = held(module)[1]
-    return result, buffers, [id(value) in written for value in buffers]
-
-
-class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees which tensors are written to."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.seen: set[int] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        for argument, value in zip(func._schema.arguments, args, strict=False):
-            if argument.is_write:
-                self.seen.add(id(value))
-        return func(*args, **(kwargs or {}))
+    after = held(module)[1]
+    replaced = map(operator.is_not, before, after)
+    return result, after, [*map(operator.or_, watch.written, replaced)]
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: list[torch.Tensor]) -> None:

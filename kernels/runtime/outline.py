@@ -157,6 +157,11 @@ def note(module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None
     _originals[handle] = module
 
 
+def module_of(handle: str) -> nn.Module:
+    """Return the module that `note` gave this handle."""
+    return _originals[handle]
+
+
 def _is_constant(value: Any) -> bool:
     """Whether text can stand for a value."""
     if type(value) in (tuple, list):

@@ -27,6 +27,7 @@ from tunebench.tuner.errors import DatabaseError, DatabaseMissingError, EmptySpa
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Accuracy, Problem, problem_distance, size_distance
 from tunebench.tuner.result import MEANINGFUL, Baseline, Decision, Ratio
+from tunebench.tuner.settings import Setting
 from tunebench.tuner.space import SearchSpace
 from tunebench.tuner.timing.statistics import CONFIDENCE
 from tunebench.tuner.versions import UNKNOWN, Versions
@@ -197,11 +198,14 @@ class Known:
         return [one for one in offers if one.problem == self.problem]
 
     def evidence(self) -> Choice | None:
-        """What needs no duel: the result for this very problem, or what its neighbours on both sides agree on."""
+        """What needs no duel: the result for this very problem, or what its neighbours on both sides agree on.
+
+        Neighbours say something only where the named sizes are all that tells calls apart.
+        """
         if self.under_autocast:
             return None
         best = next(self.choices())
-        if best.trusted or self.problem.accuracy is Accuracy.EAGER:
+        if best.trusted or self.problem.accuracy is Accuracy.EAGER or not self.problem.names_all:
             return best if best.trusted else None
         current = [one for one in (*self.recorded, *self.shipped) if not one.versions.changes(self.here)]
         return agreed(current, self.space, self.problem, self.device)
@@ -210,12 +214,13 @@ class Known:
         """Who meets the reference in a duel: the nearest results' configurations, and the default.
 
         Other kernels of a block have more: the two nearest where a kernel has no results of its own, else one that is
-        of a nearer problem than any of its own. What was measured to be as exact as eager is right under the tolerance,
-        too; under `EAGER` nothing else takes part.
+        of a nearer problem than any of its own. Under `EAGER` nothing else takes part.
         """
 
+        alike = self._no_stricter()
+
         def away(offer: Offer) -> float:
-            return problem_distance(offer.problem.at(self.problem.accuracy), self.problem)
+            return min(problem_distance(offer.problem, one) for one in alike)
 
         def rank(offer: Offer) -> tuple[object, ...]:
             return away(offer), offer.device != self.device.name, offer.shipped, offer.preference
@@ -223,10 +228,7 @@ class Known:
         found: dict[Configuration, Choice] = {}
         nearest = math.inf
         offers = [*self.recorded, *self.shipped]
-        fitting = [*_fitting(offers, self.space, self.problem, self.device, rank)]
-        if self.problem.accuracy is Accuracy.TOLERANCE:
-            stricter = self.problem.at(Accuracy.EAGER)
-            fitting += _fitting(offers, self.space, stricter, self.device, rank)
+        fitting = [offer for one in alike for offer in _fitting(offers, self.space, one, self.device, rank)]
         for offer in fitting:
             if offer.configuration is None:
                 continue
@@ -246,6 +248,18 @@ class Known:
         if default.configuration is not None:
             found.setdefault(default.configuration, default)
         return list(found.values())
+
+    def _no_stricter(self) -> list[Problem]:
+        """Return the problem, then those for which a result has to be at least as exact.
+
+        What was measured to be as exact as eager is right under the tolerance, and what was measured beside a strict
+        reference is right where the program permits lower precision.
+        """
+        strict = self.problem.without(Setting.MATMUL, Setting.CUDNN)
+        found = [self.problem] if strict == self.problem else [self.problem, strict]
+        if self.problem.accuracy is Accuracy.TOLERANCE:
+            found += [one.at(Accuracy.EAGER) for one in found]
+        return found
 
     def _related(self, rank: Rank, nearest: float, count: int) -> dict[Configuration, Choice]:
         """What won for other kernels of the block nearer than that, as far as this kernel has the same tunables."""
@@ -369,7 +383,7 @@ def _serving(nearer: Offer, farther: Offer, measured: Sequence[Offer]) -> tuple[
 def _tests(offer: Offer, problem: Problem, offers: Iterable[Offer]) -> list[Ratio | None]:
     """What is known of an offer's configuration at a neighbouring problem, though it be offered by a database too."""
     alike = (one for one in offers if one.problem == offer.problem and _of(one) == _of(offer))
-    return [ratio for one in alike for tested, ratio in one.tests if tested == problem]
+    return [ratio for one in alike for tested, ratio in one.tests if tested.named == problem.named]
 
 
 def _of(offer: Offer) -> Mapping[str, Value]:

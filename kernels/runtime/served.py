@@ -30,6 +30,7 @@ from tunebench.kernels.runtime.ordinary import held, intercepts, saves_different
 from tunebench.kernels.runtime.policy import Policy
 from tunebench.kernels.runtime.selection import Choice
 from tunebench.tuner.kernel import Plan
+from tunebench.tuner.settings import Setting, watch
 
 _TABLES = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks")
 """The dictionaries of a module whose content a kernel depends on, beside that of its attributes."""
@@ -56,9 +57,6 @@ class Servable(Protocol):
     def forward(self, *inputs: Any, **named: Any) -> torch.Tensor:
         """Answers a call."""
 
-    def settings(self) -> Hashable:
-        """What its `problem` depends on beside inputs and module."""
-
 
 @dataclass(frozen=True, slots=True)
 class Served:
@@ -71,6 +69,7 @@ class Served:
         autocast: the type that autocast casts to; None where it is off.
         obstacle: why no kernel could serve it, where none could.
         miss: counts the calls that were served without evidence, where that is asked for.
+        settings: those of PyTorch's that this depends on.
     """
 
     plan: Plan | None
@@ -79,6 +78,7 @@ class Served:
     autocast: torch.dtype | None = None
     obstacle: Choice | None = None
     miss: Miss | None = None
+    settings: tuple[Setting, ...] = ()
 
 
 class Holdings:
@@ -133,6 +133,7 @@ class Precedent:
         attributes, version: of the module: where the version is another one, anything of it may have changed.
         grad: whether gradients were enabled; None where the reference serves and nothing has one to take.
         block, program: the rules around the call, and the program's; the module's own are attributes.
+        watch: reads those of PyTorch's settings that this depends on, of which `settings` are the values then.
         hooks: of the module, and of all modules: where there is any, a call is more than its `forward`.
         forward: the module's, as its class had it.
         by_reference: the class whose `forward` is all there is to do, on a first input that is the only tensor; None in
@@ -143,7 +144,6 @@ class Precedent:
         "_number",
         "_pick",
         "_plain",
-        "_settings",
         "_tensors",
         "attributes",
         "block",
@@ -155,7 +155,9 @@ class Precedent:
         "program",
         "same_tensors",
         "served",
+        "settings",
         "version",
+        "watch",
     )
 
     def __init__(self, module: Servable, inputs: tuple[Any, ...], served: Served, holdings: Holdings) -> None:
@@ -168,8 +170,10 @@ class Precedent:
         self.block, self.program = policies.of_block(), policies.of_program
         self.grad: bool | None = is_grad_enabled()
         self.hooks = [table[name] for name in _HOOKS for table in (module.__dict__, _HOOKS_OF_ALL)]
-        self._number, self._pick, self._settings = len(inputs), _picker(inputs), module.settings()
+        self._number, self._pick = len(inputs), _picker(inputs)
         tensors = self._pick(inputs)
+        self.watch = watch(served.settings, tensors[0].device.type if tensors else "cpu")
+        self.settings = self.watch()
         self._plain = [(at, type(one), one) for at, one in enumerate(inputs) if not isinstance(one, torch.Tensor)]
         self._tensors = () if served.plan is None else holdings.tensors
         self.same_tensors = same_tensors(*tensors, *self._tensors)
@@ -184,6 +188,7 @@ class Precedent:
         return (
             self._number == len(inputs)
             and self.same_tensors(*self._pick(inputs), *self._tensors)
+            and self.settings == self.watch()
             and (self.served.autocast is None or self.served.autocast == autocast_type(self._pick(inputs)[0].device))
             and (self.served.plan is None or self._lets_a_kernel_run(inputs))
         )
@@ -211,7 +216,6 @@ class Precedent:
             and not any(self.hooks)
             and type(module).forward is self.forward
             and compiler_at_work() is None
-            and self._settings == module.settings()
             and self.holdings.are_of(module)
         )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import torch
@@ -16,8 +17,11 @@ from torch._subclasses.fake_tensor import is_fake
 from torch.autograd import forward_ad
 
 from tunebench.kernels.runtime.ordinary import held, hooks_of_all
-from tunebench.kernels.runtime.outline import PartOutline, Tensors, inputs_of, outline_of
+from tunebench.kernels.runtime.outline import PartOutline, Tensors, inputs_of, module_of, outline_of
+from tunebench.kernels.runtime.reference_call import Blank, trace_reference, why_not_again
 
+_ANY_SIZE = 8
+"""Stands for a size that differs from run to run."""
 _EXACT_INTEGER = 2**53
 """Whole numbers up to here survive as float64, which is how a graph holds numbers."""
 
@@ -64,7 +68,8 @@ def call(module: Any, given: tuple[Any, ...], named: dict[str, Any]) -> torch.Te
                 may_serve = False
             if has_gradients and value.requires_grad:
                 needs_gradient = True
-        if may_serve and not (needs_gradient and module._trains) and shapes_of(tensors) not in module._lost:
+        may_serve = may_serve and not (needs_gradient and module._trains) and shapes_of(tensors) not in module._lost
+        if may_serve and _stands_for(module._handle, _described(inputs), exported or needs_gradient):
             arguments = operands(module, inputs, exported)
     if arguments is None:
         return module.reference_forward(*inputs)  # type: ignore[no-any-return]
@@ -74,6 +79,40 @@ def call(module: Any, given: tuple[Any, ...], named: dict[str, Any]) -> torch.Te
         if value.numel():
             buffer.copy_(value)
     return results[0]  # type: ignore[no-any-return]
+
+
+def _described(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The inputs as constants: of a tensor its sizes, type and device."""
+    from torch.fx.experimental.symbolic_shapes import has_static_value
+
+    told: list[Any] = []
+    for value in inputs:
+        if isinstance(value, torch.Tensor):
+            sizes = []
+            for size in value.shape:
+                sizes.append(size if has_static_value(size) else _ANY_SIZE)
+            told.append((tuple(sizes), value.dtype, value.device))
+        elif isinstance(value, (bool, int, float)) and not has_static_value(value):
+            told.append(_ANY_SIZE if isinstance(value, int) else 0.5)
+        else:
+            told.append(value)
+    return tuple(told)
+
+
+def _stands_for(handle: str, described: tuple[Any, ...], differentiable: bool) -> bool:
+    """Whether an operator can stand for a call: it returns one tensor, and a gradient is that of the forward run."""
+
+    def trace() -> bool:
+        inputs = [Blank(*one) if isinstance(one, tuple) else one for one in described]
+        traced = trace_reference(module, inputs)
+        if differentiable:
+            return traced.output is not None and not why_not_again(module, inputs, traced)
+        return traced.output is not None or not traced.operations
+
+    module = module_of(handle)
+    # In a thread of its own, since what traces this one would take the reference's operations for the program's.
+    with ThreadPoolExecutor(1) as executor:
+        return executor.submit(trace).result()
 
 
 def operands(module: Any, inputs: tuple[Any, ...], exported: bool = False) -> tuple[Any, ...] | None:
@@ -183,6 +222,7 @@ def _letter_of(value: Any) -> tuple[str, float | None]:
     return "", None
 
 
+_stands_for._dynamo_marked_constant = True  # type: ignore[attr-defined]
 hooks_of_all._dynamo_marked_constant = True  # type: ignore[attr-defined]
 _around_the_call._dynamo_marked_constant = True  # type: ignore[attr-defined]
 _has_memory._dynamo_marked_constant = True  # type: ignore[attr-defined]

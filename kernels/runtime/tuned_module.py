@@ -6,7 +6,6 @@ import abc
 import copy
 import inspect
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -41,6 +40,14 @@ from tunebench.kernels.runtime.ordinary import (
 )
 from tunebench.kernels.runtime.outline import OWN, note
 from tunebench.kernels.runtime.policy import Policy, accuracy_for, policy_for, waits_for_builds
+from tunebench.kernels.runtime.random_state import random_state_kept
+from tunebench.kernels.runtime.reference_call import (
+    ReferenceCall,
+    identify,
+    trace_reference,
+    which_differ,
+    why_not_again,
+)
 from tunebench.kernels.runtime.selection import Choice, Tier
 from tunebench.kernels.runtime.served import KnownCalls, Precedent, Served, outline
 from tunebench.kernels.runtime.traced_call import call as traced_call
@@ -50,6 +57,7 @@ from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.kernel import Kernel, Mode, Plan
 from tunebench.tuner.problem import Accuracy, Problem
+from tunebench.tuner.settings import Setting
 from tunebench.tuner.users_code import described
 
 Value = TypeVar("Value")
@@ -154,6 +162,14 @@ class TunedModule(nn.Module, abc.ABC):
             return self.unserved(f"the kernel is for {', '.join(self.kernel.dtypes)}, the inputs are {dtype}")
         return Problem(sizes, dtype, {"mode": self.mode()} if len(self.kernel.modes) > 1 else {})
 
+    def identify(self, *inputs: Any) -> Problem | None:
+        """Return the problem that a call with these inputs is, with all that identifies it; None as of `problem`."""
+        problem = self.problem(*inputs)
+        return None if problem is None else self._identified(problem, inputs, trace_reference(self, inputs))
+
+    def _identified(self, problem: Problem, inputs: Sequence[Any], traced: ReferenceCall) -> Problem:
+        return identify(problem, self, dict(zip(self._input_names(), inputs, strict=False)), self.kernel.axes, traced)
+
     def unserved(self, reason: str) -> Problem | None:
         """What `problem` returns where the kernel cannot serve a call: None; the reason stands in `choices`."""
         self._known.reason = reason
@@ -169,9 +185,9 @@ class TunedModule(nn.Module, abc.ABC):
             method: of this module, such as `self.before`.
         """
         copies = [_copy_as_it_lies(one) if isinstance(one, torch.Tensor) else one for one in inputs]
-        devices = [one.device for one in inputs if isinstance(one, torch.Tensor) and one.is_cuda][:1]
+        device = next((one.device for one in inputs if isinstance(one, torch.Tensor)), None)
         try:
-            with torch.no_grad(), torch.random.fork_rng(devices):
+            with torch.no_grad(), random_state_kept(device):
                 return getattr(type(self), method.__name__)(replica(self), *copies)
         except FAILURES as error:
             return self.unserved(described(error))
@@ -188,14 +204,6 @@ class TunedModule(nn.Module, abc.ABC):
             name: of an input, or of a parameter or buffer as in the state dict.
         """
         return False
-
-    def settings(self) -> Hashable:
-        """What `problem` depends on beside the inputs and the module, such as PyTorch's own flags; by default nothing.
-
-        What served a call serves the next one where inputs (of floating-point numbers the type alone), module and this
-        are the same: `problem` is not asked again.
-        """
-        return ()
 
     @classmethod
     def make_ready(cls, plan: Plan) -> None:
@@ -232,6 +240,7 @@ class TunedModule(nn.Module, abc.ABC):
                     and (not policies.have_blocks or known.block is policies.of_block())
                     and not (one or two or three or four or five or six or seven or eight)
                     and type(self).forward is known.forward
+                    and known.settings == known.watch()
                 ):
                     if rest:
                         return known.by_reference.forward(self, first, *rest)
@@ -247,7 +256,7 @@ class TunedModule(nn.Module, abc.ABC):
         policy, accuracy, known = policy_for(self.policy), accuracy_for(self.accuracy), self._known
         holdings = known.of(self)
         told = None if named else outline(inputs)
-        key = None if told is None else (policy, accuracy, is_grad_enabled(), hooks_of_all(), self.settings(), *told)
+        key = None if told is None else (policy, accuracy, is_grad_enabled(), hooks_of_all(), *told)
         if key is not None and (precedent := known.look_up(key, inputs)) is not None:
             return self._serve(precedent.served, inputs)
         given, inputs = inputs, self._in_order(inputs, named)
@@ -271,11 +280,9 @@ class TunedModule(nn.Module, abc.ABC):
     def _look(self, inputs: tuple[Any, ...], policy: Policy, accuracy: Accuracy) -> tuple[Served, bool]:
         """What serves a call, and whether it serves all that are like it, so that none of them is looked at again."""
         call = look_at(self, inputs)
-        obstacle, cast = call.obstacle, None
+        obstacle, dtype = call.obstacle, None
         if obstacle is AUTOCAST and call.inputs and (dtype := autocast_type(call.inputs[0].device)) is not None:
-            with suppress(RuntimeError, TypeError, ValueError):  # what the reference refuses it says itself
-                cast = UnderAutocast(self, dtype, inputs)
-                obstacle = None
+            obstacle = None
         lasts = obstacle is None
         if call.needs_gradient and any(map(torch.Tensor.is_inference, (*call.inputs, *call.parameters, *call.buffers))):
             obstacle = obstacle or "a tensor was made in inference mode, and autograd saves none of those"
@@ -283,31 +290,50 @@ class TunedModule(nn.Module, abc.ABC):
             obstacle, lasts = obstacle or _GRADIENTS, False
         elif call.needs_gradient and self._trains and self._pinned is None:
             obstacle = obstacle or _GRADIENTS
-        problem = None
+        elif self.kernel.atomics and torch.are_deterministic_algorithms_enabled():
+            obstacle = obstacle or "deterministic algorithms are required, and the kernel sums in any order"
+        problem, traced, cast = None, None, None
+        if obstacle is None and dtype is not None:
+            traced = trace_reference(self, inputs)
+            cast = UnderAutocast(self, call.inputs[0].device, dtype, traced)
         if obstacle is None:
             problem = self.problem(*inputs) if cast is None else cast.problem(inputs)
+        if problem is not None and (call.needs_gradient or self._pinned is None):
+            traced = traced or trace_reference(self, inputs)
+        if problem is not None and call.needs_gradient and traced and (reason := why_not_again(self, inputs, traced)):
+            problem = self.unserved(f"gradients are taken of the forward that was run, and {reason}")
         if problem is None:
             told = Choice(None, Tier.REFERENCE, obstacle or self.reason)
-            return Served(None, obstacle=told, autocast=None if cast is None else cast.dtype), lasts
+            return Served(None, obstacle=told, autocast=dtype, settings=(Setting.ALGORITHMS,)), lasts
         problem = problem.at(accuracy if self._pinned is None else self._pinned.problem.accuracy)
-        if self._pinned is not None and (cast is None or self._pinned.problem == problem):
-            return self._run(self._pinned, call, cast), lasts
-        if self._pinned is not None:
+        if self._pinned is not None and (cast is None or self._pinned.problem.named == problem):
+            return self._run(self._pinned, call, cast, inputs, traced), lasts
+        if self._pinned is not None or traced is None:
             return Served(None, obstacle=Choice(None, Tier.REFERENCE, AUTOCAST)), lasts
+        problem = self._identified(problem, inputs, traced)
         occasion = Occasion(problem, device_of(call.inputs[0].device), policy, call.needs_gradient)
         choice, plan = self._decided(occasion, inputs)
         counts = policy is not Policy.REFERENCE and cast is None
         miss = miss_of(self.kernel, problem, occasion.device, choice) if counts else None
-        return replace(self._run(plan, call, cast), miss=miss), lasts and occasion in self._plans
+        served = replace(self._run(plan, call, cast, inputs, traced), miss=miss, settings=traced.settings)
+        return served, lasts and occasion in self._plans
 
-    def _run(self, plan: Plan | None, call: Call, cast: UnderAutocast | None) -> Served:
+    def _run(
+        self,
+        plan: Plan | None,
+        call: Call,
+        cast: UnderAutocast | None,
+        inputs: Sequence[Any],
+        traced: ReferenceCall | None,
+    ) -> Served:
         """A plan as it serves a call."""
         dtype = None if cast is None else cast.dtype
         if plan is None or (cast is None and not call.needs_gradient):
             return Served(plan, autocast=dtype)
         run: Callable[..., torch.Tensor] = partial(self.tuned_forward if cast is None else cast.run, plan)
-        if call.needs_gradient:
-            run = DifferentiableForward(self, run, call.parameters, call.buffers, dtype)
+        if call.needs_gradient and traced is not None:
+            which = which_differ(self, inputs)
+            run = DifferentiableForward(self, run, call.parameters, call.buffers, traced.moved, which, dtype)
         return Served(plan, run, call.needs_gradient, dtype)
 
     def _in_order(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:

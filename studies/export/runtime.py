@@ -18,6 +18,7 @@ from torch.utils import cpp_extension
 from tunebench.kernels.runtime.gradients import DifferentiableForward
 from tunebench.kernels.runtime.ordinary import Call, look_at, saves_differently
 from tunebench.tuner.build import Within
+from tunebench.tuner.settings import Setting, in_force
 
 NAME: str = ""
 CUDA_SOURCE: str = ""
@@ -33,6 +34,10 @@ INPUT_SHAPES: Sequence[tuple[int, ...] | None] = ()
 HELD_SHAPES: Sequence[tuple[int, ...]] = ()
 SUBMODULES: Sequence[str] = ()
 NUMBERS: Sequence[str] = ()
+REDRAWS: Mapping[bool, bool] = {}
+MOVED: Mapping[bool, Sequence[int]] = {}
+WATCHED: Sequence[str] = ()
+SETTINGS: Mapping[str, str] = {}
 BY_KERNEL: bool = True
 
 
@@ -188,20 +193,21 @@ class TunedModule(nn.Module):
         super().__init__(*arguments, **named)
         self._trains = False
 
-    def forward(self, *inputs: Any, **named: Any) -> torch.Tensor:
+    def forward(self, *inputs: Any, **named: Any) -> Any:
         """As the reference's."""
         if named or not BY_KERNEL or torch.compiler.is_compiling():
             return self.reference_forward(*inputs, **named)
         call = look_at(self, inputs)
-        by_reference = call.needs_gradient and (self._trains or saves_differently())
+        by_reference = call.needs_gradient and (self._trains or REDRAWS[self.training] or saves_differently())
         plan = None if call.obstacle or by_reference else self._plan(inputs, call)
         if plan is None:
             return self.reference_forward(*inputs)
         with torch.cuda.device(plan.device.index):
             if not call.needs_gradient:
                 return self.tuned_forward(plan, *inputs)
-            forward: Callable[..., torch.Tensor] = functools.partial(self.tuned_forward, plan)
-            return DifferentiableForward(self, forward, call.parameters, call.buffers)(*inputs)
+            forward: Callable[..., Any] = functools.partial(self.tuned_forward, plan)
+            moved = MOVED[self.training]
+            return DifferentiableForward(self, forward, call.parameters, call.buffers, moved)(*inputs)
 
     def reference_forward(self, *inputs: Any, **named: Any) -> torch.Tensor:
         """The reference's operations."""
@@ -230,7 +236,10 @@ class TunedModule(nn.Module):
     def _plan(self, inputs: Sequence[Any], call: Call) -> Plan | None:
         if not call.inputs or not call.inputs[0].is_cuda or not self._is_as_recorded(inputs, call):
             return None
-        if self.problem(*inputs) != Problem(AXES, DTYPE, OPTIONS):
+        if (
+            self.problem(*inputs) != Problem(AXES, DTYPE, OPTIONS)
+            or in_force(map(Setting, WATCHED), "cuda") != SETTINGS
+        ):
             return None
         return plan_on(call.inputs[0].device.index)
 

@@ -12,11 +12,11 @@ from pprint import pformat
 from typing import Any, cast
 
 import torch
-from torch import nn
 
 from tunebench import __version__
 from tunebench.kernels.blocks.block import Block
 from tunebench.kernels.runtime.ordinary import held
+from tunebench.kernels.runtime.reference_call import ReferenceCall, trace_reference
 from tunebench.kernels.runtime.shipped import ShippedResult
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.export import runtime
@@ -25,10 +25,11 @@ from tunebench.tuner.build import LoadedModule
 from tunebench.tuner.compile.inline import InlineCompiler
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device
-from tunebench.tuner.kernel import Kernel, Mode, Plan
+from tunebench.tuner.kernel import Kernel, Mode, Plan, prepare_model
 from tunebench.tuner.problem import Accuracy, Problem
-from tunebench.tuner.reference import DTYPES, Reference
+from tunebench.tuner.reference import Reference
 from tunebench.tuner.result import Baseline
+from tunebench.tuner.settings import Setting
 from tunebench.tuner.triton_source import TritonSource
 from tunebench.tuner.users_code import users_code
 from tunebench.tuner.variant import KernelSource, Variant
@@ -146,6 +147,7 @@ class Layout:
         submodules: their types' names.
         numbers: the names of its attributes that are numbers.
         problem: what a call of them is, as far as that can be told without their device.
+        calls: what the reference does in such a call, in eval and in train mode.
     """
 
     inputs: list[tuple[int, ...] | None]
@@ -153,6 +155,7 @@ class Layout:
     submodules: list[str]
     numbers: list[str]
     problem: Problem | None
+    calls: Mapping[bool, ReferenceCall]
 
 
 def layout_of(model: type[TunedModule], reference: Reference, mode: Mode) -> Layout:
@@ -161,18 +164,13 @@ def layout_of(model: type[TunedModule], reference: Reference, mode: Mode) -> Lay
     Raises:
         UsersCodeError: the kernel's own code raises.
     """
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(DTYPES[reference.dtype or "float32"])
-    try:
-        with users_code("the reference or ModelNew cannot be made", model.kernel.folder), FakeTensorMode():
-            made: nn.Module = reference.model(*reference.get_init_inputs())
-            inputs = reference.get_inputs()
-            candidate = mode.put(model(*reference.get_init_inputs()))
-            problem = candidate.problem(*inputs)
-    finally:
-        torch.set_default_dtype(before)
+    nowhere = torch.device("meta")
+    with users_code("the reference or ModelNew cannot be made", model.kernel.folder):
+        made = reference.make_model(0, nowhere)
+        inputs = reference.make_inputs(0, nowhere)
+        candidate = cast(TunedModule, prepare_model(reference, mode, nowhere, model))
+        problem = candidate.identify(*inputs)
+        calls = {training: trace_reference(candidate.train(training), inputs) for training in (False, True)}
     return Layout(
         inputs=[tuple(value.shape) if isinstance(value, torch.Tensor) else None for value in inputs],
         held=[tuple(tensor.shape) for tensors in held(made) for tensor in tensors],
@@ -181,6 +179,7 @@ def layout_of(model: type[TunedModule], reference: Reference, mode: Mode) -> Lay
             name for name in sorted(vars(made).keys() - {"training"}) if isinstance(vars(made)[name], int | float)
         ],
         problem=problem,
+        calls=calls,
     )
 
 
@@ -191,7 +190,9 @@ def file_text(model: type[TunedModule], evidence: Evidence, layout: Layout) -> s
         CannotExportError: the configuration needs more than torch and nvcc, or its text cannot be put into one file.
     """
     kernel, result = model.kernel, evidence.result
-    configuration, problem = Configuration(result.configuration or {}), result.problem.at(Accuracy.TOLERANCE)
+    configuration, problem = Configuration(result.configuration or {}), result.problem.at(Accuracy.TOLERANCE).named
+    settings = {name.value: problem.options[name] for name in Setting if name in problem.options}
+    problem = problem.without(*settings)
     variant = kernel.variant(configuration, problem, evidence.architecture)
     if isinstance(variant.source, TritonSource):
         raise CannotExportError(
@@ -216,6 +217,10 @@ def file_text(model: type[TunedModule], evidence: Evidence, layout: Layout) -> s
         "HELD_SHAPES": layout.held,
         "SUBMODULES": layout.submodules,
         "NUMBERS": layout.numbers,
+        "REDRAWS": {training: bool(call.obstacle) for training, call in layout.calls.items()},
+        "MOVED": {training: call.moved for training, call in layout.calls.items()},
+        "WATCHED": sorted({name.value for call in layout.calls.values() for name in call.settings}),
+        "SETTINGS": settings,
         "BY_KERNEL": True,
     }
     harness = _top_level_names(kernel.reference().path.read_text(encoding="utf-8")) - {model.__name__}

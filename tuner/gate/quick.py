@@ -35,7 +35,7 @@ def pinned(model: TunableModel, plan: Plan) -> Prepare:
 
     def prepare(inputs: Sequence[Any]) -> None:
         problem = model.problem(*inputs)
-        if problem is None or problem.at(plan.problem.accuracy) != plan.problem:
+        if problem is None or problem.at(plan.problem.accuracy) != plan.problem.named:
             raise StageRefused(f"the model takes its inputs for another problem: {problem}")
         model.pin(plan)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tunebench.tuner.configuration import Configuration, Value
-from tunebench.tuner.problem import Problem, size_distance
+from tunebench.tuner.problem import CALL_OPTION, Problem, size_distance
 
 if TYPE_CHECKING:  # asking what a study began with needs none of it
     from tunebench.tuner.space import ValidSpace
@@ -81,7 +81,9 @@ def distance(
     """How far an earlier study is from a new one: 1 for each factor of four in a size, and for everything else that is
     different (the dtype, the options, the kind of device, its architecture, the kernel's source)."""
     others = len(problem.axes.keys() ^ other.axes.keys())
-    others += (problem.dtype != other.dtype) + (problem.options != other.options)
+    others += (problem.dtype != other.dtype) + (
+        problem.without(CALL_OPTION).options != other.without(CALL_OPTION).options
+    )
     return (
         size_distance(problem, other) / math.log(4)
         + others

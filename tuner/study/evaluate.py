@@ -103,7 +103,7 @@ class Subject:
         with users_code("the reference does not run", files):
             oracle = consult_reference(source, LocalParty(original), accuracy)
         with users_code("problem()", files):
-            problem = model.problem(*oracle.cases[0].inputs)
+            problem = model.identify(*oracle.cases[0].inputs)
         if problem is None:
             raise UserError(f"kernel '{kernel.name}' cannot serve its reference's inputs: {model.reason}")
         if not isinstance(problem, Problem):

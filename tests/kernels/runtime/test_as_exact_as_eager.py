@@ -45,8 +45,10 @@ def ship(factory: type[TunedModule], results: dict[Problem, tuple[int, int]], **
     write_file(factory.kernel, CPU.name, CPU.architecture, shipped)
 
 
-def of(n: int, accuracy: Accuracy = Accuracy.EAGER) -> Problem:
-    return Problem({"n": n}).at(accuracy)
+def of(factory: type[TunedModule], n: int, accuracy: Accuracy = Accuracy.EAGER) -> Problem:
+    problem = factory().identify(torch.rand(n))
+    assert problem is not None
+    return problem.at(accuracy)
 
 
 def choice_for(
@@ -59,7 +61,7 @@ def choice_for(
         x = torch.rand(n)
         torch.testing.assert_close(model(x), x * model.weight, rtol=1e-5, atol=0)
     (((problem, _), choice),) = model.choices.items()
-    assert problem == of(n, accuracy)
+    assert problem == of(factory, n, accuracy)
     return choice
 
 
@@ -81,7 +83,9 @@ def kernels_are_faster(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_results_of_the_two_accuracies_are_never_mixed(write_kernel: WriteKernel) -> None:
     factory = write_kernel()
-    ship(factory, {of(1000): (32, 0), of(1000, Accuracy.TOLERANCE): (256, 1)}, torch=torch.__version__)
+    ship(
+        factory, {of(factory, 1000): (32, 0), of(factory, 1000, Accuracy.TOLERANCE): (256, 1)}, torch=torch.__version__
+    )
     for rule in (Policy.BEST, Policy.RECORDED, Policy.EXACT):
         for accuracy, expected in ((Accuracy.EAGER, 32), (Accuracy.TOLERANCE, 256)):
             choice = choice_for(factory, 1000, rule, accuracy)
@@ -91,7 +95,7 @@ def test_results_of_the_two_accuracies_are_never_mixed(write_kernel: WriteKernel
 @pytest.mark.parametrize("rule", [Policy.BEST, Policy.RECORDED, Policy.EXACT])
 def test_where_nothing_is_known_the_reference_serves(write_kernel: WriteKernel, rule: Policy) -> None:
     factory = write_kernel()
-    ship(factory, {of(1000, Accuracy.TOLERANCE): (256, 1)}, torch=torch.__version__)
+    ship(factory, {of(factory, 1000, Accuracy.TOLERANCE): (256, 1)}, torch=torch.__version__)
     choice = choice_for(factory, 1000, rule)
     assert block_size(choice) is None
     said = (
@@ -104,12 +108,12 @@ def test_where_nothing_is_known_the_reference_serves(write_kernel: WriteKernel, 
 def test_another_problems_result_proves_itself_on_the_calls_own_inputs(write_kernel: WriteKernel) -> None:
     factory = write_kernel(source=INEXACT)
     torch.manual_seed(2)
-    ship(factory, {of(1000): (32, 0), of(4000): (32, 0)}, torch=torch.__version__)
+    ship(factory, {of(factory, 1000): (32, 0), of(factory, 4000): (32, 0)}, torch=torch.__version__)
     choice = choice_for(factory, 2000)
     assert (block_size(choice), choice.measured) == (32, False)
     assert "in a duel on a call's own inputs" in choice.reason
     assert block_size(choice_for(factory, 2000, Policy.RECORDED)) is None
-    ship(factory, {of(1000): (32, 1), of(4000): (32, 1)}, torch=torch.__version__)
+    ship(factory, {of(factory, 1000): (32, 1), of(factory, 4000): (32, 1)}, torch=torch.__version__)
     choice = choice_for(factory, 2000)
     assert block_size(choice) is None
     assert re.search(r"less exact than eager: error 1\.\d+e-06 .*, eager's own \d\.\d+e-08", choice.reason), (
@@ -122,14 +126,14 @@ def test_another_problems_result_proves_itself_on_the_calls_own_inputs(write_ker
 def test_what_was_measured_with_other_versions_proves_itself_again(write_kernel: WriteKernel) -> None:
     factory = write_kernel(source=INEXACT)
     for variety, expected in ((0, 32), (1, None)):
-        ship(factory, {of(1000): (32, variety)}, torch="1.13.0")
+        ship(factory, {of(factory, 1000): (32, variety)}, torch="1.13.0")
         assert block_size(choice_for(factory, 1000)) == expected
 
 
 @pytest.mark.usefixtures("kernels_are_faster")
 def test_what_is_as_exact_as_eager_takes_part_under_the_tolerance(write_kernel: WriteKernel) -> None:
     factory = write_kernel()
-    ship(factory, {of(1000): (32, 0)}, torch=torch.__version__)
+    ship(factory, {of(factory, 1000): (32, 0)}, torch=torch.__version__)
     choice = choice_for(factory, 1000, accuracy=Accuracy.TOLERANCE)
     assert not choice.measured and "in a duel" in choice.reason
     assert block_size(choice) in (32, 64)  # that one, or the default
@@ -138,7 +142,7 @@ def test_what_is_as_exact_as_eager_takes_part_under_the_tolerance(write_kernel: 
 
 def test_a_block_goes_before_a_module_and_that_before_the_program(write_kernel: WriteKernel) -> None:
     factory = write_kernel()
-    ship(factory, {of(8): (32, 0)}, torch=torch.__version__)
+    ship(factory, {of(factory, 8): (32, 0)}, torch=torch.__version__)
     model, x = factory(), torch.rand(8)
 
     def serves_eager() -> bool:
@@ -185,7 +189,7 @@ def test_calls_are_recognised_by_rules_that_are_one_object(write_kernel: WriteKe
 
 def test_saved_choices_keep_the_accuracy(write_kernel: WriteKernel, tmp_path: Path) -> None:
     factory = write_kernel()
-    ship(factory, {of(8): (32, 0), of(8, Accuracy.TOLERANCE): (128, 0)}, torch=torch.__version__)
+    ship(factory, {of(factory, 8): (32, 0), of(factory, 8, Accuracy.TOLERANCE): (128, 0)}, torch=torch.__version__)
     models = [factory(), factory()]
     models[0].accuracy = Accuracy.EAGER
     with torch.no_grad():
@@ -201,7 +205,7 @@ def test_saved_choices_keep_the_accuracy(write_kernel: WriteKernel, tmp_path: Pa
 def test_a_compiled_program_follows_the_accuracy(write_kernel: WriteKernel) -> None:
     counting = {"        self.calls += 1\n": ""}
     factory = write_kernel(model=counting, reference=counting)
-    ship(factory, {of(8): (32, 0)}, torch=torch.__version__)
+    ship(factory, {of(factory, 8): (32, 0)}, torch=torch.__version__)
     model, x = factory(), torch.rand(8)
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     with torch.no_grad():

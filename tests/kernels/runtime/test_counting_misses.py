@@ -84,9 +84,11 @@ def test_what_served_is_written_with_the_scores_of_a_duel(
 def test_what_was_measured_or_refused_by_the_user_does_not_count(write_kernel: WriteKernel) -> None:
     factory = write_kernel()
     configuration: dict[str, bool | int | float | str] = {"block_size": 32, "blocks": 1, "variety": 0}
-    shipped = ShippedResult({"n": 10}, "float32", {}, configuration, {}, 0.5, None, {})
-    write_file(factory.kernel, CPU.name, CPU.architecture, [shipped])
     model = factory()
+    problem = model.identify(torch.rand(10))
+    assert problem is not None
+    shipped = ShippedResult({"n": 10}, "float32", dict(problem.options), configuration, {}, 0.5, None, {})
+    write_file(factory.kernel, CPU.name, CPU.architecture, [shipped])
     call(model, 10, 2)
     with use_policy("reference"):
         call(model, 30)

@@ -379,7 +379,7 @@ def test_the_gate_and_the_tuner_know_the_mode(fold: type[TunedModule]) -> None:
     cpu = find_device("cpu")
     for mode in fold.kernel.modes:
         subject = Subject.prepare(fold.kernel, fold, fold.kernel.reference(), mode, cpu)
-        assert subject.problem.options == {"mode": mode}
+        assert subject.problem.named.options == {"mode": mode}
         evaluator = LocalEvaluator(subject, compiler_for(cpu))
         for configuration in fold.kernel.space.enumerate(subject.problem, cpu):
             variant = fold.kernel.variant(configuration, subject.problem, cpu.architecture)

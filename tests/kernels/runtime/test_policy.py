@@ -90,6 +90,12 @@ def run_once(factory: type[TunedModule], n: int, policy: Policy = Policy.BEST) -
     return choice
 
 
+def identified(factory: type[TunedModule], n: int) -> Problem:
+    problem = factory().identify(torch.rand(n))
+    assert problem is not None
+    return problem
+
+
 def ship(
     factory: type[TunedModule],
     results: dict[int, tuple[int, float]],
@@ -101,7 +107,7 @@ def ship(
         ShippedResult(
             axes={"n": n},
             dtype="float32",
-            options={},
+            options=dict(identified(factory, n).options),
             configuration={"block_size": block_size, "blocks": 1, "variety": variety},
             speedups={"reference": [ratio, ratio * 0.99, ratio * 1.01]},
             median_ms=0.5,

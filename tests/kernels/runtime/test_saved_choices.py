@@ -85,12 +85,14 @@ def test_a_file_says_which_kernel_problem_and_device_and_saving_it_again_changes
     model, choice = served(factory)
     save_choices(path, model)
     (saved,) = json.loads(path.read_text(encoding="utf-8"))["choices"]
+    problem = model.identify(torch.rand(8))
+    assert problem is not None and problem.names_all
     assert saved == {
         "kernel": "weigh",
         "digest": factory.kernel.digest,
         "axes": {"n": 8},
         "dtype": "float32",
-        "options": {},
+        "options": problem.options,
         "device": CPU.name,
         "architecture": CPU.architecture,
         "configuration": {"block_size": 64, "blocks": 2, "variety": 0},

@@ -1,0 +1,283 @@
+"""Finds out what the reference does in one kind of call, by running it on tensors without memory.
+
+What a tuned model has to know of its reference is found here, once for each kind of call: what identifies the problem
+beside the sizes that the kernel's author names, which of PyTorch's settings matter, whether the forward can be run
+again for a gradient, and which buffers move.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tunebench.kernels.runtime.gradients import replica
+from tunebench.kernels.runtime.ordinary import held
+from tunebench.kernels.runtime.random_state import random_state_kept
+from tunebench.tuner.problem import CALL_OPTION, Axes, Problem
+from tunebench.tuner.settings import Setting, in_force
+
+_UNTRACEABLE = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, AssertionError)
+"""What a reference may raise that needs the values of its tensors, or that refuses the call."""
+
+_PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "vdot", "addbmm", "linear", "matmul", "einsum"}
+_COPIES = {"clone", "contiguous", "to_copy", "copy", "detach", "empty_like"}
+_MOST_SHOWN = 3
+_DIGITS = 12
+
+
+@dataclass(frozen=True)
+class ReferenceCall:
+    """What the reference does in a call.
+
+    Attributes:
+        output: the dtype of its result; None where that is not one tensor.
+        dtypes: of all that its operations return.
+        obstacle: why its forward, run again, may give something else; empty where it gives the same.
+        written: for each of the module's buffers, as `held` has them, whether it is written to.
+        moved: the places of those that are written to and may decide the result.
+        operations: a digest of the shapes of all that is computed; empty where they are not known.
+        settings: those of PyTorch's that decide how it is computed.
+    """
+
+    output: torch.dtype | None
+    dtypes: frozenset[torch.dtype]
+    obstacle: str
+    written: tuple[bool, ...]
+    moved: tuple[int, ...]
+    operations: str
+    settings: tuple[Setting, ...]
+
+
+class Blank(NamedTuple):
+    """An input tensor of which only this is known."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+def trace_reference(module: nn.Module, inputs: Sequence[Any]) -> ReferenceCall:
+    """Run a tuned module's reference on tensors without memory, under the autocast that is on; this changes nothing.
+
+    What cannot be traced, since it depends on values, has an obstacle and all settings.
+
+    Args:
+        inputs: of the call; a `Blank` stands for a tensor.
+    """
+    parameters, buffers = held(module)
+    try:
+        with random_state_kept() as has_drawn, FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
+            given, fakes, moving = (
+                [_without_memory(mode, one) for one in all] for all in (inputs, parameters, buffers)
+            )
+            made: Any = replica(module, fakes, moving)
+            before = _attributes(made)
+            with Watch(moving, [*given, *fakes]) as watch:
+                result = made.reference_forward(*given)
+            after = _attributes(made)
+            watch.obstacles += [f"its forward sets '{name}'" for name in after if before.get(name) != after[name]]
+            watch.obstacles += ["its forward draws random numbers"] * has_drawn()
+            if not (isinstance(result, torch.Tensor) or _are_tensors(result)):
+                watch.obstacles.append("its result is neither a tensor nor a tuple of tensors")
+    except _UNTRACEABLE as error:
+        obstacle = f"its forward depends on values ({type(error).__name__})"
+        every = range(len(buffers))
+        return ReferenceCall(None, frozenset(), obstacle, (True,) * len(buffers), tuple(every), "", tuple(Setting))
+    return ReferenceCall(
+        result.dtype if isinstance(result, torch.Tensor) else None,
+        frozenset(watch.dtypes),
+        watch.obstacles[0] if watch.obstacles else "",
+        tuple(watch.written),
+        tuple(place for place, is_read in enumerate(watch.read) if is_read and watch.written[place]),
+        watch.digest(),
+        tuple(watch.settings()),
+    )
+
+
+def which_differ(module: nn.Module, inputs: Sequence[Any]) -> tuple[bool, ...]:
+    """Return for each tensor of the reference's result whether autograd can differentiate it."""
+    with random_state_kept(), FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.enable_grad():
+        given, *own = ([_without_memory(mode, one) for one in all] for all in (inputs, *held(module)))
+        made: Any = replica(module, *own)
+        result = made.reference_forward(*given)
+    return tuple(one.requires_grad for one in _flat(result))
+
+
+def _without_memory(mode: FakeTensorMode, value: Any) -> Any:
+    if isinstance(value, (Blank, FakeTensor)):  # one of another mode, as torch.export has them
+        with mode:
+            return torch.empty(value.shape, dtype=value.dtype, device=value.device)
+    return mode.from_tensor(value) if isinstance(value, torch.Tensor) else value
+
+
+def why_not_again(module: nn.Module, inputs: Sequence[Any], traced: ReferenceCall) -> str:
+    """Say why the reference's forward, run again for a gradient, may not be the one that was run; empty if it is.
+
+    A call with other floating-point numbers is served as this one is, so that these are tried too.
+    """
+    if not traced.obstacle and any(isinstance(one, float) for one in inputs):
+        other = trace_reference(module, [one / 2 + 0.25 if isinstance(one, float) else one for one in inputs])
+        return other.obstacle if other.operations else ""
+    return traced.obstacle
+
+
+def identify(
+    problem: Problem, module: nn.Module, inputs: Mapping[str, Any], axes: Axes | None, traced: ReferenceCall
+) -> Problem:
+    """Return the problem with what else identifies the call, and the settings that matter and are not the default.
+
+    What a kernel's author names are sizes to read and to compare. Two calls are one problem only if all tensors that go
+    into them, parameters and buffers too, have the same shapes and dtypes, and the reference computes the same shapes.
+
+    Args:
+        inputs: by their names.
+        axes: what the kernel's author calls the dimensions of tensors.
+    """
+    given = {name: one for name, one in inputs.items() if isinstance(one, torch.Tensor)}
+    own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    told: list[object] = [[name, str(one.dtype), list(one.shape)] for name, one in (*given.items(), *own.items())]
+    # Of a floating-point number it is the type alone: what it decides shows in the shapes.
+    told += [[name, float if isinstance(one, float) else one] for name, one in inputs.items() if name not in given]
+    told.append([traced.operations] if traced.operations else sorted(_attributes(module).items()))
+    digest = hashlib.sha256(json.dumps(told, default=str).encode()).hexdigest()[:_DIGITS]
+    unnamed = [name for name, one in given.items() if not _is_named(one, name, axes)]
+    unnamed += [name for name, one in own.items() if not (axes and name in axes) and not _is_told(one, problem)]
+    shown = [f"{name}={'x'.join(map(str, {**given, **own}[name].shape))}" for name in unnamed[:_MOST_SHOWN]]
+    device = next((one.device.type for one in (*given.values(), *own.values())), "cpu")
+    options = {**problem.options, **in_force(traced.settings, device), CALL_OPTION: " ".join((*shown, f"#{digest}"))}
+    return replace(problem, options=options)
+
+
+def _is_named(tensor: torch.Tensor, name: str, axes: Axes | None) -> bool:
+    """Whether axes name the dimensions of an input; one name is that of its number of elements."""
+    names = () if axes is None else axes.get(name)
+    return isinstance(names, tuple) or (names is not None and tensor.dim() == 1)
+
+
+def _is_told(tensor: torch.Tensor, problem: Problem) -> bool:
+    """Whether the sizes of a parameter or buffer are among those that a problem names, as a layer's bias has them."""
+    return all(size == 1 or size in problem.axes.values() for size in tensor.shape)
+
+
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees what operations return, draw, read and write.
+
+    Args:
+        buffers: of the module.
+        others: tensors that the module or the caller keeps, which no forward should write to.
+
+    Attributes:
+        written, read: for each buffer whether it is.
+        dtypes: of what is returned.
+        obstacles: why the operations, run again, may give something else.
+    """
+
+    def __init__(self, buffers: Sequence[torch.Tensor], others: Sequence[Any] = ()) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.written, self.read = [False] * len(buffers), [False] * len(buffers)
+        self.dtypes: set[torch.dtype] = set()
+        self.obstacles: list[str] = []
+        self._places: dict[int, list[int]] = {}
+        for place, buffer in enumerate(buffers):
+            self._places.setdefault(_memory_of(buffer), []).append(place)
+        self._others = {_memory_of(one) for one in others if isinstance(one, torch.Tensor)}
+        self._held = (buffers, others)  # no other memory can have their address
+        self._names: set[str] = set()
+        self._computed: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        self._note_arguments(func._schema, args, kwargs)
+        result = func(*args, **kwargs)
+        tensors = [one for one in _flat(result) if isinstance(one, torch.Tensor)]
+        name = func._schema.name.partition("::")[2].strip("_")
+        self._names.add(name)
+        self.dtypes.update(one.dtype for one in tensors)
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self.obstacles.append("its forward draws random numbers")
+        is_view = any(one.alias_info is not None and not one.alias_info.is_write for one in func._schema.returns)
+        if not is_view and name not in _COPIES:  # those depend on how tensors lie in memory
+            # Each library's batch normalisation returns other tensors beside its result.
+            self._computed.update(str(one.shape) for one in tensors[: 1 if "batch_norm" in name else None])
+        return result
+
+    def _note_arguments(self, schema: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Note which buffers an operation reads and writes.
+
+        Batch normalisation does not declare that it moves its running statistics, which it then does not read.
+        """
+        given = {**dict(zip((one.name for one in schema.arguments), args, strict=False)), **kwargs}
+        moves = ("running_mean", "running_var") if given.get("training", "running_mean" in given) else ()
+        for argument in schema.arguments:
+            writes = argument.is_write or argument.name in moves
+            for value in _flat(given.get(argument.name)):
+                if not isinstance(value, torch.Tensor):
+                    continue
+                memory = _memory_of(value)
+                for place in self._places.get(memory, ()):
+                    (self.written if writes else self.read)[place] = True
+                if writes and (memory in self._others or not isinstance(value, FakeTensor)):
+                    self.obstacles.append("its forward writes to a tensor that is no buffer")
+
+    def digest(self) -> str:
+        """Return a digest of the shapes that were computed, and how often each was."""
+        return hashlib.sha256(repr(sorted(self._computed.items())).encode()).hexdigest()
+
+    def settings(self) -> Iterator[Setting]:
+        """Return PyTorch's settings that decide how what was computed is."""
+        convolves = any("convolution" in name for name in self._names)
+        recurs = any(name.endswith(("lstm", "gru", "rnn_tanh", "rnn_relu", "cudnn_rnn")) for name in self._names)
+        multiplies = recurs or any(name in _PRODUCTS or "attention" in name for name in self._names)
+        if torch.float32 in self.dtypes:
+            yield from [Setting.MATMUL] * multiplies
+            yield from [Setting.CONVOLUTION] * convolves
+            yield from [Setting.RECURRENT] * recurs
+        if multiplies and self.dtypes & {torch.float16, torch.bfloat16}:
+            yield Setting.REDUCTIONS
+        if convolves or recurs:
+            yield Setting.CUDNN
+        yield Setting.ALGORITHMS
+
+
+def _are_tensors(result: Any) -> bool:
+    return type(result) is tuple and all(isinstance(one, torch.Tensor) for one in result)
+
+
+def _memory_of(tensor: torch.Tensor) -> int:
+    address: int = tensor.untyped_storage()._cdata
+    return address
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    if isinstance(value, (tuple, list)):
+        for one in value:
+            yield from _flat(one)
+    else:
+        yield value
+
+
+def _attributes(module: nn.Module) -> dict[str, Any]:
+    """Return the public attributes of a module and its submodules by their paths: plain values, else the identity."""
+    return {
+        f"{path}.{name}": _plain(value)
+        for path, part in module.named_modules()
+        for name, value in vars(part).items()
+        if not name.startswith("_")
+    }
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (tuple, list)):
+        return [*map(_plain, value)]
+    return [*map(id, value.values())] if isinstance(value, dict) else id(value)

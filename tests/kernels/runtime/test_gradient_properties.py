@@ -1,0 +1,17 @@
+"""Over random modules with dropout, noise, moved buffers and several results: what a tuned model gives, trains and
+leaves behind is its reference's, under every policy."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from random_modules import check_random_module
+from sample_kernel import WriteKernel
+
+
+@pytest.mark.parametrize(
+    "first", [*range(0, 20, 10), *(pytest.param(n, marks=pytest.mark.slow) for n in range(20, 200, 20))]
+)
+def test_gradients_are_the_references(write_kernel: WriteKernel, first: int) -> None:
+    for seed in range(first, first + (10 if first < 20 else 20)):
+        assert check_random_module(write_kernel, seed, torch.device("cpu")) == ""

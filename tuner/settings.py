@@ -1,0 +1,212 @@
+"""What PyTorch permits a reference to do: lower precision, other orders of summation, other algorithms.
+
+A program sets this with a line, `torch.set_float32_matmul_precision("high")` being the most common one, and the same
+model is another opponent then. So the settings that matter to a call are options of its problem: a result that was
+measured under one setting says nothing about another. Options are there only for what is not PyTorch's default.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any, cast
+
+from tunebench.tuner.errors import UnknownNameError, UserError
+
+
+class Setting(enum.StrEnum):
+    """A setting, by the name of the problem's option."""
+
+    MATMUL = "matmul"
+    """The precision of float32 matrix products: `set_float32_matmul_precision`, `allow_tf32`, `fp32_precision`."""
+    CONVOLUTION = "convolution"
+    """The precision of float32 convolutions."""
+    RECURRENT = "recurrent"
+    """The precision of float32 recurrent layers."""
+    REDUCTIONS = "reductions"
+    """What products in half types may be summed in."""
+    ALGORITHMS = "algorithms"
+    """Whether only deterministic algorithms may run: `torch.use_deterministic_algorithms`."""
+    CUDNN = "cudnn"
+    """How cuDNN chooses its algorithms: `torch.backends.cudnn.benchmark`, `deterministic` and `enabled`."""
+
+
+VALUES: Mapping[Setting, tuple[str, ...]] = MappingProxyType(
+    {
+        Setting.MATMUL: ("ieee", "tf32", "bf16"),
+        Setting.CONVOLUTION: ("ieee", "tf32", "bf16"),
+        Setting.RECURRENT: ("ieee", "tf32", "bf16"),
+        Setting.REDUCTIONS: ("reduced", "float32", "float16"),
+        Setting.ALGORITHMS: ("any", "deterministic"),
+        Setting.CUDNN: ("heuristic", "benchmark", "deterministic", "off"),
+    }
+)
+"""The values that each setting may have."""
+
+_NAMES = frozenset(setting.value for setting in Setting)
+_BACKEND = {"cuda": "cuda", "cpu": "mkldnn"}
+_OPERATION = {Setting.MATMUL: "matmul", Setting.CONVOLUTION: "conv", Setting.RECURRENT: "rnn"}
+"""What PyTorch calls a backend, by the type of device, and an operation whose precision is set."""
+
+
+def default_of(setting: Setting, device_type: str) -> str:
+    """Return PyTorch's default on a kind of device."""
+    if setting in (Setting.CONVOLUTION, Setting.RECURRENT):
+        return "tf32" if device_type == "cuda" else "ieee"
+    return VALUES[setting][0]
+
+
+def in_force(names: Iterable[Setting], device_type: str) -> dict[str, str]:
+    """Return those of the settings that are not PyTorch's default on a kind of device now."""
+    found = {name: _value(name, device_type) for name in names}
+    return {name.value: value for name, value in found.items() if value != default_of(name, device_type)}
+
+
+def watch(names: Iterable[Setting], device_type: str) -> Callable[[], tuple[object, ...]]:
+    """Return a quick function whose result is another once one of these settings has changed."""
+    readers = [_reader(name, device_type) for name in names]
+    return lambda: tuple([read(*arguments) for read, arguments in readers])
+
+
+def _reader(name: Setting, device_type: str) -> tuple[Callable[..., object], tuple[str, ...]]:
+    """Return the function of PyTorch's that says what is set, with its arguments."""
+    from torch import _C
+
+    match name:
+        case Setting.REDUCTIONS:
+            return _reductions, ()
+        case Setting.ALGORITHMS:
+            return _C._get_deterministic_algorithms, ()
+        case Setting.CUDNN:
+            return _cudnn, ()
+    return _C._get_fp32_precision_getter, (_BACKEND.get(device_type, "cuda"), _OPERATION[name])
+
+
+def _value(name: Setting, device_type: str) -> str:
+    read, arguments = _reader(name, device_type)
+    found: Any = read(*arguments)
+    match name:
+        case Setting.REDUCTIONS:
+            half, brain, in_half = found
+            return "float16" if in_half else "reduced" if half and brain else "float32"
+        case Setting.ALGORITHMS:
+            return "deterministic" if found else "any"
+        case Setting.CUDNN:
+            enabled, benchmark, deterministic = found
+            if device_type != "cuda":
+                return "heuristic"
+            return (
+                "off"
+                if not enabled
+                else "deterministic"
+                if deterministic
+                else "benchmark"
+                if benchmark
+                else "heuristic"
+            )
+    return "ieee" if found == "none" else str(found)
+
+
+def described(options: Mapping[str, str]) -> str:
+    """Say under which settings the reference of a problem with these options ran."""
+    return " ".join(f"{name}={value}" for name, value in options.items() if name in _NAMES) or "PyTorch's defaults"
+
+
+def parse_settings(given: Mapping[str, object]) -> dict[str, str]:
+    """Check settings by name that a user gives.
+
+    Raises:
+        UserError: there is no such setting, or it has no such value.
+    """
+    for name, value in given.items():
+        if name not in _NAMES:
+            raise UnknownNameError("setting", name, tuple(Setting))
+        legal = VALUES[Setting(name)]
+        if value not in legal:
+            raise UserError(f"setting {name}={value}: the legal values are {', '.join(legal)}")
+    return {name: str(value) for name, value in given.items()}
+
+
+def apply_settings(given: Mapping[str, str], device_type: str) -> None:
+    """Put settings in force in this process, by the calls that programs make.
+
+    Raises:
+        UserError: this device has no such precision.
+    """
+    import torch
+
+    for name, value in given.items():
+        match Setting(name):
+            case Setting.MATMUL:
+                torch.set_float32_matmul_precision({"ieee": "highest", "tf32": "high", "bf16": "medium"}[value])
+            case Setting.CONVOLUTION | Setting.RECURRENT:
+                torch.backends.cudnn.allow_tf32 = value == "tf32"
+            case Setting.REDUCTIONS:
+                products = cast(Any, torch.backends.cuda.matmul)
+                products.allow_fp16_reduced_precision_reduction = value != "float32"
+                products.allow_bf16_reduced_precision_reduction = value != "float32"
+                products.allow_fp16_accumulation = value == "float16"
+            case Setting.ALGORITHMS:
+                torch.use_deterministic_algorithms(value == "deterministic")
+            case Setting.CUDNN:
+                torch.backends.cudnn.enabled = value != "off"
+                torch.backends.cudnn.benchmark = value == "benchmark"
+                torch.backends.cudnn.deterministic = value == "deterministic"
+        if _value(Setting(name), device_type) != value:
+            raise UserError(f"setting {name}={value}: PyTorch has no such {name} on a device of type '{device_type}'")
+
+
+@contextmanager
+def strict_float32() -> Iterator[None]:
+    """Run float32 products, convolutions and recurrent layers in float32, whatever the process permits otherwise."""
+    import torch
+
+    try:
+        products, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    except RuntimeError:
+        # The program has used `fp32_precision`, after which PyTorch refuses to say it in its older words.
+        with _strict_by_backend():
+            yield
+        return
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = convolutions
+        torch.set_float32_matmul_precision(products)
+
+
+@contextmanager
+def _strict_by_backend() -> Iterator[None]:
+    from torch import _C
+
+    places = [(backend, operation) for backend in _BACKEND.values() for operation in _OPERATION.values()]
+    before = {place: _C._get_fp32_precision_getter(*place) for place in places}
+    lower = {place: value for place, value in before.items() if value not in ("ieee", "none")}
+    for place in lower:
+        _C._set_fp32_precision_setter(*place, "ieee")
+    try:
+        yield
+    finally:
+        for place, value in lower.items():
+            _C._set_fp32_precision_setter(*place, value)
+
+
+def _reductions() -> tuple[bool, bool, bool]:
+    """Whether products in float16 and bfloat16 may be summed in less than float32, and those in float16 in float16."""
+    from torch import _C
+
+    half = _C._get_cublas_allow_fp16_reduced_precision_reduction()
+    brain = _C._get_cublas_allow_bf16_reduced_precision_reduction()
+    # Newer versions of PyTorch return beside it whether a sum may be split along K.
+    first = [one[0] if isinstance(one, tuple) else one for one in (half, brain)]
+    return first[0], first[1], _C._get_cublas_allow_fp16_accumulation()
+
+
+def _cudnn() -> tuple[bool, bool, bool]:
+    from torch import _C
+
+    return _C._get_cudnn_enabled(), _C._get_cudnn_benchmark(), _C._get_cudnn_deterministic()
