@@ -52,9 +52,9 @@ _OPERATION = {Setting.MATMUL: "matmul", Setting.CONVOLUTION: "conv", Setting.REC
 
 
 def default_of(setting: Setting, device_type: str) -> str:
-    """Return PyTorch's default on a kind of device."""
+    """Return PyTorch's default on a kind of device; without memory (`meta`) a GPU's."""
     if setting in (Setting.CONVOLUTION, Setting.RECURRENT):
-        return "tf32" if device_type == "cuda" else "ieee"
+        return "ieee" if device_type == "cpu" else "tf32"
     return VALUES[setting][0]
 
 

@@ -30,6 +30,8 @@ _UNTRACEABLE = (RuntimeError, TypeError, ValueError, LookupError, AttributeError
 
 _PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "vdot", "addbmm", "linear", "matmul", "einsum"}
 _COPIES = {"clone", "contiguous", "to_copy", "copy", "detach", "empty_like"}
+_GEOMETRY = {"kernel_size", "stride", "padding", "dilation", "groups", "output_padding", "dim", "dims", "k"}
+"""Arguments of operations that decide how much is read for a result, or where, and that its shape need not show."""
 _MOST_SHOWN = 3
 _DIGITS = 12
 
@@ -196,7 +198,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        self._note_arguments(func._schema, args, kwargs)
+        given = {**dict(zip((one.name for one in func._schema.arguments), args, strict=False)), **kwargs}
+        self._note_arguments(func._schema, given)
         result = func(*args, **kwargs)
         tensors = [one for one in _flat(result) if isinstance(one, torch.Tensor)]
         name = func._schema.name.partition("::")[2].strip("_")
@@ -206,16 +209,16 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.obstacles.append("its forward draws random numbers")
         is_view = any(one.alias_info is not None and not one.alias_info.is_write for one in func._schema.returns)
         if not is_view and name not in _COPIES:  # those depend on how tensors lie in memory
+            geometry = [(key, str(value)) for key, value in given.items() if key in _GEOMETRY]
             # Each library's batch normalisation returns other tensors beside its result.
-            self._computed.update(str(one.shape) for one in tensors[: 1 if "batch_norm" in name else None])
+            self._computed.update(f"{one.shape} {geometry}" for one in tensors[: 1 if "batch_norm" in name else None])
         return result
 
-    def _note_arguments(self, schema: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def _note_arguments(self, schema: Any, given: Mapping[str, Any]) -> None:
         """Note which buffers an operation reads and writes.
 
         Batch normalisation does not declare that it moves its running statistics, which it then does not read.
         """
-        given = {**dict(zip((one.name for one in schema.arguments), args, strict=False)), **kwargs}
         moves = ("running_mean", "running_var") if given.get("training", "running_mean" in given) else ()
         for argument in schema.arguments:
             writes = argument.is_write or argument.name in moves
@@ -229,7 +232,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     self.obstacles.append("its forward writes to a tensor that is no buffer")
 
     def digest(self) -> str:
-        """Return a digest of the shapes that were computed, and how often each was."""
+        """Return a digest of the shapes that were computed, from what window or dimension, and how often each was."""
         return hashlib.sha256(repr(sorted(self._computed.items())).encode()).hexdigest()
 
     def settings(self) -> Iterator[Setting]:

@@ -1,0 +1,164 @@
+"""Two calls are one problem only if all that decides their work is the same: sizes drawn for every kernel there is."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+import torch
+from benchmarks.exam.problems import FOLDER
+from sample_kernel import REFERENCE, WriteKernel
+
+from tunebench.kernels.runtime.registry import kernel_names, load_model
+from tunebench.kernels.runtime.tuned_module import TunedModule
+from tunebench.studies.for_problem import problem_of
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.reference import Reference
+
+NOWHERE = torch.device("meta")
+TARGETS = {name: name for name in kernel_names()} | {path.stem: str(path) for path in sorted(FOLDER.rglob("level*.py"))}
+DRAWS = 12
+
+# What the constructor is given and does, the forward, the inputs, and the sizes.
+OWN = {
+    "cross_entropy": (
+        "",
+        "x, labels: nn.functional.cross_entropy(x, labels)",
+        "torch.rand(tokens, vocabulary), torch.arange(tokens) % vocabulary",
+        {"tokens": 64, "vocabulary": 1000},
+    ),
+    "swiglu": (
+        "hidden: self.gate, self.up, self.down = nn.Linear(33, hidden), nn.Linear(33, hidden), nn.Linear(hidden, 33)",
+        "x: self.down(nn.functional.silu(self.gate(x)) * self.up(x))",
+        "torch.rand(tokens, 33)",
+        {"tokens": 256, "hidden": 64},
+    ),
+    "squeeze_excite": (
+        "channels: self.fc = nn.Linear(channels, channels)",
+        "x: torch.sigmoid(self.fc(x.mean((2, 3))))",
+        "torch.rand(batch, channels, height, width)",
+        {"batch": 4, "channels": 8, "height": 14, "width": 14},
+    ),
+    "pooled": (
+        "window: self.pool = nn.MaxPool2d(2 * window + 1, 1, window)",
+        "x: self.pool(x)",
+        "torch.rand(2, 3, 64, 64)",
+        {"window": 2},
+    ),
+    "dilated": (
+        "apart: self.layer = nn.Conv2d(3, 3, 3, padding=apart, dilation=apart)",
+        "x: self.layer(x)",
+        "torch.rand(2, 3, 64, 64)",
+        {"apart": 2},
+    ),
+    "iterated": (
+        "steps: self.steps = steps",
+        "x: [x := torch.sin(x) for _ in range(self.steps)][-1]",
+        "torch.rand(64)",
+        {"steps": 3},
+    ),
+    "along": (
+        "axis: self.axis = -axis",
+        "x: torch.softmax(x, self.axis)",
+        "torch.rand(4, 4, 4, 4)",
+        {"axis": 1},
+    ),
+}
+"""Modules with more to do than the sizes of a kernel's axes say, which are the same for all of their calls here."""
+
+
+def _own(write_kernel: WriteKernel, name: str) -> type[TunedModule]:
+    made, forward, inputs, sizes = OWN[name]
+    given, _, body = made.partition(": ")
+    taken, _, result = forward.partition(": ")
+    constants = "\n".join(f"{key} = {value}" for key, value in sizes.items())
+    text = f"""
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self, {given}):
+        super().__init__()
+        {body}
+
+    def forward(self, {taken}):
+        return {result}
+
+{constants}
+
+def get_inputs():
+    return [{inputs}]
+
+def get_init_inputs():
+    return [{given}]
+"""
+    problem = {
+        "def problem(self, x):\n": "def problem(self, *given):\n",
+        "return super().problem(x) if x.is_contiguous() else self.unserved('x has holes')".replace("'", '"'): (
+            'return Problem({"elements": 1})'
+        ),
+    }
+    return write_kernel(reference={REFERENCE: text}, model=problem)
+
+
+def _what_is_given(reference: Reference) -> str:
+    """Return the sizes and types of all that goes into a call, and the whole numbers that the model is made with."""
+    model = reference.make_model(0, NOWHERE)
+    tensors = [*model.state_dict().values(), *reference.make_inputs(0, NOWHERE)]
+    numbers = [one for one in reference.get_init_inputs() if not isinstance(one, float)]
+    told = [(str(one.dtype), list(one.shape)) if isinstance(one, torch.Tensor) else one for one in tensors]
+    return json.dumps([told, numbers], default=str)
+
+
+def _draw(drawn: random.Random, sizes: dict[str, Any]) -> dict[str, Any]:
+    """Change one or two of the whole numbers: a little, or by a factor."""
+    names = drawn.sample(sorted(sizes), min(len(sizes), drawn.choice((1, 1, 2))))
+    return {**sizes, **{name: drawn.choice((sizes[name] + 1, 2 * sizes[name], 4 * sizes[name])) for name in names}}
+
+
+def _known_problems(factory: type[TunedModule], seed: int) -> dict[str, Problem]:
+    """Identify calls of drawn sizes in every mode; fail where two unequal ones are one problem."""
+    drawn = random.Random(seed)
+    kernel = factory.kernel
+    reference = kernel.reference()
+    whole = {name: size for name, size in reference.sizes.items() if isinstance(size, int)}
+    found: dict[str, Problem] = {}
+    for sizes in (whole, *(_draw(drawn, whole) for _ in range(DRAWS))):
+        resized = reference.resized(sizes)
+        try:
+            given = _what_is_given(resized)
+        except (RuntimeError, ValueError, ArithmeticError, LookupError):
+            continue  # such as groups that do not divide the channels
+        for mode in kernel.modes:
+            problem = problem_of(factory, resized, mode)
+            if problem is None:
+                continue
+            key = f"{mode.value} {given}"
+            alike = [other for other, known in found.items() if known == problem and other != key]
+            assert not alike, f"{problem} is both {key} and {alike[0]}"
+            assert found.setdefault(key, problem) == problem
+    return found
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_unequal_calls_of_a_shipped_kernel_are_unequal_problems(name: str) -> None:
+    assert len(_known_problems(load_model(TARGETS[name]), seed=len(name))) > 3
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_unequal_calls_are_unequal_problems_whatever_the_axes_say(write_kernel: WriteKernel, name: str) -> None:
+    found = _known_problems(_own(write_kernel, name), seed=0)
+    assert len(found) > 2
+    assert len({problem.named for problem in found.values()}) == 1
+
+
+def test_a_problem_is_the_same_wherever_its_tensors_are(write_kernel: WriteKernel) -> None:
+    """Results are recorded on a device, and looked for without memory where they are shipped and exported."""
+    for name in OWN:
+        factory = _own(write_kernel, name)
+        reference, mode = factory.kernel.reference(), factory.kernel.modes[0]
+        here = mode.put(reference.make_model(0, torch.device("cpu"), factory))
+        assert isinstance(here, TunedModule)
+        assert here.identify(*reference.make_inputs(0, torch.device("cpu"))) == problem_of(factory, reference, mode)
