@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -64,49 +65,79 @@ def in_force(names: Iterable[Setting], device_type: str) -> dict[str, str]:
     return {name.value: value for name, value in found.items() if value != default_of(name, device_type)}
 
 
-def watch(names: Iterable[Setting], device_type: str) -> Callable[[], tuple[object, ...]]:
-    """Return a quick function whose result is another once one of these settings has changed."""
-    readers = [_reader(name, device_type) for name in names]
-    return lambda: tuple([read(*arguments) for read, arguments in readers])
+def watch(names: Iterable[Setting], device_type: str) -> Callable[[], object]:
+    """Return a quick function whose result is another once one of these settings has changed.
+
+    It stands in every call that a kernel serves, where nothing of it is in the processor's caches: PyTorch's getter of
+    a precision by its name takes 1.5 µs there, its older flags and all else next to nothing.
+    """
+    readers: list[Callable[[], object]] = []
+    for name in names:
+        flag = _quick_flag(name) if device_type == "cuda" else None
+        readers += _readers(name, device_type) if flag is None else (flag,)
+    if len(readers) == 2:
+        one, other = readers
+        return lambda: (one(), other())
+    return lambda: [read() for read in readers]
 
 
-def _reader(name: Setting, device_type: str) -> tuple[Callable[..., object], tuple[str, ...]]:
-    """Return the function of PyTorch's that says what is set, with its arguments."""
+def _quick_flag(name: Setting) -> Callable[[], object] | None:
+    """Return PyTorch's older flag of a precision on a GPU; None where there is none, or where it refuses to tell.
+
+    It refuses once a program has used `fp32_precision`, after which the two may disagree.
+    """
+    from torch import _C
+
+    flags = {
+        Setting.MATMUL: _C._get_cublas_allow_tf32,
+        Setting.CONVOLUTION: _C._get_cudnn_allow_tf32,
+        Setting.RECURRENT: _C._get_cudnn_allow_tf32,
+    }
+    flag = flags.get(name)
+
+    def read() -> object:
+        try:
+            return flag and flag()
+        except RuntimeError:
+            return None
+
+    return None if read() is None else read
+
+
+def _readers(name: Setting, device_type: str) -> tuple[Callable[[], Any], ...]:
+    """Return the functions of PyTorch's that say what is set."""
     from torch import _C
 
     match name:
         case Setting.REDUCTIONS:
-            return _reductions, ()
+            return (
+                _C._get_cublas_allow_fp16_reduced_precision_reduction,
+                _C._get_cublas_allow_bf16_reduced_precision_reduction,
+                _C._get_cublas_allow_fp16_accumulation,
+            )
         case Setting.ALGORITHMS:
-            return _C._get_deterministic_algorithms, ()
+            return (_C._get_deterministic_algorithms,)
         case Setting.CUDNN:
-            return _cudnn, ()
-    return _C._get_fp32_precision_getter, (_BACKEND.get(device_type, "cuda"), _OPERATION[name])
+            # cuDNN has no part in what runs on a CPU.
+            of_cudnn = _C._get_cudnn_enabled, _C._get_cudnn_benchmark, _C._get_cudnn_deterministic
+            return () if device_type == "cpu" else of_cudnn
+    return (partial(_C._get_fp32_precision_getter, _BACKEND.get(device_type, "cuda"), _OPERATION[name]),)
 
 
 def _value(name: Setting, device_type: str) -> str:
-    read, arguments = _reader(name, device_type)
-    found: Any = read(*arguments)
+    found = [read() for read in _readers(name, device_type)]
     match name:
         case Setting.REDUCTIONS:
-            half, brain, in_half = found
+            # Newer versions of PyTorch return beside it whether a sum may be split along K.
+            half, brain, in_half = (one[0] if isinstance(one, tuple) else one for one in found)
             return "float16" if in_half else "reduced" if half and brain else "float32"
         case Setting.ALGORITHMS:
-            return "deterministic" if found else "any"
+            return "deterministic" if found[0] else "any"
         case Setting.CUDNN:
-            enabled, benchmark, deterministic = found
-            if device_type != "cuda":
-                return "heuristic"
-            return (
-                "off"
-                if not enabled
-                else "deterministic"
-                if deterministic
-                else "benchmark"
-                if benchmark
-                else "heuristic"
-            )
-    return "ieee" if found == "none" else str(found)
+            enabled, benchmark, deterministic = found or (True, False, False)
+            chosen = "deterministic" if deterministic else "benchmark" if benchmark else "heuristic"
+            return chosen if enabled else "off"
+    return "ieee" if found[0] == "none" else str(found[0])
 
 
 def described(options: Mapping[str, str]) -> str:
@@ -193,20 +224,3 @@ def _strict_by_backend() -> Iterator[None]:
     finally:
         for place, value in lower.items():
             _C._set_fp32_precision_setter(*place, value)
-
-
-def _reductions() -> tuple[bool, bool, bool]:
-    """Whether products in float16 and bfloat16 may be summed in less than float32, and those in float16 in float16."""
-    from torch import _C
-
-    half = _C._get_cublas_allow_fp16_reduced_precision_reduction()
-    brain = _C._get_cublas_allow_bf16_reduced_precision_reduction()
-    # Newer versions of PyTorch return beside it whether a sum may be split along K.
-    first = [one[0] if isinstance(one, tuple) else one for one in (half, brain)]
-    return first[0], first[1], _C._get_cublas_allow_fp16_accumulation()
-
-
-def _cudnn() -> tuple[bool, bool, bool]:
-    from torch import _C
-
-    return _C._get_cudnn_enabled(), _C._get_cudnn_benchmark(), _C._get_cudnn_deterministic()

@@ -36,6 +36,8 @@ _TABLES = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pr
 """The dictionaries of a module whose content a kernel depends on, beside that of its attributes."""
 _HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
 
+_CALLS_BY_REFERENCE = 1024
+"""Number of calls that the reference serves before PyTorch's settings are looked at again."""
 _MOST_KEYS = 1024
 _MOST_OF_A_KEY = 4
 _MOST_LATEST = 4
@@ -138,6 +140,7 @@ class Precedent:
         forward: the module's, as its class had it.
         by_reference: the class whose `forward` is all there is to do, on a first input that is the only tensor; None in
             all other cases.
+        calls_left: number of calls that it serves before one is looked up again.
     """
 
     __slots__ = (
@@ -148,6 +151,7 @@ class Precedent:
         "attributes",
         "block",
         "by_reference",
+        "calls_left",
         "forward",
         "grad",
         "holdings",
@@ -180,6 +184,7 @@ class Precedent:
         alone = len(tensors) == 1 and tensors[0] is inputs[0]
         is_all = served.plan is None and served.obstacle is None and served.miss is None and served.autocast is None
         self.by_reference = module.reference_class if alone and is_all else None
+        self.calls_left = _CALLS_BY_REFERENCE
         if self.by_reference is not None and not (holdings.parameters or tensors[0].requires_grad):
             self.grad = None
 
@@ -250,6 +255,7 @@ class KnownCalls:
             if precedent.is_like(inputs):
                 # Rules that are others come to the same for this module, or the key would be another.
                 precedent.block, precedent.program = policies.of_block(), policies.of_program
+                precedent.calls_left = _CALLS_BY_REFERENCE
                 self._note(precedent)
                 return precedent
         return None

@@ -3,7 +3,8 @@
 Small problems, so that the device is always done before the host: a tuned model's forward against its reference's, as a
 ratio of medians that were taken in turns, and what it takes more (or less), with the interval of the rounds'
 differences. It runs on the CPU too, but there a launch is the kernel's whole run, so that only a GPU tells.
-`--json FILE` writes what is printed, in microseconds, row by row: the same command goes on after a cut-off.
+With `--policy reference` it is what a tuned model adds where the reference serves. `--json FILE` writes what is
+printed, in microseconds, row by row: the same command goes on after a cut-off.
 """
 
 from __future__ import annotations
@@ -12,16 +13,18 @@ import argparse
 import statistics
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from tests.benchmarks.exam.problems import FOLDER
 from tests.benchmarks.rows import Row, Rows
 
 from tunebench.kernels.runtime.policy import Policy, set_policy
 from tunebench.kernels.runtime.registry import kernel_names, load_model
+from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.tuner.gate.harness import synchronise
 from tunebench.tuner.timing.statistics import CONFIDENCE, median_interval
 
@@ -33,6 +36,11 @@ SIZES: dict[str, dict[str, int | float]] = {
     "gemm_scale_bn": {"batch_size": 128, "in_features": 256, "out_features": 256},
     "gemm_sigmoid_residual": {"batch_size": 128, "input_size": 256, "hidden_size": 256},
 }
+EXAM = {
+    "linear/level2_76_add_relu": {"batch_size": 128, "in_features": 256, "out_features": 256},
+    "convolution/level2_57_relu_hardswish": {"batch_size": 2, "height": 16, "width": 16},
+}
+"""Two kernels of the exam, by their files."""
 _ROUNDS = 40
 _CALLS = 25
 
@@ -67,7 +75,7 @@ def _columns(taken: dict[str, Any]) -> str:
 
 
 def _line(row: Row) -> str:
-    return f"{row['kernel']:24}{row['mode']:8}{_columns(row['no_gradients'])}{_columns(row['gradients'])}"
+    return f"{row['kernel']:26}{row['mode']:8}{_columns(row['no_gradients'])}{_columns(row['gradients'])}"
 
 
 def main() -> None:
@@ -78,15 +86,16 @@ def main() -> None:
     asked = parser.parse_args()
     set_policy(asked.policy, wait=True)
     head = f"{'eager µs':>9}{'tuned':>9}{'ratio':>7}{'more':>7}".ljust(48)
-    print(f"{'':32}{'no gradients':48}gradients enabled\n{'kernel':24}{'mode':8}{head}{head}", flush=True)
+    print(f"{'':34}{'no gradients':48}gradients enabled\n{'kernel':26}{'mode':8}{head}{head}", flush=True)
     with Rows(asked.json, ("kernel", "mode"), _line, policy=asked.policy) as rows:
         for name in kernel_names():
-            _measure(name, rows)
+            _measure(name, load_model(name), SIZES[name], rows)
+        for file, sizes in EXAM.items():
+            _measure(Path(file).name, load_model(str(FOLDER / f"{file}.py")), sizes, rows)
 
 
-def _measure(name: str, rows: Rows) -> None:
-    factory = load_model(name)
-    reference = factory.kernel.reference(SIZES[name])
+def _measure(name: str, factory: type[TunedModule], sizes: Mapping[str, int | float], rows: Rows) -> None:
+    reference = factory.kernel.reference(sizes)
     for mode in factory.kernel.modes:
         if not rows.has(name, mode.value):
             model = mode.put(reference.make_model(0, _DEVICE))
