@@ -290,7 +290,7 @@ def _tune_mode(resolved: Resolved, mode: Mode, database: Database, announce: Rep
     account.move(Activity.WORKER, executor.prepared)
     device, problem, slots = executor.device, executor.problem, executor.slots
     try:
-        if resolved.expected not in (None, problem):
+        if resolved.expected not in (None, problem, problem.named):
             raise UserError(f"the reference's own inputs are {problem} where {resolved.expected} is asked for")
         with account.phase(Activity.SPACE):
             space = resolved.space.enumerate(problem, device)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -51,6 +52,28 @@ _OPERATION = {Setting.MATMUL: "matmul", Setting.CONVOLUTION: "conv", Setting.REC
 """What PyTorch calls a backend, by the type of device, and an operation whose precision is set."""
 
 
+_meta_stands_for: ContextVar[tuple[str, Mapping[str, str]]] = ContextVar("_meta_stands_for", default=("cuda", {}))
+"""The type of device that tensors without memory stand for, and the settings there: PyTorch's defaults on a GPU."""
+
+
+@contextmanager
+def meta_stands_for(device_type: str, settings: Mapping[str, str]) -> Iterator[None]:
+    """Let tensors on the device `meta` stand for those of a kind of device, under these settings.
+
+    So a problem is identified without its device, and without putting settings in force that others would see.
+    """
+    token = _meta_stands_for.set((device_type, settings))
+    try:
+        yield
+    finally:
+        _meta_stands_for.reset(token)
+
+
+def kind_of(device_type: str) -> str:
+    """Return the type of device, that which a tensor without memory stands for."""
+    return _meta_stands_for.get()[0] if device_type == "meta" else device_type
+
+
 def default_of(setting: Setting, device_type: str) -> str:
     """Return PyTorch's default on a kind of device."""
     if setting in (Setting.CONVOLUTION, Setting.RECURRENT):
@@ -60,8 +83,9 @@ def default_of(setting: Setting, device_type: str) -> str:
 
 def in_force(names: Iterable[Setting], device_type: str) -> dict[str, str]:
     """Return those of the settings that are not PyTorch's default on a kind of device now."""
-    found = {name: _value(name, device_type) for name in names}
-    return {name.value: value for name, value in found.items() if value != default_of(name, device_type)}
+    found = {name: value_of(name, device_type) for name in names}
+    kind = kind_of(device_type)
+    return {name.value: value for name, value in found.items() if value != default_of(name, kind)}
 
 
 def watch(names: Iterable[Setting], device_type: str) -> Callable[[], tuple[object, ...]]:
@@ -84,7 +108,11 @@ def _reader(name: Setting, device_type: str) -> tuple[Callable[..., object], tup
     return _C._get_fp32_precision_getter, (_BACKEND.get(device_type, "cuda"), _OPERATION[name])
 
 
-def _value(name: Setting, device_type: str) -> str:
+def value_of(name: Setting, device_type: str) -> str:
+    """Return what a setting is now on a kind of device."""
+    if device_type == "meta":
+        kind, settings = _meta_stands_for.get()
+        return settings.get(name) or default_of(name, kind)
     read, arguments = _reader(name, device_type)
     found: Any = read(*arguments)
     match name:
@@ -109,9 +137,14 @@ def _value(name: Setting, device_type: str) -> str:
     return "ieee" if found == "none" else str(found)
 
 
+def settings_of(options: Mapping[str, str]) -> dict[str, str]:
+    """Return those of a problem's options that are settings."""
+    return {name: value for name, value in options.items() if name in _NAMES}
+
+
 def described(options: Mapping[str, str]) -> str:
     """Say under which settings the reference of a problem with these options ran."""
-    return " ".join(f"{name}={value}" for name, value in options.items() if name in _NAMES) or "PyTorch's defaults"
+    return " ".join(f"{name}={value}" for name, value in settings_of(options).items()) or "PyTorch's defaults"
 
 
 def parse_settings(given: Mapping[str, object]) -> dict[str, str]:
@@ -154,7 +187,7 @@ def apply_settings(given: Mapping[str, str], device_type: str) -> None:
                 torch.backends.cudnn.enabled = value != "off"
                 torch.backends.cudnn.benchmark = value == "benchmark"
                 torch.backends.cudnn.deterministic = value == "deterministic"
-        if _value(Setting(name), device_type) != value:
+        if value_of(Setting(name), device_type) != value:
             raise UserError(f"setting {name}={value}: PyTorch has no such {name} on a device of type '{device_type}'")
 
 
