@@ -101,7 +101,7 @@ def resolve_problem(target: str, problem: Problem, options: Mapping[str, object]
     mode = kernel.mode_of(problem)
     sizes = dict(sizes_for(model, problem, mode))
     given = {"dtype": problem.dtype, "modes": [mode], "sizes": sizes, "accuracy": problem.accuracy}
-    given["kernel"] = target
+    given |= {"kernel": target, "settings": settings_of(problem.options)}
     return replace(resolve(make_request({**given, **options}, target)), expected=problem)
 
 
