@@ -295,6 +295,7 @@ def tune(
     sizes: Mapping[str, int | float] | None = None,
     dtype: str | None = None,
     accuracy: str | None = None,
+    settings: Mapping[str, str] | None = None,
     tunables: Mapping[str, Sequence[Value]] | None = None,
     start: Sequence[Mapping[str, Value]] | None = None,
     modes: Sequence[str] | None = None,
@@ -322,6 +323,8 @@ def tune(
         sizes: numeric constants of `reference.py` to change, by their names there.
         dtype: what models and inputs are converted to, such as `bfloat16`; as `reference.py` makes them unless given.
         accuracy: `eager` for configurations that are no more wrong than eager is; `tolerance` unless given.
+        settings: what PyTorch may do in eager, such as `{"matmul": "tf32"}`; what it may do in this process unless
+            given, as after `torch.set_float32_matmul_precision("high")`.
         tunables: values to restrict tunables to.
         start: configurations to begin with, where they are valid; what one leaves out is as in the default.
         modes: `eval`, `train`, `frozen`; every mode of the kernel unless given.
@@ -358,6 +361,7 @@ def tune(
         "sizes": sizes,
         "dtype": dtype,
         "accuracy": member_of(Accuracy, "accuracy", accuracy),
+        "settings": settings,
         "tunables": tunables,
         "start": start,
         "modes": modes,
@@ -392,6 +396,7 @@ def check(
     sizes: Mapping[str, int | float] | None = None,
     dtype: str | None = None,
     accuracy: str | None = None,
+    settings: Mapping[str, str] | None = None,
     modes: Sequence[str] | None = None,
     device: str | None = None,
     compiler: str | None = None,
@@ -419,7 +424,7 @@ def check(
         problems: KernelBench's folder: `level_1_problem_23_sample_0_kernel.py` is judged against `level1/23_*.py`.
         configuration: values of a kernel's tunables in place of the default's.
         sizes: numeric constants of the reference's file to change.
-        dtype, accuracy: as in `tune`.
+        dtype, accuracy, settings: as in `tune`.
         modes: every mode of a kernel unless given; for a file `train`, as in KernelBench; for a module its own.
         device, compiler: as in `tune`.
         architecture: of a GPU that a kernel has to build for as well, such as `sm_90`.
@@ -446,6 +451,7 @@ def check(
     from tunebench.tuner.errors import UserError, member_of
     from tunebench.tuner.gate.refusal import Claim
     from tunebench.tuner.problem import Accuracy
+    from tunebench.tuner.settings import parse_settings
 
     are_files = isinstance(target, str | Path | Sequence)
     if are_files != (reference is None or isinstance(reference, str | Path)):
@@ -457,6 +463,7 @@ def check(
         sizes=sizes or {},
         dtype=dtype,
         accuracy=member_of(Accuracy, "accuracy", accuracy),
+        settings=None if settings is None else parse_settings(settings),
         modes=modes,
         device=device,
         compiler=member_of(CompilerName, "compiler", compiler),
@@ -544,6 +551,7 @@ def compare(
     mode: str | None = None,
     sizes: Mapping[str, int | float] | None = None,
     dtype: str | None = None,
+    settings: Mapping[str, str] | None = None,
     device: str | None = None,
     compiler: str | None = None,
     declared: Sequence[str] = (),
@@ -556,7 +564,7 @@ def compare(
             the path of a `.py` file.
         kernel: a name, a folder or a study file; a trial brings its own.
         mode: the kernel's first mode unless given.
-        sizes, dtype, device, compiler: as in `tune`; a trial brings its sizes and its dtype.
+        sizes, dtype, settings, device, compiler: as in `tune`; a trial brings its sizes, dtype and settings.
         declared: of files, as in `check`.
         db: where the trials are.
 
@@ -567,7 +575,7 @@ def compare(
     from tunebench.studies.compare import compare as compare_sides
     from tunebench.studies.compare import question_of
 
-    options = {"sizes": sizes, "dtype": dtype, "device": device, "compiler": compiler}
+    options = {"sizes": sizes, "dtype": dtype, "settings": settings, "device": device, "compiler": compiler}
     given = {key: value for key, value in options.items() if value is not None}
     target = None if kernel is None else str(kernel)
     question = question_of(first, second, kernel=target, mode=mode, options=given, declared=declared, database=db)

@@ -36,6 +36,7 @@ from tunebench.tuner.kernel import Kernel, Mode, Plan, prepare_model
 from tunebench.tuner.problem import Accuracy, Problem, Work
 from tunebench.tuner.reference import Reference
 from tunebench.tuner.result import CONTROL, Baseline, CacheRegime, ErrorFigures, Ratio
+from tunebench.tuner.settings import Setting, apply_settings, described, require_settings, under
 from tunebench.tuner.study.evaluate import Subject
 from tunebench.tuner.timing.confirm import confirm
 from tunebench.tuner.timing.measure import Call, Control, clocks_for, copy_of, pick_clock
@@ -65,6 +66,7 @@ class BenchCase:
         compiled: whether torch.compile is a baseline.
         seconds: of timing, not counting compilation and checks.
         accuracy: how wrong the tuned model may be.
+        settings: of PyTorch's, in force while everything is timed.
     """
 
     kernel: str
@@ -76,11 +78,13 @@ class BenchCase:
     compiled: bool = True
     seconds: float = 5.0
     accuracy: Accuracy = Accuracy.TOLERANCE
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         sizes = "".join(f" {name}={size}" for name, size in self.sizes.items())
         accuracy = "" if self.accuracy is Accuracy.TOLERANCE else f" accuracy={self.accuracy}"
-        return f"{self.kernel} {self.mode}{sizes}{f' {self.dtype}' if self.dtype else ''}{accuracy}"
+        settings = f" {described(self.settings)}" if self.settings else ""
+        return f"{self.kernel} {self.mode}{sizes}{f' {self.dtype}' if self.dtype else ''}{accuracy}{settings}"
 
 
 @dataclass(frozen=True)
@@ -185,6 +189,7 @@ class BenchRequest:
     batches: Sequence[int] = ()
     accuracies: Sequence[Accuracy] = ()
     dtype: str | None = None
+    settings: Mapping[str, str] | None = None
     device: str | None = None
     configuration: Mapping[str, Value] | None = None
     compiled: bool = True
@@ -214,6 +219,7 @@ def cases_of(targets: Sequence[str], asked: BenchRequest) -> list[BenchCase]:
         own = {name: size for name, size in asked.sizes.items() if name in legal}
         batch = "batch_size" if "batch_size" in legal else next(iter(legal))
         configuration = asked.configuration or dict(found.configuration) or None
+        settings = request.settings if asked.settings is None else asked.settings
         for mode in _modes(kernel, asked.modes or request.modes, lenient=len(targets) > 1):
             batches = [{batch: size} for size in asked.batches] or [{}]
             for sizes, accuracy in itertools.product(batches, asked.accuracies or [request.accuracy]):
@@ -221,6 +227,8 @@ def cases_of(targets: Sequence[str], asked: BenchRequest) -> list[BenchCase]:
                 dtype = request.dtype if asked.dtype is None else asked.dtype
                 kernel.reference(merged, dtype)  # refuses what it has not before anything runs
                 chosen = request.device if asked.device is None else asked.device
+                if settings:
+                    require_settings(settings, find_device(chosen).torch_device.type)
                 cases.append(
                     BenchCase(
                         kernel=request.kernel,
@@ -232,6 +240,7 @@ def cases_of(targets: Sequence[str], asked: BenchRequest) -> list[BenchCase]:
                         compiled=asked.compiled,
                         seconds=asked.seconds,
                         accuracy=accuracy,
+                        settings=settings or {},
                     )
                 )
     if unknown := [name for name in asked.sizes if name not in known]:
@@ -308,10 +317,8 @@ def measure_ceilings(name: str | None) -> Ceilings:
     one = torch.rand(edge, edge, device=where)
     rates = {"fp32": rate(products, lambda: one @ one)}
     if device.kind is DeviceKind.CUDA:
-        before = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("high")
-        rates["TF32"] = rate(products, lambda: one @ one)
-        torch.set_float32_matmul_precision(before)
+        with under({Setting.MATMUL: "tf32"}, where.type):
+            rates["TF32"] = rate(products, lambda: one @ one)
         half = one.half()
         rates["fp16"] = rate(products, lambda: half @ half)
     return Ceilings(copy, read, rates)
@@ -327,6 +334,7 @@ def measure_case(case: BenchCase, ceilings: Ceilings | None) -> Result:
     set_accuracy(case.accuracy)
     factory = load_model(case.kernel)
     kernel, device = factory.kernel, find_device(case.device)
+    apply_settings(case.settings, device.torch_device.type)
     reference = kernel.reference(case.sizes, case.dtype)
     subject = Subject.prepare(kernel, factory, reference, case.mode, device, case.accuracy)
     notes: list[str] = []

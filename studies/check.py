@@ -6,7 +6,7 @@ Nothing here imports torch: what runs a model, or judges one, does so in process
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
@@ -17,7 +17,7 @@ from tunebench.studies.checking import PRELOADED
 from tunebench.studies.checking.report import CheckReport, Subject
 from tunebench.studies.checking.request import CheckRequest, Submission
 from tunebench.studies.checking.submissions import is_submission
-from tunebench.tuner.device import any_gpu
+from tunebench.tuner.device import any_gpu, find_device
 from tunebench.tuner.errors import KernelFolderError, UnknownNameError, UserError
 from tunebench.tuner.files import path_named, read_text
 from tunebench.tuner.gate.refusal import Claim, Question, Refusal
@@ -25,6 +25,7 @@ from tunebench.tuner.isolation import TRACER, IsolatedProcess, IsolationError, s
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.result import Stage, Verdict
+from tunebench.tuner.settings import require_settings, settings_here
 
 _FILE_MODES = (Mode.EVAL, Mode.TRAIN)
 
@@ -89,6 +90,7 @@ def _checks(request: CheckRequest) -> list[_Check]:
     """
     is_file = is_submission(request.target)
     if is_file:
+        request = replace(request, settings=_settings(request))
         legal: Sequence[Mode] = _FILE_MODES
         usual: Sequence[Mode] = (Mode.TRAIN,)
         submission: Submission | None = _read(request)
@@ -121,6 +123,7 @@ def _completed(request: CheckRequest) -> CheckRequest:
         sizes={**said.sizes, **request.sizes},
         dtype=said.dtype if request.dtype is None else request.dtype,
         accuracy=request.accuracy or said.accuracy,
+        settings=_settings(replace(request, settings=said.settings if request.settings is None else request.settings)),
         modes=request.modes or said.modes,
         device=said.device if request.device is None else request.device,
         compiler=request.compiler or said.compiler,
@@ -147,7 +150,25 @@ def _read(request: CheckRequest) -> Submission:
         device=request.device,
         declared=request.declared,
         accuracy=request.accuracy or Accuracy.TOLERANCE,
+        settings=request.settings or {},
     )
+
+
+def _settings(request: CheckRequest) -> Mapping[str, str]:
+    """What both models run under.
+
+    Raises:
+        UserError: the device has no such setting.
+    """
+
+    def kind() -> str:
+        return find_device(request.device).torch_device.type
+
+    if request.settings is None:
+        return settings_here(kind)
+    if request.settings:
+        require_settings(request.settings, kind())
+    return request.settings
 
 
 def _run(

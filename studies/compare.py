@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 from tunebench.db.connection.database import open_database
 from tunebench.db.queries.one_trial import TrialDetails, trial_details
@@ -29,6 +30,7 @@ from tunebench.tuner.isolation import DeathError, run_isolated, start_forkserver
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.reference import require_dtype
+from tunebench.tuner.settings import Setting, in_force, parse_settings, require_settings, settings_of
 from tunebench.tuner.study.evaluate import Finalist, LocalEvaluator
 
 REFERENCE = "reference"
@@ -37,7 +39,7 @@ DEFAULT = "default"
 SECONDS = 600.0
 """The longest that a comparison may take."""
 
-_COMPARED = {"sizes", "dtype", "device", "compiler"}
+_COMPARED = {"sizes", "dtype", "device", "compiler", "settings"}
 """What of a study file matters for a comparison, beside its kernel and modes."""
 
 
@@ -84,7 +86,8 @@ def question_of(
 
     Args:
         kernel: its name or folder, or a study file; None where a trial brings it.
-        options: keys of `StudyRequest`: the device, the compiler, sizes and the dtype, which are else a trial's.
+        options: keys of `StudyRequest`: the device, the compiler, sizes, the dtype and PyTorch's settings, which are
+            else a trial's; settings are else this process's.
         declared: of files, as in `CheckRequest`.
         database: where trials are; None for the default.
 
@@ -118,6 +121,10 @@ def _about_files(
         raise UserError(f"mode '{mode}' is neither eval nor train")
     device, dtype = (None if (given := options.get(name)) is None else str(given) for name in ("device", "dtype"))
     dtype = require_dtype(dtype)
+    kind = find_device(device).torch_device.type
+    given = options.get("settings")
+    settings = in_force(Setting, kind) if given is None else parse_settings(cast(Mapping[str, object], given))
+    require_settings(settings, kind)
     question = FileQuestion(
         File.read(Path(str(first))),
         None if second == REFERENCE else File.read(Path(str(second))),
@@ -125,6 +132,7 @@ def _about_files(
         dtype,
         Mode(mode or Mode.EVAL),
         tuple(member_of(Declaration, "declaration", one) for one in declared),
+        settings,
     )
     question.require_reference()
     return question
@@ -150,6 +158,10 @@ def _about_kernel(
     (chosen,) = declared.modes_named([(*modes, *declared.modes)[0] if mode is None else mode])
     dtypes = [side.problem.dtype for side in sides if side.problem and side.problem.dtype in declared.dtypes]
     asked: dict[str, object] = {"kernel": target, "dtype": next(iter(dtypes), None), **options}
+    if asked.get("settings") is None:
+        measured = [settings_of(side.problem.options) for side in sides if side.problem]
+        device = find_device(cast(str | None, asked.get("device")))
+        asked["settings"] = measured[0] if measured else in_force(Setting, device.torch_device.type)
     if details and "sizes" not in asked:
         asked["sizes"] = sizes_of(target, details[0].row.problem)
     return KernelQuestion(make_request(asked, target), chosen, first, second)
@@ -200,7 +212,8 @@ def _compare_configurations(question: KernelQuestion) -> CompareReport:
         side.label if built is None or side.problem else f"{side.label}: {built.configuration}"
         for side, built in zip(asked, sides, strict=True)
     )
-    duel = CompareReport(first, second, str(evaluator.problem), evaluator.device.name, None)
+    settings = question.request.settings or {}
+    duel = CompareReport(first, second, str(evaluator.problem), evaluator.device.name, None, settings=settings)
     for label, built in zip((first, second), sides, strict=True):
         if built is not None and not (result := evaluator.evaluate(*built)).status.timed:
             refusal = f"{label} is refused ({result.status}): {result.message.splitlines()[0]}"
@@ -212,7 +225,8 @@ def _finalist(request: StudyRequest, side: KernelSide, evaluator: LocalEvaluator
     if side.problem is not None and side.problem != evaluator.problem:
         raise UserError(
             f"'{side.label}' was measured for {side.problem}, and this comparison is for {evaluator.problem}: "
-            "change the sizes with --size, the dtype with --dtype, or the mode with --mode"
+            "change the sizes with --size, the dtype with --dtype, the mode with --mode, or what eager may do with "
+            "--setting"
         )
     if side.values is None:
         return None

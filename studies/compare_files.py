@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -108,6 +108,7 @@ class FileQuestion:
 
     Attributes:
         declared: of both, see `CheckRequest`.
+        settings: of PyTorch's, in force while both run.
     """
 
     first: File
@@ -116,6 +117,7 @@ class FileQuestion:
     dtype: str | None
     mode: Mode
     declared: tuple[Declaration, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def reference(self) -> File:
@@ -145,7 +147,15 @@ def compare_files(question: FileQuestion) -> CompareReport:
     second = f"{question.first.path}: {MODEL}" if question.second is None else str(question.second)
     with ExitStack() as rooms, torch.no_grad():
         comparison = _Comparison(question, device, rooms)
-        report = CompareReport(str(question.first), second, comparison.problem, device.name, None, trusted=False)
+        report = CompareReport(
+            str(question.first),
+            second,
+            comparison.problem,
+            device.name,
+            None,
+            trusted=False,
+            settings=question.settings,
+        )
         try:
             comparison.require_agreement()
             return replace(report, samples_ms=comparison.rounds())
@@ -214,7 +224,7 @@ class _Comparison:
         other = None if file is None or file is own else (file.path, file.text)
         prepare = partial(set_policy, wait=True)  # what is compared is the kernel, whenever it was built
         where = self._device.torch_device
-        files = Files((own.path, own.text), other, {}, asked.dtype, where, prepare=prepare)
+        files = Files((own.path, own.text), other, {}, asked.dtype, where, prepare=prepare, settings=asked.settings)
         return files if file is None else replace(files, on_trial=file.model)
 
     def require_agreement(self) -> None:

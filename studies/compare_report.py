@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tunebench.tuner.result import Decision, Ratio
 from tunebench.tuner.timing.statistics import Samples, control_ratio, medians_of, speedup
@@ -20,6 +20,7 @@ class CompareReport:
         refusal: why there is nothing to compare: one of them is wrong or fails.
         trusted: what was compared, its reference and the judge ran in one process; False of files, which nobody vouches
             for.
+        settings: of PyTorch's that were in force, where they were given or not the defaults.
     """
 
     first: str
@@ -29,6 +30,7 @@ class CompareReport:
     samples_ms: Samples | None
     refusal: str = ""
     trusted: bool = True
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ratio(self) -> Ratio | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import torch
 
@@ -18,8 +19,9 @@ from tunebench.studies.tune import Resolved, resolve, tune
 from tunebench.tuner.device import Device, find_devices
 from tunebench.tuner.errors import KernelFolderError, TunebenchError, UnknownNameError, UserError
 from tunebench.tuner.kernel import Kernel, Mode
-from tunebench.tuner.problem import Problem
+from tunebench.tuner.problem import CALL_OPTION, Problem
 from tunebench.tuner.reference import Reference
+from tunebench.tuner.settings import meta_stands_for, settings_of
 
 _MANY = 1_000_000
 
@@ -99,15 +101,16 @@ def resolve_problem(target: str, problem: Problem, options: Mapping[str, object]
     mode = kernel.mode_of(problem)
     sizes = dict(sizes_for(model, problem, mode))
     given = {"dtype": problem.dtype, "modes": [mode], "sizes": sizes, "accuracy": problem.accuracy}
-    given["kernel"] = target
+    given |= {"kernel": target, "settings": settings_of(problem.options)}
     return replace(resolve(make_request({**given, **options}, target)), expected=problem)
 
 
 def sizes_for(model: type[TunedModule], problem: Problem, mode: Mode) -> Sizes:
     """The sizes of a kernel's reference that make a problem.
 
-    Found by trying, without memory: which axis follows which size, and how. An axis is one size, or the product of
-    several, of which one then gets all.
+    Found by trying, without memory: which axis follows which size, and how. So do the dimensions of tensors that have
+    no name. An axis is one size, or the product of several: of those that nothing else says one is changed, and the
+    others only if that is not enough.
 
     Raises:
         UnfitProblemError: none do.
@@ -117,34 +120,81 @@ def sizes_for(model: type[TunedModule], problem: Problem, mode: Mode) -> Sizes:
     own = {name: int(reference.sizes[name]) for name in names}
     before = _axes_at(model, reference, own, mode)
     doubled = {name: _axes_at(model, reference, {**own, name: 2 * own[name]}, mode) for name in names}
-    sizes = dict(own)
-    for axis, size in problem.axes.items():
-        factors = [name for name, axes in doubled.items() if axis in before and axes.get(axis) == 2 * before[axis]]
-        for name in factors:
-            sizes[name] = 1
-        if factors:
-            sizes[factors[0]] = size // math.prod(sizes[name] for name in factors)
-    if min(sizes.values()) > 0 and _axes_at(model, reference, sizes, mode) == problem.axes:
+    wanted = _axes_of(problem)
+    factors = {
+        axis: [name for name, axes in doubled.items() if axis in before and axes.get(axis) == 2 * before[axis]]
+        for axis in wanted
+    }
+    sizes, found = dict(own), set[str]()
+    for axis in sorted(wanted, key=lambda axis: len(factors[axis])):
+        free = [name for name in factors[axis] if name not in found]
+        if not free:
+            continue
+        others = [name for name in factors[axis] if name != free[0]]
+        if wanted[axis] % math.prod(sizes[name] for name in others):
+            sizes |= dict.fromkeys(free, 1)
+        sizes[free[0]] = wanted[axis] // math.prod(sizes[name] for name in others)
+        found.update(factors[axis])
+    made = _axes_at(model, reference, sizes, mode) if min(sizes.values()) > 0 else {}
+    if wanted == (made if CALL_OPTION in problem.options else {name: made.get(name) for name in wanted}):
         return sizes
     raise UnfitProblemError(f"no sizes of {model.kernel.name}'s reference make {problem}: it cannot be tuned by itself")
 
 
-def problem_of(model: type[TunedModule], reference: Reference, mode: Mode) -> Problem | None:
-    """The problem of the reference's own inputs, found without memory; None where it has none that a kernel serves."""
+def problem_of(
+    model: type[TunedModule],
+    reference: Reference,
+    mode: Mode,
+    kind: str = "cuda",
+    settings: Mapping[str, str] = MappingProxyType({}),
+) -> Problem | None:
+    """The problem of the reference's own inputs, found without memory; None where it has none that a kernel serves.
+
+    Args:
+        kind: the type of device that it is asked for.
+        settings: of PyTorch's that are in force there.
+    """
     nowhere = torch.device("meta")
     try:
-        module = mode.put(reference.make_model(0, nowhere, model))
-        assert isinstance(module, TunedModule)
-        return module.identify(*reference.make_inputs(0, nowhere))
+        with meta_stands_for(kind, settings):
+            module = mode.put(reference.make_model(0, nowhere, model))
+            assert isinstance(module, TunedModule)
+            return module.identify(*reference.make_inputs(0, nowhere))
     except (RuntimeError, ValueError, TypeError, ArithmeticError, LookupError, AttributeError, TunebenchError):
         return None  # such as a filter larger than its image
 
 
+def identified(model: type[TunedModule], problem: Problem, kind: str) -> Problem:
+    """Return a problem with what identifies its call, where it says of that no more than what the author names.
+
+    Args:
+        kind: the type of device that it belongs to.
+
+    Raises:
+        UnfitProblemError: the reference's own inputs cannot be made into it.
+    """
+    mode = model.kernel.mode_of(problem)
+    reference = model.kernel.reference(sizes_for(model, problem, mode), problem.dtype)
+    found = problem_of(model, reference, mode, kind, settings_of(problem.options))
+    if found is None or found.at(problem.accuracy).named != problem.named:
+        raise UnfitProblemError(f"the reference's own inputs are {found} where {problem} is asked for")
+    return found.at(problem.accuracy)
+
+
 def _axes_at(model: type[TunedModule], reference: Reference, sizes: Sizes, mode: Mode) -> Mapping[str, int]:
-    """The axes at these sizes; none where the reference has no such problem."""
+    """The axes and other dimensions at these sizes; none where the reference has no such problem."""
     try:
         resized = reference.resized(sizes)
     except TunebenchError:
         return {}
     problem = problem_of(model, resized, mode)
-    return {} if problem is None else problem.axes
+    return {} if problem is None else _axes_of(problem)
+
+
+def _axes_of(problem: Problem) -> Mapping[str, int]:
+    """A problem's axes, and the dimensions of the tensors whose shapes these do not say."""
+    shapes = (one.rpartition("=") for one in problem.other_shapes.split())
+    others = {
+        f"{name} {place}": int(size) for name, _, shape in shapes for place, size in enumerate(shape.split("x")) if size
+    }
+    return {**problem.axes, **others}

@@ -18,6 +18,7 @@ from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.errors import KernelFolderError, UserError
 from tunebench.tuner.kernel import Kernel, Mode, TunableModel, prepare_model
 from tunebench.tuner.problem import Problem
+from tunebench.tuner.settings import under
 from tunebench.tuner.space import SearchSpace
 from tunebench.tuner.users_code import MODEL_FILE, users_code
 
@@ -136,7 +137,11 @@ def describe_space(request: StudyRequest) -> list[DescribedSpace]:
     kernel, device = resolved.kernel, resolved.device
     described = []
     for mode in resolved.modes:
-        with users_code("the model cannot be made, or takes no such inputs", kernel.folder):
+        where = device.torch_device.type
+        with (
+            under(resolved.settings, where),
+            users_code("the model cannot be made, or takes no such inputs", kernel.folder),
+        ):
             made = prepare_model(resolved.reference, mode, device.torch_device, resolved.model)
             model = cast(TunableModel, made)
             problem = model.identify(*resolved.reference.make_inputs(1, device.torch_device))

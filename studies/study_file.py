@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from tunebench.kernels.runtime.registry import is_kernel_file
 from tunebench.tuner.build import CompilerName
@@ -17,6 +17,7 @@ from tunebench.tuner.errors import StudyFileError, UnknownNameError
 from tunebench.tuner.files import path_named
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Accuracy
+from tunebench.tuner.settings import parse_settings
 
 TABLES = "studies"
 """The key of a study file whose tables have keys of their own beside the file's."""
@@ -54,6 +55,8 @@ class StudyRequest(BaseModel):
         accuracy: how wrong a configuration may be.
         dtype: what models and inputs are converted to; None leaves them as `reference.py` makes them.
         modes: the module's modes to tune; None for every mode that the kernel names.
+        settings: of PyTorch's, such as the precision of products: what eager is permitted while it is tuned; None for
+            those in force in this process.
         sizes: numeric constants of `reference.py` to change, by their names there.
         tunables: values to restrict tunables to.
     """
@@ -77,9 +80,15 @@ class StudyRequest(BaseModel):
     accuracy: Accuracy = Field(default=Accuracy.TOLERANCE, strict=False)
     dtype: str | None = None
     modes: tuple[Annotated[Mode, Field(strict=False)], ...] | None = Field(default=None, strict=False)
+    settings: Mapping[str, str] | None = None
     sizes: Mapping[str, int | Annotated[float, Field(allow_inf_nan=False)]] = Field(default_factory=dict)
     tunables: Mapping[str, Sequence[bool | int | float | str]] = Field(default_factory=dict)
     start: Sequence[Mapping[str, bool | int | float | str]] = ()
+
+    @field_validator("settings")
+    @classmethod
+    def _legal(cls, given: Mapping[str, str] | None) -> Mapping[str, str] | None:
+        return None if given is None else parse_settings(given)
 
 
 def request_of(target: str, options: Mapping[str, object] | None = None) -> StudyRequest:

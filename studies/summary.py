@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tunebench.studies.tables import milliseconds, problem_values, ratio_values, share
+from tunebench.studies.tables import eager_had, milliseconds, problem_values, ratio_values, share
 from tunebench.studies.terminal import print_paragraph, print_table, printable
 from tunebench.studies.tune import StudyReport
 from tunebench.tuner.device import DeviceKind
 from tunebench.tuner.result import Baseline, Comparison, Decision, TrialStatus
+from tunebench.tuner.settings import described
 from tunebench.tuner.study.account import Spent
 from tunebench.tuner.study.study import Ending
 
@@ -28,7 +29,8 @@ def print_reports(reports: Sequence[StudyReport]) -> None:
         *("over reference", "over default", "of copy rate", "verified"),
     )
     rows = [_summary_row(report) for report in reports]
-    print_table(columns, rows, "Medians of interleaved rounds; speed-ups with 99 % intervals")
+    had = eager_had(report.problem.options for report in reports)
+    print_table(columns, rows, f"Medians of interleaved rounds; speed-ups with 99 % intervals; {had}")
     if any(report.device.kind is DeviceKind.CPU for report in reports):
         print_paragraph(_ON_A_CPU)
     for report in reports:
@@ -116,6 +118,7 @@ def report_values(report: StudyReport) -> dict[str, object]:
         "kernel": report.kernel,
         "study": report.study,
         "problem": problem_values(report.problem),
+        "eager": described(report.problem.options),
         "device": report.device.name,
         "architecture": report.device.architecture,
         "trials": outcome.trials,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, TypeVar
@@ -12,6 +12,7 @@ from tunebench.db.queries.rows import BestRow, MissRow, StudyRow, TrialRow
 from tunebench.studies.terminal import print_table
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import Decision, Ratio
+from tunebench.tuner.settings import described
 
 Row = TypeVar("Row")
 
@@ -63,6 +64,18 @@ def over_reference(ratio: Ratio | None) -> str:
     return decided(ratio) or "not compared"
 
 
+def eager_had(problems: Iterable[Mapping[str, str]]) -> str:
+    """Say under which of PyTorch's settings the reference of each row ran, for a caption.
+
+    Args:
+        problems: the options of each row's problem.
+    """
+    found = {described(options) for options in problems}
+    if len(found) > 1:
+        return "eager: PyTorch's defaults, but where a problem says otherwise"
+    return f"eager: {found.pop() if found else described({})}"
+
+
 def _minute(moment: datetime) -> str:
     """A moment in UTC, for people."""
     return f"{moment:%Y-%m-%d %H:%M} UTC"
@@ -84,7 +97,7 @@ def _print_best(rows: Sequence[BestRow]) -> None:
         )
         for row in rows
     ]
-    print_table((*columns, "configuration"), cells)
+    print_table((*columns, "configuration"), cells, eager_had(row.problem.options for row in rows))
 
 
 def _print_trials(rows: Sequence[TrialRow]) -> None:
@@ -121,11 +134,11 @@ def _print_studies(rows: Sequence[StudyWithBest]) -> None:
         )
         for row in rows
     ]
-    print_table(columns, cells)
+    print_table(columns, cells, eager_had(row.study.problem.options for row in rows))
 
 
 _TRIAL_VALUES = (
-    *("trial", "study", "number", "kernel", "source_digest", "problem", "accuracy"),
+    *("trial", "study", "number", "kernel", "source_digest", "problem", "accuracy", "eager"),
     *("device", "device_uuid", "architecture"),
     *("compiler", "sampler", "seed", "status", "configuration", "median_ms", "low_ms", "high_ms", "regime"),
     *("recorded_at", "message", "confirmed", "confirmed_ms"),
@@ -144,6 +157,7 @@ def row_values(row: TrialRow) -> dict[str, object]:
             "study": row.study_id,
             "problem": problem_values(row.problem),
             "accuracy": row.problem.accuracy.value,
+            "eager": described(row.problem.options),
             "device": row.device_name,
             "status": row.status.value,
             "configuration": dict(row.configuration),
@@ -174,6 +188,7 @@ def _study_values(row: StudyWithBest) -> dict[str, object]:
         "kernel": study.kernel,
         "source_digest": study.source_digest,
         "problem": problem_values(study.problem),
+        "eager": described(study.problem.options),
         "device": study.device.name,
         "architecture": study.device.architecture,
         "compiler": study.compiler,

@@ -18,6 +18,7 @@ from tunebench.tuner.configuration import Value
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.files import is_written_by
 from tunebench.tuner.problem import Problem
+from tunebench.tuner.settings import settings_of
 from tunebench.tuner.users_code import MODEL_FILE
 
 
@@ -50,6 +51,7 @@ def find_target(text: str, database: str | Path | None = None) -> Target:
         mode = load_model(target).kernel.mode_of(row.problem)
         sizes, accuracy = sizes_of(target, row.problem), row.problem.accuracy
         given = {"kernel": target, "dtype": row.problem.dtype, "modes": [mode], "sizes": sizes, "accuracy": accuracy}
+        given["settings"] = settings_of(row.problem.options)
         return Target(make_request(given, f"trial {text}"), dict(row.configuration))
     request = request_of(text)
     return Target(request, {name: values[0] for name, values in request.tunables.items() if len(values) == 1})

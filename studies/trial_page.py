@@ -10,6 +10,7 @@ from tunebench.kernels.runtime.registry import kernel_names, load_model
 from tunebench.studies.tables import row_values
 from tunebench.studies.terminal import print_facts, print_table, printable
 from tunebench.tuner.result import Conditions, Measurement, Verdict
+from tunebench.tuner.settings import described
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,7 @@ def _facts(details: TrialDetails) -> list[tuple[str, str]]:
         ("warm start from", details.warm_start_from or ""),
         ("recorded", row.recorded_at.isoformat(timespec="seconds")),
         ("seconds", ", ".join(f"{phase} {seconds:.3g}" for phase, seconds in details.seconds.items())),
+        ("eager", described(row.problem.options)),
         ("sampler", f"{row.sampler}, seed {row.seed}"),
         ("compiler", row.compiler),
         ("source", row.source_digest),

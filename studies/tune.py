@@ -6,7 +6,7 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import cast
@@ -43,6 +43,7 @@ from tunebench.tuner.reference import Reference
 from tunebench.tuner.search.sampler import PoolSampler
 from tunebench.tuner.search.strategies import find_sampler
 from tunebench.tuner.search.warm_start import WarmStart, choose_warm_starts
+from tunebench.tuner.settings import Setting, apply_settings, in_force, require_settings
 from tunebench.tuner.space import SearchSpace, ValidSpace
 from tunebench.tuner.study.account import Account, Activity, Spent
 from tunebench.tuner.study.confirm_winner import MOST_BYTES, ConfirmWinner
@@ -132,9 +133,16 @@ class Resolved:
         """The first of the devices."""
         return self.devices[0]
 
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """What PyTorch is permitted while it is tuned."""
+        return self.request.settings or {}
+
 
 def resolve(request: StudyRequest) -> Resolved:
     """Find everything a request names, before anything is created or run.
+
+    Settings of PyTorch's that it does not say are those of this process.
 
     Raises:
         UserError: something is unknown or not on this machine.
@@ -143,6 +151,11 @@ def resolve(request: StudyRequest) -> Resolved:
     kernel = model.kernel
     find_sampler(request.sampler)
     devices = _devices(request)
+    if request.settings is None:
+        here = in_force(Setting, devices[0].torch_device.type)
+        request = request.model_copy(update={"settings": here})
+    else:
+        require_settings(request.settings, devices[0].torch_device.type)
     space = kernel.space.restrict(request.tunables)
     for values in request.start:
         space.fix(values)  # refuses what is no value of it
@@ -218,6 +231,7 @@ def make_evaluator(
     account = Account()
     with account.phase(Activity.WORKER):
         resolved = resolve(request)
+        apply_settings(resolved.settings, resolved.device.torch_device.type)
     with account.phase(Activity.CONTEXT):
         if resolved.device.kind is DeviceKind.CUDA:
             torch.cuda.set_device(resolved.device.torch_device)  # as a program does that has one of several
@@ -248,7 +262,7 @@ def _confirmation(resolved: Resolved, mode: Mode, problem: Problem) -> ConfirmWi
     request, kernel, reference = alone(resolved.request, resolved.device), resolved.kernel, resolved.reference
     own, where = (reference.path, reference.text), resolved.device.torch_device
     return ConfirmWinner(
-        Files(own, None, dict(request.sizes), request.dtype, where),
+        Files(own, None, dict(request.sizes), request.dtype, where, settings=resolved.settings),
         kernel.place,
         functools.partial(make_contender, request),
         Exemptions.of(kernel),
@@ -290,7 +304,7 @@ def _tune_mode(resolved: Resolved, mode: Mode, database: Database, announce: Rep
     account.move(Activity.WORKER, executor.prepared)
     device, problem, slots = executor.device, executor.problem, executor.slots
     try:
-        if resolved.expected not in (None, problem):
+        if resolved.expected not in (None, problem, problem.named):
             raise UserError(f"the reference's own inputs are {problem} where {resolved.expected} is asked for")
         with account.phase(Activity.SPACE):
             space = resolved.space.enumerate(problem, device)

@@ -8,11 +8,13 @@ measured under one setting says nothing about another. Options are there only fo
 from __future__ import annotations
 
 import enum
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 from tunebench.tuner.errors import UnknownNameError, UserError
 
@@ -52,17 +54,50 @@ _OPERATION = {Setting.MATMUL: "matmul", Setting.CONVOLUTION: "conv", Setting.REC
 """What PyTorch calls a backend, by the type of device, and an operation whose precision is set."""
 
 
+_meta_stands_for: ContextVar[tuple[str, Mapping[str, str]]] = ContextVar("_meta_stands_for", default=("cuda", {}))
+"""The type of device that tensors without memory stand for, and the settings there: PyTorch's defaults on a GPU."""
+
+
+@contextmanager
+def meta_stands_for(device_type: str, settings: Mapping[str, str]) -> Iterator[None]:
+    """Let tensors on the device `meta` stand for those of a kind of device, under these settings.
+
+    So a problem is identified without its device, and without putting settings in force that others would see.
+    """
+    token = _meta_stands_for.set((device_type, settings))
+    try:
+        yield
+    finally:
+        _meta_stands_for.reset(token)
+
+
+def kind_of(device_type: str) -> str:
+    """Return the type of device, that which a tensor without memory stands for."""
+    return _meta_stands_for.get()[0] if device_type == "meta" else device_type
+
+
 def default_of(setting: Setting, device_type: str) -> str:
-    """Return PyTorch's default on a kind of device; without memory (`meta`) a GPU's."""
+    """Return PyTorch's default on a kind of device."""
     if setting in (Setting.CONVOLUTION, Setting.RECURRENT):
-        return "ieee" if device_type == "cpu" else "tf32"
+        return "tf32" if device_type == "cuda" else "ieee"
     return VALUES[setting][0]
 
 
 def in_force(names: Iterable[Setting], device_type: str) -> dict[str, str]:
     """Return those of the settings that are not PyTorch's default on a kind of device now."""
-    found = {name: _value(name, device_type) for name in names}
-    return {name.value: value for name, value in found.items() if value != default_of(name, device_type)}
+    found = {name: value_of(name, device_type) for name in names}
+    kind = kind_of(device_type)
+    return {name.value: value for name, value in found.items() if value != default_of(name, kind)}
+
+
+def settings_here(device_type: Callable[[], str]) -> dict[str, str]:
+    """Return the settings in force in this process that are not PyTorch's defaults.
+
+    Args:
+        device_type: returns the type of device that they are asked for; not called where PyTorch is not imported, which
+            leaves nothing to be set.
+    """
+    return in_force(Setting, device_type()) if "torch" in sys.modules else {}
 
 
 def watch(names: Iterable[Setting], device_type: str) -> Callable[[], object]:
@@ -124,7 +159,11 @@ def _readers(name: Setting, device_type: str) -> tuple[Callable[[], Any], ...]:
     return (partial(_C._get_fp32_precision_getter, _BACKEND.get(device_type, "cuda"), _OPERATION[name]),)
 
 
-def _value(name: Setting, device_type: str) -> str:
+def value_of(name: Setting, device_type: str) -> str:
+    """Return what a setting is now on a kind of device."""
+    if device_type == "meta":
+        kind, settings = _meta_stands_for.get()
+        return settings.get(name) or default_of(name, kind)
     found = [read() for read in _readers(name, device_type)]
     match name:
         case Setting.REDUCTIONS:
@@ -140,9 +179,14 @@ def _value(name: Setting, device_type: str) -> str:
     return "ieee" if found[0] == "none" else str(found[0])
 
 
+def settings_of(options: Mapping[str, str]) -> dict[str, str]:
+    """Return those of a problem's options that are settings."""
+    return {name: value for name, value in options.items() if name in _NAMES}
+
+
 def described(options: Mapping[str, str]) -> str:
     """Say under which settings the reference of a problem with these options ran."""
-    return " ".join(f"{name}={value}" for name, value in options.items() if name in _NAMES) or "PyTorch's defaults"
+    return " ".join(f"{name}={value}" for name, value in settings_of(options).items()) or "PyTorch's defaults"
 
 
 def parse_settings(given: Mapping[str, object]) -> dict[str, str]:
@@ -160,8 +204,47 @@ def parse_settings(given: Mapping[str, object]) -> dict[str, str]:
     return {name: str(value) for name, value in given.items()}
 
 
+def require_settings(given: Mapping[str, str], device_type: str) -> None:
+    """Refuse a value that a kind of device does not have, before anything runs there.
+
+    Raises:
+        UserError: it does not have it.
+    """
+    for name, value in given.items():
+        is_product = name == Setting.MATMUL
+        if value == ("bf16" if device_type == "cuda" else "tf32") and not (is_product and value == "tf32"):
+            legal = [one for one in VALUES[Setting(name)] if one != value and (is_product or one == "ieee")]
+            raise UserError(
+                f"setting {name}={value}: PyTorch has no such {name} on a device of type '{device_type}': "
+                f"use {' or '.join(legal)}"
+            )
+
+
+def statements(given: Mapping[str, str]) -> list[str]:
+    """Return the lines of Python that put settings in force, by the calls that programs make."""
+    lines = []
+    for name, value in given.items():
+        match Setting(name):
+            case Setting.MATMUL:
+                precision = {"ieee": "highest", "tf32": "high", "bf16": "medium"}[value]
+                lines.append(f"torch.set_float32_matmul_precision({precision!r})")
+            case Setting.CONVOLUTION | Setting.RECURRENT:
+                lines.append(f"torch.backends.cudnn.allow_tf32 = {value == 'tf32'}")
+            case Setting.REDUCTIONS:
+                products = "torch.backends.cuda.matmul"
+                for half in ("fp16", "bf16"):
+                    lines.append(f"{products}.allow_{half}_reduced_precision_reduction = {value != 'float32'}")
+                lines.append(f"{products}.allow_fp16_accumulation = {value == 'float16'}")
+            case Setting.ALGORITHMS:
+                lines.append(f"torch.use_deterministic_algorithms({value == 'deterministic'})")
+            case Setting.CUDNN:
+                lines.append(f"torch.backends.cudnn.enabled = {value != 'off'}")
+                lines += [f"torch.backends.cudnn.{one} = {value == one}" for one in ("benchmark", "deterministic")]
+    return lines
+
+
 def apply_settings(given: Mapping[str, str], device_type: str) -> None:
-    """Put settings in force in this process, by the calls that programs make.
+    """Put settings in force in this process; those that are so already are left alone.
 
     Raises:
         UserError: this device has no such precision.
@@ -169,52 +252,66 @@ def apply_settings(given: Mapping[str, str], device_type: str) -> None:
     import torch
 
     for name, value in given.items():
-        match Setting(name):
-            case Setting.MATMUL:
-                torch.set_float32_matmul_precision({"ieee": "highest", "tf32": "high", "bf16": "medium"}[value])
-            case Setting.CONVOLUTION | Setting.RECURRENT:
-                torch.backends.cudnn.allow_tf32 = value == "tf32"
-            case Setting.REDUCTIONS:
-                products = cast(Any, torch.backends.cuda.matmul)
-                products.allow_fp16_reduced_precision_reduction = value != "float32"
-                products.allow_bf16_reduced_precision_reduction = value != "float32"
-                products.allow_fp16_accumulation = value == "float16"
-            case Setting.ALGORITHMS:
-                torch.use_deterministic_algorithms(value == "deterministic")
-            case Setting.CUDNN:
-                torch.backends.cudnn.enabled = value != "off"
-                torch.backends.cudnn.benchmark = value == "benchmark"
-                torch.backends.cudnn.deterministic = value == "deterministic"
-        if _value(Setting(name), device_type) != value:
+        if value_of(Setting(name), device_type) == value:
+            continue
+        for line in statements({name: value}):
+            exec(line, {"torch": torch})
+        if value_of(Setting(name), device_type) != value:
             raise UserError(f"setting {name}={value}: PyTorch has no such {name} on a device of type '{device_type}'")
 
 
 @contextmanager
-def strict_float32() -> Iterator[None]:
-    """Run float32 products, convolutions and recurrent layers in float32, whatever the process permits otherwise."""
-    import torch
+def under(given: Mapping[str, str], device_type: str) -> Iterator[None]:
+    """Put settings in force in this process for a while.
 
+    Raises:
+        UserError: see `apply_settings`.
+    """
+    before = {name: value_of(Setting(name), device_type) for name in given}
     try:
-        products, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    except RuntimeError:
-        # The program has used `fp32_precision`, after which PyTorch refuses to say it in its older words.
-        with _strict_by_backend():
-            yield
-        return
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = False
-    try:
+        apply_settings(given, device_type)
         yield
     finally:
-        torch.backends.cudnn.allow_tf32 = convolutions
-        torch.set_float32_matmul_precision(products)
+        apply_settings(before, device_type)
 
 
 @contextmanager
-def _strict_by_backend() -> Iterator[None]:
+def strict_float32(*, convolutions: bool = True) -> Iterator[None]:
+    """Run float32 products in float32, whatever the process permits otherwise.
+
+    Args:
+        convolutions: so for convolutions and recurrent layers too.
+    """
+    import torch
+
+    try:
+        products, others = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    except RuntimeError:
+        # The program has used `fp32_precision`, after which PyTorch refuses to say it in its older words.
+        with _strict_by_backend(_OPERATION if convolutions else [Setting.MATMUL]):
+            yield
+        return
+    others = others and convolutions
+    if products != "highest":
+        torch.set_float32_matmul_precision("highest")
+    if others:
+        torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        if others:
+            torch.backends.cudnn.allow_tf32 = True
+        if products != "highest":
+            torch.set_float32_matmul_precision(products)
+
+
+@contextmanager
+def _strict_by_backend(settings: Iterable[Setting]) -> Iterator[None]:
     from torch import _C
 
-    places = [(backend, operation) for backend in _BACKEND.values() for operation in _OPERATION.values()]
+    places = [
+        (backend, operation) for backend in _BACKEND.values() for operation in map(_OPERATION.__getitem__, settings)
+    ]
     before = {place: _C._get_fp32_precision_getter(*place) for place in places}
     lower = {place: value for place, value in before.items() if value not in ("ieee", "none")}
     for place in lower:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tunebench.kernels.runtime.gradients import replica
@@ -29,9 +30,6 @@ _UNTRACEABLE = (RuntimeError, TypeError, ValueError, LookupError, AttributeError
 """What a reference may raise that needs the values of its tensors, or that refuses the call."""
 
 _PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "vdot", "addbmm", "linear", "matmul", "einsum"}
-_COPIES = {"clone", "contiguous", "to_copy", "copy", "detach", "empty_like"}
-_GEOMETRY = {"kernel_size", "stride", "padding", "dilation", "groups", "output_padding", "dim", "dims", "k"}
-"""Arguments of operations that decide how much is read for a result, or where, and that its shape need not show."""
 _MOST_SHOWN = 3
 _DIGITS = 12
 
@@ -46,7 +44,8 @@ class ReferenceCall:
         obstacle: why its forward, run again, may give something else; empty where it gives the same.
         written: for each of the module's buffers, as `held` has them, whether it is written to.
         moved: the places of those that are written to and may decide the result.
-        operations: a digest of the shapes of all that is computed; empty where they are not known.
+        operations: a digest of the shapes and whole numbers of all calls of PyTorch's functions; empty where they are
+            not known.
         settings: those of PyTorch's that decide how it is computed.
     """
 
@@ -83,7 +82,7 @@ def trace_reference(module: nn.Module, inputs: Sequence[Any]) -> ReferenceCall:
             )
             made: Any = replica(module, fakes, moving)
             before = _attributes(made)
-            with Watch(moving, [*given, *fakes]) as watch:
+            with Calls() as calls, Watch(moving, [*given, *fakes]) as watch:
                 result = made.reference_forward(*given)
             after = _attributes(made)
             watch.obstacles += [f"its forward sets '{name}'" for name in after if before.get(name) != after[name]]
@@ -100,8 +99,8 @@ def trace_reference(module: nn.Module, inputs: Sequence[Any]) -> ReferenceCall:
         watch.obstacles[0] if watch.obstacles else "",
         tuple(watch.written),
         tuple(place for place, is_read in enumerate(watch.read) if is_read and watch.written[place]),
-        watch.digest(),
-        tuple(watch.settings()),
+        calls.digest(),
+        tuple(watch.settings(calls.names)),
     )
 
 
@@ -170,6 +169,37 @@ def _is_told(tensor: torch.Tensor, problem: Problem) -> bool:
     return all(size == 1 or size in problem.axes.values() for size in tensor.shape)
 
 
+class Calls(TorchFunctionMode):
+    """Notes which functions of PyTorch's are called, with which shapes and whole numbers.
+
+    Seen as the reference's author wrote them: the operations that PyTorch makes of a function differ between devices,
+    versions and layouts in memory, and what was measured on a GPU is identified on machines without one.
+
+    Attributes:
+        names: of the functions.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self._made: Counter[str] = Counter()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        returned = [one for one in _flat(result) if isinstance(one, torch.Tensor)]
+        if returned or result is None:  # else it asks for a property
+            self.names.add(getattr(func, "__name__", ""))
+            given = list(_flat([*args, *(value for _, value in sorted(kwargs.items()))]))
+            shapes = [tuple(one.shape) for one in (*given, *returned) if isinstance(one, torch.Tensor)]
+            self._made[f"{shapes} {[one for one in given if isinstance(one, int)]}"] += 1
+        return result
+
+    def digest(self) -> str:
+        """Return a digest of the shapes and numbers of all calls, and how often each was."""
+        return hashlib.sha256(repr(sorted(self._made.items())).encode()).hexdigest()
+
+
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees what operations return, draw, read and write.
 
@@ -194,12 +224,10 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._others = {_memory_of(one) for one in others if isinstance(one, torch.Tensor)}
         self._held = (buffers, others)  # no other memory can have their address
         self._names: set[str] = set()
-        self._computed: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        given = {**dict(zip((one.name for one in func._schema.arguments), args, strict=False)), **kwargs}
-        self._note_arguments(func._schema, given)
+        self._note_arguments(func._schema, args, kwargs)
         result = func(*args, **kwargs)
         tensors = [one for one in _flat(result) if isinstance(one, torch.Tensor)]
         name = func._schema.name.partition("::")[2].strip("_")
@@ -207,18 +235,14 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.dtypes.update(one.dtype for one in tensors)
         if torch.Tag.nondeterministic_seeded in func.tags:
             self.obstacles.append("its forward draws random numbers")
-        is_view = any(one.alias_info is not None and not one.alias_info.is_write for one in func._schema.returns)
-        if not is_view and name not in _COPIES:  # those depend on how tensors lie in memory
-            geometry = [(key, str(value)) for key, value in given.items() if key in _GEOMETRY]
-            # Each library's batch normalisation returns other tensors beside its result.
-            self._computed.update(f"{one.shape} {geometry}" for one in tensors[: 1 if "batch_norm" in name else None])
         return result
 
-    def _note_arguments(self, schema: Any, given: Mapping[str, Any]) -> None:
+    def _note_arguments(self, schema: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Note which buffers an operation reads and writes.
 
         Batch normalisation does not declare that it moves its running statistics, which it then does not read.
         """
+        given = {**dict(zip((one.name for one in schema.arguments), args, strict=False)), **kwargs}
         moves = ("running_mean", "running_var") if given.get("training", "running_mean" in given) else ()
         for argument in schema.arguments:
             writes = argument.is_write or argument.name in moves
@@ -231,15 +255,16 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if writes and (memory in self._others or not isinstance(value, FakeTensor)):
                     self.obstacles.append("its forward writes to a tensor that is no buffer")
 
-    def digest(self) -> str:
-        """Return a digest of the shapes that were computed, from what window or dimension, and how often each was."""
-        return hashlib.sha256(repr(sorted(self._computed.items())).encode()).hexdigest()
+    def settings(self, functions: Collection[str]) -> Iterator[Setting]:
+        """Return PyTorch's settings that decide how what was computed is.
 
-    def settings(self) -> Iterator[Setting]:
-        """Return PyTorch's settings that decide how what was computed is."""
-        convolves = any("convolution" in name for name in self._names)
-        recurs = any(name.endswith(("lstm", "gru", "rnn_tanh", "rnn_relu", "cudnn_rnn")) for name in self._names)
-        multiplies = recurs or any(name in _PRODUCTS or "attention" in name for name in self._names)
+        Args:
+            functions: the names of those that were called; on some devices a recurrent layer is many operations.
+        """
+        names = {*self._names, *functions}
+        convolves = any("convolution" in name for name in names)
+        recurs = any(name.endswith(("lstm", "gru", "rnn_tanh", "rnn_relu", "cudnn_rnn")) for name in names)
+        multiplies = recurs or any(name in _PRODUCTS or "attention" in name for name in names)
         if torch.float32 in self.dtypes:
             yield from [Setting.MATMUL] * multiplies
             yield from [Setting.CONVOLUTION] * convolves

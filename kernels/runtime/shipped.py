@@ -183,18 +183,24 @@ def require_shipping(kernel: Kernel) -> None:
         raise UserError(f"{place}: cannot be written: ship from a checkout")
 
 
-def write_file(kernel: Kernel, device: str, architecture: str, results: Sequence[ShippedResult]) -> Path:
+def write_file(
+    kernel: Kernel, device: str, architecture: str, results: Sequence[ShippedResult], *, keeps: bool = True
+) -> Path:
     """Write a kernel's results on a kind of device: sorted, so that a change shows as one.
 
     Earlier results for other problems stay where they are of the same version of the kernel; so does the range of a
     winner that is still the same, where nothing new is known of it.
 
+    Args:
+        keeps: whether earlier results for other problems stay.
+
     Raises:
         UserError: the folder cannot be written.
     """
     path = file_for(kernel, device)
-    kept = {result.problem.key: result for result in still_good(kernel, path)}
-    kept |= {result.problem.key: _with_range(result, kept.get(result.problem.key)) for result in results}
+    earlier = {result.problem.key: result for result in still_good(kernel, path)}
+    kept = earlier if keeps else {}
+    kept |= {result.problem.key: _with_range(result, earlier.get(result.problem.key)) for result in results}
     file = ShippedFile(
         kernel.name, kernel.digest, device, architecture, [kept[key] for key in sorted(kept)], kernel.block
     )

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from tunebench.tuner.settings import Setting, kind_of, value_of
+
 MEMORY_FORMAT = {"nchw": torch.contiguous_format, "channels_last": torch.channels_last}
 """torch's word for each layout."""
 
@@ -111,10 +113,9 @@ def output_layout(x: torch.Tensor, layer: nn.Conv2d) -> str:
 
 def precision_of(x: torch.Tensor) -> str:
     """What torch's flags let the reference's convolution of x run in: `tf32` or `strict`."""
-    flags = torch.backends.cudnn
-    allowed = x.is_cuda and x.dtype == torch.float32 and flags.enabled
-    if allowed:
-        allowed = flags.conv.fp32_precision == "tf32"  # type: ignore[attr-defined]
+    kind = x.device.type
+    allowed = kind_of(kind) == "cuda" and x.dtype == torch.float32 and value_of(Setting.CUDNN, kind) != "off"
+    allowed = allowed and value_of(Setting.CONVOLUTION, kind) == "tf32"
     return "tf32" if allowed else "strict"
 
 

@@ -40,6 +40,7 @@ def verdict_on_file(submission: Submission, mode: Mode) -> Verdict:
         require_dtype(submission.dtype),
         device.torch_device,
         prepare=partial(set_policy, wait=True),  # what is checked is the kernel, whenever it was built
+        settings=submission.settings,
     )
     teller = Teller(report)
     log = StageLog(teller)

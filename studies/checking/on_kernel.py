@@ -30,6 +30,7 @@ from tunebench.tuner.isolation import report
 from tunebench.tuner.kernel import Kernel, Mode, ModelFactory, TunableModel, prepare_model
 from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.result import Verdict
+from tunebench.tuner.settings import apply_settings
 from tunebench.tuner.users_code import described, placed
 
 
@@ -42,6 +43,7 @@ def verdict_on_kernel(request: CheckRequest, mode: Mode) -> Verdict:
     set_policy(wait=True)  # what is checked is the kernel, whenever it was built
     device, factory = find_device(request.device), load_model(request.target)
     kernel, where = factory.kernel, device.torch_device
+    apply_settings(request.settings or {}, where.type)
     kernel.space.fix(request.configuration)  # refuses what is no value of it before anything that takes time
     source = LocalSource(kernel.reference(request.sizes, request.dtype), where)
     compiler = compiler_for(device, request.compiler, kernel.languages)

@@ -31,6 +31,7 @@ from tunebench.tuner.gate.stage_log import StageLog
 from tunebench.tuner.kernel import Mode, prepare_model
 from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.reference import Reference, require_dtype
+from tunebench.tuner.settings import under
 from tunebench.tuner.users_code import described
 
 Model = nn.Module | Callable[..., Any]
@@ -51,6 +52,7 @@ def check_modules(
     Raises:
         UserError: the reference does not run.
     """
+    device = torch.device(request.device) if request.device else _device_of(reference, inputs)
     original = _Given(
         Path("reference"),
         "",
@@ -61,9 +63,10 @@ def check_modules(
         dtype=require_dtype(request.dtype),
     )
     modes = [Mode(mode) for mode in request.modes or ()] or [_mode_of(reference)]
-    device = torch.device(request.device) if request.device else _device_of(reference, inputs)
     request = replace(request, require=request.require or Claim.PROBLEM)
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):  # the gate seeds the caller's generators
+    # The gate seeds the caller's generators.
+    drawing = torch.random.fork_rng([device] if device.type == "cuda" else [])
+    with under(request.settings or {}, device.type), drawing:
         return [_verdict(_maker(candidate), original, device, mode, request) for mode in modes]
 
 

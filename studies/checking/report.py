@@ -11,6 +11,7 @@ from tunebench.tuner.configuration import Value
 from tunebench.tuner.gate.refusal import Claim, Refusal
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import Stage, Verdict
+from tunebench.tuner.settings import described
 
 NO_REPRODUCTION = "no short reproduction: one call of a new model does not show it"
 
@@ -109,6 +110,8 @@ class CheckReport:
         for refusal in refusals:
             shown = refusal.reproduction or f"{refusal.detail}; {NO_REPRODUCTION}"
             yield f"{what}: {refusal.name}: {shown}"
+        if self.request.settings:
+            yield f"{what}: eager: {described(self.request.settings)}"
         if self.declared:
             yield f"{what}: declared: {', '.join(self.declared)}"
         is_passed = errors is not None and errors.first_wrong_index is None
@@ -147,6 +150,7 @@ class CheckReport:
             "mode": self.mode.value,
             "device": self.device,
             "configuration": None if self.configuration is None else dict(self.configuration),
+            "eager": described(self.request.settings or {}),
             "declared": [one.value for one in self.declared],
             "trusted": self.trusted,
             **asdict(self.verdict),

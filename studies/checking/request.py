@@ -38,6 +38,7 @@ class CheckRequest:
         sizes: numeric constants of the reference's file to change.
         dtype: what models and inputs are converted to; None leaves them as the reference's file makes them.
         accuracy: how wrong it may be; None for what the target says, and else the tolerance.
+        settings: of PyTorch's, in force while both models run; None for what the target says, and else this process's.
         modes: None for every mode of a kernel; for a file, train mode, as KernelBench runs it.
         architecture: of a GPU that a kernel has to build for, such as `sm_90`, beside running where it is checked; None
             for that of the CPU's kernels only, where NVRTC is installed.
@@ -53,6 +54,7 @@ class CheckRequest:
     sizes: Mapping[str, int | float] = field(default_factory=dict)
     dtype: str | None = None
     accuracy: Accuracy | None = None
+    settings: Mapping[str, str] | None = None
     modes: Sequence[str] | None = None
     device: str | None = None
     compiler: CompilerName | None = None
@@ -70,7 +72,7 @@ class Submission:
     Attributes:
         reference: path and text of the file with `Model`, `get_inputs` and `get_init_inputs`.
         candidate: path and text of the file with `ModelNew`; None where it is the same.
-        sizes, dtype, device, declared, accuracy: as in `CheckRequest`.
+        sizes, dtype, device, declared, accuracy, settings: as in `CheckRequest`.
     """
 
     reference: tuple[Path, str]
@@ -80,6 +82,7 @@ class Submission:
     device: str | None
     declared: Sequence[Declaration]
     accuracy: Accuracy = Accuracy.TOLERANCE
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def path(self) -> Path:

@@ -9,6 +9,7 @@ from tunebench.studies.checking.report import NO_REPRODUCTION, CheckReport
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.files import whole_file
 from tunebench.tuner.gate.refusal import Claim, Refusal, Reproduction
+from tunebench.tuner.settings import statements
 
 _SCRIPT = '''"""{title}
 
@@ -44,7 +45,7 @@ def made(model):
         return model(*reference.get_init_inputs()).to({place}).{mode}()
 
 
-reference = {reference}
+{settings}reference = {reference}
 candidate = {candidate}
 model, new = made(reference.Model), made(candidate.ModelNew)
 new.load_state_dict(model.state_dict())
@@ -126,6 +127,7 @@ def _script(report: CheckReport, refusal: Refusal, call: Reproduction, beside: s
         device=device,
         place=repr(device) + (f", {dtype}" if dtype else ""),
         mode="train" if call.mode == "train" else "eval",
+        settings="".join(f"{line}\n" for line in statements(request.settings or {})) + "\n" * bool(request.settings),
         reference=_load(request.reference or request.target, call.sizes),
         candidate="reference" if request.reference is None else _load(request.target, {}),
         inputs=inputs,

@@ -27,6 +27,7 @@ def bench(
     sizes: options.SizesOption = None,
     dtype: options.RunDtypeOption = None,
     accuracy: options.AccuraciesOption = None,
+    setting: options.SettingsOption = None,
     batch: Annotated[
         list[int] | None,
         typer.Option(
@@ -69,6 +70,7 @@ def bench(
         modes=mode or (),
         sizes=options.parse_sizes(sizes or []),
         dtype=dtype,
+        settings=options.parse_settings(setting),
         batches=batch or (),
         accuracies=[member_of(Accuracy, "accuracy", one) for one in accuracy or ()],
         device=device,
@@ -92,6 +94,7 @@ def bench(
 
 def _print(outcome: Bench) -> None:
     """What explains the table, then the table."""
+    from tunebench.studies.tables import eager_had
     from tunebench.studies.terminal import print_table, printable
     from tunebench.tuner.result import Baseline
 
@@ -130,7 +133,8 @@ def _print(outcome: Bench) -> None:
         )
         for result in outcome.results
     ]
-    title = "Speed-ups: medians of per-round ratios, 99 % intervals; error: largest, RMS, as multiples of eager's own"
+    title = "Speed-ups: medians of per-round ratios, 99 % intervals; error: largest, RMS, as multiples of eager's own; "
+    title += eager_had(result.problem.options for result in outcome.results)
     print_table(columns, rows, title)
 
 
@@ -170,10 +174,12 @@ def _result_values(result: Result) -> dict[str, Any]:
     from dataclasses import asdict
 
     from tunebench.studies.tables import problem_values
+    from tunebench.tuner.settings import described
 
     return {
         "kernel": result.kernel,
         "accuracy": result.problem.accuracy.value,
+        "eager": described(result.problem.options),
         "problem": problem_values(result.problem),
         "timings": {str(name): asdict(timing) for name, timing in result.timings.items()},
         "speedups": {one.value: asdict(ratio) for one, ratio in result.speedups.items()},
@@ -199,8 +205,11 @@ def _result_values(result: Result) -> dict[str, Any]:
 
 def _flat(result: Result) -> dict[str, str]:
     """One row of CSV: figures in milliseconds, and plain ratios."""
+    from tunebench.tuner.settings import described
+
     problem = result.problem
     values: dict[str, object] = {"kernel": result.kernel, "accuracy": problem.accuracy.value, "problem": problem.key}
+    values["eager"] = described(problem.options)
     for name, timing in result.timings.items():
         values |= {f"{name}_ms": timing.median_ms, f"{name}_low_ms": timing.low_ms, f"{name}_high_ms": timing.high_ms}
     for baseline, ratio in result.speedups.items():

@@ -52,6 +52,7 @@ def check(
     sizes: options.SizesOption = None,
     dtype: options.RunDtypeOption = None,
     accuracy: options.AccuracyOption = None,
+    setting: options.SettingsOption = None,
     mode: Annotated[
         list[str] | None,
         typer.Option(help="eval or train. Default: every mode of the kernel; for a file, train as in KernelBench."),
@@ -107,6 +108,7 @@ def check(
         sizes=options.parse_sizes(sizes or []),
         dtype=dtype,
         accuracy=options.known_accuracy(accuracy),
+        settings=options.parse_settings(setting),
         modes=mode,
         device=device,
         compiler=options.known_compiler(compiler),

@@ -34,6 +34,7 @@ def compare(
     mode: Annotated[str | None, typer.Option(help="eval or train. Default: the kernel's first mode.")] = None,
     sizes: options.SizesOption = None,
     dtype: options.RunDtypeOption = None,
+    setting: options.SettingsOption = None,
     atomics: options.AtomicsOption = False,
     rewrites_algebra: options.RewritesAlgebraOption = False,
     dense: options.DenseOption = False,
@@ -56,7 +57,13 @@ def compare(
     from tunebench.studies.compare import question_of
     from tunebench.tuner.result import Decision
 
-    asked = {"device": device, "compiler": compiler, "sizes": options.parse_sizes(sizes or []), "dtype": dtype}
+    asked: dict[str, object] = {
+        "device": device,
+        "compiler": compiler,
+        "sizes": options.parse_sizes(sizes or []),
+        "dtype": dtype,
+    }
+    asked["settings"] = options.parse_settings(setting)
     given: dict[str, object] = {name: value for name, value in asked.items() if value not in (None, {})}
     declared = options.declarations(atomics=atomics, rewrites_algebra=rewrites_algebra, dense=dense)
     question = question_of(
@@ -83,11 +90,14 @@ def _side(text: str) -> Side:
 def _values(duel: CompareReport) -> dict[str, object]:
     from dataclasses import asdict
 
+    from tunebench.tuner.settings import described
+
     return {
         "a": duel.first,
         "b": duel.second,
         "problem": duel.problem,
         "device": duel.device,
+        "eager": described(duel.settings),
         "trusted": duel.trusted,
         "decision": duel.decision,
         "refusal": duel.refusal,
@@ -99,6 +109,7 @@ def _values(duel: CompareReport) -> dict[str, object]:
 
 
 def _print(duel: CompareReport) -> None:
+    from tunebench.studies.tables import eager_had
     from tunebench.studies.terminal import TRUSTED, print_table, printable
     from tunebench.tuner.result import Decision
 
@@ -111,7 +122,8 @@ def _print(duel: CompareReport) -> None:
         ("B", duel.second, f"{medians['second']:.4g} ms"),
         ("B again", "", f"{medians['control']:.4g} ms"),
     ]
-    print_table(("", "", "median"), rows, f"{duel.problem} on {duel.device}")
+    title = f"{duel.problem} on {duel.device}, {eager_had([duel.settings])}"
+    print_table(("", "", "median"), rows, title)
     words = {Decision.FASTER: "A is faster than B", Decision.SLOWER: "A is slower than B", Decision.TIE: "a tie"}
     assert duel.decision is not None
     interval = f"{100 * duel.ratio.confidence:g} % interval of {duel.ratio.rounds} rounds"

@@ -40,6 +40,13 @@ def complete_mode(incomplete: str) -> list[str]:
     return _beginning(incomplete, ("eval", "train", "frozen"))
 
 
+def complete_setting(incomplete: str) -> list[str]:
+    """PyTorch's settings with their values."""
+    from tunebench.tuner.settings import VALUES
+
+    return _beginning(incomplete, [f"{name}={value}" for name, values in VALUES.items() for value in values])
+
+
 def complete_block(incomplete: str) -> list[str]:
     """Building blocks of kernels."""
     return _beginning(incomplete, ("pointwise", "rows", "linear", "conv"))

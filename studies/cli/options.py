@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tunebench.studies.cli.completion import complete_compiler, complete_kernel
+from tunebench.studies.cli.completion import complete_compiler, complete_kernel, complete_setting
 
 if TYPE_CHECKING:
     from tunebench.db.connection.database import Database
@@ -65,6 +65,15 @@ OnlyAccuracyOption = Annotated[
 ArchitectureOption = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="Only devices of this architecture, such as sm_90. Default: every architecture."),
+]
+SettingsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--setting",
+        metavar="NAME=VALUE",
+        help="What PyTorch may do in eager, such as matmul=tf32; repeatable. Default: PyTorch's own settings.",
+        autocompletion=complete_setting,
+    ),
 ]
 CompilerOption = Annotated[
     str | None,
@@ -210,6 +219,17 @@ def parse_tunables(options: list[str]) -> dict[str, list[Any]]:
     """NAME=V1,V2,... options as a mapping to lists of values."""
     pairs = _pairs(options, "NAME=VALUE or NAME=V1,V2,...")
     return {name: [_value(part) for part in text.split(",")] for name, text in pairs.items()}
+
+
+def parse_settings(given: list[str] | None) -> dict[str, str] | None:
+    """Settings of PyTorch's by name; None where none are given.
+
+    Raises:
+        UserError: there is no such setting, or it has no such value.
+    """
+    from tunebench.tuner.settings import parse_settings as parse
+
+    return parse(_pairs(given, "matmul=tf32")) if given else None
 
 
 def _number(name: str, text: str) -> int | float:

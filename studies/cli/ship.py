@@ -11,7 +11,7 @@ from tunebench.studies.cli.options import DatabaseOption, JsonOption
 from tunebench.studies.cli.output import print_json
 
 if TYPE_CHECKING:
-    from tunebench.tuner.kernel import Kernel
+    from tunebench.kernels.runtime.tuned_module import TunedModule
 
 
 def ship(
@@ -43,7 +43,8 @@ def ship(
     has, under the same torch, CUDA and driver. Where the reference was faster, the file says that alone.
 
     After an edit that left the winners' machine code alone, --same-code-as takes over what shipped, without a GPU;
-    the exit code is 1 where a winner is other code now.
+    the exit code is 1 where a winner is other code now. So does a new version of tunebench that identifies calls in
+    another way, with the revision HEAD.
     """
     from tunebench.db.connection.database import open_database
     from tunebench.kernels.runtime.registry import kernel_names, load_model
@@ -52,10 +53,11 @@ def ship(
     from tunebench.studies.terminal import print_line, print_table
 
     named = dict.fromkeys(find_target(target, db).request.kernel for target in targets or kernel_names())
-    kernels = [load_model(target).kernel for target in named]
+    models = [load_model(target) for target in named]
     if same_code_as is not None:
-        _ship_again(kernels, same_code_as, device, as_json=as_json)
+        _ship_again(models, same_code_as, device, as_json=as_json)
         return
+    kernels = [model.kernel for model in models]
     with open_database(db, read_only=True) as database:
         shipments = write(database, kernels, device)
     if as_json:
@@ -88,12 +90,12 @@ def ship(
         raise typer.Exit(1)
 
 
-def _ship_again(kernels: Sequence[Kernel], revision: str, device: str | None, *, as_json: bool) -> None:
+def _ship_again(models: Sequence[type[TunedModule]], revision: str, device: str | None, *, as_json: bool) -> None:
     from tunebench.studies.regress.ship_again import ship_again
     from tunebench.studies.terminal import print_table
     from tunebench.tuner.errors import UnknownNameError
 
-    every = [one for kernel in kernels for one in ship_again(kernel, revision)]
+    every = [one for model in models for one in ship_again(model, revision)]
     found = [one for one in every if device in (None, one.device)]
     if not found:
         raise UnknownNameError(

@@ -27,6 +27,7 @@ def space(
     sizes: options.SizesOption = None,
     dtype: options.RunDtypeOption = None,
     device: options.RunDeviceOption = None,
+    setting: options.SettingsOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Describe what a study of a kernel would search: tunables, constraints, and how many configurations are valid."""
@@ -34,7 +35,13 @@ def space(
     from tunebench.studies.study_file import request_of
     from tunebench.studies.terminal import print_line, print_table
 
-    asked = {"modes": mode, "sizes": options.parse_sizes(sizes or []), "dtype": dtype, "device": device}
+    asked: dict[str, object] = {
+        "modes": mode,
+        "sizes": options.parse_sizes(sizes or []),
+        "dtype": dtype,
+        "device": device,
+    }
+    asked["settings"] = options.parse_settings(setting)
     described = describe_space(request_of(target, {name: value for name, value in asked.items() if value}))
     if as_json:
         print_json([one.values() for one in described])

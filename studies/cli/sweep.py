@@ -28,6 +28,7 @@ def sweep(
     address: options.AddressOption = None,
     trials: options.TrialsOption = None,
     seconds: options.SecondsOption = None,
+    setting: options.SettingsOption = None,
     db: options.DatabaseOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
@@ -55,6 +56,7 @@ def sweep(
         "address": address,
         "trials": trials,
         "seconds": seconds,
+        "settings": options.parse_settings(setting),
     }
     said = {key: value for key, value in given.items() if value is not None}
     with open_database(db) as database, SweepDisplay(Console(stderr=True)) as display:

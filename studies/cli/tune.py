@@ -83,6 +83,7 @@ def tune(
         ),
     ] = None,
     accuracy: options.AccuracyOption = None,
+    setting: options.SettingsOption = None,
     sizes: options.SizesOption = None,
     dtype: options.RunDtypeOption = None,
     tunable: Annotated[
@@ -138,6 +139,7 @@ def tune(
         "fresh": fresh,
         "stop_early": stop_early,
         "accuracy": options.known_accuracy(accuracy),
+        "settings": options.parse_settings(setting),
         "dtype": dtype,
         "modes": mode,
         "sizes": options.parse_sizes(sizes or []),
@@ -184,7 +186,7 @@ def _of_misses(kernels: list[str], given: dict[str, object], limit: int, db: str
     from tunebench.studies.for_problem import resolve_misses
     from tunebench.tuner.errors import UserError
 
-    if said := sorted({"sizes", "modes", "dtype"} & given.keys()):
+    if said := sorted({"sizes", "modes", "dtype", "settings"} & given.keys()):
         raise UserError(f"--from-misses takes {', '.join(said)} from the problems that were missed: leave them out")
     with open_database(db, read_only=True) as database:
         studies = resolve_misses(database, kernels, given, limit, _say)

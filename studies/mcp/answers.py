@@ -105,6 +105,7 @@ class EvaluationAnswer(_Answer):
     b: str
     problem: str
     device: str
+    eager: str = Field(description="Which of PyTorch's settings were in force.")
     decision: str | None = Field(description="faster, slower or tie; null where one was refused.")
     refusal: str
     ratio: Ratio | None = Field(description="How many times faster a is than b.")
@@ -119,6 +120,7 @@ class StudyAnswer(_Answer):
     kernel: str
     study: int
     problem: Problem
+    eager: str = Field(description="Which of PyTorch's settings the reference had.")
     device: str
     trials: int
     valid_configurations: int
@@ -140,6 +142,7 @@ class TrialAnswer(_Answer):
     study: int
     kernel: str
     problem: Problem
+    eager: str = Field(description="Which of PyTorch's settings the reference had.")
     device: str
     status: str
     configuration: Mapping[str, Value]

@@ -42,6 +42,10 @@ Dtype = Annotated[
 ]
 Modes = Annotated[Sequence[str] | None, Field(description="eval, train, frozen; every mode of the kernel if null.")]
 Device = Annotated[str | None, Field(description="cuda, cuda:INDEX or cpu; a GPU where there is one if null.")]
+Settings = Annotated[
+    Mapping[str, str] | None,
+    Field(description='What PyTorch may do in eager, such as {"matmul": "tf32"}; its defaults if null.'),
+]
 Configuration = Annotated[
     Mapping[str, answers.Value], Field(description="Values of tunables; others as in the default.")
 ]
@@ -64,10 +68,16 @@ class Tools:
         return _result(await self._commands.ask("kernels", "."))
 
     async def space(
-        self, kernel: Target, sizes: Sizes = None, dtype: Dtype = None, modes: Modes = None, device: Device = None
+        self,
+        kernel: Target,
+        sizes: Sizes = None,
+        dtype: Dtype = None,
+        modes: Modes = None,
+        device: Device = None,
+        settings: Settings = None,
     ) -> Annotated[CallToolResult, answers.Spaces]:
         """Describe what a study of a kernel would search: its tunables with their values, and how many are valid."""
-        options = _options(size=sizes, dtype=dtype, mode=modes, device=device)
+        options = _options(size=sizes, dtype=dtype, mode=modes, device=device, setting=settings)
         return _result(await self._commands.ask("space", self._kernel(kernel), *options))
 
     async def check(
@@ -80,12 +90,14 @@ class Tools:
         dtype: Dtype = None,
         modes: Modes = None,
         device: Device = None,
+        settings: Settings = None,
         require: Annotated[Literal["problem", "drop-in"] | None, Field(description="What `passed` needs.")] = None,
         seconds: Annotated[float, Field(ge=1, description="A check of one mode that takes longer is refused.")] = 600.0,
     ) -> Annotated[CallToolResult, answers.Checks]:
         """Is it right? The whole correctness gate on a kernel's configuration, or on any file's ModelNew."""
         options = _options(
-            config=configuration, size=sizes, dtype=dtype, mode=modes, device=device, require=require, seconds=seconds
+            **{"config": configuration, "size": sizes, "dtype": dtype, "mode": modes, "device": device},
+            **{"setting": settings, "require": require, "seconds": seconds},
         )
         if reference is not None:
             options.append(f"--reference={self._inside(reference)}")
@@ -101,10 +113,11 @@ class Tools:
         dtype: Dtype = None,
         mode: Annotated[str | None, Field(description="The kernel's first mode if null.")] = None,
         device: Device = None,
+        settings: Settings = None,
     ) -> Annotated[CallToolResult, answers.Evaluation]:
         """Check one configuration of a kernel, and time it against the default or the reference, unrecorded."""
         values = ",".join(_pair(name, value) for name, value in configuration.items()) or "default"
-        options = _options(size=sizes, dtype=dtype, mode=mode, device=device)
+        options = _options(size=sizes, dtype=dtype, mode=mode, device=device, setting=settings)
         question = ("compare", values, against, self._kernel(kernel))
         return _result(await self._commands.work(_say(context), *question, *options))
 
@@ -118,6 +131,7 @@ class Tools:
         dtype: Dtype = None,
         modes: Modes = None,
         device: Device = None,
+        settings: Settings = None,
         tunables: Annotated[
             Mapping[str, Sequence[answers.Value]] | None, Field(description="Values to restrict tunables to.")
         ] = None,
@@ -128,7 +142,7 @@ class Tools:
         restricted = {name: ",".join(_text(value) for value in values) for name, values in (tunables or {}).items()}
         options = _options(
             **{"trials": trials, "seconds": seconds, "size": sizes, "dtype": dtype, "mode": modes, "device": device},
-            **{"tunable": restricted, "sampler": sampler, "seed": seed},
+            **{"setting": settings, "tunable": restricted, "sampler": sampler, "seed": seed},
         )
         return _result(await self._commands.work(_say(context), "tune", self._kernel(kernel), *options))
 

@@ -8,7 +8,6 @@ is what an assembler cannot tell apart.
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -19,10 +18,12 @@ from tunebench.kernels.runtime.shipped import (
     ShippedResult,
     file_for,
     is_stale,
-    read_file,
     readable_files,
+    still_good,
     write_file,
 )
+from tunebench.kernels.runtime.tuned_module import TunedModule
+from tunebench.studies.for_problem import UnfitProblemError, identified
 from tunebench.studies.regress.modules import modules_of
 from tunebench.studies.regress.repository import Revision, repository_of, revisions
 from tunebench.tuner.build import Build
@@ -44,7 +45,7 @@ class Renewal:
 
     Attributes:
         path: the file that was written; None where nothing of it holds.
-        renewed: problems whose results ship again.
+        renewed: problems whose results ship again, or that got another identity.
         changed: those whose winner is other code now, or no configuration of the kernel any more, or was the reference.
     """
 
@@ -55,10 +56,10 @@ class Renewal:
     changed: tuple[Problem, ...]
 
 
-def ship_again(kernel: Kernel, revision: str) -> list[Renewal]:
+def ship_again(model: type[TunedModule], revision: str) -> list[Renewal]:
     """Ship what shipped with a kernel at a revision of its repository, where the winners' machine code is the same.
 
-    What was shipped since, for the kernel as it is, stays.
+    What was shipped since, for the kernel as it is, stays. All problems get the identity that their calls have now.
 
     Args:
         revision: of git: a commit, a branch, a tag.
@@ -68,6 +69,7 @@ def ship_again(kernel: Kernel, revision: str) -> list[Renewal]:
             folder cannot be written, or pyelftools is not installed.
         CompilerMissingError: NVRTC is not installed.
     """
+    kernel = model.kernel
     repository = repository_of(kernel.folder)
     place = kernel.place.resolve().relative_to(repository)
     with revisions(repository, revision, None) as (base, _):
@@ -76,15 +78,22 @@ def ship_again(kernel: Kernel, revision: str) -> list[Renewal]:
         files = [file for file in readable_files(before) if not is_stale(before, file) and is_gpu(file.architecture)]
         if not files:
             raise UserError(f"nothing shipped with {kernel.name} for a GPU at {base}: name a revision where it did")
-        return [_renewed(kernel, before, file, base) for file in files]
+        return [_renewed(model, before, file, base) for file in files]
 
 
-def _renewed(kernel: Kernel, before: Kernel, file: ShippedFile, base: Revision) -> Renewal:
-    since = {result.problem.key for result in _shipped_since(kernel, file)}
+def _renewed(model: type[TunedModule], before: Kernel, file: ShippedFile, base: Revision) -> Renewal:
+    kernel = model.kernel
+    shipped = still_good(kernel, file_for(kernel, file.device))
+    present = [_identified(model, file, result) for result in shipped]
+    anew = [now.problem for result, now in zip(shipped, present, strict=True) if result != now]
+    since = {result.problem.key for result in present}
     renewed: list[ShippedResult] = []
     changed: list[Problem] = []
-    for result in file.results:
+    for result in (_identified(model, file, one) for one in file.results):
         if result.problem.key in since:
+            continue
+        if kernel.digest == before.digest:
+            renewed.append(result)
             continue
         configuration = _same_code(kernel, before, file.architecture, result)
         if configuration is None:
@@ -92,14 +101,19 @@ def _renewed(kernel: Kernel, before: Kernel, file: ShippedFile, base: Revision) 
         else:
             conditions = {**result.conditions, "same_code_as": base.commit}
             renewed.append(replace(result, configuration=dict(configuration), conditions=conditions))
-    path = write_file(kernel, file.device, file.architecture, renewed) if renewed else None
-    return Renewal(kernel.name, file.device, path, tuple(one.problem for one in renewed), tuple(changed))
+    if not (renewed or present):
+        return Renewal(kernel.name, file.device, None, (), tuple(changed))
+    path = write_file(kernel, file.device, file.architecture, [*present, *renewed], keeps=False)
+    return Renewal(kernel.name, file.device, path, (*anew, *(one.problem for one in renewed)), tuple(changed))
 
 
-def _shipped_since(kernel: Kernel, file: ShippedFile) -> Sequence[ShippedResult]:
-    path = file_for(kernel, file.device)
-    present = read_file(path) if path.exists() else file
-    return () if is_stale(kernel, present) else present.results
+def _identified(model: type[TunedModule], file: ShippedFile, result: ShippedResult) -> ShippedResult:
+    """Return a result with its problem's call as it is identified now; as it is where that cannot be found out."""
+    try:
+        problem = identified(model, result.problem, "cuda" if is_gpu(file.architecture) else "cpu")
+    except UnfitProblemError:
+        return result
+    return replace(result, options=dict(problem.options))
 
 
 def _same_code(kernel: Kernel, before: Kernel, architecture: str, result: ShippedResult) -> Configuration | None:

@@ -19,6 +19,7 @@ from plotly.offline import get_plotlyjs
 from tunebench import __version__
 from tunebench.studies.report.gather import ReportData
 from tunebench.studies.report.view import OVERVIEW_COLUMNS, overview_row, study_view
+from tunebench.studies.tables import eager_had
 from tunebench.tuner.files import whole_file
 
 _HERE = Path(__file__).parent
@@ -39,6 +40,7 @@ def render(report: ReportData) -> str:
         columns=OVERVIEW_COLUMNS,
         rows=[overview_row(summary, has_section=summary.row.study_id in in_full) for summary in report.overview],
         left_out=_left_out(report),
+        eager=eager_had(summary.row.problem.options for summary in report.overview),
         views=[study_view(study) for study in report.studies],
         style=(_HERE / "page.css").read_text(encoding="utf-8"),
         script=script,

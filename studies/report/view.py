@@ -20,6 +20,7 @@ from tunebench.studies.report.analysis import (
 from tunebench.studies.report.figures import Figure
 from tunebench.studies.report.gather import StudyData, StudySummary
 from tunebench.studies.report.style import bytes_text, fixed, ratio_text, share_text, time_unit, verdict_text
+from tunebench.studies.tables import eager_had
 from tunebench.tuner.result import Baseline, TrialStatus
 
 _PAIRED_TUNABLES = 3
@@ -145,7 +146,7 @@ def study_view(study: StudyData) -> StudyView:
         title=f"{row.kernel}: {row.problem}",
         gist=_gist(study.summary),
         subtitle=f"Study {row.study_id} on {row.device.name}, built by {row.compiler}, searched by {row.sampler} with "
-        f"seed {row.seed}, {_moment(row.begun_at)} to {_moment(row.last_at)}.",
+        f"seed {row.seed}, {_moment(row.begun_at)} to {_moment(row.last_at)}; {eager_had([row.problem.options])}.",
         notes=_notes(study),
         tiles=tuple(_tiles(study)),
         parts=parts,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tunebench.db.connection.database import Database
@@ -17,6 +17,7 @@ def sweep(
     ship: bool = False,
     trials: int | None = None,
     seconds: float | None = None,
+    settings: Mapping[str, str] | None = None,
     device: str | None = None,
     devices: Sequence[str] | None = None,
     workers: int | None = None,
@@ -34,6 +35,7 @@ def sweep(
         ship: at the end write the winners beside their kernels, with the range of sizes of each.
         trials: of each study, in all; 100 unless given.
         seconds: limit of each study.
+        settings: as in `tune`.
         device, devices, workers, executor, address: as in `tune`; each study has one of the devices, or several where
             there are more of them than studies.
         progress: show what is done on standard error.
@@ -48,6 +50,7 @@ def sweep(
     options = {
         "trials": trials,
         "seconds": seconds,
+        "settings": settings,
         "device": device,
         "devices": devices,
         "workers": workers,

@@ -86,7 +86,8 @@ def tasks_of(requests: Sequence[StudyRequest]) -> list[Task]:
     for request in requests:
         resolved = resolve(request)
         for mode in resolved.modes:
-            problem = problem_of(resolved.model, resolved.reference, mode)
+            kind = resolved.device.torch_device.type
+            problem = problem_of(resolved.model, resolved.reference, mode, kind, resolved.settings)
             task = Task(replace(resolved, modes=(mode,)), problem and problem.at(request.accuracy))
             found.setdefault(_identity(task), task)
     return list(found.values())

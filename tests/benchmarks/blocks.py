@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tests.benchmarks.rows import eager
 from torch import nn
 from torch.nn import functional
 
@@ -226,6 +227,7 @@ def main() -> None:
     shapes = [tuple(map(int, one.split("x"))) for one in options.shape] if options.shape else SHAPES
     device = find_device("cuda")
     columns = ("eager", "compiled", "default", "best", "ceiling", "tried", "wrong")
+    print(f"eager: {eager()}")
     print(f"{'kernel':13}{'shape':14}{'dtype':10}" + "".join(f"{name:>10}" for name in columns))
     for name in options.kernels:
         for shape in shapes:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import torch
 import typer
+from tests.benchmarks.rows import eager
 
 from tunebench.kernels.conv_min_add_mul.model import ModelNew
 from tunebench.studies.cli.options import parse_sizes, parse_values
@@ -57,6 +58,7 @@ def main(
         "problem": str(problem),
         "device": where.name,
         "configuration": dict(chosen),
+        "eager": eager(),
         "medians_ms": medians_of(samples),
         "control": str(control_ratio(samples, "eager")),
         "outputs": {

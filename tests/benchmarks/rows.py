@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 
+from tunebench.tuner.device import find_device
 from tunebench.tuner.files import whole_file
+from tunebench.tuner.settings import Setting, described, in_force
 
 Row = dict[str, Any]
 
@@ -35,7 +37,13 @@ class Rows:
 
     def __init__(self, file: Path | None, keys: tuple[str, ...], line: Callable[[Row], str], **settings: str) -> None:
         self._file, self._keys, self._line = file, keys, line
-        self._head = {"device": _device(), "torch": torch.__version__, "sources": _sources(), **settings}
+        self._head = {
+            "device": _device(),
+            "torch": torch.__version__,
+            "sources": _sources(),
+            "eager": eager(),
+            **settings,
+        }
         self._rows: list[Row] = []
         self._began = time.perf_counter()
 
@@ -49,6 +57,7 @@ class Rows:
                     self._print(row)
             else:
                 print(f"{self._part} is of another device, torch or source, or of other settings: begun anew")
+        print(f"eager: {self._head['eager']}", flush=True)
         self._began = time.perf_counter()
         return self
 
@@ -121,3 +130,8 @@ def _sources() -> str:
         for path in sorted(one for one in (_ROOT / folder).rglob("*") if one.suffix in _SOURCES):
             state.update(path.read_bytes())
     return state.hexdigest()[:16]
+
+
+def eager() -> str:
+    """Say which of PyTorch's settings are in force in this process."""
+    return described(in_force(Setting, find_device(None).torch_device.type))

@@ -61,7 +61,7 @@ def test_a_configuration_given(write_kernel: WriteKernel) -> None:
     for wrong, message in (({"block_size": 100}, "no value 100"), ({"block": 64}, "unknown tunable")):
         with pytest.raises(UserError, match=message):
             measure_case(small(folder, configuration=wrong), None)
-    with pytest.raises(UserError, match=r"not valid for n=2112 float32: \w+ cannot be so; the nearest that is"):
+    with pytest.raises(UserError, match=r"not valid for n=2112 float32 x=64x33: \w+ cannot be so; the nearest that is"):
         measure_case(small(folder, configuration={"block_size": 256, "blocks": 4}), None)
 
 

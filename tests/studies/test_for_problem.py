@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -33,6 +34,7 @@ CONV = {"batch": 2, "in_channels": 3, "height": 30, "width": 17, "out_channels":
     ("name", "axes", "mode", "sizes"),
     [
         ("scalar_mul", {"elements": 12345}, "eval", {"M": 12345, "N": 1}),
+        ("scalar_mul", {"elements": 3 * 16384}, "eval", {"M": 3, "N": 16384}),
         (
             "gemm_scale_bn",
             {"rows": 7, "in_features": 333, "out_features": 129},
@@ -72,8 +74,17 @@ def test_a_problem_that_no_sizes_make_is_refused(name: str, axes: Mapping[str, i
         sizes_for(load_model(name), Problem(axes, "float32"), Mode.EVAL)
 
 
+def test_dimensions_without_a_name_are_sizes_too() -> None:
+    model = load_model("scalar_mul")
+    problem = model().identify(torch.rand(6, 50), 2.0)
+    assert problem is not None and problem.axes == {"elements": 300}
+    assert sizes_for(model, problem, Mode.EVAL) == {"M": 6, "N": 50}
+    with pytest.raises(UnfitProblemError, match="no sizes of scalar_mul's reference make elements=300"):
+        sizes_for(model, cast(Problem, model().identify(torch.rand(300), 2.0)), Mode.EVAL)
+
+
 def run(model: TunedModule, n: int) -> None:
-    x = torch.rand(n)
+    x = torch.rand(n, 1)
     with torch.no_grad():
         assert torch.equal(model(x), x * model.weight)
 
@@ -86,7 +97,7 @@ def test_a_problem_is_tuned_on_first_sight(write_kernel: WriteKernel) -> None:
     (choice,) = model.choices.values()
     assert choice.measured and choice.tier is Tier.EXACT
     (row,) = tunebench.best(model.kernel.name, any_source=True)
-    assert row.problem == Problem({"n": 100})
+    assert row.problem.named == Problem({"n": 100})
     assert row.confirmed
 
 
@@ -96,13 +107,13 @@ def test_it_is_tried_once_and_what_cannot_be_tuned_is_served_all_the_same(
     asked: list[tuple[Problem, Device, float]] = []
 
     def refuse(_: Kernel, problem: Problem, device: Device, seconds: float) -> None:
-        asked.append((problem, device, seconds))
+        asked.append((problem.named, device, seconds))
         raise UserError("not here")
 
     monkeypatch.setattr(on_sight, "_tune_problem", refuse)
     factory = write_kernel()
     with tunebench.use_policy("tune", seconds=7):
-        with pytest.warns(RuntimeWarning, match="weigh was not tuned for n=150 float32: not here"):
+        with pytest.warns(RuntimeWarning, match="weigh was not tuned for n=150 float32 x=150x1: not here"):
             run(factory(), 150)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -121,7 +132,8 @@ def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def missed(kernel: Kernel, n: int, calls: int) -> Missed:
-    problem = Problem({"n": n})
+    problem = load_model(str(kernel.folder))().identify(torch.rand(n, 1))
+    assert problem is not None
     return Missed(kernel.name, kernel.digest, str(kernel.folder), problem, CPU.name, CPU.architecture, calls)
 
 

@@ -15,6 +15,7 @@ from tunebench.tuner.gate.float64 import in_float64, widened
 from tunebench.tuner.gate.memory import Bands, all_equal, checksums, shares_memory
 from tunebench.tuner.gate.values import ROOT, Leaf, Values, cloned, mapped, tensors_in
 from tunebench.tuner.reference import seed_generators
+from tunebench.tuner.settings import strict_float32
 from tunebench.tuner.users_code import described
 
 _ROUNDINGS = 4.0
@@ -57,7 +58,8 @@ def truth_of(
     Args:
         autocast: the type that the call at the module's own precision runs under autocast to.
         seed: of torch's generators, before each call.
-        in_full: its own precision is float32's, also where the process permits less.
+        in_full: its own precision is float32's, also where convolutions run in less by default. Products are in float32
+            in any case: what a program permits beyond PyTorch's defaults widens no tolerance.
 
     Raises:
         Exception: whatever the module raises at its own precision.
@@ -79,7 +81,7 @@ def truth_of(
     held = cloned(inputs) if changes else inputs
     before = checksums(inputs)
     drawn = _seeded(device, seed)
-    with under_autocast(autocast, inputs), _full_precision() if in_full else contextlib.nullcontext():
+    with under_autocast(autocast, inputs), strict_float32(convolutions=in_full):
         answer = module(*inputs)
     draws = not torch.equal(drawn, _state_of(device))
     own = Values.of(answer).mapped(torch.Tensor.detach)
@@ -165,19 +167,6 @@ def named_tensors(inputs: Sequence[Any]) -> dict[str, torch.Tensor]:
 def device_of_inputs(inputs: Sequence[Any]) -> torch.device:
     """Where the inputs are; the CPU where none is a tensor."""
     return next((tensor.device for tensor in tensors_in(inputs)), torch.device("cpu"))
-
-
-@contextlib.contextmanager
-def _full_precision() -> Iterator[None]:
-    """Products and convolutions of float32 are torch's in float32, whatever the process permits otherwise."""
-    products, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = False
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.allow_tf32 = convolutions
-        torch.set_float32_matmul_precision(products)
 
 
 @contextlib.contextmanager

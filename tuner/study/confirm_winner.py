@@ -39,6 +39,7 @@ from tunebench.tuner.isolation import DeathError, asked_again_if_killed, run_iso
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.result import Stage
+from tunebench.tuner.settings import apply_settings
 from tunebench.tuner.study.evaluate import Finalist
 from tunebench.tuner.users_code import described
 
@@ -58,15 +59,18 @@ class OfKernel:
         path: of its files.
         device: where its models and inputs are.
         make: the reference's source, and the contender; it runs the folder's code.
+        settings: of PyTorch's, put in force before that.
     """
 
     path: Path
     device: torch.device
     make: Callable[[], tuple[LocalSource, KernelContender]]
+    settings: Mapping[str, str]
     prepares: ClassVar[bool] = True
 
     def open(self, watch: Watch) -> Opened:
         """See `Contents.open`."""
+        apply_settings(self.settings, self.device.type)
         watch.start()
         source, contender = self.make()
         return Opened(source.reference, source.device, contender.party)
@@ -99,7 +103,7 @@ class ConfirmWinner:
         Raises:
             WorkerError: the judge's process came to no end.
         """
-        kernel = OfKernel(self.path, self.reference.device, partial(self.make, *finalist))
+        kernel = OfKernel(self.path, self.reference.device, partial(self.make, *finalist), self.reference.settings)
         started = time.perf_counter()
         try:
             reason, detail = asked_again_if_killed(

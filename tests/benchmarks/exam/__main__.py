@@ -27,6 +27,7 @@ from tests.benchmarks.exam.lane import Lane, run_lane
 from tests.benchmarks.exam.measure import Budget, ceilings_of
 from tests.benchmarks.exam.problems import ExamProblem, problems
 from tests.benchmarks.exam.table import print_tables
+from tests.benchmarks.rows import eager
 
 from tunebench import __version__
 from tunebench.studies.bench import Ceilings
@@ -85,6 +86,7 @@ def main(
         print(_line(row, time.time() - began), flush=True)
     waiting.cancel_join_thread()
     print(f"{len(rows)} of {len(rows) + len(wanted) - (len(rows) - len(finished))} in {time.time() - began:.0f} s")
+    print(f"eager: {head['eager']}")
     print_tables(rows)
 
 
@@ -105,6 +107,7 @@ def _head(ceilings: Ceilings) -> dict[str, Any]:
         "torch": torch.__version__,
         "driver": getattr(told, "driver", None),
         "ceilings": asdict(ceilings),
+        "eager": eager(),
     }
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from tunebench.kernels.runtime.shipped import (
     shipped_studies,
     write_file,
 )
+from tunebench.studies.for_problem import problem_of, sizes_for
 from tunebench.studies.study_file import read_study_file
 from tunebench.studies.tune import resolve
 from tunebench.tuner.configuration import Configuration
@@ -180,6 +182,23 @@ def test_what_the_repository_ships_is_of_its_kernels_as_they_are(name: str) -> N
             served = choose_shipped(shipped_offers([file]), kernel.space, one.problem, device)
             assert served is not None
             assert served.configuration == (one.configuration and Configuration(one.configuration))
+
+
+@pytest.mark.parametrize("name", kernel_names())
+def test_what_ships_is_found_as_measured_for_its_own_call(name: str) -> None:
+    """Where this fails: `tunebench ship --same-code-as HEAD`."""
+    model = load_model(name)
+    kernel = model.kernel
+    sizes_of = cache(lambda axes, dtype: sizes_for(model, Problem(dict(axes), dtype), kernel.modes[0]))
+    for file in map(read_file, files_of(kernel)):
+        device = replace(H200, name=file.device, architecture=file.architecture, max_shared_bytes=232_448)
+        offers = shipped_offers([file])
+        for one in file.results:
+            reference = kernel.reference(sizes_of(tuple(one.axes.items()), one.dtype), one.dtype)
+            problem = problem_of(model, reference, kernel.mode_of(one.problem))
+            assert problem is not None and problem.at(one.problem.accuracy) == one.problem
+            served = choose_shipped(offers, kernel.space, problem.at(one.problem.accuracy), device)
+            assert served is not None and served.measured
 
 
 @pytest.mark.parametrize("name", kernel_names())

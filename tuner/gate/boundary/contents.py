@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -17,6 +17,7 @@ from tunebench.tuner.gate.process_state import Watch
 from tunebench.tuner.gate.sources import LocalSource, Sizes
 from tunebench.tuner.kernel import Mode, prepare_model
 from tunebench.tuner.reference import Reference, load_candidate, load_reference
+from tunebench.tuner.settings import apply_settings
 
 MakeParty = Callable[[LocalSource, Mode, Mapping[str, Any] | None], LocalParty]
 """Makes a party beside a reference at some sizes, in a mode, with these weights."""
@@ -69,6 +70,7 @@ class Files:
         device: such as `cpu` or `cuda:0`.
         on_trial: the name of the candidate's model.
         prepare: run before the files are.
+        settings: of PyTorch's, put in force before that.
     """
 
     reference: tuple[Path, str]
@@ -78,6 +80,7 @@ class Files:
     device: torch.device
     on_trial: str = "ModelNew"
     prepare: Callable[[], object] | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,7 @@ class OfReference:
 
     def open(self, watch: Watch) -> Opened:
         """See `Contents.open`."""
+        apply_settings(self.files.settings, self.device.type)
         watch.start()
         return Opened(_reference_of(self.files), self.files.device, None)
 
@@ -118,6 +122,7 @@ class OfCandidate:
 
     def open(self, watch: Watch) -> Opened:
         """See `Contents.open`."""
+        apply_settings(self.files.settings, self.device.type)
         if self.files.prepare is not None:
             self.files.prepare()
         watch.start()

@@ -1,0 +1,90 @@
+"""What identifies a reference's call is the same on every device, and differs where other work is done."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from tunebench.kernels.runtime.reference_call import ReferenceCall, trace_reference
+from tunebench.tuner.settings import Setting
+
+Forward = Callable[[nn.Module, torch.Tensor], torch.Tensor]
+
+
+class Calling(nn.Module):
+    """A reference whose forward is a function of its layer and its input."""
+
+    def __init__(self, layer: nn.Module, forward: Forward) -> None:
+        super().__init__()
+        self.layer, self._function = layer, forward
+
+    def reference_forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self._function(self.layer, x)
+
+
+def call(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    result: torch.Tensor = layer(x)
+    return result
+
+
+def traced(make: Callable[[], nn.Module], forward: Forward, shape: tuple[int, ...], device: str) -> ReferenceCall:
+    with torch.device(device):
+        return trace_reference(Calling(make(), forward), [torch.empty(shape)])
+
+
+CALLS: dict[str, tuple[Callable[[], nn.Module], Forward, tuple[int, ...]]] = {
+    "attention": (nn.Identity, lambda _, x: functional.scaled_dot_product_attention(x, x, x), (2, 4, 16, 8)),
+    "heads": (
+        lambda: nn.MultiheadAttention(32, 4, batch_first=True).eval(),
+        lambda layer, x: layer(x, x, x, need_weights=False)[0],
+        (2, 16, 32),
+    ),
+    "encoder": (lambda: nn.TransformerEncoderLayer(32, 4, 64, batch_first=True).eval(), call, (2, 16, 32)),
+    "recurrent": (lambda: nn.LSTM(16, 8), lambda layer, x: layer(x)[0], (5, 2, 16)),
+    "dropout": (lambda: nn.Dropout(0.5), call, (4, 8)),
+    "batch_norm": (lambda: nn.BatchNorm2d(4), call, (2, 4, 8, 8)),
+    "root_mean_square": (lambda: nn.RMSNorm(16), call, (4, 16)),
+    "convolution": (lambda: nn.Conv2d(3, 8, 3), call, (2, 3, 9, 9)),
+    "products": (lambda: nn.Linear(16, 8), lambda layer, x: layer(x) @ x[0].T[:8], (2, 5, 16)),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_is_the_same_on_every_device(name: str) -> None:
+    on_cpu, without_memory = (traced(*CALLS[name], device) for device in ("cpu", "meta"))
+    assert on_cpu.operations and on_cpu.operations == without_memory.operations
+    assert on_cpu.settings == without_memory.settings
+
+
+def test_how_a_tensor_lies_in_memory_makes_no_other_call() -> None:
+    module = Calling(nn.Identity(), lambda _, x: x.reshape(-1).relu())
+    dense, turned = torch.empty(8, 4), torch.empty(4, 8).T
+    assert trace_reference(module, [dense]).operations == trace_reference(module, [turned]).operations
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (lambda: nn.MultiheadAttention(32, 4), lambda: nn.MultiheadAttention(32, 8)),
+        (lambda: nn.Conv2d(32, 8, 3, padding=1), lambda: nn.Conv2d(32, 8, 3, padding=2, dilation=2)),
+        (lambda: nn.MaxPool1d(3, 1, 1), lambda: nn.MaxPool1d(5, 1, 2)),
+    ],
+)
+def test_numbers_that_decide_the_work_make_another_call(
+    one: Callable[[], nn.Module], other: Callable[[], nn.Module]
+) -> None:
+    def forward(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        if isinstance(layer, nn.MultiheadAttention):
+            x = x[0]
+            result: torch.Tensor = layer(x, x, x, need_weights=False)[0]
+            return result
+        return call(layer, x if isinstance(layer, nn.Conv2d) else x[0])
+
+    found = [traced(make, forward, (2, 32, 16, 32), "cpu") for make in (one, other)]
+    assert all(one.operations for one in found) and found[0].operations != found[1].operations
+
+
+def test_recurrent_layers_have_a_setting_of_their_own() -> None:
+    assert Setting.RECURRENT in traced(*CALLS["recurrent"], "meta").settings
