@@ -50,6 +50,7 @@ from tunebench.tuner.study.evaluate import LocalEvaluator, Subject
 from tunebench.tuner.study.executor import Executor
 from tunebench.tuner.study.history import StudyDescription
 from tunebench.tuner.study.study import Budget, Ending, Outcome, Progress, StudyRun
+from tunebench.tuner.timing.confirm import most_seconds
 
 NAMED = "named by the study"
 """Where a configuration comes from that a study is told to begin with."""
@@ -142,6 +143,7 @@ def resolve(request: StudyRequest) -> Resolved:
     model = load_model(request.kernel)
     kernel = model.kernel
     find_sampler(request.sampler)
+    most_seconds()  # what the environment says of the final rounds is refused now, not after the search
     devices = _devices(request)
     space = kernel.space.restrict(request.tunables)
     for values in request.start:
