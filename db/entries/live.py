@@ -207,7 +207,7 @@ def comparison_of(facts: parts.ComparisonFacts, best: Configuration) -> Comparis
 def conclusive(facts: parts.ComparisonFacts) -> bool:
     """Whether a comparison says how its best compares with the reference, see `Comparison.conclusive`."""
     over_reference = facts.speed_ups.get(Baseline.REFERENCE)
-    return is_conclusive(_control_of(facts), over_reference and ratio_of(over_reference))
+    return is_conclusive(_control_of(facts), None if over_reference is None else ratio_of(over_reference))
 
 
 def _control_of(facts: parts.ComparisonFacts) -> Ratio | None:

@@ -128,7 +128,7 @@ class CudaClock(Clock):
                 call()
                 end.record()
             self._host_seconds = (time.perf_counter() - started) / len(calls)
-            in_time = not pairs[0][0].query()
+            in_time = not pairs[0][0].query()  # type: ignore[no-untyped-call]
             torch.cuda.synchronize()
         return [start.elapsed_time(end) for start, end in pairs], in_time
 
