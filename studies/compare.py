@@ -32,12 +32,13 @@ from tunebench.tuner.problem import Problem
 from tunebench.tuner.reference import require_dtype
 from tunebench.tuner.settings import Setting, in_force, parse_settings, require_settings, settings_of
 from tunebench.tuner.study.evaluate import Finalist, LocalEvaluator
+from tunebench.tuner.timing.confirm import longest_seconds
 
 REFERENCE = "reference"
 DEFAULT = "default"
 
 SECONDS = 600.0
-"""The longest that a comparison may take."""
+"""The longest that a comparison may take, beside its rounds."""
 
 _COMPARED = {"sizes", "dtype", "device", "compiler", "settings"}
 """What of a study file matters for a comparison, beside its kernel and modes."""
@@ -190,13 +191,14 @@ def compare(question: KernelQuestion | FileQuestion) -> CompareReport:
         UserError: the question was wrong.
         WorkerError: what was compared killed its process, or hung.
     """
+    seconds = SECONDS + longest_seconds()
     start_forkserver([__name__])
     named = question.device if isinstance(question, FileQuestion) else question.request.device
     try:
         with alone_on(find_device(named), "tunebench compare"):
             if isinstance(question, FileQuestion):
-                return run_isolated(SECONDS, compare_files, question, has_children=True)
-            return run_isolated(SECONDS, _compare_configurations, question)
+                return run_isolated(seconds, compare_files, question, has_children=True)
+            return run_isolated(seconds, _compare_configurations, question)
     except (DeathError, RoomError) as death:
         raise WorkerError(f"the comparison came to no end: {death}") from death
 

@@ -37,7 +37,7 @@ from tunebench.tuner.gate.values import tensors_in
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Work
 from tunebench.tuner.reference import REQUIRED
-from tunebench.tuner.timing.confirm import confirm
+from tunebench.tuner.timing.confirm import confirm, tells
 from tunebench.tuner.timing.measure import Control, clocks_for
 from tunebench.tuner.timing.statistics import Samples
 from tunebench.tuner.users_code import ToldError, described
@@ -304,7 +304,9 @@ class _Comparison:
             clock = JudgeClock(RemoteTurns(cast(RemoteParty, self._original), truths.bases, count), count)
             control = Control(self._device, clocks_for(self._device, Work(size, _UNKNOWN_OPERATIONS))[-1])
             calls = {name: model.take for name, model in timed.items()}
-            samples = confirm(calls, "second", calls.pop("control"), clock, control)
+            samples = confirm(
+                calls, "second", calls.pop("control"), clock, control, is_decided=tells("first", "second")
+            )
             for model in timed.values():
                 model.end(clock.overhead_ms)
         except StageRefused:

@@ -49,7 +49,7 @@ class CompareReport:
 
     @property
     def decision(self) -> Decision | None:
-        """Whether the first is faster; a tie where the rounds told equals apart, None where one was refused."""
+        """Whether the first is faster; inconclusive where the rounds told equals apart, None where one was refused."""
         if self.ratio is None or self.control is None:
             return None
-        return self.ratio.decision if self.control.decision is Decision.TIE else Decision.TIE
+        return Decision.INCONCLUSIVE if self.control.differs else self.ratio.decision

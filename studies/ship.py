@@ -77,8 +77,9 @@ def ship(
 ) -> list[Shipment]:
     """Write the winners of these kernels, as they are now, one file for each kind of device.
 
-    Only winners of a study's final rounds are shipped, and only those of the kernel's present source. One that ships
-    already stays where a later and shorter search under the same torch, CUDA and driver found nothing as fast.
+    Only winners of a study's conclusive final rounds are shipped, and only those of the kernel's present source. One
+    that ships already stays where a later and shorter search under the same torch, CUDA and driver found nothing as
+    fast.
 
     Args:
         device: a device's name, or `cpu` for that of this machine's; None for every GPU that there are results of.
@@ -159,12 +160,17 @@ def result_of(database: Database, row: TrialRow) -> ShippedResult:
     """
     details = trial_details(database, row.trial_id)
     errors = details.verdict.errors if details.verdict else None
-    ratios: dict[Baseline, Ratio | None] = {
-        Baseline.REFERENCE: row.over_reference,
-        Baseline.DEFAULT: row.over_default,
-        Baseline.COMPILED: row.over_compiled,
-        Baseline.COPY: row.over_copy,
-    }
+    # What is not confirmed has no speed-ups: they would be taken for evidence.
+    ratios: dict[Baseline, Ratio | None] = (
+        {}
+        if not row.confirmed
+        else {
+            Baseline.REFERENCE: row.over_reference,
+            Baseline.DEFAULT: row.over_default,
+            Baseline.COMPILED: row.over_compiled,
+            Baseline.COPY: row.over_copy,
+        }
+    )
     environment, measurement = details.environment, details.measurement
     conditions = {
         "tunebench": environment.tunebench,

@@ -54,14 +54,10 @@ def _print_notes(report: StudyReport) -> None:
     outcome = report.outcome
     lines = [f"does not build for a GPU: {report.gpu_refusal}"] if report.gpu_refusal else []
     if outcome.comparison is not None:
-        lines.append(f"best: {outcome.comparison.best}")
+        lines += _best_lines(outcome.comparison)
         lines += [f"baseline {name} is missing: {reason}" for name, reason in outcome.comparison.missing.items()]
         if (ratio := outcome.comparison.speedups.get(Baseline.COMPILED)) is not None:
             lines.append(f"over torch.compile: {ratio}")
-        if not outcome.comparison.trusted:
-            lines.append(
-                f"the rounds told two copies of one model apart ({outcome.comparison.control}): they decide nothing"
-            )
     elif outcome.best is not None and outcome.best.median_ms is not None:
         gain = f", {outcome.default_ms / outcome.best.median_ms:.2f}× default" if outcome.default_ms else ""
         lines.append(f"best so far: {outcome.best.configuration}")
@@ -94,6 +90,18 @@ def _print_notes(report: StudyReport) -> None:
         print(printable(f"  {line}"))
 
 
+def _best_lines(comparison: Comparison) -> list[str]:
+    if comparison.conclusive:
+        return [f"best: {comparison.best}"]
+    reason = "their intervals are too wide"
+    if not comparison.trusted:
+        reason = f"they told two copies of one model apart ({comparison.control})"
+    return [
+        f"best: {comparison.best}, the fastest in the search, and not confirmed",
+        f"the final rounds are inconclusive: {reason}; the same command takes them again",
+    ]
+
+
 def _spent(spent: Spent) -> str:
     """Where the time went, the longest first, and what ran beside it."""
     longest = sorted(spent.seconds.items(), key=lambda one: -one[1])
@@ -106,6 +114,8 @@ def _spent(spent: Spent) -> str:
 def _decided(comparison: Comparison, baseline: Baseline) -> str:
     """A speed-up and what it says."""
     decision = comparison.decision(baseline)
+    if decision is not None and not comparison.conclusive:
+        return f"{comparison.speedups[baseline]} unconfirmed"
     if baseline is Baseline.REFERENCE and decision is Decision.SLOWER:
         return f"reference is faster: {comparison.speedups[baseline]}"
     return "" if decision is None else f"{comparison.speedups[baseline]} {decision}"
@@ -148,4 +158,5 @@ def report_values(report: StudyReport) -> dict[str, object]:
         else {},
         "missing": {baseline.value: reason for baseline, reason in (comparison.missing if comparison else {}).items()},
         "trusted": comparison.trusted if comparison else None,
+        "conclusive": comparison.conclusive if comparison else None,
     }

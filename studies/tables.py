@@ -9,9 +9,9 @@ from typing import Generic, TypeVar
 
 from tunebench.db.queries.data_frames import FLAT_COLUMNS, csv_text, flat_values
 from tunebench.db.queries.rows import BestRow, MissRow, StudyRow, TrialRow
-from tunebench.studies.terminal import print_table
+from tunebench.studies.terminal import print_paragraph, print_table
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.result import Decision, Ratio
+from tunebench.tuner.result import Ratio
 from tunebench.tuner.settings import described
 
 Row = TypeVar("Row")
@@ -48,7 +48,7 @@ def milliseconds(value: float | None) -> str:
 
 
 def decided(ratio: Ratio | None) -> str:
-    """A speed-up with its interval and what it says: faster, slower or a tie."""
+    """A speed-up with its interval and what it says: faster, slower, a tie, or that it is inconclusive."""
     return "" if ratio is None else f"{ratio} {ratio.decision}"
 
 
@@ -57,11 +57,20 @@ def share(ratio: Ratio | None) -> str:
     return "" if ratio is None else f"{ratio.value:.1%} [{ratio.low:.1%}, {ratio.high:.1%}]"
 
 
-def over_reference(ratio: Ratio | None) -> str:
-    """A speed-up over the reference; where that is the faster one, it comes first, since it is what serves."""
-    if ratio is not None and ratio.decision is Decision.SLOWER:
-        return f"reference is faster: {ratio}"
-    return decided(ratio) or "not compared"
+def over_reference(row: TrialRow) -> str:
+    """A trial's speed-up over the reference; where that is the faster one, it comes first, since it is what serves."""
+    if row.over_reference is None:
+        return "not compared"
+    return f"reference is faster: {row.over_reference}" if row.reference_is_faster else _said(row, row.over_reference)
+
+
+def over_default(row: TrialRow) -> str:
+    """A trial's speed-up over the default configuration; empty where they were not compared."""
+    return _said(row, row.over_default)
+
+
+def _said(row: TrialRow, ratio: Ratio | None) -> str:
+    return decided(ratio) if row.confirmed or ratio is None else f"{ratio} unconfirmed"
 
 
 def eager_had(problems: Iterable[Mapping[str, str]]) -> str:
@@ -88,8 +97,8 @@ def _print_best(rows: Sequence[BestRow]) -> None:
             row.kernel,
             str(row.problem),
             milliseconds(row.time_ms),
-            over_reference(row.over_reference),
-            decided(row.over_default),
+            over_reference(row),
+            over_default(row),
             row.device_name,
             share(row.over_copy),
             row.compiler,
@@ -98,6 +107,12 @@ def _print_best(rows: Sequence[BestRow]) -> None:
         for row in rows
     ]
     print_table((*columns, "configuration"), cells, eager_had(row.problem.options for row in rows))
+    for row in rows:
+        if not row.confirmed:
+            print_paragraph(
+                f"trial {row.trial_id} leads the search of {row.kernel} ({row.problem}) and is not confirmed: "
+                f"'tunebench tune {row.trial_id}' takes the final rounds again"
+            )
 
 
 def _print_trials(rows: Sequence[TrialRow]) -> None:
@@ -126,7 +141,7 @@ def _print_studies(rows: Sequence[StudyWithBest]) -> None:
             row.study.kernel,
             str(row.study.problem),
             milliseconds(row.best.time_ms) if row.best else "",
-            over_reference(row.best.over_reference) if row.best else "",
+            over_reference(row.best) if row.best else "",
             str(row.study.trials),
             f"{row.study.sampler}, seed {row.study.seed}",
             row.study.device.name,

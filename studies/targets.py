@@ -11,9 +11,11 @@ from pathlib import Path
 
 from tunebench.db.connection.database import open_database
 from tunebench.db.queries.one_trial import TrialDetails, trial_details
+from tunebench.db.queries.studies import studies
 from tunebench.kernels.runtime.registry import kernel_names, load_model
-from tunebench.studies.for_problem import UnfitProblemError, sizes_for
+from tunebench.studies.for_problem import UnfitProblemError, resolve_problem, sizes_for
 from tunebench.studies.study_file import StudyRequest, make_request, request_of
+from tunebench.studies.tune import Resolved, describe_study
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.files import is_written_by
@@ -55,6 +57,35 @@ def find_target(text: str, database: str | Path | None = None) -> Target:
         return Target(make_request(given, f"trial {text}"), dict(row.configuration))
     request = request_of(text)
     return Target(request, {name: values[0] for name, values in request.tunables.items() if len(values) == 1})
+
+
+def resolve_trial(number: int, options: Mapping[str, object], database: str | Path | None = None) -> Resolved:
+    """The study of a trial, to go on with; where the options name no more trials, to take its final rounds again.
+
+    Args:
+        options: keys of a study file.
+        database: where trials are; None for the default.
+
+    Raises:
+        UserError: there is no such trial, its kernel is not here or has changed, or its study was of other tunables or
+            on another device.
+    """
+    with open_database(database, read_only=True) as opened:
+        details = trial_details(opened, number)
+        (study,) = studies(opened, study_ids=[details.row.study_id])
+    row, kind = details.row, details.device.kind
+    given = {"sampler": row.sampler, "seed": row.seed, "compiler": row.compiler, "trials": study.trials}
+    given |= {} if "devices" in options else {"device": kind.value}
+    resolved = resolve_problem(kernel_of(details), row.problem, {**given, **options})
+    found = describe_study(resolved, row.problem, resolved.device)
+    for what, was, now in (
+        ("version of its kernel", row.source_digest, found.source_digest),
+        ("device", row.device_name, resolved.device.name),
+        ("choice of tunables", details.study.space_digest, found.space_digest),
+    ):
+        if was != now:
+            raise UserError(f"trial {number} is of another {what} than this would tune: use the command that tuned it")
+    return resolved
 
 
 def kernel_of(details: TrialDetails) -> str:

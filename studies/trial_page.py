@@ -9,7 +9,7 @@ from tunebench.db.queries.one_trial import TrialDetails, WonComparison
 from tunebench.kernels.runtime.registry import kernel_names, load_model
 from tunebench.studies.tables import row_values
 from tunebench.studies.terminal import print_facts, print_table, printable
-from tunebench.tuner.result import Conditions, Measurement, Verdict
+from tunebench.tuner.result import Conditions, Decision, Measurement, Verdict
 from tunebench.tuner.settings import described
 
 
@@ -77,6 +77,7 @@ def _comparison_values(won: WonComparison) -> dict[str, object]:
             for baseline, ratio in comparison.speedups.items()
         },
         "control": asdict(comparison.control) if comparison.control else None,
+        "conclusive": comparison.conclusive,
         "conditions": asdict(comparison.conditions),
         "missing": {baseline.value: reason for baseline, reason in comparison.missing.items()},
     }
@@ -197,12 +198,13 @@ def _print_comparison(won: WonComparison) -> None:
         for name, median_ms in comparison.medians_ms.items()
     ]
     rows += [(baseline.value, "", "", f"missing: {reason}", "") for baseline, reason in comparison.missing.items()]
-    title = f"won a comparison at {won.concluded_at.isoformat(timespec='seconds')}, torch {environment.torch}"
+    deed = "won a comparison" if comparison.conclusive else "led in an inconclusive comparison"
+    title = f"{deed} at {won.concluded_at.isoformat(timespec='seconds')}, torch {environment.torch}"
     title += f", driver {environment.driver}" if environment.driver else ""
     print_table(("contender", "median", "rounds", "times slower than the best", "the best is"), rows, title)
     if comparison.control is not None:
-        said = (
-            "a tie, as it must" if comparison.trusted else f"{comparison.control.decision}: these rounds decide nothing"
+        said = {Decision.TIE: "a tie, as it must", Decision.INCONCLUSIVE: "too wide to tell"}.get(
+            comparison.control.decision, f"{comparison.control.decision}: these rounds decide nothing"
         )
         control = [("second copy of a baseline over the first", f"{comparison.control}, {said}")]
         print_facts("control", control + _conditions(comparison.conditions))

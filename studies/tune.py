@@ -51,6 +51,7 @@ from tunebench.tuner.study.evaluate import LocalEvaluator, Subject
 from tunebench.tuner.study.executor import Executor
 from tunebench.tuner.study.history import StudyDescription
 from tunebench.tuner.study.study import Budget, Ending, Outcome, Progress, StudyRun
+from tunebench.tuner.timing.confirm import most_seconds
 
 NAMED = "named by the study"
 """Where a configuration comes from that a study is told to begin with."""
@@ -150,6 +151,7 @@ def resolve(request: StudyRequest) -> Resolved:
     model = load_model(request.kernel)
     kernel = model.kernel
     find_sampler(request.sampler)
+    most_seconds()  # what the environment says of the final rounds is refused now, not after the search
     devices = _devices(request)
     if request.settings is None:
         here = in_force(Setting, devices[0].torch_device.type)

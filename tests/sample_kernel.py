@@ -72,3 +72,10 @@ class ModelNew(TunedModule, Model):
 
 WriteKernel = Callable[..., type[TunedModule]]
 """Writes the folder and loads its model; `source`, `model` and `reference` replace text in those files."""
+
+SLOW_REFERENCE = {
+    "import torch\n": "import time\nimport torch\n",
+    "        self.calls += 1\n": "        self.calls += 1\n        time.sleep(0.005)\n",
+}
+"""Changes of the reference with which any configuration is certainly faster, however busy the machine is: final rounds
+are conclusive."""

@@ -219,7 +219,10 @@ def late_message(stage: str, detail: str) -> str:
 
 
 MEANINGFUL = 0.01
-"""A difference that counts: less than this is a tie, however sure the difference is."""
+"""A difference that counts, as a share: less is a tie, however sure the difference is."""
+
+TIED = 0.03
+"""A tie is measured: the whole interval of the ratio lies within this share of 1."""
 
 
 class Decision(enum.StrEnum):
@@ -230,7 +233,9 @@ class Decision(enum.StrEnum):
     SLOWER = "slower"
     """The whole interval lies beyond 1 % slower."""
     TIE = "tie"
-    """Anything else: equal, too close to matter, or too noisy to tell."""
+    """The whole interval lies within 3 % of 1: equal, or too close to matter."""
+    INCONCLUSIVE = "inconclusive"
+    """Anything else: the interval is too wide to say anything. It is evidence of nothing."""
 
 
 @dataclass(frozen=True)
@@ -253,7 +258,15 @@ class Ratio:
         """Whether the difference is certain and large enough to count."""
         if self.low > 1 + MEANINGFUL:
             return Decision.FASTER
-        return Decision.SLOWER if self.high < 1 / (1 + MEANINGFUL) else Decision.TIE
+        if self.high < 1 / (1 + MEANINGFUL):
+            return Decision.SLOWER
+        tied = self.low >= 1 / (1 + TIED) and self.high <= 1 + TIED
+        return Decision.TIE if tied else Decision.INCONCLUSIVE
+
+    @property
+    def differs(self) -> bool:
+        """Whether one of the two is certainly faster; of two copies of one model, that the rounds are wrong."""
+        return self.decision in (Decision.FASTER, Decision.SLOWER)
 
     def __str__(self) -> str:
         return f"{self.value:.3f}× [{self.low:.3f}, {self.high:.3f}]"
@@ -301,12 +314,29 @@ class Comparison:
 
     @property
     def trusted(self) -> bool:
-        """Whether these rounds told equals to be equal; where they did not, they decide nothing."""
-        return self.control is None or self.control.decision is Decision.TIE
+        """Whether these rounds found no difference between equals; where they did, they decide nothing."""
+        return self.control is None or not self.control.differs
+
+    @property
+    def conclusive(self) -> bool:
+        """Whether these rounds say how the best compares with the reference; where not, they confirm nothing."""
+        return is_conclusive(self.control, self.speedups.get(Baseline.REFERENCE))
 
     def decision(self, baseline: Baseline) -> Decision | None:
         """Whether the best is faster than a baseline; None where that one took no part."""
         ratio = self.speedups.get(baseline)
         if ratio is None:
             return None
-        return ratio.decision if self.trusted else Decision.TIE
+        return ratio.decision if self.trusted else Decision.INCONCLUSIVE
+
+
+def is_conclusive(control: Ratio | None, over_reference: Ratio | None) -> bool:
+    """Whether rounds say how their best compares with the reference.
+
+    Args:
+        control: of the second copy of a baseline over the first; None where no such copy took part.
+        over_reference: of the best; None where the reference took no part, so that nothing is left open about it.
+    """
+    if control is not None and control.differs:
+        return False
+    return over_reference is None or over_reference.decision is not Decision.INCONCLUSIVE

@@ -26,6 +26,7 @@ from tunebench.tuner.result import (
     Stage,
     TrialResult,
     Verdict,
+    is_conclusive,
 )
 from tunebench.tuner.search.warm_start import WarmStart
 from tunebench.tuner.study.history import StudyDescription
@@ -191,16 +192,27 @@ def comparison_of(facts: parts.ComparisonFacts, best: Configuration) -> Comparis
     Raises:
         ValueError: a baseline is none.
     """
-    samples_ms = {name: one.samples_ms for name, one in facts.contenders.items()}
     found = {Baseline(name): ratio_of(one) for name, one in facts.speed_ups.items()}
-    # The second copy is of the default configuration where that took part, and of the reference otherwise.
-    pivot = next((name for name in (Baseline.DEFAULT, Baseline.REFERENCE) if name in samples_ms), None)
     return Comparison(
         best=best,
         medians_ms={name: one.median_ms for name, one in facts.contenders.items()},
-        samples_ms=samples_ms,
+        samples_ms={name: one.samples_ms for name, one in facts.contenders.items()},
         speedups={baseline: found[baseline] for baseline in Baseline if baseline in found},
         missing={Baseline(name): reason for name, reason in (facts.missing_baselines or {}).items()},
-        control=control_ratio(samples_ms, pivot) if pivot is not None and CONTROL in samples_ms else None,
+        control=_control_of(facts),
         conditions=Conditions(**{name: getattr(facts, name) for name in _CONDITIONS}),
     )
+
+
+def conclusive(facts: parts.ComparisonFacts) -> bool:
+    """Whether a comparison says how its best compares with the reference, see `Comparison.conclusive`."""
+    over_reference = facts.speed_ups.get(Baseline.REFERENCE)
+    return is_conclusive(_control_of(facts), None if over_reference is None else ratio_of(over_reference))
+
+
+def _control_of(facts: parts.ComparisonFacts) -> Ratio | None:
+    """How much faster the second copy of a baseline seemed than the first; None where no such copy took part."""
+    samples_ms = {name: one.samples_ms for name, one in facts.contenders.items()}
+    # The second copy is of the default configuration where that took part, and of the reference otherwise.
+    pivot = next((name for name in (Baseline.DEFAULT, Baseline.REFERENCE) if name in samples_ms), None)
+    return control_ratio(samples_ms, pivot) if pivot is not None and CONTROL in samples_ms else None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import Connection, Select, bindparam, exists, func, select
+from sqlalchemy import Connection, Select, and_, bindparam, exists, func, select
+from sqlalchemy.orm import aliased
 
 from tunebench.db.connection.database import Database
 from tunebench.db.entries.claims import Claims
@@ -158,12 +159,17 @@ class StudyLog:
     def conclude(self, comparison: Comparison) -> None:
         """Add the comparison that ends the study, in one transaction; its best must be one of the study's trials.
 
+        It is the newest of its kernel and problem: where the clock went back, its moment is just after the latest.
+
         Raises:
             DatabaseError: the database cannot be written, or refuses the comparison.
         """
-        facts = comparison_facts(comparison, self._environment, datetime.now(UTC))
         key = comparison.best.key
         with self._database.writing() as connection:
+            latest = connection.scalar(_LATEST_CONCLUDED, {"study_id": self.study_id})
+            now = datetime.now(UTC)
+            moment = now if latest is None else max(now, latest + timedelta(microseconds=1))
+            facts = comparison_facts(comparison, self._environment, moment)
             writer = self._writer(connection)
             writer.add_comparison(self.study_id, writer.configurations([key])[key], facts)
 
@@ -186,6 +192,14 @@ _PLACE = select(
     exists().where(_OF_STUDY, tables.Trial.configuration_id == bindparam("configuration_id")),
 )
 """The number that a study's next trial gets, and whether a configuration has one already."""
+_ALIKE = aliased(tables.Study)
+_LATEST_CONCLUDED = (
+    select(func.max(tables.Comparison.concluded_at))
+    .join(_ALIKE, _ALIKE.id == tables.Comparison.study_id)
+    .join(tables.Study, and_(tables.Study.kernel == _ALIKE.kernel, tables.Study.problem_id == _ALIKE.problem_id))
+    .where(tables.Study.id == bindparam("study_id"))
+)
+"""When the latest comparison of a study's kernel and problem ended."""
 _PAST = (
     select(
         tables.Trial.number,

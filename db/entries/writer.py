@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Insert, bindparam, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from tunebench.db.entries import entry as parts
+from tunebench.db.entries.live import conclusive
 from tunebench.db.schema import tables
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.problem import Problem
@@ -183,6 +184,7 @@ class Writer:
             "environment_id": self.environment(comparison.environment),
             "concluded_at": comparison.concluded_at,
             "missing_baselines": dict(comparison.missing_baselines) if comparison.missing_baselines else None,
+            "conclusive": conclusive(comparison),
         } | {name: getattr(comparison, name) for name in _CONDITIONS}
         created = insert(tables.Comparison).returning(tables.Comparison.id)
         owner = {"comparison_id": self._connection.execute(created, values).scalar_one()}

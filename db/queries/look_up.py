@@ -22,8 +22,8 @@ from tunebench.tuner.versions import Versions
 
 _BEST = """
 SELECT
-    trial, key, tunebench_problems.dtype, CAST(axes AS TEXT), CAST(options AS TEXT), device, architecture,
-    configuration, over_reference, over_reference_low, over_reference_high,
+    confirmed_at IS NOT NULL, trial, key, tunebench_problems.dtype, CAST(axes AS TEXT), CAST(options AS TEXT), device,
+    architecture, configuration, over_reference, over_reference_low, over_reference_high,
     measured.torch, measured.cuda, measured.cudnn, measured.driver
 FROM best JOIN tunebench_problems ON key = problem
 JOIN tunebench_trials ON tunebench_trials.id = trial
@@ -41,7 +41,8 @@ class KnownBest:
     """A configuration that was best at a problem on a kind of device.
 
     Attributes:
-        over_reference: how many times faster than the reference it was, and the interval of that.
+        over_reference: how many times faster than the reference it was, and the interval of that; None where no
+            conclusive comparison says so.
         versions: in force in the comparison that it won, or when it was tried where there is none.
     """
 
@@ -100,8 +101,8 @@ def _decoded(rows: Iterable[Any]) -> list[KnownBest]:
             device,
             architecture,
             configuration_of(configuration),
-            speed_up_of(*figures[:3]),
+            speed_up_of(*figures[:3]) if confirmed else None,
             Versions(*map(text_of, figures[3:])),
         )
-        for trial, key, dtype, axes, options, device, architecture, configuration, *figures in rows
+        for confirmed, trial, key, dtype, axes, options, device, architecture, configuration, *figures in rows
     ]

@@ -23,7 +23,8 @@ class TrialRow:
         message: why it failed; empty for a correct trial.
         over_reference, over_default, over_compiled, over_copy: speed-ups of the newest comparison that this
             configuration won in its study; the last is the share of the memory's ceiling.
-        confirmed_ms: its median in that comparison, which the speed-ups belong to.
+        confirmed_at, confirmed_ms: when that was, and its median there; None where it was inconclusive, so that the
+            speed-ups are unconfirmed.
     """
 
     trial_id: int
@@ -55,13 +56,20 @@ class TrialRow:
 
     @property
     def confirmed(self) -> bool:
-        """Whether it won an interleaved comparison."""
+        """Whether it won an interleaved comparison that was conclusive."""
         return self.confirmed_at is not None
+
+    @property
+    def decision(self) -> Decision | None:
+        """How it compares with the reference; None where they were not compared."""
+        if self.over_reference is None:
+            return None
+        return self.over_reference.decision if self.confirmed else Decision.INCONCLUSIVE
 
     @property
     def reference_is_faster(self) -> bool:
         """Whether that comparison found the reference to be faster."""
-        return self.over_reference is not None and self.over_reference.decision is Decision.SLOWER
+        return self.decision is Decision.SLOWER
 
     @property
     def time_ms(self) -> float | None:
@@ -73,7 +81,7 @@ class TrialRow:
 class BestRow(TrialRow):
     """The best correct trial for one kernel, source, problem, kind of device, compiler and cache regime.
 
-    It is the winner of the newest comparison, or the lowest median where nothing was confirmed yet.
+    It is the winner of the newest conclusive comparison, or the lowest median where nothing was confirmed yet.
     """
 
 

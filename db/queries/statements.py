@@ -15,13 +15,14 @@ from sqlalchemy import CTE, ColumnElement, Connection, Row, and_, false, func, l
 from tunebench.db.entries.decode import configuration_of, problem_of, regime_of, status_of
 from tunebench.db.schema import tables
 from tunebench.db.schema.views import (
+    CONFIRMED_AT,
+    CONFIRMED_MS,
     DEVICE_UUID,
     MESSAGE,
     RECORDED_CORRECT,
     SPEED_UPS,
     STANDS,
     STATUS,
-    WINNER,
     AnySelect,
     Condition,
     with_parts,
@@ -154,8 +155,8 @@ def everything_about(picked: CTE) -> AnySelect:
             tables.Measurement.regime,
             tables.Trial.recorded_at,
             MESSAGE.label("message"),
-            tables.Comparison.concluded_at.label("confirmed_at"),
-            WINNER.median_ms.label("confirmed_ms"),
+            CONFIRMED_AT.label("confirmed_at"),
+            CONFIRMED_MS.label("confirmed_ms"),
             *(column for baseline in Baseline for column in _ratio_columns(baseline)),
         )
         .select_from(picked)

@@ -25,7 +25,8 @@ _OF_WINNER = and_(
     tables.Trial.study_id == tables.Comparison.study_id,
     tables.Trial.configuration_id == tables.Comparison.configuration_id,
 )
-_NEWEST = (tables.Comparison.concluded_at.desc(), tables.Comparison.id.desc())
+_NEWEST = (tables.Comparison.conclusive.desc(), tables.Comparison.concluded_at.desc(), tables.Comparison.id.desc())
+"""The newest conclusive comparison, else the newest."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def studies(
 
 
 def newest_comparison(database: Database, study_id: int) -> Comparison | None:
-    """The study's newest comparison whose winner still stands; None where there is none.
+    """The study's newest conclusive comparison, else its newest, whose winner still stands; None where there is none.
 
     Raises:
         DatabaseError: the database cannot be read, or holds what tunebench does not write.
@@ -106,7 +107,7 @@ class Conclusion:
 
     Attributes:
         trials: that it has by now.
-        versions: of the newest comparison whose winner still stands.
+        versions: of the newest conclusive comparison whose winner still stands.
     """
 
     trials: int
@@ -114,7 +115,7 @@ class Conclusion:
 
 
 def conclusion(database: Database, study_id: int) -> Conclusion | None:
-    """What concluded a study; None where nothing has, or its winner was refused since.
+    """What concluded a study; None where nothing has, its rounds were inconclusive, or its winner was refused since.
 
     Raises:
         DatabaseError: the database cannot be read.
@@ -124,7 +125,7 @@ def conclusion(database: Database, study_id: int) -> Conclusion | None:
         select(*columns)
         .join(tables.Comparison, tables.Comparison.environment_id == tables.Environment.id)
         .join(tables.Trial, _OF_WINNER)
-        .where(tables.Comparison.study_id == study_id, CORRECT)
+        .where(tables.Comparison.study_id == study_id, tables.Comparison.conclusive, CORRECT)
         .order_by(*_NEWEST)
         .limit(1)
     )

@@ -20,7 +20,7 @@ from enum import StrEnum
 from types import NoneType
 from typing import Annotated, Any, ClassVar, get_args, get_type_hints
 
-from sqlalchemy import CheckConstraint, ForeignKey, ForeignKeyConstraint, Index, MetaData, UniqueConstraint, text
+from sqlalchemy import CheckConstraint, ForeignKey, ForeignKeyConstraint, Index, MetaData, UniqueConstraint, text, true
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeEngine
 
@@ -482,10 +482,14 @@ class LateRefusal(Base):
 
 
 class Comparison(_Conditions, Base):
-    """The interleaved comparison that ended a study; a study that went on has several, and the newest counts.
+    """The interleaved comparison that ended a study; a study that went on has several.
+
+    The newest conclusive one counts.
 
     Attributes:
         configuration_id: the best, which is a trial of the study.
+        concluded_at: never before that of an earlier one of the same kernel and problem, although the clock go back.
+        conclusive: its rounds say how the best compares with the reference; where not, they confirm nothing.
         missing_baselines: why a baseline that was asked for was not timed, by its name; NULL where none is missing.
     """
 
@@ -502,6 +506,7 @@ class Comparison(_Conditions, Base):
     environment_id: Mapped[int] = mapped_column(ForeignKey(Environment.id))
     concluded_at: Mapped[datetime]
     missing_baselines: Mapped[JsonValue] = mapped_column(Json, nullable=True)
+    conclusive: Mapped[bool] = mapped_column(server_default=true())
 
 
 class Contender(Base):

@@ -8,6 +8,7 @@ them as they are now. A change here therefore needs a revision, if one that does
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from datetime import datetime
 from typing import Any, TypeAlias
 
 from sqlalchemy import (
@@ -73,16 +74,24 @@ WINNER = aliased(tables.Contender, name="winner")
 """A trial's own times in the newest comparison that it has won, in such a query."""
 
 
+CONFIRMED_AT: ColumnElement[datetime] = case((tables.Comparison.conclusive, tables.Comparison.concluded_at))
+"""When a trial won that comparison; NULL where it was inconclusive, so that its speed-ups are unconfirmed."""
+
+CONFIRMED_MS: ColumnElement[float] = case((tables.Comparison.conclusive, WINNER.median_ms))
+"""A trial's median in that comparison; NULL likewise."""
+
+
 def with_parts(query: AnySelect) -> AnySelect:
     """A query of trials, joined with what each is a trial of, its time and the newest comparison that it has won.
 
-    One that was refused late has no time and has won nothing.
+    A conclusive comparison comes before one that confirms nothing, see `CONFIRMED_AT`. A trial that was refused late
+    has no time and has won nothing.
     """
     newer = aliased(tables.Comparison, name="newer")
     newest = (
         select(newer.id)
         .where(newer.study_id == tables.Trial.study_id, newer.configuration_id == tables.Trial.configuration_id)
-        .order_by(newer.concluded_at.desc(), newer.id.desc())
+        .order_by(newer.conclusive.desc(), newer.concluded_at.desc(), newer.id.desc())
         .limit(1)
         .correlate(tables.Trial)
         .scalar_subquery()
@@ -130,16 +139,18 @@ def winners(
 ) -> CTE:
     """The best trials among studies that meet the conditions: a table `picked` of `trial_id`.
 
-    A board's newest comparison decides for its regime, whatever else there is; only for the regimes that are left open
-    are trials looked at: the fastest of every study (one step into an index, however many it has), and where there is
-    one, the older comparisons.
+    A board's newest conclusive comparison decides for its regime, whatever else there is; inconclusive ones confirm
+    nothing. Only for the regimes that are left open are trials looked at: the fastest of every study (one step into an
+    index, however many it has), and where there is one, the older comparisons.
 
     Args:
         environments: only trials that ran in one of these count, and only comparisons made in one; None for all.
         group: what studies of one board have in common.
     """
     eligible = CORRECT
-    comparisons = select(tables.Comparison.study_id, tables.Comparison.configuration_id, tables.Comparison.concluded_at)
+    comparisons = select(
+        tables.Comparison.study_id, tables.Comparison.configuration_id, tables.Comparison.concluded_at
+    ).where(tables.Comparison.conclusive)
     if environments is not None:
         eligible = and_(CORRECT, tables.Trial.environment_id.in_(environments))
         comparisons = comparisons.where(tables.Comparison.environment_id.in_(environments))
@@ -254,8 +265,8 @@ def _trials_flat() -> AnySelect:
             for baseline, speed_up in SPEED_UPS.items()
             for column, ending in (("ratio", ""), ("low", "_low"), ("high", "_high"))
         ),
-        tables.Comparison.concluded_at.label("confirmed_at"),
-        WINNER.median_ms.label("confirmed_ms"),
+        CONFIRMED_AT.label("confirmed_at"),
+        CONFIRMED_MS.label("confirmed_ms"),
         _most(tables.BuildFigures.registers).label("registers"),
         _most(tables.BuildFigures.spill_stores + tables.BuildFigures.spill_loads).label("spill_bytes"),
         _most(tables.BuildFigures.shared).label("shared_bytes"),

@@ -145,7 +145,7 @@ def _going(pruning: Pruning) -> AnySelect:
             (tables.Comparison.study_id == tables.Trial.study_id)
             & (tables.Comparison.configuration_id == tables.Trial.configuration_id),
         )
-        .where(CORRECT)
+        .where(tables.Comparison.conclusive, CORRECT)
     )
     kept = union(select(winners([]).c.trial_id), confirmed).subquery("kept")
     return going.where(tables.Trial.id.not_in(select(kept)))

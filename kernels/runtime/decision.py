@@ -195,7 +195,7 @@ def _without_duel(kernel: Kernel, occasion: Occasion, make_ready: MakeReady | No
     if key not in _recorded:
         choices = list(what_is_known(kernel, problem, device).choices()) if loaded is None else [loaded]
         if exact and not (choices[0].measured or choices[0] is loaded):
-            reason = f"nothing was measured for this problem on {device.name}"
+            reason = f"nothing was measured and confirmed for this problem on {device.name}"
             choices = [Choice(None, Tier.REFERENCE, reason)]
         _recorded[key] = _runnable(kernel, choices[: 1 if exact else None], problem, device, make_ready)[0]
     return _recorded[key]

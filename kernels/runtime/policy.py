@@ -20,8 +20,8 @@ class Policy(enum.StrEnum):
     """What may serve a call."""
 
     BEST = "best"
-    """What was measured for the problem on this kind of device; for any other problem the winner of a duel with the
-    reference, on the call's own inputs."""
+    """What was measured for the problem on this kind of device, and conclusively compared with the reference; for any
+    other problem the winner of a duel with the reference, on the call's own inputs."""
     RECORDED = "recorded"
     """The nearest result that there is, or the default, without a duel."""
     EXACT = "exact"

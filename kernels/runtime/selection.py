@@ -74,7 +74,8 @@ class Choice:
     Attributes:
         configuration: None where the reference's own operations run.
         reason: for people: the trial it comes from, or why there is nothing better.
-        measured: whether it was measured for this very problem on this kind of device.
+        measured: whether it was compared with the reference for this very problem on this kind of device, and the
+            comparison was conclusive.
         trusted: whether evidence is enough to serve it without a duel.
         being_built: the reference serves until a kernel is built, and the next call asks again.
     """
@@ -95,7 +96,7 @@ class Offer:
         configuration: None where all that is known is that the reference was faster.
         source: for people: where it is recorded, such as `trial 12`.
         preference: among offers that fit a call equally well, the lowest is taken.
-        over_reference: how many times faster it was than the reference; None where they were not compared.
+        over_reference: how many times faster it was than the reference; None where no comparison was conclusive.
         shipped: it is from a file beside the kernel, not from a database.
         versions: that it was measured with.
         tests: how many times faster than the reference its configuration was at neighbouring problems; None where
@@ -115,6 +116,11 @@ class Offer:
 
     def __str__(self) -> str:
         return f"{self.source}, measured for {self.problem} on {self.device}"
+
+    @property
+    def was_compared(self) -> bool:
+        """Whether it is known how it compares with the reference; what the search alone says is no evidence."""
+        return self.over_reference is not None and self.over_reference.decision is not Decision.INCONCLUSIVE
 
     @property
     def was_slower(self) -> bool:
@@ -139,9 +145,11 @@ class Offer:
         Args:
             here: what was measured with other versions is not trusted without a duel.
         """
-        measured = self.problem == problem and self.device == device.name
+        measured = self.problem == problem and self.device == device.name and self.was_compared
         changes = self.versions.changes(here)
         reason = f"{self}, with {changes}" if changes else str(self)
+        if not self.was_compared:
+            reason = f"{reason}; not confirmed against the reference"
         if self.was_slower:
             reason = f"the reference is faster: {self.over_reference} ({reason})"
         configuration = None
@@ -349,7 +357,7 @@ def agreed(offers: Iterable[Offer], space: SearchSpace, problem: Problem, device
     measured = [
         offer
         for offer in _fitting(offers, space, problem, device, rank)
-        if offer.device == device.name and offer.over_reference is not None
+        if offer.device == device.name and offer.was_compared
     ]
     pairs = [pair for pair in combinations(measured, 2) if _on_both_sides(pair[0].problem, pair[1].problem, problem)]
     if not pairs:

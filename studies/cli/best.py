@@ -27,7 +27,8 @@ def best(
 ) -> None:
     """List the best configuration of each kernel, problem and device.
 
-    Times and speed-ups are those of the final comparison, where there was one. Exit code 1 where nothing is found.
+    Times and speed-ups are those of the final comparison, where there was one. Where that was inconclusive, the fastest
+    of the search is listed, as unconfirmed. Exit code 1 where nothing is found.
     """
     from tunebench.db.connection.database import open_database
     from tunebench.db.queries.trials import best as best_rows

@@ -43,8 +43,9 @@ def compare(
 ) -> None:
     """Is A really faster than B? Both are checked, then timed in interleaved rounds with a second copy of B.
 
-    A is faster where the whole 99 % interval of the rounds' ratios lies beyond 1 %; anything less is a tie. Of a file,
-    its ModelNew is meant, or its Model where it has no other; `reference` is then the same file's Model.
+    A is faster where the whole 99 % interval of the rounds' ratios lies beyond 1 %, a tie where it lies within 3 %
+    of 1; anything else is inconclusive. Of a file, its ModelNew is meant, or its Model where it has no other;
+    `reference` is then the same file's Model.
     Exit code 0 where A is faster, 1 where it is not, 2 where the question was wrong.
     """
     options.require_database(db)
@@ -125,8 +126,9 @@ def _print(duel: CompareReport) -> None:
     title = f"{duel.problem} on {duel.device}, {eager_had([duel.settings])}"
     print_table(("", "", "median"), rows, title)
     words = {Decision.FASTER: "A is faster than B", Decision.SLOWER: "A is slower than B", Decision.TIE: "a tie"}
+    words[Decision.INCONCLUSIVE] = "inconclusive"
     assert duel.decision is not None
     interval = f"{100 * duel.ratio.confidence:g} % interval of {duel.ratio.rounds} rounds"
     print_line(f"{words[duel.decision]}: {duel.ratio}, {interval}{TRUSTED if duel.trusted else ''}")
-    if duel.control.decision is not Decision.TIE:
+    if duel.control.differs:
         print_line(f"the two copies of B were told apart ({duel.control}): these rounds decide nothing, try again")

@@ -22,7 +22,8 @@ def tune(
         list[str] | None,
         typer.Argument(
             metavar="[TARGET]...",
-            help="A kernel's name, a study file (.toml), or a kernel folder.",
+            help="A kernel's name, a study file (.toml), a kernel folder, or a trial's number: its study goes on, or "
+            "without --trials takes its final rounds again.",
             autocompletion=complete_kernel,
         ),
     ] = None,
@@ -118,6 +119,7 @@ def tune(
     from tunebench.db.connection.database import open_database
     from tunebench.studies.study_file import request_of
     from tunebench.studies.summary import print_reports, report_values
+    from tunebench.studies.targets import resolve_trial
     from tunebench.studies.tune import resolve
     from tunebench.studies.tune import tune as run_studies
     from tunebench.tuner.errors import UserError
@@ -152,7 +154,12 @@ def tune(
     if from_misses:
         studies = _of_misses(targets or [], given, limit or _MOST_MISSES, db)
     elif targets:
-        studies = [resolve(request_of(target, given)) for target in targets]
+        studies = [
+            resolve_trial(int(target), given, db)
+            if target.isascii() and target.isdigit()
+            else resolve(request_of(target, given))
+            for target in targets
+        ]
     else:
         raise UserError("nothing to tune: name a kernel, a study file or a folder, or give --from-misses")
     reports: list[StudyReport] = []

@@ -106,7 +106,7 @@ class EvaluationAnswer(_Answer):
     problem: str
     device: str
     eager: str = Field(description="Which of PyTorch's settings were in force.")
-    decision: str | None = Field(description="faster, slower or tie; null where one was refused.")
+    decision: str | None = Field(description="faster, slower, tie or inconclusive; null where one was refused.")
     refusal: str
     ratio: Ratio | None = Field(description="How many times faster a is than b.")
     control: Ratio | None
@@ -133,6 +133,7 @@ class StudyAnswer(_Answer):
     medians_ms: Mapping[str, float] | None
     speedups: Mapping[str, Mapping[str, Any]]
     trusted: bool | None
+    conclusive: bool | None = Field(description="False: the final rounds say nothing, and `best` only led the search.")
 
 
 class TrialAnswer(_Answer):
@@ -148,7 +149,7 @@ class TrialAnswer(_Answer):
     configuration: Mapping[str, Value]
     median_ms: float | None
     message: str
-    confirmed: bool
+    confirmed: bool = Field(description="Whether it won conclusive final rounds; else its ratios are unconfirmed.")
     over_reference: Ratio | None
     over_default: Ratio | None
 

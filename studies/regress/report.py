@@ -117,6 +117,9 @@ def _lines(report: RegressReport) -> list[str]:
     failing = [one for one in report.changes if one.outcome in (Outcome.REGRESSION, Outcome.WRONG)]
     names = ", ".join(dict.fromkeys(one.kernel for one in failing))
     lines.append(f"FAILED: {names}" if failing else f"passed: nothing is slower by more than {limit}, nothing is wrong")
+    unknown = [one.kernel for one in report.changes if one.outcome is Outcome.INCONCLUSIVE]
+    if unknown:
+        lines.append(f"inconclusive, so that nothing is known of: {', '.join(dict.fromkeys(unknown))}")
     return [printable(line) for line in lines]
 
 

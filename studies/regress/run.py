@@ -45,6 +45,8 @@ class Outcome(enum.StrEnum):
     FASTER = "faster"
     SLOWER = "slower"
     TIE = "tie"
+    INCONCLUSIVE = "inconclusive"
+    """The interval is too wide to say anything."""
     REGRESSION = "regression"
     """Slower, and the whole interval lies beyond the threshold."""
     WRONG = "wrong"

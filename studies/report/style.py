@@ -132,7 +132,7 @@ def percent(share: float) -> str:
 
 
 def verdict_text(decision: Decision) -> str:
-    """What a speed-up says once its interval is taken seriously."""
+    """What a speed-up says, its interval considered."""
     return "a tie" if decision is Decision.TIE else decision.value
 
 

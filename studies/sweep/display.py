@@ -68,8 +68,7 @@ class SweepDisplay:
         if (bar := self._studies.pop((swept.kernel, swept.about), None)) is not None:
             self._bars.remove_task(bar)
         self._last = time.monotonic()
-        ratio = swept.best.over_reference if swept.best else None
-        found = swept.message or (over_reference(ratio) if ratio else "")
+        found = swept.message or (over_reference(swept.best) if swept.best else "")
         outcome = f"{swept.state}, {found}" if found else str(swept.state)
         self.says(f"{course.done}/{course.total} {swept.kernel} ({swept.about}): {outcome}; {_rate(course)}")
 

@@ -20,7 +20,6 @@ from tunebench.tuner.device import Device, DeviceKind
 from tunebench.tuner.errors import TunebenchError
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.result import Decision
 
 Tell = Callable[[str], None]
 
@@ -92,7 +91,7 @@ def _test(row: BestRow, problem: Problem, request: StudyRequest) -> RangeTest:
         return replace(untold, message=str(error))
     if report.ratio is None:
         return replace(untold, message=report.refusal)
-    if report.control is not None and report.control.decision is not Decision.TIE:
+    if report.control is not None and report.control.differs:
         return replace(untold, message=f"the rounds told two copies of the reference apart ({report.control})")
     return replace(untold, over_reference=report.ratio)
 

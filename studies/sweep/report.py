@@ -5,8 +5,8 @@ from __future__ import annotations
 from tunebench.studies.ship import RangeTest, Shipment
 from tunebench.studies.sweep.run import State, SweepReport, Swept
 from tunebench.studies.tables import (
-    decided,
     milliseconds,
+    over_default,
     over_reference,
     problem_values,
     ratio_values,
@@ -25,7 +25,7 @@ def print_sweep(report: SweepReport) -> None:
             print_line(f"{one.kernel} ({one.about}) {one.state}: {one.message}")
     counts = {state: sum(one.state is state for one in report.results) for state in State}
     said = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-    outcomes = [one.best.over_reference.decision for one in report.results if one.best and one.best.over_reference]
+    outcomes = [one.best.decision for one in report.results if one.best]
     decisions = ", ".join(
         f"{outcomes.count(decision)} {word}"
         for decision, word in (
@@ -34,6 +34,8 @@ def print_sweep(report: SweepReport) -> None:
             (Decision.SLOWER, "slower"),
         )
     )
+    if unconfirmed := sum(decision in (None, Decision.INCONCLUSIVE) for decision in outcomes):
+        decisions += f", {unconfirmed} unconfirmed (the same command takes their final rounds again)"
     print_line(f"{said}; {decisions}; {report.trials} trials in {report.seconds:.0f} s")
     if report.interrupted:
         print_line("interrupted: everything done is recorded, the same command goes on")
@@ -49,8 +51,8 @@ def _cells(one: Swept) -> tuple[str, ...]:
     name, trials = (one.kernel, one.about, str(one.state)), str(one.trials)
     if best is None:
         return (*name, "", "", "", trials, "")
-    compared = over_reference(best.over_reference) if best.confirmed else "not confirmed"
-    return (*name, milliseconds(best.time_ms), compared, decided(best.over_default), trials, str(best.configuration))
+    ratios = (over_reference(best), over_default(best))
+    return (*name, milliseconds(best.time_ms), *ratios, trials, str(best.configuration))
 
 
 def sweep_values(report: SweepReport) -> dict[str, object]:
@@ -70,7 +72,6 @@ def sweep_values(report: SweepReport) -> dict[str, object]:
 
 def _swept_values(one: Swept) -> dict[str, object]:
     best = one.best
-    ratio = best.over_reference if best and best.confirmed else None
     return {
         "kernel": one.kernel,
         "problem": None if one.problem is None else problem_values(one.problem),
@@ -79,7 +80,7 @@ def _swept_values(one: Swept) -> dict[str, object]:
         "study": one.study,
         "trials": one.trials,
         "seconds": one.seconds,
-        "decision": None if ratio is None else ratio.decision.value,
+        "decision": best.decision.value if best and best.decision else None,
         "best": None if best is None else row_values(best),
     }
 

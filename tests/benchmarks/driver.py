@@ -63,7 +63,7 @@ class Answers:
         del finalists
         raise KeyboardInterrupt
 
-    def compare(self, finalists: Sequence[Finalist], default: Finalist | None) -> Comparison:
+    def compare(self, finalists: Sequence[Finalist], default: Finalist | None, leader: Configuration) -> Comparison:
         """See `Evaluator.compare`."""
         raise NotImplementedError
 

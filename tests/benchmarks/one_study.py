@@ -87,7 +87,7 @@ class Waiting:
         del finalists
         raise KeyboardInterrupt  # the search is over
 
-    def compare(self, finalists: Sequence[Finalist], default: Finalist | None) -> Comparison:
+    def compare(self, finalists: Sequence[Finalist], default: Finalist | None, leader: Configuration) -> Comparison:
         """See `Evaluator.compare`."""
         raise NotImplementedError
 

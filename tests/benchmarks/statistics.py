@@ -3,7 +3,7 @@
 The protocol's own code (`tuner/confirm.py`: rounds, stop, control, decision) runs on a simulated clock. A call's time
 is its true time × noise × drift; the noise is independent from sample to sample, the drift is shared by all calls and
 moves slowly, as clocks and temperature do. A simulated run is right where it says `faster` or `slower` of kernels that
-differ by more than 1 % and `tie` of others, and never says the opposite.
+differ by more than 1 %, `tie` of others, and `inconclusive` where rounds cannot tell; it never says the opposite.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import typer
 from tunebench.tuner.device import find_device
 from tunebench.tuner.problem import Work
 from tunebench.tuner.result import CacheRegime, Decision
-from tunebench.tuner.timing.confirm import confirm
+from tunebench.tuner.timing.confirm import confirm, tells
 from tunebench.tuner.timing.measure import Call, Clock, Control, clocks_for
 from tunebench.tuner.timing.statistics import control_ratio, speedup
 
@@ -35,6 +35,8 @@ class Scenario:
         noise: relative standard deviation of a sample.
         drift: how far the shared speed wanders: the amplitude of a slow wave.
         outliers: share of samples that something else delays, by 5 to 50 %.
+        slow_share: share of the first kernel's samples that take `SLOW` times as long: it has two states.
+        cannot_tell: no such rounds tell the two apart.
     """
 
     name: str
@@ -42,7 +44,11 @@ class Scenario:
     noise: float = 0.01
     drift: float = 0.0
     outliers: float = 0.0
+    slow_share: float = 0.0
+    cannot_tell: bool = False
 
+
+SLOW = 1.85
 
 SCENARIOS = (
     Scenario("equal", 0.0),
@@ -56,6 +62,9 @@ SCENARIOS = (
     Scenario("2 % slower, slow drift", -0.02, drift=0.03),
     Scenario("2 % faster, quiet", 0.02, noise=0.0015),
     Scenario("0.5 % faster, slow drift", 0.005, drift=0.03),
+    Scenario("equal, noise 40 %", 0.0, noise=0.4, cannot_tell=True),
+    Scenario("equal, and one has two states", 0.0, noise=0.0015, slow_share=0.5, cannot_tell=True),
+    Scenario("half the time, noise 20 %", 0.5, noise=0.2),
 )
 
 
@@ -84,6 +93,9 @@ class SimulatedClock(Clock):
         times *= 1 + scenario.drift * np.sin(2 * math.pi * moments / self._period + self._phase)
         delayed = self._random.random(len(calls)) < scenario.outliers
         times[delayed] *= self._random.uniform(1.05, 1.5, int(delayed.sum()))
+        if scenario.slow_share:
+            has_states = np.array([getattr(call, "has_states", False) for call in calls])
+            times[has_states & (self._random.random(len(calls)) < scenario.slow_share)] *= SLOW
         return [float(time) for time in times]
 
 
@@ -99,16 +111,24 @@ def simulate(scenario: Scenario, seed: int) -> Run:
     """Compare the scenario's two kernels once."""
     clock = SimulatedClock(scenario, seed)
     control = Control(find_device("cpu"), clock, lambda: 0.1)
-    first = 1.0 - scenario.faster_by
-    calls: dict[str, Call] = {"first": lambda: first, "second": lambda: 1.0}
-    samples = confirm(calls, "second", lambda: 1.0, clock, control, math.inf)  # simulated time has no deadline
-    trusted = control_ratio(samples, "second").decision is Decision.TIE
+
+    def first() -> float:
+        return 1.0 - scenario.faster_by
+
+    first.has_states = True  # type: ignore[attr-defined]
+    calls: dict[str, Call] = {"first": first, "second": lambda: 1.0}
+    is_decided = tells("first", "second")
+    # Simulated time has no deadline.
+    samples = confirm(calls, "second", lambda: 1.0, clock, control, math.inf, is_decided=is_decided)
     ratio = speedup(samples["first"], samples["second"])
-    return Run(ratio.decision if trusted else Decision.TIE, ratio.rounds)
+    wrong = control_ratio(samples, "second").differs
+    return Run(Decision.INCONCLUSIVE if wrong else ratio.decision, ratio.rounds)
 
 
 def truth(scenario: Scenario) -> Decision:
-    """What a perfect clock would decide."""
+    """What a perfect clock would decide, or that these rounds cannot."""
+    if scenario.cannot_tell:
+        return Decision.INCONCLUSIVE
     if scenario.faster_by > 0.01:
         return Decision.FASTER
     return Decision.SLOWER if scenario.faster_by < -0.01 else Decision.TIE

@@ -187,3 +187,16 @@ def comparison(number: int, over_reference: float = 2.0, *, with_default: bool =
         control=control_ratio(samples, "default" if with_default else "reference"),
         conditions=CONDITIONS,
     )
+
+
+def inconclusive(number: int) -> Comparison:
+    """A comparison that leaves open how the best compares with the reference."""
+    won = comparison(number)
+    return replace(won, speedups={**won.speedups, Baseline.REFERENCE: Ratio(0.017, 0.006, 3.826, 8, 0.99)})
+
+
+def told_apart(number: int) -> Comparison:
+    """A comparison whose rounds found a difference between two copies of the default."""
+    won = comparison(number)
+    samples = {**won.samples_ms, "control": tuple(0.5 * sample for sample in won.samples_ms["default"])}
+    return replace(won, samples_ms=samples, control=control_ratio(samples, "default"))

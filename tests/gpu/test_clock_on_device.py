@@ -19,7 +19,7 @@ from tunebench.tuner.study.evaluate import LocalEvaluator, Subject
 from tunebench.tuner.study.executor import LocalExecutor
 from tunebench.tuner.study.study import Budget, StudyRun
 from tunebench.tuner.timing.conditions import read_conditions
-from tunebench.tuner.timing.confirm import confirm
+from tunebench.tuner.timing.confirm import confirm, tells
 from tunebench.tuner.timing.measure import Control, CudaClock, CudaGraphClock, clocks_for, measure_steadily, pick_clock
 from tunebench.tuner.timing.roofline import floor_ms
 from tunebench.tuner.timing.statistics import control_ratio, speedup
@@ -99,6 +99,16 @@ def test_two_copies_tie_and_twice_the_work_is_slower(cuda: Device) -> None:
     samples = confirm({"once": once, "twice": twice}, "once", chain(1, 1 << 26), clock, Control(cuda, clock))  # type: ignore[dict-item, arg-type]
     assert control_ratio(samples, "once").decision is Decision.TIE
     assert speedup(samples["twice"], samples["once"]).decision is Decision.SLOWER
+
+
+def test_a_call_that_waits_for_the_device_disturbs_no_other(cuda: Device) -> None:
+    """What is queued behind it would have the host's own work in its time, and whether it is behind it changes."""
+    A = torch.ones(1 << 20, device="cuda")
+    clock = CudaClock(cuda, SHORT.bytes)
+    calls = {"one": chain(8), "waits": lambda: A.sum().item(), "other": chain(8)}
+    samples = confirm(calls, "one", chain(8), clock, Control(cuda, clock), is_decided=tells("one", "other"))  # type: ignore[arg-type]
+    assert speedup(samples["one"], samples["other"]).decision is Decision.TIE
+    assert control_ratio(samples, "one").decision is Decision.TIE
 
 
 def test_the_device_tells_its_state(cuda: Device) -> None:

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 import torch
 from command_line import CommandLine
-from sample_kernel import WriteKernel
+from sample_kernel import SLOW_REFERENCE, WriteKernel
 
 import tunebench
 from tunebench.db.connection.database import open_database
@@ -91,7 +91,7 @@ def run(model: TunedModule, n: int) -> None:
 
 @pytest.mark.slow
 def test_a_problem_is_tuned_on_first_sight(write_kernel: WriteKernel) -> None:
-    model = write_kernel()()
+    model = write_kernel(reference=SLOW_REFERENCE)()
     with tunebench.use_policy("tune", seconds=4):
         run(model, 100)
     (choice,) = model.choices.values()

@@ -163,7 +163,8 @@ def test_units() -> None:
 
 def test_a_verdict_takes_the_interval_seriously() -> None:
     assert verdict_text(Ratio(1.1, 1.05, 1.2, 40, 0.95).decision) == "faster"
-    assert verdict_text(Ratio(1.1, 0.99, 1.2, 40, 0.95).decision) == "a tie"
+    assert verdict_text(Ratio(1.1, 0.99, 1.2, 40, 0.95).decision) == "inconclusive"
+    assert verdict_text(Ratio(1.01, 0.99, 1.02, 40, 0.95).decision) == "a tie"
     assert verdict_text(Ratio(0.5, 0.4, 0.6, 40, 0.95).decision) == "slower"
 
 

@@ -37,13 +37,22 @@ from tunebench.tuner.gate.values import Values
 from tunebench.tuner.kernel import Kernel, Mode, ModelFactory, Plan, TunableModel, prepare_model
 from tunebench.tuner.problem import Accuracy, Problem, Work
 from tunebench.tuner.reference import Reference
-from tunebench.tuner.result import CONTROL, Baseline, Comparison, Measurement, Stage, TrialResult, TrialStatus, Verdict
+from tunebench.tuner.result import (
+    CONTROL,
+    Baseline,
+    Comparison,
+    Measurement,
+    Stage,
+    TrialResult,
+    TrialStatus,
+    Verdict,
+)
 from tunebench.tuner.study.account import Activity
 from tunebench.tuner.study.history import PastTrial
-from tunebench.tuner.timing.confirm import choose, confirm
+from tunebench.tuner.timing.confirm import SURE, confirm, tells, winner_of
 from tunebench.tuner.timing.measure import Call, Control, clocks_for, copy_of, measure_steadily, pick_clock
 from tunebench.tuner.timing.roofline import floor_ms
-from tunebench.tuner.timing.statistics import Samples, control_ratio, medians_of, speedup
+from tunebench.tuner.timing.statistics import CONFIDENCE, Samples, control_ratio, medians_of, speedup
 from tunebench.tuner.timing.torch_compile import CompiledReferenceError, compile_reference
 from tunebench.tuner.users_code import UsersCodeError, told, users_code
 
@@ -166,12 +175,14 @@ class Evaluator(Protocol):
     def sanitize(self, finalists: Sequence[Finalist]) -> list[Stage]:
         """Each finalist's launches under compute-sanitizer, where it is installed."""
 
-    def compare(self, finalists: Sequence[Finalist], default: Finalist | None) -> Comparison:
+    def compare(self, finalists: Sequence[Finalist], default: Finalist | None, leader: Configuration) -> Comparison:
         """Time the finalists and the baselines interleaved, and name the winner.
 
         Args:
             finalists: the simplest first, without the default.
             default: the kernel's default configuration, where it is correct.
+            leader: the one of these that was the fastest in the search; it stays the best where the rounds leave open
+                which is.
         """
 
     def kill(self) -> None:
@@ -290,7 +301,7 @@ class LocalEvaluator:
         except Exception as error:
             raise UsersCodeError(told(error, "the forward fails", self._subject.kernel.folder)) from error
 
-    def compare(self, finalists: Sequence[Finalist], default: Finalist | None) -> Comparison:
+    def compare(self, finalists: Sequence[Finalist], default: Finalist | None, leader: Configuration) -> Comparison:
         """See `Evaluator.compare`: the rounds and what they decide are `confirm.py`'s."""
         candidates = {} if default is None else {Baseline.DEFAULT.value: self._plan(*default)}
         candidates |= {f"finalist {number}": self._plan(*finalist) for number, finalist in enumerate(finalists)}
@@ -302,18 +313,25 @@ class LocalEvaluator:
             pivot, twin = Baseline.REFERENCE, self._reference_call()
         else:
             pivot, twin = Baseline.DEFAULT, self._pinned_call(candidates[Baseline.DEFAULT])
+        leading = next(name for name, plan in candidates.items() if plan.configuration == leader)
+
+        def winner(samples: Samples, confidence: float = CONFIDENCE) -> tuple[str, bool]:
+            return winner_of(list(candidates), samples, pivot, leading, confidence)
+
         with torch.no_grad(), kept_to(self._driving):
-            samples = confirm(calls, pivot, twin, pick_clock(self._clocks, list(calls.values())), self._control)
+            clock = pick_clock(self._clocks, list(calls.values()))
+            is_decided = lambda samples: winner(samples, SURE)[1]  # noqa: E731
+            samples = confirm(calls, pivot, twin, clock, self._control, is_decided=is_decided)
         self._subject.model.pin(None)
-        winner = choose(list(candidates), samples, pivot)
-        kept: Samples = {"best": samples[winner]} | {
+        best, _ = winner(samples)
+        kept: Samples = {"best": samples[best]} | {
             name: values for name, values in samples.items() if name in (*Baseline, CONTROL)
         }
         return Comparison(
-            best=candidates[winner].configuration,
+            best=candidates[best].configuration,
             medians_ms=medians_of(kept),
             samples_ms=kept,
-            speedups={name: speedup(samples[winner], kept[name]) for name in Baseline if name in kept},
+            speedups={name: speedup(samples[best], kept[name]) for name in Baseline if name in kept},
             missing=missing,
             control=control_ratio(samples, pivot),
             conditions=self._control.conditions(),
@@ -335,7 +353,8 @@ class LocalEvaluator:
         calls = {"first": call_of(first, self), "second": call_of(second, other)}
         twin = call_of(second, other)
         with torch.no_grad():
-            samples = confirm(calls, "second", twin, pick_clock(self._clocks, [*calls.values(), twin]), self._control)
+            clock = pick_clock(self._clocks, [*calls.values(), twin])
+            samples = confirm(calls, "second", twin, clock, self._control, is_decided=tells("first", "second"))
         for evaluator in {self, other}:
             evaluator._subject.model.pin(None)
         return samples

@@ -110,9 +110,9 @@ class Executor(abc.ABC):
         """See `Evaluator.sanitize`; on one device, while nothing else is evaluated."""
         return self._evaluators[0].sanitize(finalists)
 
-    def compare(self, finalists: Sequence[Finalist], default: Finalist | None) -> Comparison:
+    def compare(self, finalists: Sequence[Finalist], default: Finalist | None, leader: Configuration) -> Comparison:
         """See `Evaluator.compare`; on one device, while nothing else is evaluated."""
-        return self._evaluators[0].compare(finalists, default)
+        return self._evaluators[0].compare(finalists, default, leader)
 
     def run(self, function: Callable[..., Answer], *arguments: object) -> Answer:
         """What a function returns on the machine of the first device, which it has for itself."""

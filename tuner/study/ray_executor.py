@@ -222,9 +222,9 @@ class RayEvaluator:
         stages: list[Stage] = self._ask("sanitize", list(finalists))
         return stages
 
-    def compare(self, finalists: Sequence[Finalist], default: Finalist | None) -> Comparison:
+    def compare(self, finalists: Sequence[Finalist], default: Finalist | None, leader: Configuration) -> Comparison:
         """See `WorkerEvaluator.compare`."""
-        comparison: Comparison = self._ask("compare", list(finalists), default)
+        comparison: Comparison = self._ask("compare", list(finalists), default, leader)
         return comparison
 
     def run(self, function: Callable[..., Answer], *arguments: object) -> Answer:
@@ -386,10 +386,12 @@ class _Actor:
         except TunebenchError as error:
             return error
 
-    def compare(self, finalists: Sequence[Finalist], default: Finalist | None) -> Comparison | TunebenchError:
+    def compare(
+        self, finalists: Sequence[Finalist], default: Finalist | None, leader: Configuration
+    ) -> Comparison | TunebenchError:
         """See `WorkerEvaluator.compare`."""
         assert self._evaluator is not None
         try:
-            return self._evaluator.compare(finalists, default)
+            return self._evaluator.compare(finalists, default, leader)
         except TunebenchError as error:
             return error

@@ -429,14 +429,16 @@ class StudyRun:
         while unasked := [trial for trial in self._contenders() if trial.configuration not in sane]:
             finalists = [self._built(one.configuration) for one in unasked if self._proves(one)]
             sane |= {finalist.configuration: finalist for finalist in self._sane(finalists)}
-        contenders = [sane[trial.configuration] for trial in self._contenders()]
+        ranked = self._contenders()
+        contenders = [sane[trial.configuration] for trial in ranked]
         if not contenders:
             return None
         default = self._space[self._space.default]
         baseline = next((finalist for finalist in contenders if finalist.configuration == default), None)
         report(Phase.COMPARING)
         with self._account.phase(Activity.ROUNDS):
-            return self._executor.compare([one for one in contenders if one is not baseline], baseline)
+            leader = min(ranked, key=lambda trial: trial.median_ms or 0.0).configuration
+            return self._executor.compare([one for one in contenders if one is not baseline], baseline, leader)
 
     def _confirms(self, winner: Finalist, report: Callable[[Phase], None]) -> bool:
         """Whether the winner stands where its own code cannot reach; where not it is refused, and another one wins."""

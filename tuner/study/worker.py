@@ -34,6 +34,7 @@ from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import Comparison, Stage, TrialResult, TrialStatus
 from tunebench.tuner.study.account import Activity
 from tunebench.tuner.study.evaluate import NOBODY, Finalist, Leaders, LocalEvaluator
+from tunebench.tuner.timing.confirm import longest_seconds
 
 Factory = Callable[[], LocalEvaluator]
 """Makes the evaluator inside the worker; it is pickled, so a `functools.partial` of a module's function."""
@@ -195,14 +196,14 @@ class WorkerEvaluator:
         except DeathError as death:
             raise WorkerError(f"compute-sanitizer on the finalists failed: {death}") from death
 
-    def compare(self, finalists: Sequence[Finalist], default: Finalist | None) -> Comparison:
+    def compare(self, finalists: Sequence[Finalist], default: Finalist | None, leader: Configuration) -> Comparison:
         """See `LocalEvaluator.compare`.
 
         Raises:
             WorkerError: the worker died or hung.
         """
         try:
-            comparison = self._ask(PREPARE_SECONDS, _compare, list(finalists), default)
+            comparison = self._ask(PREPARE_SECONDS + longest_seconds(), _compare, list(finalists), default, leader)
             return replace(comparison, environment=self._environment)
         except DeathError as death:
             raise WorkerError(f"the final comparison failed: {death}; the same command tries it again") from death
@@ -309,6 +310,6 @@ def _sanitize(finalists: Sequence[Finalist]) -> list[Stage]:
 
 
 @_releases_device
-def _compare(finalists: Sequence[Finalist], default: Finalist | None) -> Comparison:
+def _compare(finalists: Sequence[Finalist], default: Finalist | None, leader: Configuration) -> Comparison:
     assert _evaluator is not None
-    return _evaluator.compare(finalists, default)
+    return _evaluator.compare(finalists, default, leader)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tunebench.tuner.errors import UserError
-from tunebench.tuner.result import CONTROL, Decision
+from tunebench.tuner.result import CONTROL, Baseline, Decision
 from tunebench.tuner.timing.measure import Call, Clock, Control
 from tunebench.tuner.timing.statistics import CONFIDENCE, Samples, control_ratio, samples_needed, speedup
 
@@ -21,28 +21,44 @@ WITHIN = 0.005
 
 MOST_ROUNDS = 160
 MOST_SECONDS = 10.0
-"""Of rounds, whichever comes first; at least as many rounds as an interval needs. `TUNEBENCH_CONFIRM_SECONDS` in the
-environment says otherwise: where times scatter, as on a busy CPU, intervals stay wide however long one waits."""
+"""Limits of one series of rounds, whichever comes first; it has at least as many rounds as an interval needs.
+`TUNEBENCH_CONFIRM_SECONDS` in the environment gives another limit in seconds: where times scatter, as on a busy CPU,
+intervals stay wide however long one waits."""
+
+MOST_SERIES = 3
+"""Number of series, each within the same limits, before what they leave open stays inconclusive."""
+
+SURE = 0.999
+"""Confidence of the intervals that end the series early. It is above that of the outcome's own, since whoever looks
+several times is more often misled by chance."""
 
 ROUNDS_BETWEEN_LOOKS = 4
-"""So often the control call runs, and the intervals are looked at."""
+"""Number of rounds after which the control call runs, and the widths of the intervals are looked at."""
 
 MOST_TURNED_BACK = 3
-"""So often rounds during which the device changed its state are thrown away; after that they are kept, since the ratios
-within a round hold in any state."""
+"""Number of times that rounds are thrown away because the device changed its state; after that they are kept, since the
+ratios within a round hold in any state."""
 
 
 def confirm(
-    calls: Mapping[str, Call], pivot: str, twin: Call, clock: Clock, control: Control, seconds: float | None = None
+    calls: Mapping[str, Call],
+    pivot: str,
+    twin: Call,
+    clock: Clock,
+    control: Control,
+    seconds: float | None = None,
+    *,
+    is_decided: Callable[[Samples], bool] = lambda _: True,
 ) -> Samples:
     """Time contenders in interleaved rounds, with a second copy of one of them as the control.
 
-    Where the rounds find a difference between the two copies, they are taken once more; whoever uses them looks whether
-    it is still there (`control_ratio`).
+    Where the first rounds find a difference between the two copies, they count as warming up and are taken once more;
+    where that difference is still there, `control_ratio` says so. While the outcome is open, rounds are added.
 
     Args:
         pivot: the contender that `twin` is a second copy of.
-        seconds: of rounds at most; None for `MOST_SECONDS`.
+        seconds: limit of one series of rounds; None for `MOST_SECONDS`.
+        is_decided: whether samples answer what is asked; by default one series is all that is asked for.
 
     Raises:
         UserError: `TUNEBENCH_CONFIRM_SECONDS` is not a number of seconds.
@@ -51,17 +67,29 @@ def confirm(
     contenders = {**calls, CONTROL: twin}
     for call in contenders.values():
         clock.warm_up(call)
-    samples: Samples = {}
-    for _ in range(2):
+
+    def series() -> Samples:
         control.settle()
-        samples = take_rounds(contenders, clock, control, seconds)
-        if control_ratio(samples, pivot).decision is Decision.TIE:
+        return take_rounds(contenders, clock, control, seconds)
+
+    samples = series()
+    if control_ratio(samples, pivot).differs:
+        samples = series()
+    for _ in range(MOST_SERIES - 1):
+        if is_decided(samples) or control_ratio(samples, pivot).differs:
             break
+        more = series()
+        samples = {name: (*times, *more[name]) for name, times in samples.items()}
     return samples
 
 
+def tells(first: str, second: str) -> Callable[[Samples], bool]:
+    """Return what decides whether rounds say how two of their contenders compare."""
+    return lambda samples: speedup(samples[first], samples[second], SURE).decision is not Decision.INCONCLUSIVE
+
+
 def most_seconds() -> float:
-    """How long rounds may take: `MOST_SECONDS`, or what the environment says.
+    """The limit of one series of rounds: `MOST_SECONDS`, or what the environment says.
 
     Raises:
         UserError: `TUNEBENCH_CONFIRM_SECONDS` is not a number of seconds.
@@ -74,6 +102,15 @@ def most_seconds() -> float:
     if not 0.0 <= seconds < float("inf"):
         raise UserError(f"TUNEBENCH_CONFIRM_SECONDS is '{given}': give a number of seconds, or unset it")
     return seconds
+
+
+def longest_seconds() -> float:
+    """The longest that all series of one comparison may take, for deadlines.
+
+    Raises:
+        UserError: `TUNEBENCH_CONFIRM_SECONDS` is not a number of seconds.
+    """
+    return (MOST_SERIES + 1) * most_seconds()  # the first series may be taken twice
 
 
 def take_rounds(calls: Mapping[str, Call], clock: Clock, control: Control, seconds: float = MOST_SECONDS) -> Samples:
@@ -121,15 +158,35 @@ def _known(samples: Samples) -> bool:
     return True
 
 
-def choose(candidates: Sequence[str], samples: Samples, pivot: str) -> str:
-    """The winner: of those that the fastest is not faster than, the simplest.
+def winner_of(
+    candidates: Sequence[str], samples: Samples, pivot: str, leader: str, confidence: float = CONFIDENCE
+) -> tuple[str, bool]:
+    """The winner, and whether the rounds decided it: the simplest of those that are measured to tie with the fastest.
+
+    Where the rounds leave open whether the fastest beats the leader, or how the winner compares with the reference, the
+    leader stays the best and nothing is decided. Nor is it while the fastest may be faster than the pivot or not.
 
     Args:
         candidates: the simplest first. Simpler is closer to the kernel's default configuration, which is the simplest:
             fewer tunables that differ from it, then fewer steps along their values (`ValidSpace.simplest_first`).
-        pivot: as in `confirm`; where its two copies were found to differ, nothing is told apart and the simplest wins.
+        pivot: as in `confirm`; where its two copies were found to differ, the rounds decide nothing.
+        leader: the candidate that was the fastest in the search.
+        confidence: of the intervals that decide.
     """
-    if control_ratio(samples, pivot).decision is not Decision.TIE:
-        return candidates[0]
+    if control_ratio(samples, pivot).differs:
+        return leader, False
     fastest = max(candidates, key=lambda name: speedup(samples[name], samples[pivot]).value)
-    return next(name for name in candidates if speedup(samples[fastest], samples[name]).decision is not Decision.FASTER)
+
+    def decision(first: str, second: str) -> Decision:
+        return speedup(samples[first], samples[second], confidence).decision
+
+    def ties(name: str) -> bool:
+        return name == fastest or decision(fastest, name) is Decision.TIE
+
+    def leaves_open(first: str, second: str) -> bool:
+        return first != second and decision(first, second) is Decision.INCONCLUSIVE
+
+    winner = next(filter(ties, candidates))
+    reference = Baseline.REFERENCE.value
+    is_open = leaves_open(fastest, leader) or (reference in samples and leaves_open(winner, reference))
+    return leader if is_open else winner, not (is_open or leaves_open(fastest, pivot))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -34,4 +35,13 @@ def compile_reference(model: nn.Module, inputs: Sequence[Any]) -> Callable[..., 
                 compiled(*inputs)
     except Exception as error:  # another project's compiler raises what it likes
         raise CompiledReferenceError(f"torch.compile: {described(error)}") from error
+    _end_compilers()
     return compiled
+
+
+def _end_compilers() -> None:
+    """End Inductor's processes, as many as there are cores: what they still do would disturb the timing."""
+    with contextlib.suppress(ImportError):  # it is none of PyTorch's public functions
+        from torch._inductor.async_compile import shutdown_compile_workers
+
+        shutdown_compile_workers()

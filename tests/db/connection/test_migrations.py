@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sample_database import fill
-from sample_results import ENVIRONMENT, STUDY
+from sample_results import ENVIRONMENT, STUDY, comparison, correct, inconclusive, told_apart
 from sqlalchemy import create_engine
 
 from tunebench.db.connection.database import Database, open_database
@@ -61,11 +63,12 @@ def test_migrations_and_models_agree_in_what_alembic_does_not_compare(tmp_path: 
     assert definitions("migrated.db") == definitions("created.db")
 
 
-def database_of_revision(file: Path, revision: str) -> None:
+def database_of_revision(file: Path, revision: str, add: Callable[[Database], None] = lambda _: None) -> None:
     """Create a database as an earlier tunebench left it: one of everything, in the columns that there were."""
     newest = file.with_name("newest.db")
     with open_database(newest) as database:
         fill(database, other_environment=ENVIRONMENT, refused=False)
+        add(database)
     engine = make_engine(locate(file))
     with for_writing(engine).begin() as connection:
         migrate(connection, revision)
@@ -103,6 +106,30 @@ def test_an_older_database_is_upgraded_and_a_copy_kept(tmp_path: Path, revision:
         assert connection.execute(f"SELECT version_num FROM {tables.VERSION_TABLE}").fetchall() == [(revision,)]
         assert connection.execute("SELECT count(*) FROM tunebench_trials").fetchone() == (10,)
     assert not list(tmp_path.glob("*.partial"))
+
+
+def test_comparisons_that_said_nothing_are_not_conclusive_after_an_upgrade(tmp_path: Path) -> None:
+    """They were taken for ties, so that what led them was served."""
+
+    def add(database: Database) -> None:
+        for kernel, won in (("wide", inconclusive(1)), ("apart", told_apart(1)), ("sure", comparison(1))):
+            log = open_study(database, replace(STUDY, kernel=kernel), ENVIRONMENT)
+            for number in range(3):
+                log.record(correct(number, 1.0 + number))
+            log.conclude(won)
+
+    file = tmp_path / "results.db"
+    database_of_revision(file, "0008", add)
+    with open_database(file) as database, open_database(tmp_path / "newest.db", read_only=True) as newest:
+        assert trials(database, limit=None) == trials(newest, limit=None)
+        found = {kernel: best(database, kernel=kernel)[0] for kernel in ("wide", "apart", "sure")}
+        assert {kernel: (row.number, row.confirmed) for kernel, row in found.items()} == {
+            "wide": (0, False),
+            "apart": (0, False),
+            "sure": (1, True),
+        }
+    with closing(sqlite3.connect(file)) as connection, pytest.raises(sqlite3.IntegrityError, match="only ever added"):
+        connection.execute("UPDATE tunebench_comparisons SET conclusive = 1")
 
 
 def test_an_earlier_copy_is_not_overwritten(tmp_path: Path) -> None:

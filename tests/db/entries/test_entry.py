@@ -22,7 +22,7 @@ from tunebench.tuner.environment import Environment
 from tunebench.tuner.result import Stage
 
 # Numbers of this database, what is derived from other columns, and what a part's place says.
-OWN = {"id", "digest", "key", "sample_count", "position", "entry_point", "baseline"}
+OWN = {"id", "digest", "key", "sample_count", "position", "entry_point", "baseline", "conclusive"}
 OWN_OF_TRIALS = {"verdict_passed", "median_ms", "regime"}
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 
 import pytest
+from sample_database import place_of
 from sample_results import (
     A100,
     ENVIRONMENT,
@@ -19,12 +20,17 @@ from sample_results import (
     configuration,
     correct,
     failed,
+    inconclusive,
     result,
+    told_apart,
 )
 
 from tunebench.db.connection.database import Database
 from tunebench.db.entries.study_log import StudyLog, open_study
+from tunebench.db.queries.look_up import known_best
+from tunebench.db.queries.one_trial import trial_details
 from tunebench.db.queries.statements import everything_about as _about
+from tunebench.db.queries.studies import conclusion, newest_comparison
 from tunebench.db.queries.trials import (
     Order,
     best,
@@ -37,7 +43,7 @@ from tunebench.db.queries.trials import (
 from tunebench.tuner.build import CompilerName
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.result import CacheRegime, TrialStatus
+from tunebench.tuner.result import Baseline, CacheRegime, Comparison, Decision, TrialStatus
 from tunebench.tuner.study.history import StudyDescription
 
 
@@ -83,6 +89,53 @@ def test_the_newest_comparison_counts_also_across_studies(database: Database) ->
         assert (row.configuration, row.study_id) == (configuration(number), log.study_id)
         assert row.over_reference is not None
         assert row.over_reference.value == 2.0 + number
+
+
+@pytest.mark.parametrize("doubtful", [inconclusive, told_apart])
+def test_an_inconclusive_comparison_confirms_nothing(database: Database, doubtful: Callable[[int], Comparison]) -> None:
+    """The leader of the search stays the best, with its unconfirmed ratio, which is no evidence at run time."""
+    log = study(database, [3.0, 1.0, 2.0])
+    log.conclude(doubtful(1))
+    (row,) = best(database)
+    assert (row.configuration, row.confirmed, row.confirmed_ms) == (configuration(1), False, None)
+    assert row.over_reference is not None and row.decision is Decision.INCONCLUSIVE and not row.reference_is_faster
+    (known,) = known_best(
+        STUDY.kernel, STUDY.source_digest, PROBLEM.dtype, STUDY.device.architecture, place_of(database)
+    )
+    assert (known.configuration, known.over_reference) == (configuration(1), None)
+    assert conclusion(database, log.study_id) is None
+    (details,) = trial_details(database, row.trial_id).comparisons
+    assert not details.comparison.conclusive
+    assert details.comparison.decision(Baseline.REFERENCE) is Decision.INCONCLUSIVE
+    # What was confirmed before, or is afterwards, is: whatever says nothing does not take that back.
+    log.conclude(comparison(2))
+    log.conclude(doubtful(1))
+    (row,) = best(database)
+    assert (row.configuration, row.confirmed, row.decision) == (configuration(2), True, Decision.FASTER)
+    found = newest_comparison(database, log.study_id)
+    assert found is not None and found.best == configuration(2) and found.conclusive
+
+
+def test_the_newest_comparison_is_the_last_one_although_the_clock_went_back(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class LastYear(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:
+            return datetime.now(tz) - timedelta(days=365)
+
+    log = study(database, [3.0, 1.0, 2.0])
+    log.conclude(comparison(1))
+    monkeypatch.setattr("tunebench.db.entries.study_log.datetime", LastYear)
+    other = study(database, [3.0, 1.0, 2.0], replace(STUDY, seed=1))
+    for number in (2, 0):
+        other.conclude(comparison(number))
+        (row,) = best(database)
+        assert (row.configuration, row.study_id) == (configuration(number), other.study_id)
+    unrelated = study(database, [1.0], replace(STUDY, kernel="another"))
+    unrelated.conclude(comparison(0))
+    (row,) = best(database, kernel="another")
+    assert row.confirmed_at is not None and row.confirmed_at < datetime.now(UTC) - timedelta(days=300)
 
 
 def test_a_trial_that_won_twice_has_its_newest_speed_up(database: Database) -> None:

@@ -99,7 +99,9 @@ def test_where_nothing_is_known_the_reference_serves(write_kernel: WriteKernel, 
     choice = choice_for(factory, 1000, rule)
     assert block_size(choice) is None
     said = (
-        "nothing was measured for this problem" if rule is Policy.EXACT else "nothing is known to be as exact as eager"
+        "nothing was measured and confirmed for this problem"
+        if rule is Policy.EXACT
+        else "nothing is known to be as exact as eager"
     )
     assert choice.reason.startswith(said)
 

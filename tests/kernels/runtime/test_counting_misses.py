@@ -87,7 +87,8 @@ def test_what_was_measured_or_refused_by_the_user_does_not_count(write_kernel: W
     model = factory()
     problem = model.identify(torch.rand(10))
     assert problem is not None
-    shipped = ShippedResult({"n": 10}, "float32", dict(problem.options), configuration, {}, 0.5, None, {})
+    ratio = {"reference": [2.0, 1.9, 2.1]}
+    shipped = ShippedResult({"n": 10}, "float32", dict(problem.options), configuration, ratio, 0.5, None, {})
     write_file(factory.kernel, CPU.name, CPU.architecture, [shipped])
     call(model, 10, 2)
     with use_policy("reference"):

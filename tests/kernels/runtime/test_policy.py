@@ -30,20 +30,31 @@ OFFER = Offer(Configuration({"block": 64}), PROBLEM, CPU.name, CPU.architecture,
 
 @pytest.mark.parametrize(
     ("figures", "kernel_serves"),
-    [((2.0, 1.9, 2.1), True), ((0.995, 0.98, 1.01), True), ((0.78, 0.77, 0.79), False), (None, True)],
+    [
+        ((2.0, 1.9, 2.1), True),
+        ((0.995, 0.98, 1.01), True),
+        ((0.78, 0.77, 0.79), False),
+        ((0.017, 0.006, 3.826), None),
+        ((1.846, 0.827, 1.873), None),
+        ((1.05, 1.0, 1.1), None),
+        (None, None),
+    ],
 )
 def test_a_configuration_that_lost_to_the_reference_is_not_served(
-    figures: tuple[float, float, float] | None, kernel_serves: bool
+    figures: tuple[float, float, float] | None, kernel_serves: bool | None
 ) -> None:
+    """What is not known is no evidence, for or against: it is a contender in a duel, and no more."""
     ratio = None if figures is None else Ratio(*figures, rounds=12, confidence=0.99)
     offer = replace(OFFER, over_reference=ratio)
     for choose in (choose_recorded, choose_shipped):
         for rows in (100, 170):
             choice = choose([offer], SPACE, Problem({"rows": rows}), CPU)
             assert choice is not None
-            assert (choice.configuration is not None) == kernel_serves
-            assert choice.measured == (rows == 100)
-            if not kernel_serves:
+            assert (choice.configuration is not None) == (kernel_serves is not False)
+            assert choice.measured == choice.trusted == (rows == 100 and kernel_serves is not None)
+            if kernel_serves is None:
+                assert choice.reason.endswith("not confirmed against the reference")
+            if kernel_serves is False:
                 assert "the reference is faster: 0.780× [0.770, 0.790]" in choice.reason
                 assert "trial 12" in choice.reason
 

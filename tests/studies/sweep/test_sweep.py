@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from command_line import CommandLine
-from sample_kernel import WriteKernel
+from sample_kernel import SLOW_REFERENCE, WriteKernel
 from sample_results import ENVIRONMENT, STUDY, comparison, correct
 
 import tunebench
@@ -54,7 +54,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 def test_what_fails_is_told_and_passed_over_and_what_is_done_is_left_alone(
     write_kernel: WriteKernel, tmp_path: Path, ask: CommandLine
 ) -> None:
-    factory, place = write_kernel(reference=REFUSED), tmp_path / "a.db"
+    factory, place = write_kernel(reference=REFUSED | SLOW_REFERENCE), tmp_path / "a.db"
     file = study_file(tmp_path, factory, [64, 7, 128])
     done = ask("sweep", file, "--db", place, "--json")
     assert done.code == 1
@@ -71,7 +71,7 @@ def test_what_fails_is_told_and_passed_over_and_what_is_done_is_left_alone(
 
 @pytest.mark.slow
 def test_a_larger_budget_goes_on_and_a_limit_of_time_is_spent(write_kernel: WriteKernel, tmp_path: Path) -> None:
-    file = study_file(tmp_path, write_kernel(), [64])
+    file = study_file(tmp_path, write_kernel(reference=SLOW_REFERENCE), [64])
     with open_database(tmp_path / "a.db") as database:
 
         def ran(**options: object) -> tuple[State, int]:

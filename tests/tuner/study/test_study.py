@@ -304,9 +304,9 @@ def test_what_moves_up_after_a_refusal_is_proven_first(
             finalist_ms = leaders.finalist_ms if leaders.incumbent is None else 0.0
             return super().evaluate(configuration, build, replace(leaders, finalist_ms=finalist_ms))
 
-        def compare(self, finalists: Sequence[Finalist], default: Finalist | None) -> Comparison:
+        def compare(self, finalists: Sequence[Finalist], default: Finalist | None, leader: Configuration) -> Comparison:
             compared.extend(configuration for configuration, _ in finalists)
-            return super().compare(finalists, default)
+            return super().compare(finalists, default, leader)
 
     factory = write_kernel(source={"x[i] * weight[0]": "(variety && x[i] > 99 ? 99 : x[i]) * weight[0]"})
     log, kernel = MemoryLog(), factory.kernel

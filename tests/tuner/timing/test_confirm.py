@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,8 +13,8 @@ import pytest
 from tests.benchmarks.statistics import SCENARIOS, Scenario, SimulatedClock, simulate, truth, wrong_signs
 
 from tunebench.tuner.device import find_device
-from tunebench.tuner.result import CONTROL, Decision, Ratio
-from tunebench.tuner.timing.confirm import MOST_ROUNDS, choose, confirm, take_rounds
+from tunebench.tuner.result import CONTROL, TIED, Decision, Ratio
+from tunebench.tuner.timing.confirm import MOST_ROUNDS, MOST_SERIES, confirm, take_rounds, tells, winner_of
 from tunebench.tuner.timing.measure import HOPELESS, PROBES, Call, Control, measure, measure_steadily
 from tunebench.tuner.timing.statistics import control_ratio, speedup
 
@@ -29,13 +30,48 @@ def control_of(clock: SimulatedClock, call: Callable[[], float] = lambda: 0.1) -
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_the_protocol_is_right_and_never_says_the_opposite(scenario: Scenario) -> None:
     counts = Counter(simulate(scenario, seed).decision for seed in range(RUNS))
-    assert counts[truth(scenario)] == RUNS
-    assert wrong_signs(scenario, counts) == 0
+    # Of what no rounds can tell, 1 % of 99 % intervals are on one side of the truth.
+    assert counts[truth(scenario)] >= (RUNS - 2 if scenario.cannot_tell else RUNS)
+    assert wrong_signs(scenario, counts) <= 2 * scenario.cannot_tell
+
+
+def drawn(seed: int) -> Scenario:
+    """Some scenario: any noise from a still device's to a crowded machine's, drift, delays, and states of one call."""
+    draw = random.Random(seed)
+    return Scenario(
+        f"drawn {seed}",
+        draw.choice([0.0, 0.0, 0.02, -0.02, 0.05, -0.05, 0.3, -0.3, 0.8]),
+        noise=10 ** draw.uniform(-3, -0.5),
+        drift=draw.choice([0.0, 0.03, 0.1]),
+        outliers=draw.choice([0.0, 0.05, 0.2]),
+        slow_share=draw.choice([0.0, 0.0, 0.0, 0.02, 0.1]),
+    )
+
+
+@pytest.mark.slow
+def test_of_any_rounds_few_decide_wrongly_and_a_tie_is_one() -> None:
+    """What cannot be told is inconclusive: 99 % intervals, looked at up to three times, err in 1 % to 2 %."""
+    wrong, counts, runs = [], Counter[Decision](), 400
+    for seed in range(runs):
+        scenario = drawn(seed)
+        decision = simulate(scenario, seed).decision
+        counts[decision] += 1
+        ratio = 1 / (1 - scenario.faster_by)
+        right = {
+            Decision.FASTER: ratio > 1,
+            Decision.SLOWER: ratio < 1,
+            Decision.TIE: 1 / (1 + TIED) <= ratio <= 1 + TIED,
+            Decision.INCONCLUSIVE: True,
+        }
+        if not right[decision]:
+            wrong.append((scenario, decision))
+    assert len(wrong) <= 0.02 * runs, wrong
+    assert counts[Decision.INCONCLUSIVE] < 0.25 * runs and min(counts[one] for one in Decision) > 0.04 * runs, counts
 
 
 def test_rounds_end_early_where_the_clock_is_quiet_and_at_the_cap_where_it_is_not() -> None:
     assert simulate(QUIET, 0).rounds < 20
-    assert simulate(Scenario("noisy", 0.0, noise=0.2), 0).rounds == MOST_ROUNDS
+    assert simulate(Scenario("noisy", 0.0, noise=0.2), 0).rounds == MOST_SERIES * MOST_ROUNDS
 
 
 @pytest.mark.parametrize(
@@ -46,11 +82,24 @@ def test_rounds_end_early_where_the_clock_is_quiet_and_at_the_cap_where_it_is_no
         (0.98, 0.985, Decision.SLOWER),
         (0.98, 0.995, Decision.TIE),
         (1.002, 1.004, Decision.TIE),
-        (0.5, 2.0, Decision.TIE),
+        (1.0, 1.03, Decision.TIE),
+        (1 / 1.03, 1.0, Decision.TIE),
+        (1.009, 1.031, Decision.INCONCLUSIVE),
+        (0.969, 0.995, Decision.INCONCLUSIVE),
+        (0.5, 2.0, Decision.INCONCLUSIVE),
+        (0.006, 3.826, Decision.INCONCLUSIVE),
+        (0.827, 1.873, Decision.INCONCLUSIVE),
+        (0.538, 1.0, Decision.INCONCLUSIVE),
+        (1.338, 1.858, Decision.FASTER),
     ],
 )
 def test_a_decision_needs_the_whole_interval(low: float, high: float, decision: Decision) -> None:
-    assert Ratio((low + high) / 2, low, high, 40, 0.99).decision is decision
+    ratio = Ratio((low + high) / 2, low, high, 40, 0.99)
+    assert ratio.decision is decision
+    assert ratio.differs == (decision in (Decision.FASTER, Decision.SLOWER))
+    opposite = {Decision.FASTER: Decision.SLOWER, Decision.SLOWER: Decision.FASTER}
+    # What one is over the other, the other is over the one.
+    assert Ratio(1 / ratio.value, 1 / high, 1 / low, 40, 0.99).decision is opposite.get(decision, decision)
 
 
 class Watched(SimulatedClock):
@@ -126,17 +175,41 @@ def series(ratio: float, rounds: int = 40, wobble: float = 0.001) -> tuple[float
     return tuple(ratio * (1 + wobble * (number % 5 - 2)) for number in range(rounds))
 
 
-def test_a_tie_goes_to_the_simplest() -> None:
+def test_a_tie_that_was_measured_goes_to_the_simplest() -> None:
     samples = {"default": series(1.0), "near": series(0.9), "far": series(0.895), CONTROL: series(1.0)}
-    assert choose(["default", "near", "far"], samples, "default") == "near"
-    assert choose(["default", "far", "near"], samples, "default") == "far"
-    assert choose(["default", "near"], {**samples, "near": series(0.995)}, "default") == "default"
+    assert winner_of(["default", "near", "far"], samples, "default", "far") == ("near", True)
+    assert winner_of(["default", "far", "near"], samples, "default", "near") == ("far", True)
+    assert winner_of(["default", "near"], {**samples, "near": series(0.995)}, "default", "near") == ("default", True)
+
+
+def test_the_leader_of_the_search_stays_the_best_where_the_rounds_leave_open_which_is() -> None:
+    """Its ratio to the default is anything from half to eight times: no tie, so that the simplest does not win."""
+    scattered = tuple(1.0 / ratio for ratio in (0.5, 8.0, 1.0, 7.0, 2.0, 0.7, 6.0, 1.5, 3.0, 8.0) * 4)
+    samples = {"default": series(1.0), "leader": scattered, CONTROL: series(1.0)}
+    assert speedup(scattered, samples["default"]).decision is Decision.INCONCLUSIVE
+    assert winner_of(["default", "leader"], samples, "default", "leader") == ("leader", False)
+    # The same of the reference: the winner is told from all other configurations, and its worth is not known.
+    samples = {"default": series(1.0), "near": series(0.5), "leader": series(0.6), CONTROL: series(1.0)}
+    assert winner_of(["default", "near", "leader"], samples, "default", "leader") == ("near", True)
+    samples["reference"] = scattered
+    assert winner_of(["default", "near", "leader"], samples, "default", "leader") == ("leader", False)
+    samples["reference"] = series(4.0)
+    assert winner_of(["default", "near", "leader"], samples, "default", "leader") == ("near", True)
 
 
 def test_rounds_that_tell_equals_apart_decide_nothing() -> None:
     samples = {"default": series(1.0), "near": series(0.5), CONTROL: series(0.9)}
     assert control_ratio(samples, "default").decision is Decision.FASTER
-    assert choose(["default", "near"], samples, "default") == "default"
+    assert winner_of(["default", "near"], samples, "default", "near") == ("near", False)
+
+
+def test_rounds_go_on_while_the_outcome_is_open_and_end_all_the_same() -> None:
+    for noise, most in ((0.0015, 1), (0.4, MOST_SERIES)):
+        clock = SimulatedClock(Scenario("noisy", 0.0, noise=noise), 3)
+        calls: dict[str, Call] = {"first": lambda: 1.0, "second": lambda: 1.0}
+        is_decided = tells("first", "second")
+        samples = confirm(calls, "second", lambda: 1.0, clock, control_of(clock), math.inf, is_decided=is_decided)
+        assert (most - 1) * MOST_ROUNDS < len(samples["first"]) <= most * MOST_ROUNDS
 
 
 def test_rounds_in_which_the_twin_differs_are_taken_once_more() -> None:

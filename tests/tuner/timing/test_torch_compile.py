@@ -46,7 +46,7 @@ def comparison_of(factory: type[TunedModule]) -> Comparison:
     compiler = compiler_for(cpu)
     build = BuildCache().build(compiler, kernel.variant(configuration, subject.problem, cpu.architecture))
     evaluator = LocalEvaluator(subject, compiler, compiled=True)
-    return evaluator.compare([(configuration, build)], (configuration, build))
+    return evaluator.compare([(configuration, build)], (configuration, build), configuration)
 
 
 def test_a_study_compares_with_torch_compile_where_that_is_wanted(write_kernel: WriteKernel) -> None:
