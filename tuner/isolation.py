@@ -25,6 +25,7 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from tunebench.tuner import server_start
 from tunebench.tuner.errors import TunebenchError
 from tunebench.tuner.scratch import scratch_folder, share_scratch
 from tunebench.tuner.users_code import described
@@ -36,8 +37,13 @@ Listen = Callable[[Any], None]
 TRACER = "torch._dynamo"
 """What torch imports at its first autocast or trace, in a second. Processes that are forked from it have it, too."""
 
-FROZEN = "tunebench.tuner.forked"
-"""What a server imports last."""
+_FIRST, _LAST = server_start.__name__, "tunebench.tuner.forked"
+"""What a server imports before and after what it was started for."""
+
+_preload: Sequence[str] = ()
+
+_LONGEST_SOCKET = 107 - len("/listener-12345678")
+"""Bytes of a folder's path in which multiprocessing can make a server's socket."""
 
 _REAP_SECONDS = 5.0
 _SERVER_GONE = 255  # the exit code that multiprocessing gives where the server died, and cannot tell
@@ -109,17 +115,35 @@ def start_forkserver(preload: Sequence[str] = ()) -> None:
     """
     if _parent is not None:
         return  # this process was forked from it, and shares it
-    if preload:
-        multiprocessing.set_forkserver_preload([*preload, FROZEN])
+    global _preload  # noqa: PLW0603 - there is one server, which may have to be started again
+    _preload = preload or _preload
+    multiprocessing.set_forkserver_preload(in_order(_preload))
+    _use_scratch()
     resource_tracker.ensure_running()  # it unblocks what is blocked here, so that it goes first
     # Ctrl-C goes to every process of the terminal, and is this one's to answer. What is blocked stays so in the server
     # and its forks, from their first instruction on.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
-        with without_main():
+        with without_main(), server_start.own_server():
             forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def in_order(preload: Sequence[str]) -> list[str]:
+    """What a server imports, with what begins and ends it."""
+    return [_FIRST, *preload, _LAST]
+
+
+def _use_scratch() -> None:
+    """Have multiprocessing keep its socket in this process's scratch folder: its own would outlive a kill.
+
+    Raises:
+        DiskFullError: there is no room for the folder.
+    """
+    known = vars(multiprocessing.current_process())["_config"]
+    if known.get("tempdir") is None and len(os.fsencode(folder := scratch_folder())) <= _LONGEST_SOCKET:
+        known["tempdir"] = str(folder)
 
 
 _without_main = threading.RLock()
