@@ -237,7 +237,7 @@ def test_a_server_ends_with_its_killed_parent_before_it_has_imported_anything() 
     assert parent.stdout is not None
     server = Path("/proc", parent.stdout.readline().strip(), "maps")
     parent.kill()
-    parent.communicate()
+    parent.wait()  # not for the end of its output, which is the server's, too
     deadline = time.monotonic() + SECONDS
     with contextlib.suppress(OSError):  # it is gone
         while mapped := server.read_bytes():  # a zombie has none
