@@ -14,7 +14,6 @@ from tunebench.kernels.runtime.choices_file import read_choices
 from tunebench.kernels.runtime.registry import kernel_names, load_model
 from tunebench.kernels.runtime.selection import what_is_known
 from tunebench.kernels.runtime.shipped import is_stale, readable_files
-from tunebench.kernels.runtime.typed_json import parse
 from tunebench.tuner.build import Build
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.compile.bundle import BundledBuild, write_bundle
@@ -25,6 +24,7 @@ from tunebench.tuner.device import Device, any_gpu, find_device
 from tunebench.tuner.errors import CompileError, DatabaseMissingError, UserError
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Problem
+from tunebench.tuner.typed_json import parse
 from tunebench.tuner.variant import Variant
 
 

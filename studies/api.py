@@ -223,9 +223,9 @@ def load(kernel: str | Path) -> type[TunedModule]:
         UnknownNameError: neither a shipped kernel nor a folder.
         KernelFolderError: the folder is not a kernel's.
     """
-    from tunebench.kernels.runtime.registry import load_model
+    from tunebench.kernels.runtime.registry import import_model
 
-    return load_model(str(kernel))
+    return import_model(str(kernel))
 
 
 def new(folder: str | Path, *, problem: str | Path | None = None, block: str | None = None) -> NewKernel:

@@ -208,6 +208,7 @@ def cases_of(targets: Sequence[str], asked: BenchRequest) -> list[BenchCase]:
     Raises:
         UserError: a target, mode, size or dtype that none of the targets has.
     """
+    start_forkserver([__name__])
     cases: list[BenchCase] = []
     known: set[str] = set()
     for target in targets:

@@ -95,6 +95,7 @@ def _checks(request: CheckRequest) -> list[_Check]:
         usual: Sequence[Mode] = (Mode.TRAIN,)
         submission: Submission | None = _read(request)
     else:
+        start_forkserver([*PRELOADED, TRACER])
         request, submission = _completed(request), None
         legal = usual = load_model(request.target).kernel.modes
     if request.architecture is not None:

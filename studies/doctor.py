@@ -21,11 +21,14 @@ from tunebench.kernels.runtime.shipped import ShippedFileError, files_of, is_sta
 from tunebench.tuner.build import CompilerName
 from tunebench.tuner.cache_folder import default_cache_folder
 from tunebench.tuner.device import find_device
-from tunebench.tuner.errors import CompileError, DatabaseError, DatabaseMissingError, UserError
+from tunebench.tuner.errors import CompileError, DatabaseError, DatabaseMissingError, KernelFolderError, UserError
+from tunebench.tuner.files import require_regular
 from tunebench.tuner.gate.faults import FAILURES
+from tunebench.tuner.isolation import report, start_forkserver
 from tunebench.tuner.kernel import differing_entries
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.users_code import described
+from tunebench.tuner.users_code import UsersCodeError, described
+from tunebench.tuner.watched import watched
 
 _PACKAGES = ("torch", "optuna", "sqlalchemy", "numpy", "cuda-core")
 
@@ -63,7 +66,8 @@ def examine(database: str | None) -> Iterator[Diagnosis]:
 def examine_kernel(target: str) -> Iterator[Diagnosis]:
     """Look at a kernel's folder, one part after the other until one is wrong; compiles its default, runs nothing.
 
-    Whether the kernel computes what its reference computes is what `check` says.
+    Its Python runs in a process that may crash or hang. Whether the kernel computes what its reference computes is what
+    `check` says.
 
     Args:
         target: the folder or file, or a shipped kernel's name.
@@ -74,34 +78,46 @@ def examine_kernel(target: str) -> Iterator[Diagnosis]:
     place = place_of(target)
     # A kernel made of a block has no source of its own; where another one lacks its own, the model's part says so.
     sources = [f"{place.resolve().name}{suffix}" for suffix in (".cu", ".py")]
-    folder_has = ("reference.py", "model.py", *(name for name in sources if (place / name).is_file()))
+    folder_has = ("reference.py", "model.py", *(name for name in sources if (place / name).exists()))
     names = (place.name,) if place.is_file() else folder_has
+    try:
+        for name in names:
+            require_regular(place if place.is_file() else place / name)
+    except KernelFolderError as error:
+        yield Diagnosis("files", False, str(error))
+        return
     missing = [] if place.is_file() else [name for name in names if not (place / name).is_file()]
     yield Diagnosis("files", not missing, ", ".join(missing or names), "write what is missing" if missing else "")
     if missing:
         return
+    start_forkserver([__name__])
+    found: list[Diagnosis] = []
+    try:
+        watched(place, "looking at it", _report_parts, target, listen=found.append)
+    except UsersCodeError as error:
+        found.append(Diagnosis(_PARTS[len(found)], False, str(error)))
+    yield from found
+
+
+_PARTS = ("reference", "model", "parameters", "problem", "default", "build", "shipped results")
+
+
+def _report_parts(target: str) -> None:
+    """Report each part of a folder until one is wrong."""
     looked = _KernelFolder(target)
-    for part, look in (
-        ("reference", looked.reference),
-        ("model", looked.model),
-        ("parameters", looked.parameters),
-        ("problem", looked.problem),
-        ("default", looked.default),
-        ("build", looked.build),
-    ):
+    for part in _PARTS[:-1]:
         try:
-            yield Diagnosis(part, True, look())
+            report(Diagnosis(part, True, getattr(looked, part)()))
+            continue
         except CompileError as error:
-            yield Diagnosis(part, False, str(error), "\n".join(error.log.splitlines()[:12]))
-            return
+            report(Diagnosis(part, False, str(error), "\n".join(error.log.splitlines()[:12])))
         except UserError as error:
-            yield Diagnosis(part, False, str(error))
-            return
+            report(Diagnosis(part, False, str(error)))
         except FAILURES as error:
             remedy = f"looked at with tensors that have no memory; 'tunebench check {target}' runs it"
-            yield Diagnosis(part, False, described(error), remedy)
-            return
-    yield _shipped(load_model(target).kernel.name, target)
+            report(Diagnosis(part, False, described(error), remedy))
+        return
+    report(_shipped(load_model(target).kernel.name, target))
 
 
 class _KernelFolder:

@@ -11,16 +11,18 @@ from tunebench.db.connection.database import Database, open_database
 from tunebench.db.queries.one_trial import trial_details
 from tunebench.db.queries.rows import TrialRow
 from tunebench.db.queries.trials import best
-from tunebench.kernels.runtime.registry import load_model
+from tunebench.kernels.runtime.registry import kernel_names, load_model, place_of
 from tunebench.kernels.runtime.shipped import files_of, is_stale, read_file
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.export.write import Evidence, file_text, layout_of
 from tunebench.studies.ship import result_of
 from tunebench.tuner.device import DeviceKind, find_device, is_gpu
 from tunebench.tuner.errors import DatabaseMissingError, UserError, member_of
+from tunebench.tuner.isolation import start_forkserver
 from tunebench.tuner.kernel import Kernel, Mode
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import CacheRegime, TrialStatus
+from tunebench.tuner.watched import watched
 
 
 @dataclass(frozen=True)
@@ -59,10 +61,19 @@ class ExportedFile:
 def export(request: ExportRequest) -> ExportedFile:
     """The file for the best result that there is, or for a trial.
 
+    The Python of a kernel that does not ship runs in a process that may crash or hang.
+
     Raises:
         UserError: there is no such kernel, mode, trial or result, or the result needs more than one file can have.
         DatabaseError: the database cannot be read.
     """
+    if request.kernel in kernel_names():
+        return _export(request)
+    start_forkserver([__name__])
+    return watched(place_of(request.kernel), "exporting it", _export, request)
+
+
+def _export(request: ExportRequest) -> ExportedFile:
     model = load_model(request.kernel)
     kernel = model.kernel
     modes = kernel.modes

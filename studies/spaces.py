@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from tunebench.kernels.runtime.installed import installed_names
-from tunebench.kernels.runtime.registry import is_kernel_file, kernel_names, load_model
+from tunebench.kernels.runtime.registry import is_kernel_file, kernel_names, load_model, place_of
 from tunebench.studies.study_file import StudyRequest
 from tunebench.studies.tables import problem_values
 from tunebench.studies.tune import resolve
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.errors import KernelFolderError, UserError
+from tunebench.tuner.isolation import start_forkserver
 from tunebench.tuner.kernel import Kernel, Mode, TunableModel, prepare_model
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.settings import under
 from tunebench.tuner.space import SearchSpace
 from tunebench.tuner.users_code import MODEL_FILE, users_code
+from tunebench.tuner.watched import watched
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,8 @@ class DescribedSpace:
     """The space of a kernel for one problem on one device.
 
     Attributes:
+        tunables: of each the values that `--json` prints.
+        constraints: their names.
         valid: how many configurations are valid.
         default: the configuration that a study begins with.
     """
@@ -100,7 +104,8 @@ class DescribedSpace:
     mode: Mode
     problem: Problem
     device: str
-    space: SearchSpace
+    tunables: Sequence[Mapping[str, Any]]
+    constraints: Sequence[str]
     valid: int
     default: Configuration
 
@@ -113,26 +118,26 @@ class DescribedSpace:
             "device": self.device,
             "valid_configurations": self.valid,
             "default": dict(self.default),
-            "tunables": [
-                {
-                    "name": one.name,
-                    "values": list(one.values),
-                    "default": self.space.default[one.name],
-                    "conditional": one.when is not None,
-                    "host": one.host,
-                }
-                for one in self.space.tunables
-            ],
-            "constraints": [one.name for one in self.space.constraints],
+            "tunables": self.tunables,
+            "constraints": self.constraints,
         }
 
 
 def describe_space(request: StudyRequest) -> list[DescribedSpace]:
     """A kernel's space for the problem that its reference's inputs make, in each mode.
 
+    The Python of one that does not ship runs in a process that may crash or hang.
+
     Raises:
         UserError: the kernel cannot serve its reference's inputs, or no configuration is valid.
     """
+    if request.kernel in kernel_names():
+        return _describe(request)
+    start_forkserver([__name__])
+    return watched(place_of(request.kernel), "describing its space", _describe, request)
+
+
+def _describe(request: StudyRequest) -> list[DescribedSpace]:
     resolved = resolve(request)
     kernel, device = resolved.kernel, resolved.device
     described = []
@@ -149,5 +154,21 @@ def describe_space(request: StudyRequest) -> list[DescribedSpace]:
             raise KernelFolderError(f"kernel '{kernel.name}' cannot serve its reference's inputs: {model.reason}")
         valid = resolved.space.enumerate(problem, device)
         default = valid[valid.default]
-        described.append(DescribedSpace(kernel.name, mode, problem, device.name, resolved.space, len(valid), default))
+        tunables, constraints = _tunables(resolved.space), [one.name for one in resolved.space.constraints]
+        described.append(
+            DescribedSpace(kernel.name, mode, problem, device.name, tunables, constraints, len(valid), default)
+        )
     return described
+
+
+def _tunables(space: SearchSpace) -> list[Mapping[str, Any]]:
+    return [
+        {
+            "name": one.name,
+            "values": list(one.values),
+            "default": space.default[one.name],
+            "conditional": one.when is not None,
+            "host": one.host,
+        }
+        for one in space.tunables
+    ]

@@ -31,12 +31,12 @@ from tunebench.tuner.compile.for_gpu import refusal_for_gpu
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, DeviceKind, find_devices
 from tunebench.tuner.environment import Environment, current_environment
-from tunebench.tuner.errors import CompilerMissingError, DiskFullError, UserError
+from tunebench.tuner.errors import CompilerMissingError, DiskFullError, UserError, WorkerError
 from tunebench.tuner.gate.boundary.contents import Files
 from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.sources import LocalSource
-from tunebench.tuner.isolation import TRACER, start_forkserver
+from tunebench.tuner.isolation import TRACER, DeathError, is_from_outside, is_watched, start_forkserver
 from tunebench.tuner.kernel import Kernel, Mode, ModelFactory
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.reference import Reference
@@ -52,6 +52,7 @@ from tunebench.tuner.study.executor import Executor
 from tunebench.tuner.study.history import StudyDescription
 from tunebench.tuner.study.study import Budget, Ending, Outcome, Progress, StudyRun
 from tunebench.tuner.timing.confirm import most_seconds
+from tunebench.tuner.watched import ended
 
 NAMED = "named by the study"
 """Where a configuration comes from that a study is told to begin with."""
@@ -148,6 +149,8 @@ def resolve(request: StudyRequest) -> Resolved:
     Raises:
         UserError: something is unknown or not on this machine.
     """
+    if not is_watched():
+        start_forkserver(_PRELOAD)
     model = load_model(request.kernel)
     kernel = model.kernel
     find_sampler(request.sampler)
@@ -287,7 +290,12 @@ def make_executor(resolved: Resolved, mode: Mode) -> Executor:
 
         return ray_executor(request, kernel, compiler, make, environment, _PRELOAD)
     lane = resolved.lane or lanes_of(request, resolved.devices)[0]
-    return local_executor(request, kernel, compiler, lane, make, environment)
+    try:
+        return local_executor(request, kernel, compiler, lane, make, environment)
+    except WorkerError as error:
+        if isinstance(error.__cause__, DeathError) and not is_from_outside(error.__cause__):
+            raise ended(error.__cause__, "the reference does not answer", kernel.place) from error
+        raise
 
 
 def environment_for(resolved: Resolved) -> Callable[[Device], Environment]:

@@ -24,7 +24,7 @@ from tunebench.kernels.runtime.registry import load_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.checking import PRELOADED
 from tunebench.tuner.gate.battery import STEPS
-from tunebench.tuner.isolation import FROZEN, TRACER
+from tunebench.tuner.isolation import TRACER, in_order
 
 LONG = (
     "test_documentation.py",
@@ -101,7 +101,7 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def one_server() -> Iterator[None]:
     """Whichever test starts the server that processes are forked from, it has imported what those of all tests need."""
     set_forkserver_preload(
-        ["tunebench.studies.tune", *PRELOADED, "tunebench.studies.compare", TRACER, "database_process", FROZEN]
+        in_order(["tunebench.studies.tune", *PRELOADED, "tunebench.studies.compare", TRACER, "database_process"])
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("multiprocessing.set_forkserver_preload", lambda _: None)

@@ -50,7 +50,7 @@ ADDED: dict[str, tuple[str, ...]] = {
         *("studies/ahead.py", "studies/cli/warm.py", "studies/cli/bundle.py", "studies/api.py:warm"),
         *("studies/api.py:bundle", "tuner/device.py:any_gpu"),
     ),
-    "saved choices": (*(f"{RUNTIME}/{name}.py" for name in ("choices_file", "saving", "typed_json")),),
+    "saved choices": (*(f"{RUNTIME}/{name}.py" for name in ("choices_file", "saving")), "tuner/typed_json.py"),
     "problems without evidence: counted, tuned later or at first sight": (
         *("db/queries/misses.py", "db/queries/rows.py:Missed", "db/queries/rows.py:MissRow"),
         *("db/schema/tables.py:Miss", "db/migrations/versions/0004_misses.py", f"{RUNTIME}/misses.py"),

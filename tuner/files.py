@@ -28,12 +28,23 @@ def path_named(text: str | Path) -> Path | None:
         return None
 
 
+def require_regular(path: Path) -> None:
+    """Refuse what reading would wait for, or never end: a pipe, a device, a socket.
+
+    Raises:
+        KernelFolderError: it is one.
+    """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise KernelFolderError(f"{path}: a pipe, a device or a socket: put a regular file there")
+
+
 def read_text(path: Path) -> str:
     """What is in a Python file.
 
     Raises:
-        KernelFolderError: it cannot be read.
+        KernelFolderError: it cannot be read, or is none.
     """
+    require_regular(path)
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -8,6 +8,9 @@ import atexit
 import gc
 import os
 
+from tunebench.tuner import server_start
+
+server_start.end()
 gc.collect()
 gc.freeze()
 # In the server itself, which holds nothing that has to be let go of: Python takes seconds to take torch apart, in which

@@ -7,6 +7,7 @@ no import. A process is asked one thing at a time, and waited for with a deadlin
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import multiprocessing
 import os
 import pickle
@@ -25,6 +26,7 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from tunebench.tuner import server_start
 from tunebench.tuner.errors import TunebenchError
 from tunebench.tuner.scratch import scratch_folder, share_scratch
 from tunebench.tuner.users_code import described
@@ -36,10 +38,16 @@ Listen = Callable[[Any], None]
 TRACER = "torch._dynamo"
 """What torch imports at its first autocast or trace, in a second. Processes that are forked from it have it, too."""
 
-FROZEN = "tunebench.tuner.forked"
-"""What a server imports last."""
+_FIRST, _LAST = server_start.__name__, "tunebench.tuner.forked"
+"""What a server imports before and after what it was started for."""
+
+_preload: Sequence[str] = ()
+
+_LONGEST_SOCKET = 107 - len("/listener-12345678")
+"""Bytes of a folder's path in which multiprocessing can make a server's socket."""
 
 _REAP_SECONDS = 5.0
+_TRACE_SECONDS = 0.5
 _SERVER_GONE = 255  # the exit code that multiprocessing gives where the server died, and cannot tell
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, _SERVER_GONE)
 """Exit codes that what ran does not cause itself: an operator does, or the system when memory runs out."""
@@ -50,7 +58,13 @@ class IsolationError(TunebenchError):
 
 
 class DeathError(IsolationError):
-    """The process is gone."""
+    """The process is gone.
+
+    Attributes:
+        trace: where its threads were in Python, as `faulthandler` tells; empty where it ended without a signal.
+    """
+
+    trace = ""
 
 
 class HungError(DeathError):
@@ -102,6 +116,11 @@ class _LastWords:
     reason: str
 
 
+@dataclass(frozen=True)
+class _Progress:
+    pass
+
+
 def start_forkserver(preload: Sequence[str] = ()) -> None:
     """Start the server, importing these modules; where it runs already, nothing happens.
 
@@ -109,17 +128,35 @@ def start_forkserver(preload: Sequence[str] = ()) -> None:
     """
     if _parent is not None:
         return  # this process was forked from it, and shares it
-    if preload:
-        multiprocessing.set_forkserver_preload([*preload, FROZEN])
+    global _preload  # noqa: PLW0603 - there is one server, which may have to be started again
+    _preload = preload or _preload
+    multiprocessing.set_forkserver_preload(in_order(_preload))
+    _use_scratch()
     resource_tracker.ensure_running()  # it unblocks what is blocked here, so that it goes first
     # Ctrl-C goes to every process of the terminal, and is this one's to answer. What is blocked stays so in the server
     # and its forks, from their first instruction on.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
-        with without_main():
+        with without_main(), server_start.own_server():
             forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def in_order(preload: Sequence[str]) -> list[str]:
+    """What a server imports, with what begins and ends it."""
+    return [_FIRST, *preload, _LAST]
+
+
+def _use_scratch() -> None:
+    """Have multiprocessing keep its socket in this process's scratch folder: its own would outlive a kill.
+
+    Raises:
+        DiskFullError: there is no room for the folder.
+    """
+    known = vars(multiprocessing.current_process())["_config"]
+    if known.get("tempdir") is None and len(os.fsencode(folder := scratch_folder())) <= _LONGEST_SOCKET:
+        known["tempdir"] = str(folder)
 
 
 _without_main = threading.RLock()
@@ -164,10 +201,11 @@ class IsolatedProcess:
 
     def __init__(self, *, has_children: bool = False) -> None:
         self.deadline = 0.0
-        self._seconds = 0.0
+        self._seconds = self._seconds_in_all = 0.0
         self._has_children = has_children
         self._process: ForkServerProcess | None = None
         self._connection: Connection | None = None
+        self._trace: Connection | None = None
 
     @property
     def alive(self) -> bool:
@@ -184,7 +222,8 @@ class IsolatedProcess:
         self.close()
         start_forkserver()
         ours, theirs = context().Pipe()
-        process = context().Process(target=_serve, args=(theirs, _Home.here()))
+        self._trace = Connection(os.memfd_create("trace"))
+        process = context().Process(target=_serve, args=(theirs, _Home.here(), self._trace))
         process.daemon = not self._has_children
         with closing(theirs):
             try:
@@ -196,26 +235,38 @@ class IsolatedProcess:
         self._process, self._connection = process, ours
 
     def ask(
-        self, seconds: float, function: Callable[..., Answer], *arguments: object, listen: Listen = lambda _: None
+        self,
+        seconds: float,
+        function: Callable[..., Answer],
+        *arguments: object,
+        listen: Listen = lambda _: None,
+        first: float | None = None,
     ) -> Answer:
         """What the function returns there; it, its arguments and its answer travel by pickle.
+
+        Args:
+            first: seconds until the function has to call `progress`; None where it need not.
 
         Raises:
             TunebenchError: the function raised it.
             RaisedError: the function raised another exception.
-            HungError: there was no answer within the seconds.
+            HungError: there was no answer within the seconds, or no progress.
             DiedError: the process died, now or earlier.
         """
-        self.begin(seconds, function, *arguments)
+        self.begin(seconds, function, *arguments, first=first)
         while (result := self.step(listen)) is None:
             pass
         answer: Answer = result.value
         return answer
 
-    def begin(self, seconds: float, function: Callable[..., Any], *arguments: object) -> None:
+    def begin(
+        self, seconds: float, function: Callable[..., Any], *arguments: object, first: float | None = None
+    ) -> None:
         """Ask, for `step` to take the answer; see `ask`."""
         process, connection = self._running()
-        self._seconds, self.deadline = seconds, time.monotonic() + seconds
+        self._seconds_in_all = seconds
+        self._seconds = seconds if first is None else first
+        self.deadline = time.monotonic() + self._seconds
         with self._closed_on_failure():
             _send(process, connection, (function, arguments))
 
@@ -230,6 +281,10 @@ class IsolatedProcess:
             message = _receive(process, connection, self.deadline, self._seconds)
             if isinstance(message, _Message):
                 listen(message.content)
+                return None
+            if isinstance(message, _Progress):
+                self.deadline += self._seconds_in_all - self._seconds
+                self._seconds = self._seconds_in_all
                 return None
             if isinstance(message, _LastWords):
                 raise DiedError(message.reason)
@@ -252,9 +307,25 @@ class IsolatedProcess:
     def _closed_on_failure(self) -> Iterator[None]:
         try:
             yield
+        except DeathError as death:
+            death.trace = self._where(death)
+            self.close()
+            raise
         except BaseException:
             self.close()  # nobody waits for its answer any more
             raise
+
+    def _where(self, death: DeathError) -> str:
+        """Where in Python it is that hangs, or was that has died."""
+        process, _ = self._running()
+        assert self._trace is not None
+        file = self._trace.fileno()
+        if isinstance(death, HungError):
+            os.kill(process.pid or 0, signal.SIGUSR1)
+            deadline = time.monotonic() + _TRACE_SECONDS
+            while not os.fstat(file).st_size and process.is_alive() and time.monotonic() < deadline:
+                time.sleep(_TRACE_SECONDS / 50)
+        return os.pread(file, os.fstat(file).st_size, 0).decode(errors="replace")
 
     def kill(self) -> None:
         """Kill it while another thread waits for its answer, which is then that it died."""
@@ -267,7 +338,9 @@ class IsolatedProcess:
             self._process.kill()
             self._process.join()
             self._connection.close()
-        self._process = self._connection = None
+        if self._trace is not None:
+            self._trace.close()
+        self._process = self._connection = self._trace = None
 
 
 def run_isolated(
@@ -283,6 +356,11 @@ def run_isolated(
         return process.ask(seconds, function, *arguments, listen=listen)
 
 
+def is_watched() -> bool:
+    """Whether this process was started by another one, which waits for it and can kill it."""
+    return multiprocessing.parent_process() is not None
+
+
 def asked_again_if_killed(question: Callable[[], Answer]) -> Answer:
     """What a question brings; it is asked once more where its process was killed from outside.
 
@@ -291,9 +369,14 @@ def asked_again_if_killed(question: Callable[[], Answer]) -> Answer:
     try:
         return question()
     except DiedError as death:
-        if not death.from_outside:
+        if not is_from_outside(death):
             raise
     return question()
+
+
+def is_from_outside(error: BaseException | None) -> bool:
+    """Whether this is the death of a process which what ran there did not cause, as far as one can tell."""
+    return isinstance(error, DiedError) and error.from_outside
 
 
 _OF_THE_SERVER = ("_forkserver_address", "_forkserver_authkey")
@@ -385,6 +468,12 @@ def report(content: object) -> None:
     _parent.send(_Message(content))
 
 
+def progress() -> None:
+    """Tell the process that asked, where there is one, that what is run here answers; see `IsolatedProcess.ask`."""
+    if _parent is not None:
+        _parent.send(_Progress())
+
+
 def leave(reason: str) -> NoReturn:
     """End the process, which is then known to have died for this reason."""
     assert _parent is not None
@@ -392,9 +481,11 @@ def leave(reason: str) -> NoReturn:
     os._exit(1)
 
 
-def _serve(connection: Connection, home: _Home) -> NoReturn:
+def _serve(connection: Connection, home: _Home, trace: Connection) -> NoReturn:
     global _parent  # noqa: PLW0603 - a process has one parent
     _parent = connection
+    faulthandler.enable(trace.fileno())
+    faulthandler.register(signal.SIGUSR1, trace.fileno())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     home.move_in()
     limit_output()

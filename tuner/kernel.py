@@ -16,6 +16,7 @@ from tunebench.tuner.build import Argument, Extent, LoadedModule, Threads
 from tunebench.tuner.configuration import Configuration, Value
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import KernelFolderError, UnknownNameError, UserError
+from tunebench.tuner.files import read_text
 from tunebench.tuner.problem import ITEM_BYTES, Axes, Problem, Work
 from tunebench.tuner.running_text import running_text
 from tunebench.tuner.sources import SOURCE_TUNABLE, Language, language_of, read_sources, require_fitting
@@ -198,7 +199,7 @@ class Kernel:
         require_fitting(sources, space, compiled_axes, compiled_options)
         if texts is None:
             python = sorted(path.parent.glob("*.py")) if path.name == MODEL_FILE else [path]
-            texts = {file.name: file.read_text(encoding="utf-8") for file in python}
+            texts = {file.name: read_text(file) for file in python}
         return cls(
             name=name,
             path=path,

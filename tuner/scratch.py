@@ -20,10 +20,13 @@ from pathlib import Path
 from tunebench.tuner.disk import full_disk_named
 
 _PREFIX = "tunebench-scratch-"
+_UNLOCKED = f".{_PREFIX}"  # the folder's name until its process holds the lock
 _LOCK = ".lock"
-_YOUNG_SECONDS = 60.0  # a folder this young may not have been locked yet
+_YOUNG_SECONDS = 60.0  # a folder this young may still be locked by the process that makes it
 
 _shared: Path | None = None
+_own: dict[Path, int] = {}
+"""The folders that were made here, with the process that made them."""
 
 
 def scratch_folder() -> Path:
@@ -56,24 +59,32 @@ def scratch() -> Iterator[Path]:
 def _claimed(parent: str, process: int) -> Path:
     _remove_abandoned(Path(parent))
     with full_disk_named(Path(parent)):
-        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-    # The descriptor, and the lock with it, is this process's for as long as it lives.
-    fcntl.flock(os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o600), fcntl.LOCK_EX)
-    atexit.register(_remove, folder, process)
+        made = Path(tempfile.mkdtemp(prefix=_UNLOCKED, dir=parent))
+        _own[made] = process
+        # The descriptor, and the lock with it, is this process's for as long as it lives.
+        fcntl.flock(os.open(made / _LOCK, os.O_CREAT | os.O_RDWR, 0o600), fcntl.LOCK_EX)
+        folder = made.rename(made.with_name(made.name.removeprefix(".")))
+    _own[folder] = process
     return folder
 
 
-def _remove(folder: Path, process: int) -> None:
-    if os.getpid() == process:  # a fork of it has the same duties at exit
-        shutil.rmtree(folder, ignore_errors=True)
+def remove_own() -> None:
+    """Remove this process's folder, which is done when it ends; who ends it without Python's own end calls this."""
+    for folder, process in _own.items():
+        if process == os.getpid():  # a fork of it has the same duties at exit
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+atexit.register(remove_own)
 
 
 def _remove_abandoned(parent: Path) -> None:
     """Remove this user's folders whose lock nobody holds."""
-    for folder in parent.glob(f"{_PREFIX}*"):
+    for folder in (*parent.glob(f"{_PREFIX}*"), *parent.glob(f"{_UNLOCKED}*")):
         with suppress(OSError):
             status = folder.lstat()
-            if status.st_uid != os.getuid() or time.time() - status.st_mtime < _YOUNG_SECONDS:
+            is_young = time.time() - status.st_mtime < _YOUNG_SECONDS
+            if status.st_uid != os.getuid() or (folder.name.startswith(_UNLOCKED) and is_young):
                 continue
             lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
             try:

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from tunebench.tuner.configuration import Configuration, Value
 from tunebench.tuner.errors import KernelFolderError
+from tunebench.tuner.files import require_regular
 from tunebench.tuner.running_text import running_source
 from tunebench.tuner.signature import Declaration, Signature, aliases, declarations, signature_of
 from tunebench.tuner.space import SearchSpace
@@ -131,6 +132,7 @@ class Variant:
 
 
 def _read(path: Path) -> str:
+    require_regular(path)
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

@@ -14,6 +14,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
 from tunebench.db.connection.location import default_location, file_named, file_uri
+from tunebench.db.connection.reading import read_file
 from tunebench.tuner.disk import has_room
 from tunebench.tuner.errors import DatabaseError
 
@@ -64,7 +65,9 @@ def name_of(url: URL) -> str:
 
 def connect_file(file: Path, *, read_only: bool) -> sqlite3.Connection:
     """A plain connection to a SQLite file that leaves BEGIN to its user and waits `BUSY_SECONDS` for a lock."""
-    uri = file_uri(file, read_only=read_only)
+    if read_only:
+        return read_file(file, BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    uri = file_uri(file, read_only=False)
     return sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
 
 

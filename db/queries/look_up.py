@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tunebench.db.connection.location import file_named, file_uri, missing
+from tunebench.db.connection.location import file_named, missing
+from tunebench.db.connection.reading import read_file
 from tunebench.db.entries.decode import configuration_of, json_of, problem_of, speed_up_of, text_of
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.problem import Problem
@@ -87,8 +88,7 @@ def known_best(
 
 
 def _ask(file: Path, asked: Mapping[str, str]) -> list[Any]:
-    uri = file_uri(file, read_only=True)
-    with closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS)) as connection:
+    with closing(read_file(file, _BUSY_SECONDS)) as connection:
         connection.execute("PRAGMA trusted_schema = 0")
         return connection.execute(_BEST, asked).fetchall()
 

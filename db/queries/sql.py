@@ -24,6 +24,7 @@ from typing import Any, NoReturn, TypeAlias
 from tunebench.db.connection.database import Database
 from tunebench.db.connection.engine import file_of, first_line, translated
 from tunebench.db.connection.location import file_uri
+from tunebench.db.connection.reading import tidy
 from tunebench.db.queries import sql_process
 from tunebench.db.queries.sql_process import ANSWER_BYTES, TooLargeError
 from tunebench.tuner.errors import DatabaseError, UserError
@@ -109,6 +110,8 @@ def _ask_file(file: Path, sql: str, limit: int | None, seconds: float) -> _Found
         )
     except subprocess.TimeoutExpired:
         raise _too_slow(seconds) from None
+    finally:
+        tidy(file)
     if ran.returncode < 0:
         # Not every part of SQLite and Python survives that an allocation is refused.
         raise _too_much_memory()

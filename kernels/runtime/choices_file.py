@@ -12,13 +12,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tunebench.kernels.runtime.selection import Choice, Tier
-from tunebench.kernels.runtime.typed_json import parse
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.files import whole_file
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Problem
+from tunebench.tuner.typed_json import parse
 
 
 class ChoicesFileError(UserError):

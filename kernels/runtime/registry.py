@@ -5,18 +5,23 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib
+import io
 import re
 import tempfile
+import warnings
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from tunebench.kernels.runtime.folders import import_kernel
 from tunebench.kernels.runtime.installed import import_installed, installed_names, place_of_installed
 from tunebench.tuner.cache_folder import default_cache_folder
-from tunebench.tuner.errors import KernelFolderError, UnknownNameError
-from tunebench.tuner.files import path_named
+from tunebench.tuner.errors import KernelFolderError, UnknownNameError, UserError
+from tunebench.tuner.files import path_named, require_regular
+from tunebench.tuner.isolation import is_watched, start_forkserver
 from tunebench.tuner.users_code import MODEL_FILE, users_code
+from tunebench.tuner.watched import watched
 
 if TYPE_CHECKING:
     from tunebench.db.queries.rows import MissRow, TrialRow
@@ -24,6 +29,9 @@ if TYPE_CHECKING:
     from tunebench.tuner.kernel import Kernel
 
 Row = TypeVar("Row", bound="TrialRow | MissRow")
+
+_BASE = "tunebench.kernels.runtime.tuned_module"
+"""What every kernel imports, and takes long."""
 
 _SHIPPED = Path(__file__).parent.parent
 _DECLARES = re.compile(r"\bKernel\.declare\(|^class \w+\([^)]*\bblocks\.\w+", re.MULTILINE)
@@ -38,7 +46,40 @@ def kernel_names() -> list[str]:
 
 
 def load_model(target: str) -> type[TunedModule]:
-    """The `ModelNew` of a kernel.
+    """The `ModelNew` of a kernel; one that does not ship is first loaded in a process that may crash or hang.
+
+    Raises:
+        UserError: see `import_model`; or what is loaded crashes, hangs, or ends its process.
+    """
+    if target not in kernel_names() and not is_watched():
+        place = place_of(target)
+        files = [file for file in (place.glob("*.py") if place.is_dir() else [place]) if file.exists()]
+        _try(target, place, tuple((file, file.stat().st_mtime_ns) for file in files))
+    return import_model(target)
+
+
+@cache
+def _try(target: str, place: Path, _state: tuple[object, ...]) -> None:
+    """Load a kernel in another process, once for each state of its files.
+
+    Raises:
+        UserError: see `load_model`.
+    """
+    start_forkserver([_BASE])
+    importlib.import_module(_BASE)  # while the server does
+    watched(place, "loading it", _load_quietly, target)
+
+
+def _load_quietly(target: str) -> None:
+    """Run all that `import_model` and `Kernel.reference` do; what it prints, the next that loads it prints again."""
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings(action="ignore"):
+        model = import_model(target)
+        with contextlib.suppress(UserError):
+            model.kernel.reference()
+
+
+def import_model(target: str) -> type[TunedModule]:
+    """The `ModelNew` of a kernel, in this process.
 
     Args:
         target: the name of a shipped kernel or of an installed package's, or the path of a kernel's folder or of a
@@ -59,6 +100,8 @@ def load_model(target: str) -> type[TunedModule]:
         return model
     place = place_of(target)
     path = place.resolve() if place.is_file() else place.resolve() / MODEL_FILE
+    for file in (path, path.parent / "reference.py"):
+        require_regular(file)
     if not path.exists():
         raise KernelFolderError(
             f"{place}: no {MODEL_FILE}; a kernel's folder has reference.py, {MODEL_FILE} and its .cu"

@@ -15,13 +15,13 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
-from tunebench.kernels.runtime.typed_json import parse
 from tunebench.tuner.device import Device, is_gpu
 from tunebench.tuner.errors import TunebenchError, UserError
 from tunebench.tuner.files import whole_file
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.search.warm_start import EarlierStudy, EarlierTrial, distance
+from tunebench.tuner.typed_json import parse
 
 _KERNELS = Path(__file__).parent.parent
 

@@ -48,9 +48,17 @@ def _answer(number: int, frame: FrameType | None) -> None:
     _received = signal.Signals(number)
     while frame is not None:
         if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            _remove_scratch()
             os._exit(_tell(_received))
         frame = frame.f_back
     raise KeyboardInterrupt
+
+
+def _remove_scratch() -> None:
+    """Remove the process's temporary files, where the module that makes them has been imported."""
+    scratch = sys.modules.get("tunebench.tuner.scratch")
+    if (remove := getattr(scratch, "remove_own", None)) is not None:
+        remove()
 
 
 def _tell(number: signal.Signals) -> int:

@@ -49,13 +49,13 @@ def space(
     for one in described:
         rows = [
             (
-                tunable.name,
-                str(one.space.default[tunable.name]),
-                ", ".join(map(str, tunable.values)),
-                "only in some configurations" if tunable.when else "",
+                tunable["name"],
+                str(tunable["default"]),
+                ", ".join(map(str, tunable["values"])),
+                "only in some configurations" if tunable["conditional"] else "",
             )
-            for tunable in one.space.tunables
+            for tunable in one.tunables
         ]
         title = f"{one.kernel} ({one.problem}) on {one.device}: {one.valid} valid configurations"
         print_table(("tunable", "default", "values", ""), rows, title)
-        print_line(f"constraints: {', '.join(constraint.name for constraint in one.space.constraints) or 'none'}")
+        print_line(f"constraints: {', '.join(one.constraints) or 'none'}")

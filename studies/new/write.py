@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,9 @@ from tunebench.studies.new.samples import SAMPLES
 from tunebench.studies.new.trace import Traced, trace
 from tunebench.studies.new.values import Computed
 from tunebench.tuner.errors import KernelFolderError, UnknownNameError, UserError
+from tunebench.tuner.isolation import start_forkserver
 from tunebench.tuner.reference import load_reference
+from tunebench.tuner.watched import watched
 
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _WIDTH = 100
@@ -73,11 +76,19 @@ def write_new(folder: Path, problem: Path | None, block: str | None) -> NewKerne
 def _text_of(problem: Path | None, block: str | None) -> str:
     if problem is None:
         return SAMPLES[block or "pointwise"]
-    load_reference(problem)  # says what is wrong with it by its own name, before anything is written
+    start_forkserver([__name__])
+    watched(problem, "tracing it", _try, problem)  # says what is wrong with it, before anything is written
     try:
         return problem.read_text(encoding="utf-8")
     except OSError as error:
         raise KernelFolderError(f"{problem}: cannot read it: {error}") from error
+
+
+def _try(problem: Path) -> None:
+    """Run a problem's file and its model; what cannot be traced is told where it is traced again."""
+    reference = load_reference(problem)
+    with contextlib.suppress(Exception):
+        trace(reference)
 
 
 def model_text(name: str, traced: Traced, core: Core, problem: Path | None) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from tunebench.kernels.runtime.policy import set_policy
 from tunebench.kernels.runtime.selection import Choice, Tier
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.ahead import bundle
+from tunebench.tuner.compile import bundle as bundle_module
 from tunebench.tuner.compile.bundle import INDEX, VARIABLE, BundleError, use_bundle
 from tunebench.tuner.compile.cpu.compiler import CpuCompiler
 from tunebench.tuner.errors import CompilerMissingError, UserError
@@ -133,6 +135,54 @@ def test_a_bundle_that_does_not_fit_is_warned_of_once(
     about_bundle = [one for one in said if str(folder) in one]
     assert len(about_bundle) == 1 and message in about_bundle[0] and "passed over" in about_bundle[0]
     assert not [one for one in served(factory, n=16)[1] if str(folder) in one]
+
+
+_VALUES = (None, True, -1, 0, 1.5, 2**70, "", "x", "a\0b", "\ud800", [], [1], [None], {}, {"x": 1}, {"x": {"x": 1}})
+"""What a mutation puts in the place of a value of an index."""
+
+
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Each container in a JSON value, with each key of it."""
+    keys = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    for key in keys:
+        yield value, key
+        yield from _places(value[key])
+
+
+def _mutations(text: bytes) -> Iterator[object]:
+    """An index with one value replaced, left out or beside another one, in every place."""
+    yield from _VALUES
+    for number in range(len(list(_places(json.loads(text))))):
+        for value in (*_VALUES, _places):
+            content = json.loads(text)
+            container, key = list(_places(content))[number]
+            if value is not _places:
+                container[key] = value
+            else:
+                del container[key]
+            yield content
+        content = json.loads(text)
+        container, key = list(_places(content))[number]
+        if isinstance(container, dict):
+            container[f"{key}!"] = container[key]
+            yield content
+
+
+@pytest.mark.slow
+def test_no_mutation_of_an_index_reaches_a_call(bundled: tuple[type[TunedModule], Path]) -> None:
+    factory, folder = bundled
+    text = (folder / INDEX).read_bytes()
+    tried = passed_over = 0
+    for content in _mutations(text):
+        (folder / INDEX).write_text(json.dumps(content), encoding="utf-8")
+        bundle_module._index.cache_clear()
+        bundle_module._warn_once.cache_clear()
+        choice, said = served(factory)
+        about_bundle = [one for one in said if str(folder) in one]
+        assert len(about_bundle) <= 1 and all("passed over" in one for one in about_bundle)
+        assert choice.tier is Tier.DEFAULT or choice.tier is Tier.REFERENCE
+        tried, passed_over = tried + 1, passed_over + len(about_bundle)
+    assert tried > 300 and passed_over > 200
 
 
 def test_a_folder_that_is_no_bundle_is_refused(tmp_path: Path, write_kernel: WriteKernel) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -219,3 +220,36 @@ def test_what_is_printed_does_not_flood_the_terminal() -> None:
     assert ran.stdout == "0\n"
     shown = [str(number) for number in range(1, MOST_LINES + 1)]
     assert ran.stderr.splitlines() == [*shown, "(no more of what is printed here is shown)"]
+
+
+_KILLED = """
+import os, signal
+from multiprocessing import forkserver
+from tunebench.tuner.isolation import start_forkserver
+start_forkserver(["torch._dynamo"])
+print(forkserver._forkserver._forkserver_pid, flush=True)
+signal.pause()
+"""
+
+
+def test_a_server_ends_with_its_killed_parent_before_it_has_imported_anything() -> None:
+    parent = subprocess.Popen([sys.executable, "-c", _KILLED], stdout=subprocess.PIPE, text=True, encoding="utf-8")
+    assert parent.stdout is not None
+    server = Path("/proc", parent.stdout.readline().strip(), "maps")
+    parent.kill()
+    parent.wait()  # not for the end of its output, which is the server's, too
+    deadline = time.monotonic() + SECONDS
+    with contextlib.suppress(OSError):  # it is gone
+        while mapped := server.read_bytes():  # a zombie has none
+            assert time.monotonic() < deadline and b"libtorch_cpu" not in mapped
+            time.sleep(0.01)
+
+
+def test_importing_the_tracer_makes_no_folder_of_inductors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    code = "from tunebench.tuner.isolation import run_isolated, start_forkserver\nimport os\n"
+    code += "start_forkserver(['torch._dynamo'])\n"
+    code += "assert run_isolated(600, os.getenv, 'TORCHINDUCTOR_CACHE_DIR') is None"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
+    assert not list(tmp_path.glob("torchinductor*"))

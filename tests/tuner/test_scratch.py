@@ -21,9 +21,8 @@ sys.stdin.read()
 
 
 @pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "temporary"
-    folder.mkdir()
+def temporary(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path_factory.mktemp("t")  # a path in which a socket's name has room
     monkeypatch.setenv("TMPDIR", str(folder))
     return folder
 
@@ -52,27 +51,36 @@ def test_what_a_killed_process_left_is_removed_by_the_next_and_what_others_use_i
     killed, abandoned = hold()
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
-    living, used = hold()
-    for folder in (abandoned, used):
-        age(folder)
     foreign = temporary / "tunebench-scratch-of-somebody"  # without a lock it is none of ours
     foreign.mkdir()
     age(foreign)
-    last, young = hold()
+    living, used = hold()
     assert not abandoned.exists()
+    last, young = hold()
     assert (used / "file").exists() and foreign.is_dir() and young.is_dir()
     for process in (living, last):
         process.communicate()
     assert list(temporary.iterdir()) == [foreign]
 
 
-@pytest.mark.usefixtures("temporary")
-def test_a_folder_that_is_just_being_made_is_left_alone() -> None:
-    killed, abandoned = hold()
-    killed.kill()
-    killed.communicate()
+def test_a_folder_that_is_just_being_made_is_left_alone_for_a_minute(temporary: Path) -> None:
+    young, old = temporary / ".tunebench-scratch-young", temporary / ".tunebench-scratch-old"
+    for folder in (young, old):
+        folder.mkdir()
+        (folder / ".lock").touch()
+    age(old)
     hold()[0].communicate()
-    assert abandoned.exists()
+    assert list(temporary.iterdir()) == [young]
+
+
+def test_the_sockets_of_a_server_that_processes_are_forked_from_go_with_the_folder(temporary: Path) -> None:
+    killed = (
+        "import os; from tunebench.tuner.isolation import start_forkserver; start_forkserver(); os.kill(os.getpid(), 9)"
+    )
+    assert subprocess.run([sys.executable, "-c", killed], check=False).returncode == -signal.SIGKILL
+    assert len(list(temporary.iterdir())) == 1
+    hold()[0].communicate()
+    assert list(temporary.iterdir()) == []
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
@@ -82,6 +90,5 @@ def test_another_users_folder_is_left_alone() -> None:
     killed.kill()
     killed.communicate()
     os.chown(abandoned, 12345, 12345)
-    age(abandoned)
     hold()[0].communicate()
     assert abandoned.exists()

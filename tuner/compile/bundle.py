@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -19,6 +19,7 @@ from tunebench.tuner.build import Build, CompilerName, KernelFigures
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.files import is_written_by, open_itself, whole_file
+from tunebench.tuner.typed_json import parse
 from tunebench.tuner.variant import Variant
 
 VARIABLE = "TUNEBENCH_BUNDLE"
@@ -54,10 +55,16 @@ class BundledBuild:
     compiler: str
     compiler_version: str
     seconds: float
-    entry_points: Mapping[str, Mapping[str, int | None]]
+    entry_points: dict[str, KernelFigures]
     file: str
     bytes: int
     sha256: str
+
+
+@dataclass(frozen=True)
+class _Index:
+    format: int
+    builds: list[BundledBuild]
 
 
 class BundleError(UserError):
@@ -89,7 +96,7 @@ def write_bundle(folder: Path, builds: Iterable[tuple[str, Variant, Build]]) -> 
                     compiler=build.compiler.value,
                     compiler_version=build.compiler_version,
                     seconds=round(build.seconds, 3),
-                    entry_points={name: asdict(figures) for name, figures in build.figures.items()},
+                    entry_points=dict(build.figures),
                     file=file,
                     bytes=len(build.code),
                     sha256=hashlib.sha256(build.code).hexdigest(),
@@ -97,9 +104,8 @@ def write_bundle(folder: Path, builds: Iterable[tuple[str, Variant, Build]]) -> 
             )
             with whole_file(folder / file) as stream:
                 stream.write(build.code)
-        content = {"format": _FORMAT, "builds": [asdict(one) for one in written]}
         with whole_file(folder / INDEX) as stream:
-            stream.write(json.dumps(content, indent=1).encode() + b"\n")
+            stream.write(json.dumps(asdict(_Index(_FORMAT, written)), indent=1).encode() + b"\n")
         for name in before - {INDEX, *(one.file for one in written)}:
             if name.endswith(tuple(_SUFFIX.values())):
                 (folder / name).unlink()
@@ -115,10 +121,10 @@ def read_bundle(folder: Path) -> list[BundledBuild]:
         BundleError: there is no bundle, or others than its user could have written it.
     """
     try:
-        content = json.loads(_read_private(folder / INDEX))
-        if content["format"] != _FORMAT:
+        text = _read_private(folder / INDEX)
+        if json.loads(text)["format"] != _FORMAT:
             raise BundleError(f"{folder}: a bundle of another version of tunebench: write it again")
-        return [BundledBuild(**fields) for fields in content["builds"]]
+        return parse(_Index, text).builds
     except OSError as error:
         raise BundleError(f"{folder}: no bundle: {INDEX}: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -176,11 +182,14 @@ def _loaded(folder: Path, one: BundledBuild, variant: Variant) -> Build | None:
         return None
     try:
         code = _read_private(folder / Path(one.file).name)
-    except OSError as error:
-        _warn_once(folder, f"damaged: {one.file}: {error.strerror or error}")
+    except (OSError, ValueError) as error:  # a name that no file can have
+        _warn_once(folder, f"damaged: {one.file!r}: {getattr(error, 'strerror', None) or error}")
         return None
     if hashlib.sha256(code).hexdigest() != one.sha256:
         _warn_once(folder, f"damaged: {one.file} is not what was written")
+        return None
+    if missing := variant.signatures.keys() - one.entry_points.keys():
+        _warn_once(folder, f"damaged: {INDEX} has no entry point {min(missing)}")
         return None
     return Build(
         variant_digest=one.variant_digest,
@@ -188,7 +197,7 @@ def _loaded(folder: Path, one: BundledBuild, variant: Variant) -> Build | None:
         compiler_version=one.compiler_version,
         code=code,
         log="",
-        figures={name: KernelFigures(**figures) for name, figures in one.entry_points.items()},
+        figures={name: one.entry_points[name] for name in variant.signatures},
         seconds=one.seconds,
         cached=True,
         signatures=variant.signatures,

@@ -34,6 +34,7 @@ from tunebench.tuner.gate.sources import LocalSource
 from tunebench.tuner.gate.stage_log import StageLog
 from tunebench.tuner.gate.stages.sanitized import sanitize
 from tunebench.tuner.gate.values import Values
+from tunebench.tuner.isolation import progress
 from tunebench.tuner.kernel import Kernel, Mode, ModelFactory, Plan, TunableModel, prepare_model
 from tunebench.tuner.problem import Accuracy, Problem, Work
 from tunebench.tuner.reference import Reference
@@ -110,7 +111,9 @@ class Subject:
         with users_code("ModelNew cannot be made like Model", files):
             model = cast(TunableModel, prepare_model(reference, mode, where, make, state))
         with users_code("the reference does not run", files):
+            hook = original.register_forward_hook(lambda *_: progress())
             oracle = consult_reference(source, LocalParty(original), accuracy)
+            hook.remove()
         with users_code("problem()", files):
             problem = model.identify(*oracle.cases[0].inputs)
         if problem is None:

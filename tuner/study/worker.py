@@ -35,6 +35,7 @@ from tunebench.tuner.result import Comparison, Stage, TrialResult, TrialStatus
 from tunebench.tuner.study.account import Activity
 from tunebench.tuner.study.evaluate import NOBODY, Finalist, Leaders, LocalEvaluator
 from tunebench.tuner.timing.confirm import longest_seconds
+from tunebench.tuner.watched import load_seconds
 
 Factory = Callable[[], LocalEvaluator]
 """Makes the evaluator inside the worker; it is pickled, so a `functools.partial` of a module's function."""
@@ -46,7 +47,7 @@ _Prepared = tuple[Problem, Device, float, Mapping[Activity, float]]
 """What it evaluates on what; seconds of a call of the reference; seconds that getting ready took."""
 
 PREPARE_SECONDS = 600.0
-"""To load the kernel, run the reference in float64 and warm the device up."""
+"""To load the kernel, run the reference in float64 and warm the device up; to answer once it has `load_seconds()`."""
 
 EVALUATE_SECONDS = 60.0
 """To check and time one variant, beside `REFERENCE_CALLS` times what the reference takes."""
@@ -179,11 +180,13 @@ class WorkerEvaluator:
 
         return asked_again_if_killed(question)
 
-    def _alone(self, seconds: float, function: Callable[..., Answer], *arguments: object) -> Answer:
+    def _alone(
+        self, seconds: float, function: Callable[..., Answer], *arguments: object, first: float | None = None
+    ) -> Answer:
         """Ask the worker once it has the device for itself; only then its time begins."""
         if self._lock is not None:
             self._worker.ask(_LONGEST_WAIT_SECONDS, _take_device, self._lock, listen=say_on_stderr)
-        return self._worker.ask(seconds, function, *arguments)
+        return self._worker.ask(seconds, function, *arguments, first=first)
 
     def sanitize(self, finalists: Sequence[Finalist]) -> list[Stage]:
         """See `LocalEvaluator.sanitize`.
@@ -259,7 +262,7 @@ class WorkerEvaluator:
         if self._ends:
             raise WorkerError("the study has ended")
         self._worker.start()
-        return self._alone(PREPARE_SECONDS, _prepare, self._factory)
+        return self._alone(PREPARE_SECONDS, _prepare, self._factory, first=load_seconds())
 
 
 # What follows runs in the worker.

@@ -6,6 +6,7 @@ import hashlib
 import os
 import sqlite3
 import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from tunebench.db.connection.engine import locate, name_of
 from tunebench.db.connection.files import back_up
 from tunebench.db.connection.upgrade import HEAD
 from tunebench.db.entries.study_log import open_study
+from tunebench.db.queries.look_up import known_best
+from tunebench.db.queries.sql import ask
 from tunebench.db.queries.trials import trials
 from tunebench.tuner.errors import DatabaseError, DatabaseMissingError
 
@@ -109,6 +112,20 @@ def test_what_is_opened_for_reading_is_not_written(file: Path) -> None:
             open_study(database, STUDY, ENVIRONMENT)
         with pytest.raises(DatabaseError), database.reading() as connection:
             connection.execute(text("INSERT INTO tunebench_configurations (key) VALUES ('{}')"))
+
+
+def test_readers_leave_nothing_beside_the_file_of_a_killed_writer_either(file: Path) -> None:
+    with open_database(file, read_only=True) as database:
+        assert len(trials(database)) == 1
+        ask(database, "SELECT 1")
+    known_best(STUDY.kernel, STUDY.source_digest, "float32", "sm_90", file)
+    assert {path.name for path in file.parent.iterdir()} == {file.name, "own"}
+    killed = f"import os, sqlite3; c = sqlite3.connect({str(file)!r}); c.execute('CREATE TABLE t(x)'); os._exit(9)"
+    subprocess.run([sys.executable, "-c", killed], check=False)
+    assert len(list(file.parent.iterdir())) == 4
+    with open_database(file, read_only=True) as database:
+        assert len(trials(database)) == 1
+    assert {path.name for path in file.parent.iterdir()} == {file.name, "own"}
 
 
 @pytest.mark.parametrize("read_only", [True, False])
