@@ -243,7 +243,7 @@ def new(folder: str | Path, *, problem: str | Path | None = None, block: str | N
         UserError: the folder is there, its name cannot be a kernel's, there is no such block, or the problem cannot be
             run.
     """
-    from tunebench.studies.new.write import write_new
+    from tunebench.studies.new.new_kernel import write_new
 
     return write_new(Path(folder), None if problem is None else Path(problem), block)
 

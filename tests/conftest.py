@@ -101,7 +101,10 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def one_server() -> Iterator[None]:
     """Whichever test starts the server that processes are forked from, it has imported what those of all tests need."""
     set_forkserver_preload(
-        ["tunebench.studies.tune", *PRELOADED, "tunebench.studies.compare", TRACER, "database_process", FROZEN]
+        [
+            *("tunebench.studies.tune", *PRELOADED, "tunebench.studies.compare", "tunebench.studies.new.new_kernel"),
+            *(TRACER, "database_process", FROZEN),
+        ]
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("multiprocessing.set_forkserver_preload", lambda _: None)

@@ -18,6 +18,9 @@ from tunebench.tuner.errors import KernelFolderError, UserError
 _ABANDONED_SECONDS = 60.0
 """How long nothing was written to a file of a process that is not there: it may be on another machine that is."""
 
+_MOST_BYTES = 16 << 20
+"""Of a Python file."""
+
 
 def path_named(text: str | Path) -> Path | None:
     """The file or folder that a user's text names; None where there is none, nor can be under such a name."""
@@ -32,11 +35,16 @@ def read_text(path: Path) -> str:
     """What is in a Python file.
 
     Raises:
-        KernelFolderError: it cannot be read.
+        KernelFolderError: it cannot be read, is no regular file, or is larger than any Python file is.
     """
     try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise KernelFolderError(f"{path}: cannot read it: it is no regular file; name a Python file")
+        if status.st_size > _MOST_BYTES:
+            raise KernelFolderError(f"{path}: cannot read it: it is larger than {_MOST_BYTES >> 20} MB")
         return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise KernelFolderError(f"{path}: cannot read it: {error}") from error
 
 
