@@ -49,8 +49,10 @@ def called(node: fx.Node, model: nn.Module) -> str:
         return MODULES.get(type(module), type(module).__name__)
     if isinstance(node.target, str):
         return node.target.strip("_")
-    place = function_name(node.target)
-    return (place.rpartition(".")[2] if place else getattr(node.target, "__name__", str(node.target))).strip("_")
+    place, _, name = (function_name(node.target) or "").rpartition(".")
+    # Those of torch.linalg have names of their own beside: its norm is another than torch's.
+    is_plain = place in ("torch", "nn.functional", "math")
+    return (name if is_plain else getattr(node.target, "__name__", str(node.target))).strip("_")
 
 
 class Translator:
