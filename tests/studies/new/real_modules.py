@@ -56,11 +56,19 @@ class Model(nn.Module):
 """
 
 MODULES = {
-    "RMSNorm of Hugging Face": RealModule(RMS_NORM, "torch.randn(2, 8, 64)", "[64]"),
+    "RMSNorm of Hugging Face": RealModule(RMS_NORM, "torch.randn(2, 8, 64)", "[64]", "Rows"),
     "RMSNorm of Hugging Face in bfloat16": RealModule(
-        RMS_NORM, "torch.randn(2, 8, 64, dtype=torch.bfloat16)", "[64, 1e-6, torch.bfloat16]"
+        RMS_NORM,
+        "torch.randn(2, 8, 64, dtype=torch.bfloat16)",
+        "[64, 1e-6, torch.bfloat16]",
+        block="Rows",
     ),
-    "RMSNorm in float32 of bfloat16": RealModule(RMS_NORM, "torch.randn(2, 8, 64, dtype=torch.bfloat16)", "[64]"),
+    "RMSNorm in float32 of bfloat16": RealModule(
+        RMS_NORM,
+        "torch.randn(2, 8, 64, dtype=torch.bfloat16)",
+        "[64]",
+        reason="a parameter or buffer is torch.float32 on cpu, the inputs are torch.bfloat16",
+    ),
     "adaLN": RealModule(
         """
 class Model(nn.Module):
@@ -75,6 +83,8 @@ class Model(nn.Module):
 """,
         "torch.randn(2, 16, 32), torch.randn(2, 32)",
         "[32]",
+        block="Linear",
+        left=("silu", "chunk", "getitem", "LayerNorm", "unsqueeze", "add", "mul"),
     ),
     "SwiGLU": RealModule(
         """
@@ -90,6 +100,8 @@ class Model(nn.Module):
 """,
         "torch.randn(16, 32)",
         "[32, 64]",
+        block="Linear",
+        left=("Linear", "mul"),
     ),
     "SwiGLU of sequences": RealModule(
         """
@@ -105,6 +117,7 @@ class Model(nn.Module):
 """,
         "torch.randn(2, 16, 32)",
         "[32, 64]",
+        reason="a kernel of silu alone is no faster than torch's",
     ),
     "packed GEGLU": RealModule(
         """
@@ -119,6 +132,7 @@ class Model(nn.Module):
 """,
         "torch.randn(2, 16, 32)",
         "[32, 64]",
+        reason="it needs Linear both in front of a kernel and behind it",
     ),
     "rotary embedding": RealModule(
         """
@@ -132,6 +146,7 @@ class Model(nn.Module):
         return (q * cos) + (rotate_half(q) * sin)
 """,
         "torch.randn(2, 4, 8, 16), torch.randn(8, 16), torch.randn(8, 16)",
+        reason="a kernel of neg alone is no faster than torch's",
     ),
     "masked softmax": RealModule(
         """
@@ -147,6 +162,8 @@ class Model(nn.Module):
 """,
         "torch.randn(2, 4, 8, 8), torch.ones(8, 8, dtype=torch.bool).triu(1)",
         "[16]",
+        block="Rows",
+        left=("mul", "masked_fill"),
     ),
     "softmax in float32": RealModule(
         """
@@ -155,6 +172,7 @@ class Model(nn.Module):
         return F.softmax(scores * 0.125 + bias, dim=-1, dtype=torch.float32).to(scores.dtype)
 """,
         "torch.randn(8, 64, dtype=torch.bfloat16), torch.randn(64, dtype=torch.bfloat16)",
+        block="Rows",
     ),
     "squeeze and excitation": RealModule(
         """
@@ -174,6 +192,8 @@ class Model(nn.Module):
 """,
         "torch.randn(2, 16, 8, 8)",
         "[16, 4]",
+        block="Linear",
+        left=("size", "getitem", "AdaptiveAvgPool2d", "view", "Linear", "sigmoid", "expand_as", "mul"),
     ),
     "cross-entropy": RealModule(
         """
@@ -182,6 +202,7 @@ class Model(nn.Module):
         return F.cross_entropy(logits, target, label_smoothing=0.1)
 """,
         "torch.randn(16, 32), torch.arange(16)",
+        reason="no block does any of its operations",
     ),
     "gating of experts": RealModule(
         """
@@ -199,6 +220,8 @@ class Model(nn.Module):
 """,
         "torch.randn(16, 32)",
         "[32, 8, 2]",
+        block="Linear",
+        left=("topk", "getitem", "sum", "truediv", "zeros_like", "scatter"),
     ),
     "GroupNorm, SiLU, time embedding": RealModule(
         """
@@ -216,6 +239,8 @@ class Model(nn.Module):
 """,
         "torch.randn(2, 16, 8, 8), torch.randn(2, 32)",
         "[16, 32]",
+        block="Conv",
+        left=("GroupNorm", "silu", "Linear", "getitem", "add"),
     ),
     "upsample and concatenate": RealModule(
         """
@@ -231,6 +256,8 @@ class Model(nn.Module):
 """,
         "torch.randn(2, 8, 8, 8), torch.randn(2, 8, 16, 16)",
         "[8]",
+        block="Conv",
+        left=("interpolate", "cat", "BatchNorm2d", "relu"),
     ),
     "LayerNorm, dropout, residual": RealModule(
         """
@@ -247,6 +274,8 @@ class Model(nn.Module):
 """,
         "torch.randn(4, 8, 32), torch.randn(4, 8, 32)",
         "[32, 0.1]",
+        block="Rows",
+        left=("Linear", "Dropout"),
     ),
     "functional dropout": RealModule(
         """
@@ -260,6 +289,8 @@ class Model(nn.Module):
 """,
         "torch.randn(8, 32)",
         "[32]",
+        block="Rows",
+        left=("tanh", "dropout", "add"),
     ),
     "grouped Conv1d": RealModule(
         """
@@ -273,6 +304,7 @@ class Model(nn.Module):
 """,
         "torch.randn(2, 8, 32)",
         "[8]",
+        reason="a kernel of gelu alone is no faster than torch's",
     ),
     "grouped Conv1d, gated": RealModule(
         """
@@ -287,6 +319,7 @@ class Model(nn.Module):
 """,
         "torch.randn(2, 8, 32)",
         "[8]",
+        reason="'x' is not contiguous",
     ),
     "in place on an argument": RealModule(
         """
@@ -296,10 +329,12 @@ class Model(nn.Module):
         return torch.relu(x) * 2
 """,
         "torch.randn(8, 32), torch.randn(8, 32)",
+        reason="iadd, which changes 'x' in place",
     ),
     "in place by a positional argument": RealModule(
         "class Model(nn.Module):\n    def forward(self, x):\n        return F.relu(x, True) * 2 + 1\n",
         "torch.randn(8, 32)",
+        reason="relu, which changes 'x' in place",
     ),
     "in place on values of its own": RealModule(
         """
@@ -318,6 +353,8 @@ class Model(nn.Module):
 """,
         "torch.randn(2, 8, 8, 8)",
         "[8]",
+        block="Conv",
+        left=("add", "relu", "mul"),
     ),
     "parts of a Sequential": RealModule(
         """
@@ -331,6 +368,8 @@ class Model(nn.Module):
 """,
         "torch.randn(8, 32)",
         "[32]",
+        block="Linear",
+        left=("LayerNorm",),
     ),
     "parts of lists and dictionaries": RealModule(
         """
@@ -346,6 +385,8 @@ class Model(nn.Module):
 """,
         "torch.randn(8, 32)",
         "[32]",
+        block="Pointwise",
+        left=("BatchNorm1d",),
     ),
     "a layer called layer": RealModule(
         """
@@ -359,6 +400,8 @@ class Model(nn.Module):
 """,
         "torch.randn(8, 32)",
         "[32]",
+        block="Pointwise",
+        left=("Linear",),
     ),
     "groups and finish of its own": RealModule(
         """
@@ -376,6 +419,8 @@ class Model(nn.Module):
 """,
         "torch.randn(8, 32)",
         "[32, 4]",
+        block="Pointwise",
+        left=("LayerNorm",),
     ),
     "names of variables": RealModule(
         """
@@ -384,10 +429,13 @@ class Model(nn.Module):
         return torch.cumsum(torch.tanh(value.flip(0) * 2) + value, 0) + plan * before
 """,
         "torch.randn(8, 32), torch.randn(8, 32), torch.randn(8, 32)",
+        block="Pointwise",
+        left=("flip", "add", "cumsum", "mul"),
     ),
     "several results": RealModule(
         "class Model(nn.Module):\n    def forward(self, x):\n        return torch.relu(x) + 1, x * 2\n",
         "torch.randn(8, 32)",
+        reason="it does not return one tensor, as a block does",
     ),
     "another computation in train mode": RealModule(
         """
@@ -396,6 +444,7 @@ class Model(nn.Module):
         return torch.relu(x) + torch.randn_like(x) if self.training else torch.relu(x) * 2 + 1
 """,
         "torch.randn(8, 32)",
+        reason="something else in train mode than in eval mode",
     ),
     "a counter": RealModule(
         """
@@ -410,6 +459,7 @@ class Model(nn.Module):
         return torch.relu(x - self.mean) * 2
 """,
         "torch.randn(8, 32)",
+        reason="forward changes its attribute 'calls'",
     ),
     "a moved average": RealModule(
         """
@@ -423,6 +473,7 @@ class Model(nn.Module):
         return torch.relu(x - self.mean) * 2
 """,
         "torch.randn(8, 32)",
+        reason="mul_, which changes 'mean' in place",
     ),
     "attention": RealModule(
         """
@@ -442,6 +493,7 @@ class Model(nn.Module):
 """,
         "torch.randn(2, 8, 32)",
         "[32, 4]",
+        reason="it needs Linear both in front of a kernel and behind it",
     ),
     "a block of a residual network": RealModule(
         """
@@ -463,6 +515,8 @@ class Model(nn.Module):
 """,
         "torch.randn(2, 8, 8, 8)",
         "[8]",
+        block="Conv",
+        left=("BatchNorm2d", "relu", "Conv2d", "add"),
     ),
     "layer scale and stochastic depth": RealModule(
         """
@@ -482,6 +536,7 @@ class Model(nn.Module):
 """,
         "torch.randn(2, 8, 32), torch.randn(2, 8, 32)",
         "[32, 0.1]",
+        reason="something else in train mode than in eval mode",
     ),
     "a product with alpha": RealModule(
         """
@@ -490,5 +545,6 @@ class Model(nn.Module):
         return torch.relu(torch.rsub(x, y, alpha=0.5)) + torch.sub(x, y, alpha=2)
 """,
         "torch.randn(8, 32), torch.randn(8, 32)",
+        block="Pointwise",
     ),
 }

@@ -87,12 +87,16 @@ def _calls(name: str) -> Iterator[str]:
     values = {one: BY_NAME.get(one, BY_TYPE) for one in _arguments(name)}
     named = [[f"{one}={value}" for value in options] for one, options in values.items()]
     given = ["", *itertools.chain(*named), *dict.fromkeys(itertools.chain(*values.values(), ("y, 2", "0.5, 2")))]
-    given += [", ".join(pair) for one, other in itertools.combinations(named, 2) for pair in zip(one, other[::-1], strict=False)]
+    given += [
+        ", ".join(pair)
+        for one, other in itertools.combinations(named, 2)
+        for pair in zip(one, other[::-1], strict=False)
+    ]
     for place, arguments in itertools.product(PLACES, given):
         if name == "l1_loss" and "weight" in arguments:
             continue  # torch does not tell a trace of it; what is written is run, and found to be something else
         joint = ", " if arguments and not place.endswith("(") else ""
-        yield f"{place.format(name)}{joint}{arguments})"
+        yield f"{place.format(name.removeprefix('linalg_'))}{joint}{arguments})"
 
 
 def _eager(expression: str, layer: nn.Module | None = None) -> Any:
