@@ -106,11 +106,11 @@ def _sizes_to_run(reference: Reference) -> Iterator[Sizes]:
             continue
 
 
-class _Cost(TorchDispatchMode):
+class _Cost(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes that operations make, and their multiplications and additions."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.bytes = self.operations = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -128,7 +128,7 @@ def _is_small(reference: Reference) -> bool:
     with FakeTensorMode(), torch.no_grad(), _Cost() as cost:
         model = reference.model(*reference.get_init_inputs())
         model(*reference.get_inputs())
-    return cost.bytes <= MOST_BYTES and cost.operations <= MOST_OPERATIONS
+    return bool(cost.bytes <= MOST_BYTES and cost.operations <= MOST_OPERATIONS)
 
 
 def _compare(factory: type[TunedModule], reference: Reference, mode: Mode, builds: dict[str, Build]) -> None:
@@ -142,7 +142,7 @@ def _compare(factory: type[TunedModule], reference: Reference, mode: Mode, build
     """
     device, compiler = find_device("cpu"), CpuCompiler()
     kernel = factory.kernel
-    subject = Subject.prepare(kernel, factory, reference, mode, device)  # type: ignore[arg-type]
+    subject = Subject.prepare(kernel, factory, reference, mode, device)
     configuration = kernel.space.default_for(subject.problem, device)
     variant = kernel.variant(configuration, subject.problem, device.architecture)
     build = builds[variant.digest] = builds.get(variant.digest) or compiler.compile(variant)
@@ -196,7 +196,7 @@ class _Timed(fx.Interpreter):
     """Keeps the seconds that each node takes."""
 
     def __init__(self, model: nn.Module, graph: fx.Graph) -> None:
-        super().__init__(model, graph=graph)  # type: ignore[arg-type]
+        super().__init__(model, graph=graph)
         self.seconds: dict[str, float] = {}
 
     def run_node(self, n: fx.Node) -> Any:

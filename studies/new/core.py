@@ -103,11 +103,13 @@ def around(traced: Traced, given: Given, last: fx.Node) -> Core:
     behind = [] if last is result else _path(traced.graph, result, {*known, last})
     twice = [node for node in first if node in behind and node.op != "get_attr" and not _is_about_memory(node)]
     if twice:
-        raise UnwritableError(f"it needs {called(twice[0], traced.model)} both in front of a kernel and behind it")
+        raise UnwritableError(
+            f"the model needs {called(twice[0], traced.model)} both in front of a kernel and behind it"
+        )
     before = [] if given.is_itself else lines_of(first, traced.model, given.node, inputs)
     after = lines_of(behind, traced.model, result, {**known, last: traced.free("value")}) if behind else []
     left = [node for node in [*first, *behind] if node.op != "get_attr"]
-    names = tuple(dict.fromkeys(called(node, traced.model) for node in left))
+    names = tuple(dict.fromkeys(called(node, traced.model) for node in left if not _is_about_memory(node)))
     inside = [node for node in between(given.node, last) - {given.node} if not _is_about_memory(node)]
     done = [name for node in inside if (name := called(node, traced.model)) not in (*SAME, *CASTS)]
     nodes = frozenset(node.name for node in left)

@@ -95,11 +95,11 @@ def _why_none(traced: Traced) -> str:
     if traced.graph is None and traced.reason:
         return traced.reason.split(". ", maxsplit=1)[0]
     if traced.graph is None or result_of(traced.graph) is None:
-        return "it does not return one tensor, as a block does"
+        return "the model does not return one tensor, as a block does"
     if not isinstance(traced.inputs[0] if traced.inputs else None, torch.Tensor):
-        return "the first argument of its forward is no tensor, as a block's is"
+        return "the first argument of forward is no tensor, as a block's is"
     if traced.dtype is not None and not traced.dtype.is_floating_point:
-        return f"it returns {str(traced.dtype).removeprefix('torch.')}, which no block writes"
+        return f"the model returns {str(traced.dtype).removeprefix('torch.')}, which no block writes"
     return ""
 
 

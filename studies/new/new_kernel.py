@@ -117,7 +117,7 @@ def make(folder: Path, problem: Path, text: str, block: str | None) -> NewKernel
     for core in drafts.cores:
         _write(folder, {"reference.py": text, "model.py": model_text(folder.name, traced, core, source)})
         checked = check(folder, core.left_nodes)
-        if not (why := checked.reason or _why_nothing_is_gained(core, checked)):
+        if not (why := checked.reason or why_nothing_is_gained(core, checked)):
             return NewKernel(folder, core.block, core.left, hidden=drafts.hidden, checked=checked)
         reasons.append(why)
     reason = [*reasons, drafts.reason][0]
@@ -132,7 +132,8 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
         (folder / name).write_text(text, encoding="utf-8")
 
 
-def _why_nothing_is_gained(core: Core, checked: Checked) -> str:
+def why_nothing_is_gained(core: Core, checked: Checked) -> str:
+    """Why a kernel cannot be told from a tie, however fast it is; empty where it can."""
     share = checked.left_share
     if share is None or 1 - share >= _LEAST_SHARE:
         return ""

@@ -163,7 +163,7 @@ _CONSTANT = "_tensor_constant"
 class _Proxy(fx.Proxy):
     """A value of a trace that knows of changes in place, which torch.fx takes for new values."""
 
-    def __getattr__(self, name: str) -> _Proxy:
+    def __getattr__(self, name: str) -> _Proxy:  # type: ignore[override]
         return _Attribute(self, name)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -172,7 +172,7 @@ class _Proxy(fx.Proxy):
         super().__setattr__(name, value)
 
 
-class _Attribute(_Proxy, fx.proxy.Attribute):  # type: ignore[misc]
+class _Attribute(_Proxy, fx.proxy.Attribute):
     """An attribute of such a value."""
 
 
@@ -399,7 +399,7 @@ class _Memories(fx.Interpreter):
     """Puts a shape on every node, and keeps what memory the nodes' tensors have."""
 
     def __init__(self, model: nn.Module, graph: fx.Graph) -> None:
-        super().__init__(model, graph=graph)  # type: ignore[arg-type]
+        super().__init__(model, graph=graph)
         self.found: dict[fx.Node, _Memory] = {}
         self._kept: list[torch.UntypedStorage] = []
 

@@ -327,7 +327,7 @@ def _is_of_a_type(argument: object) -> bool:
 
 def _numbers_in(text: str) -> list[str]:
     """The names in braces of an operation's text, without the value's."""
-    return [name for _, name, _, _ in Formatter().parse(text) if name not in (None, "x")]  # type: ignore[misc]
+    return [name for _, name, _, _ in Formatter().parse(text) if name not in (None, "x")]
 
 
 def _uses(node: fx.Node) -> int:

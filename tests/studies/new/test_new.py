@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,10 @@ from command_line import CommandLine
 
 import tunebench
 from tunebench.kernels.runtime.registry import load_model
+from tunebench.studies.new.check import Checked
 from tunebench.studies.new.core import Core
 from tunebench.studies.new.draft import draft
+from tunebench.studies.new.new_kernel import why_nothing_is_gained
 from tunebench.studies.new.reduce import Reduced
 from tunebench.studies.new.trace import trace
 from tunebench.studies.new.values import Computed
@@ -153,8 +157,8 @@ def test_what_has_no_text_stays_around_the_kernel(tmp_path: Path) -> None:
         ("return torch.cumsum(x, 1)", "no block does any of its operations"),
         ("return nn.functional.dropout(x, training=self.training)", "no block does any of its operations"),
         ("return torch.relu(x).cumsum(1)", "a kernel of relu alone is no faster than torch's"),
-        ("return (torch.relu(x) + 1, x)", "it does not return one tensor, as a block does"),
-        ("return x.argmax(1)", "it returns int64, which no block writes"),
+        ("return (torch.relu(x) + 1, x)", "the model does not return one tensor, as a block does"),
+        ("return x.argmax(1)", "the model returns int64, which no block writes"),
         ("return torch.relu(x + torch.ones(10)) * 2", "forward makes a tensor of its own"),
         ("return torch.relu(x) * (2 if self.training else 3)", "something else in train mode than in eval mode"),
         ("self.slope += 1; return torch.relu(x) * self.slope", "forward changes its attribute 'slope'"),
@@ -482,6 +486,12 @@ def test_a_sample_of_each_block_is_a_kernel(block: str, tmp_path: Path) -> None:
     [
         (["my-kernel"], "'my-kernel' cannot be a kernel's name: letters, digits and underscores, such as my_kernel"),
         (["."], "'' cannot be a kernel's name"),
+        (["class"], "'class' cannot be a kernel's name: it is a word of Python; choose another, such as class_1"),
+        (["scalar_mul"], "'scalar_mul' is the name of a kernel that is there already: choose another"),
+        (["mine", "--from", "/dev/zero"], "/dev/zero: cannot read it: it is no regular file; name a Python file"),
+        (["mine", "--from", "pipe.py"], "pipe.py: cannot read it: it is no regular file; name a Python file"),
+        (["mine", "--from", "huge.py"], "huge.py: cannot read it: it is larger than 16 MB"),
+        (["mine", "--from", "own.py"], "its Model has a 'kernel' of its own, which every kernel has: rename it"),
         (["there"], "there is there already: name a folder that is not"),
         (["mine", "--block", "matmul"], "unknown block 'matmul'"),
         (["mine", "--from", "nowhere.py"], "nowhere.py: cannot read it"),
@@ -498,7 +508,46 @@ def test_what_cannot_be_is_one_line(
     (tmp_path / "there").mkdir()
     (tmp_path / "empty.py").write_text("", encoding="utf-8")
     (tmp_path / "broken.py").write_text("\nraise ValueError('no')\n", encoding="utf-8")
+    os.mkfifo(tmp_path / "pipe.py")
+    with (tmp_path / "huge.py").open("wb") as file:
+        file.truncate(1 << 40)
+    made = "self.kernel = nn.Parameter(torch.ones(10))"
+    problem(tmp_path, "return torch.relu(x) * self.kernel", made).rename(tmp_path / "own.py")
     problem(tmp_path, "return x @ x").rename(tmp_path / "wrong.py")
     problem(tmp_path, "return x[0]", arguments="*x").rename(tmp_path / "any.py")
     assert message in run("new", *arguments).error
     assert not (tmp_path / "mine").exists()
+
+
+@pytest.mark.parametrize(
+    ("forward", "message"),
+    [
+        ("while True:\n            pass", "it cannot be run: still running after 3 s"),
+        ("import os\n        os.abort()", "it cannot be run: "),
+    ],
+)
+def test_a_problem_that_hangs_or_crashes_is_one_line(
+    forward: str, message: str, run: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tunebench.studies.new.new_kernel.SECONDS", 3.0)
+    assert message in run("new", tmp_path / "mine", "--from", problem(tmp_path, forward)).error
+    assert not (tmp_path / "mine").exists()
+
+
+def test_what_is_larger_than_can_be_run_here_is_run_at_smaller_sizes(tmp_path: Path) -> None:
+    file = problem(tmp_path, "return torch.relu(x) * self.slope", inputs="torch.randn(rows, 10)")
+    text = file.read_text(encoding="utf-8").replace("rows = 6", "rows = 1099511627776")
+    file.write_text(text, encoding="utf-8")
+    made = tunebench.new(tmp_path / "mine", problem=file)
+    assert made.block == "Pointwise" and made.checked.sizes is not None and made.checked.sizes["rows"] == 2048
+
+
+@pytest.mark.parametrize(
+    ("left_share", "reason"),
+    [(0.995, "a kernel of relu, exp alone would be 0.5% of the forward's time"), (0.98, ""), (None, "")],
+)
+def test_a_kernel_of_less_than_can_be_measured_is_not_written(
+    left_share: float | None, reason: str, tmp_path: Path
+) -> None:
+    core = drafted(problem(tmp_path, "return torch.exp(torch.relu(x @ x.t()))"))
+    assert why_nothing_is_gained(replace(core, done=("relu", "exp")), Checked(left_share=left_share)) == reason
