@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tunebench.studies.checking.report import CheckReport
     from tunebench.studies.compare import Side
     from tunebench.studies.compare_report import CompareReport
-    from tunebench.studies.new.write import NewKernel
+    from tunebench.studies.new.new_kernel import NewKernel
     from tunebench.studies.tune import StudyReport
     from tunebench.tuner.compile.bundle import BundledBuild
     from tunebench.tuner.configuration import Value
@@ -229,7 +229,7 @@ def load(kernel: str | Path) -> type[TunedModule]:
 
 
 def new(folder: str | Path, *, problem: str | Path | None = None, block: str | None = None) -> NewKernel:
-    """Write the folder of a new kernel, which `tune` takes at once.
+    """Write the folder of a new kernel, which agrees with its problem and which `tune` takes.
 
     Args:
         folder: must not be there yet; its name is the kernel's.
@@ -237,13 +237,14 @@ def new(folder: str | Path, *, problem: str | Path | None = None, block: str | N
         block: `pointwise`, `rows`, `linear` or `conv`; None for what the problem's layers and operations propose.
 
     Returns:
-        The block, and what of the problem's operations stays torch's own.
+        The block, and what of the problem's operations stays torch's own; no block, and the reason, where none could be
+        faster than torch.
 
     Raises:
         UserError: the folder is there, its name cannot be a kernel's, there is no such block, or the problem cannot be
             run.
     """
-    from tunebench.studies.new.write import write_new
+    from tunebench.studies.new.new_kernel import write_new
 
     return write_new(Path(folder), None if problem is None else Path(problem), block)
 

@@ -101,7 +101,17 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def one_server() -> Iterator[None]:
     """Whichever test starts the server that processes are forked from, it has imported what those of all tests need."""
     set_forkserver_preload(
-        in_order(["tunebench.studies.tune", *PRELOADED, "tunebench.studies.compare", TRACER, "database_process"])
+        in_order(
+            [
+                *(
+                    "tunebench.studies.tune",
+                    *PRELOADED,
+                    "tunebench.studies.compare",
+                    "tunebench.studies.new.new_kernel",
+                ),
+                *(TRACER, "database_process"),
+            ]
+        )
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("multiprocessing.set_forkserver_preload", lambda _: None)

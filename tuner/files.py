@@ -18,6 +18,9 @@ from tunebench.tuner.errors import KernelFolderError, UserError
 _ABANDONED_SECONDS = 60.0
 """How long nothing was written to a file of a process that is not there: it may be on another machine that is."""
 
+_MOST_BYTES = 16 << 20
+"""Of a Python file."""
+
 
 def path_named(text: str | Path) -> Path | None:
     """The file or folder that a user's text names; None where there is none, nor can be under such a name."""
@@ -35,19 +38,21 @@ def require_regular(path: Path) -> None:
         KernelFolderError: it is one.
     """
     if path.exists() and not path.is_file() and not path.is_dir():
-        raise KernelFolderError(f"{path}: a pipe, a device or a socket: put a regular file there")
+        raise KernelFolderError(f"{path}: a pipe, a device or a socket is no regular file: put one there")
 
 
 def read_text(path: Path) -> str:
     """What is in a Python file.
 
     Raises:
-        KernelFolderError: it cannot be read, or is none.
+        KernelFolderError: it cannot be read, is no regular file, or is larger than any Python file is.
     """
     require_regular(path)
     try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise KernelFolderError(f"{path}: cannot read it: it is larger than {_MOST_BYTES >> 20} MB")
         return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise KernelFolderError(f"{path}: cannot read it: {error}") from error
 
 

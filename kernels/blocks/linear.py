@@ -199,7 +199,7 @@ class Linear(Block):
         taken = multiplied["input"] if multiplied else arguments[0]
         if taken not in arguments:
             raise cls.wrong("layer", f"'{taken}' is no argument of forward ({', '.join(arguments)})")
-        if not multiplied and not all(name.isidentifier() for name in cls.layer.split(".")):
+        if not multiplied and not all(re.fullmatch(r"\w+", name) for name in cls.layer.split(".")):
             raise cls.wrong("layer", 'give the path of an nn.Linear, or a product such as "x @ weight.T"')
         if any(one.path == taken for one in cls.used):
             raise cls.wrong(

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     )
     from tunebench.studies.checking.report import CheckReport
     from tunebench.studies.compare_report import CompareReport
-    from tunebench.studies.new.write import NewKernel
+    from tunebench.studies.new.new_kernel import NewKernel
     from tunebench.studies.regress.run import RegressReport, regress
     from tunebench.studies.sweep.api import sweep
     from tunebench.studies.sweep.run import SweepReport, Swept
@@ -83,7 +83,7 @@ _HOMES = {
     ),
     "tunebench.studies.checking.report": ("CheckReport",),
     "tunebench.studies.compare_report": ("CompareReport",),
-    "tunebench.studies.new.write": ("NewKernel",),
+    "tunebench.studies.new.new_kernel": ("NewKernel",),
     "tunebench.studies.regress.run": ("RegressReport", "regress"),
     "tunebench.studies.sweep.api": ("sweep",),
     "tunebench.studies.sweep.run": ("SweepReport", "Swept"),

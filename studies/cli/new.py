@@ -27,16 +27,20 @@ def new(
         ),
     ] = None,
 ) -> None:
-    """Write the folder of a new kernel, which tune takes at once.
+    """Write the folder of a new kernel, which agrees with its problem and which tune takes.
 
     reference.py is the problem as it is, model.py a kernel made of a block, with a device function for the operations
-    that it knows. What it does not know stays torch's own, around the kernel, and is marked as TODO.
+    that it knows. What it does not know stays torch's own, around the kernel, and is marked as TODO. Before it is
+    written it runs beside the reference on the CPU, in eval and in train mode. Where no block makes a kernel that could
+    be faster, model.py and NAME.cu are to be written by hand, and a line says why.
     """
-    from tunebench.studies.new.write import write_new
+    from tunebench.tuner.isolation import TRACER, start_forkserver
+
+    start_forkserver(["tunebench.studies.new.new_kernel", TRACER])  # it imports torch while this process does
+
+    from tunebench.studies.new.new_kernel import write_new
+    from tunebench.studies.new.telling import lines_about
     from tunebench.studies.terminal import print_line
 
-    made = write_new(folder, problem, block)
-    print_line(f"written: {made.folder / 'reference.py'}, {made.folder / 'model.py'} (blocks.{made.block})")
-    if made.left:
-        print_line(f"TODO in model.py: torch still does {', '.join(made.left)}")
-    print_line(f"next: tunebench tune {made.folder}")
+    for line in lines_about(write_new(folder, problem, block)):
+        print_line(line)

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 
 from torch import fx
 
+from tunebench.studies.new.operations import CASTS, SAME
 from tunebench.studies.new.python_text import UnwritableError, lines_of
-from tunebench.studies.new.trace import Given, Traced, between, descendants, shape_of
+from tunebench.studies.new.trace import Given, Traced, between, descendants, dtype_of, shape_of
 from tunebench.studies.new.translate import called
+from tunebench.studies.new.values import Computed
 
 Text = list[tuple[str, object]]
 """The attributes of a class, in order."""
@@ -26,7 +28,8 @@ class Core:
         attributes: of the class.
         before, after: bodies of functions of torch's operations around it; nothing where there are none.
         left: the operations that stay torch's, by name.
-        reason: why all of them do; empty where not.
+        left_nodes: their nodes.
+        done: the operations that the block does, by name, as often as they are there.
     """
 
     block: str
@@ -34,7 +37,14 @@ class Core:
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
-    reason: str = ""
+    left_nodes: frozenset[str] = frozenset()
+    done: tuple[str, ...] = ()
+
+    @property
+    def own_names(self) -> set[str]:
+        """The attributes that the class has beside its block's."""
+        methods = {"before"} if self.before else set()
+        return methods | {name for name, value in self.attributes if isinstance(value, Computed)}
 
     def reads(self, name: str) -> bool:
         """Whether a text of the block has this name."""
@@ -48,52 +58,62 @@ def result_of(graph: fx.Graph) -> fx.Node | None:
     return result if isinstance(result, fx.Node) and shape_of(result) is not None else None
 
 
-def cut(traced: Traced, anchor: fx.Node, translated: Collection[fx.Node]) -> fx.Node:
-    """The last node of a part that begins with the anchor, such that all behind it needs its value alone."""
+def cut(traced: Traced, anchor: fx.Node, given: Given, translated: Collection[fx.Node]) -> fx.Node:
+    """The last node of a part that begins with the anchor, such that nothing behind needs other values of the part.
+
+    Its own value is there, and the one that the block is given.
+    """
     assert traced.graph is not None
     dependent = descendants(anchor) | {anchor}
     nodes: list[fx.Node] = list(traced.graph.nodes)
-    known = {*translated, anchor, *filter(_is_size, nodes)}
+    known = {*translated, anchor, *filter(_is_about_memory, nodes)}
     for last in reversed(nodes):
         inside = between(anchor, last)
         if last not in dependent or last.op == "output" or not inside <= known:
             continue
-        if shape_of(last) is None:
+        if shape_of(last) is None or dtype_of(last) != dtype_of(anchor):
             continue
         behind = dependent - inside
-        if all(used is last or used not in inside for node in behind for used in node.all_input_nodes):
+        if all(used in (last, given.node) or used not in inside for node in behind for used in node.all_input_nodes):
             return last
     return anchor
 
 
-def _is_size(node: fx.Node) -> bool:
-    """Whether a value is a tensor's shape or a part of it, which a block asks its input for and no text has."""
+def _is_about_memory(node: fx.Node) -> bool:
+    """Whether a value is a tensor's shape or a part of it, its type or its device, which no text has."""
     if node.target is operator.getitem:
-        return _is_size(node.args[0])  # type: ignore[arg-type]
-    return node.target == "size" or (node.target is getattr and node.args[1] == "shape")
+        return isinstance(node.args[0], fx.Node) and _is_about_memory(node.args[0])
+    return node.target in ("size", "dim") or (
+        node.target is getattr and node.args[1] in ("shape", "dtype", "device", "ndim")
+    )
 
 
-def around(traced: Traced, given: Given, last: fx.Node) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Torch's operations before the value that a block is given and behind its last node, as in `Core`.
-
-    Returns:
-        before, after, and the names of what they do.
+def around(traced: Traced, given: Given, last: fx.Node) -> Core:
+    """Torch's operations before the value that a block is given and behind its last node, in a core without a block.
 
     Raises:
-        UnwritableError: one of them cannot be written as Python.
+        UnwritableError: one of them cannot be written as Python, or stands on both sides.
     """
     assert traced.graph is not None
     result = result_of(traced.graph)
     assert result is not None
     inputs = {node: node.name for node in traced.graph.nodes if node.op == "placeholder"}
     first = _path(traced.graph, given.node, inputs)
+    known = inputs if given.is_itself else {**inputs, given.node: traced.free("before")}
+    behind = [] if last is result else _path(traced.graph, result, {*known, last})
+    twice = [node for node in first if node in behind and node.op != "get_attr" and not _is_about_memory(node)]
+    if twice:
+        raise UnwritableError(
+            f"the model needs {called(twice[0], traced.model)} both in front of a kernel and behind it"
+        )
     before = [] if given.is_itself else lines_of(first, traced.model, given.node, inputs)
-    behind = [] if last is result else _path(traced.graph, result, {*inputs, last})
-    if twice := [node for node in first if node.op == "call_module" and node in behind]:
-        raise UnwritableError(f"{called(twice[0], traced.model)} in front of the kernel and behind it")
-    after = lines_of(behind, traced.model, result, {**inputs, last: "value"}) if behind else []
-    left = [called(node, traced.model) for node in [*first, *behind] if node.op != "get_attr"]
-    return tuple(before), tuple(after), tuple(dict.fromkeys(left))
+    after = lines_of(behind, traced.model, result, {**known, last: traced.free("value")}) if behind else []
+    left = [node for node in [*first, *behind] if node.op != "get_attr"]
+    names = tuple(dict.fromkeys(called(node, traced.model) for node in left if not _is_about_memory(node)))
+    inside = [node for node in between(given.node, last) - {given.node} if not _is_about_memory(node)]
+    done = [name for node in inside if (name := called(node, traced.model)) not in (*SAME, *CASTS)]
+    nodes = frozenset(node.name for node in left)
+    return Core("", [], tuple(before), tuple(after), names, nodes, tuple(done))
 
 
 def _path(graph: fx.Graph, result: fx.Node, known: Collection[fx.Node]) -> list[fx.Node]:

@@ -1,23 +1,26 @@
-"""A first kernel for a problem: the block that fits it, and what of its operations the block's texts can say."""
+"""The kernels that a problem can have: the blocks that fit it, and what of its operations the blocks' texts can say."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 from torch import fx, nn
 
+from tunebench.kernels import blocks
 from tunebench.studies.new.core import Core, Text, around, cut, result_of
+from tunebench.studies.new.hidden_names import hidden_names
 from tunebench.studies.new.layers import LAYERS, Layer, layers
 from tunebench.studies.new.norms import RowsOf
 from tunebench.studies.new.python_text import UnwritableError
 from tunebench.studies.new.reduce import RowTranslator, keepdim_of, rows_of
 from tunebench.studies.new.trace import Given, Traced, between, descendants, lies_in, shape_of, ways_to_give
 from tunebench.studies.new.translate import Translator, UntranslatedError, called
-from tunebench.studies.new.values import SUM, Operands, Reach, Value
+from tunebench.studies.new.values import FUNCTIONS, SUM, Operands, Reach, Value
 from tunebench.tuner.errors import UserError
+from tunebench.tuner.space import CPP_WORDS
 
 BLOCKS = ("pointwise", "rows", "linear", "conv")
 """What `--block` may say."""
@@ -35,34 +38,69 @@ _FORMATS = {
     "conv": (torch.contiguous_format, torch.channels_last),
 }
 """In which a block's input has to lie in memory, where it does not take any."""
+_NOTHING = "no block does any of its operations"
 _NORMS_BEHIND: Mapping[type | None, str] = {nn.BatchNorm1d: "batch_norm_at", nn.GroupNorm: "group_norm_at"}
 
 
-def draft(traced: Traced, wanted: str | None) -> Core:
-    """The kernel for a traced problem; of a problem that has no block, one behind the reference's own operations.
+@dataclass(frozen=True)
+class Drafts:
+    """The kernels that can be made for a problem.
+
+    Attributes:
+        cores: best first: layers by their arithmetic, then what leaves least to torch.
+        reason: why there are no others.
+        hidden: why there is none of a block whose attributes the model has too; empty where there is no such block.
+    """
+
+    cores: tuple[Core, ...]
+    reason: str
+    hidden: str = ""
+
+
+def draft(traced: Traced, wanted: str | None) -> Drafts:
+    """Draft the kernels for a traced problem.
 
     Args:
         wanted: of `BLOCKS`; None for what the problem's layers and operations propose.
 
     Raises:
-        UserError: the problem returns no tensor, or has nothing that the wanted block could take.
+        UserError: the problem has nothing that the wanted block could take.
     """
-    if traced.output is None and not traced.reason:
-        raise UserError("the problem's Model does not return one tensor, as a kernel does")
-    if traced.graph is None or result_of(traced.graph) is None:
-        return _behind_the_reference(traced, traced.reason)
-    proposed = [wanted] if wanted else [block for block in ("linear", "conv") if layers(traced, block)]
-    reason, cores = "", []
-    for block in proposed or ["rows", "pointwise"]:
+    if reason := _why_none(traced):
+        return Drafts((), reason)
+    proposed = [block for block in LAYERS if layers(traced, block)] + ["rows", "pointwise"]
+    cores: list[tuple[int, Core]] = []
+    hidden = ""
+    for block in [wanted] if wanted else proposed:
         try:
             if block in LAYERS:
-                return _layer(traced, block)
-            cores.append(_rows(traced) if block == "rows" else _pointwise(traced))
+                core, arithmetic = _layer(traced, block), layers(traced, block)[0].operations
+            else:
+                core, arithmetic = _rows(traced) if block == "rows" else _pointwise(traced), 0
+            if names := hidden_names(traced.model, getattr(blocks, core.block), core.own_names):
+                reason = f"the model's own '{names[0]}' has the name of an attribute of blocks.{core.block}: rename it"
+                hidden = hidden or reason
+            elif core.block == "Pointwise" and core.left and len(core.done) < 2:
+                reason = f"a kernel of {core.done[0]} alone is no faster than torch's"
+            else:
+                cores.append((arithmetic, core))
         except (UntranslatedError, UnwritableError) as error:
-            reason = str(error)
-    if not cores:
-        return _behind_the_reference(traced, reason)
-    return min(cores, key=lambda core: (len(core.left), bool(core.before)))
+            reason = str(error).split(". ", maxsplit=1)[0]
+    cores.sort(key=lambda one: (-one[0], len(one[1].left), bool(one[1].before)))
+    return Drafts(tuple(core for _, core in cores), reason, hidden)
+
+
+def _why_none(traced: Traced) -> str:
+    """Why no block is for a problem; empty where one may be."""
+    if traced.graph is None and traced.reason:
+        return traced.reason.split(". ", maxsplit=1)[0]
+    if traced.graph is None or result_of(traced.graph) is None:
+        return "the model does not return one tensor, as a block does"
+    if not isinstance(traced.inputs[0] if traced.inputs else None, torch.Tensor):
+        return "the first argument of forward is no tensor, as a block's is"
+    if traced.dtype is not None and not traced.dtype.is_floating_point:
+        return f"the model returns {str(traced.dtype).removeprefix('torch.')}, which no block writes"
+    return ""
 
 
 def _layer(traced: Traced, block: str) -> Core:
@@ -202,17 +240,17 @@ def _rows(traced: Traced) -> Core:
 def _best(traced: Traced, write: Callable[[Traced, Given], Core], reason: str) -> Core:
     """Of the parts that begin with each of the tensors, the one with most operations."""
     assert traced.graph is not None
-    best = None
+    best, reasons = None, []
     for anchor in [node for node in traced.graph.nodes if node.op not in ("get_attr", "output") and shape_of(node)]:
         try:
             core = _served(traced, anchor, partial(write, traced))
         except (UntranslatedError, UnwritableError) as error:
-            reason = str(error)
+            reasons.append(str(error))
             continue
         if best is None or len(core.left) < len(best.left):
             best = core
     if best is None:
-        raise UntranslatedError(reason)
+        raise UntranslatedError(next((one for one in reasons if one != reason), reason))
     return best
 
 
@@ -241,7 +279,7 @@ def _rows_from(traced: Traced, given: Given) -> Core:
 
 def _pointwise(traced: Traced) -> Core:
     """The part that begins with the argument of `forward`, or with what torch makes of it, and has most operations."""
-    return _best(traced, _pointwise_from, "nothing of it is pointwise")
+    return _best(traced, _pointwise_from, _NOTHING)
 
 
 def _pointwise_from(traced: Traced, given: Given) -> Core:
@@ -259,7 +297,7 @@ def _pointwise_from(traced: Traced, given: Given) -> Core:
 
     core = _cut_and_written(traced, "pointwise", anchor, given, write)
     if core.attributes[0][1] == given.name:
-        raise UntranslatedError("nothing of it is pointwise")
+        raise UntranslatedError(_NOTHING)
     return core
 
 
@@ -287,43 +325,27 @@ def _cut_and_written(
     dependent = descendants(anchor)
     nodes = [node for node in traced.graph.nodes if node in dependent and node.op != "output"]
     _, translated = write(nodes)
-    last = cut(traced, anchor, translated)
+    last = cut(traced, anchor, given, translated)
     inside = between(anchor, last)
     attributes, _ = write([node for node in nodes if node in inside])
-    core = Core(_CLASSES[block], attributes, *around(traced, given, last))
+    core = replace(around(traced, given, last), block=_CLASSES[block], attributes=attributes)
     if core.before and block in _FORMATS and not lies_in(given.node, _FORMATS[block]):
         *lines, last_line = core.before
-        made = last_line.replace("return ", "strided = ", 1)
-        core = replace(core, before=(*lines, made, "return strided.contiguous()"))
+        strided = traced.free("strided")
+        made = last_line.replace("return", f"{strided} =", 1)
+        core = replace(core, before=(*lines, made, f"return {strided}.contiguous()"))
+    named = {
+        *FUNCTIONS,
+        *CPP_WORDS,
+        "features" if block in ("rows", "linear") else "",
+        "value" if block in LAYERS else "",
+    }
+    if unfit := [name for name in traced.names if name in named and core.reads(name)]:
+        raise UntranslatedError(f"the argument '{unfit[0]}', whose name means something else in a device function")
     used = [name for name in traced.names[1:] if core.reads(name)]
     if list(traced.names[1 : 1 + len(used)]) != used:
         raise UntranslatedError(f"the argument '{traced.names[1]}'")  # a block takes no argument that it does not read
     return core
-
-
-def _behind_the_reference(traced: Traced, reason: str) -> Core:
-    """A copy behind all of the reference's operations: it runs, and there is a function to write more into."""
-    if not isinstance(traced.inputs[0] if traced.inputs else None, torch.Tensor):
-        raise UserError("the first argument of the problem's forward is no tensor, as a block's is")
-    if traced.dtype is not None and not traced.dtype.is_floating_point:
-        raise UserError(
-            f"the problem's Model returns {str(traced.dtype).removeprefix('torch.')}, which no block writes: "
-            "write the kernel by hand (docs/writing_kernels.md)"
-        )
-    before = (f"return self.reference_forward({', '.join(traced.names)})",)
-    return Core(
-        "Pointwise",
-        [("function", traced.names[0])],
-        before,
-        left=_operations_of(traced) or ("all of it",),
-        reason=reason.split(". ", maxsplit=1)[0],
-    )
-
-
-def _operations_of(traced: Traced) -> tuple[str, ...]:
-    nodes = traced.graph.nodes if traced.graph is not None else ()
-    named = (called(node, traced.model) for node in nodes if node.op not in ("placeholder", "get_attr", "output"))
-    return tuple(dict.fromkeys(named))
 
 
 def _input_of(node: fx.Node) -> fx.Node:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import keyword
 import math
 import operator
 from collections.abc import Callable, Iterator
@@ -95,11 +96,32 @@ def _with_arithmetic(cls: Any) -> None:
 
 
 def _text(number: Any) -> str:
-    return expression_of(number) or repr(number)
+    return expression_of(number) or (repr(number) if math.isfinite(number) else f'float("{number}")')
 
 
 _with_arithmetic(NamedNumber)
 _with_arithmetic(NamedInteger)
+
+
+def attribute_text(model: nn.Module, path: str) -> str:
+    """What stands at a path, in a method of the module: parts whose names are no identifiers have an index."""
+    text, place = "self", ""
+    for part in path.split("."):
+        parent, place = model.get_submodule(place), f"{place}.{part}".removeprefix(".")
+        if part.isidentifier() and not keyword.iskeyword(part):
+            text += f".{part}"
+        elif isinstance(parent, _LISTS) and part.isdecimal() and _at(parent, int(part)) is getattr(parent, part):
+            text += f"[{part}]"
+        else:
+            text = f'getattr({text}, "{part}")'
+    return text
+
+
+_LISTS = (nn.Sequential, nn.ModuleList, nn.ParameterList)
+
+
+def _at(parent: Any, index: int) -> object:
+    return parent[index] if index < len(parent) else None
 
 
 @contextmanager
@@ -115,7 +137,8 @@ def named_numbers(model: nn.Module) -> Iterator[None]:
         for name, value in list(vars(module).items()):
             if type(value) in _MADE and not name.startswith("_"):
                 replaced.append((module, name, value))
-                vars(module)[name] = _MADE[type(value)](value, f"{place}.{name}" if place else name)
+                path = f"{place}.{name}" if place else name
+                vars(module)[name] = _MADE[type(value)](value, path, attribute_text(model, path))
     functions = {name: getattr(math, name) for name in _MATH}
     for name, function in functions.items():
         setattr(math, name, _naming(name, function))

@@ -11,7 +11,8 @@ from torch import fx, nn
 from tunebench.studies.new.named_numbers import NamedNumber, path_of
 from tunebench.studies.new.trace import Traced
 
-_INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+_INSTANCE_NORMS: dict[type[nn.Module], int] = {nn.InstanceNorm1d: 1, nn.InstanceNorm2d: 2, nn.InstanceNorm3d: 3}
+"""With how many dimensions each averages."""
 _FUNCTIONS = (nn.functional.layer_norm, nn.functional.rms_norm, nn.functional.group_norm)
 
 
@@ -66,16 +67,17 @@ def _layer(module: nn.Module, path: str, dimensions: int) -> Norm | None:
         rows = RowsOf(len(module.normalized_shape))
     elif isinstance(module, nn.GroupNorm):
         rows = RowsOf(dimensions - 1, f"{path}.num_groups")
-    elif isinstance(module, _INSTANCE_NORMS) and not module.affine and not module.track_running_stats:
-        rows = RowsOf(dimensions - 2)
+    elif isinstance(module, tuple(_INSTANCE_NORMS)) and not (module.affine or module.track_running_stats):
+        rows = RowsOf(_INSTANCE_NORMS.get(type(module), 0))
     else:
         return None
-    if type(module) not in (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, *_INSTANCE_NORMS) or module.eps is None:
+    eps = getattr(module, "eps", None)
+    if type(module) not in (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, *_INSTANCE_NORMS) or not isinstance(eps, float):
         return None
     weight, bias = (
         f"{path}.{name}" if getattr(module, name, None) is not None else None for name in ("weight", "bias")
     )
-    return Norm(rows, NamedNumber(module.eps, f"{path}.eps"), weight, bias, not isinstance(module, nn.RMSNorm))
+    return Norm(rows, NamedNumber(eps, f"{path}.eps"), weight, bias, not isinstance(module, nn.RMSNorm))
 
 
 def _function(node: fx.Node, dimensions: int) -> Norm | None:

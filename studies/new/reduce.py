@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from tunebench.studies.new.norms import Norm, RowsOf, norm_of
+from tunebench.studies.new.operations import bound, is_default, other_than_default, taking
 from tunebench.studies.new.trace import Given, Traced, shape_of
 from tunebench.studies.new.translate import Translator, UntranslatedError, broadcast_kind, called
 from tunebench.studies.new.values import PRODUCT, SUM, Operands, Reach, Value
@@ -23,14 +24,35 @@ _SIMPLE = {
     "amin": ("Min", "least"),
 }
 """Reductions of the values themselves, with the names that their results get."""
-_REDUCING = (*_SIMPLE, "mean", "logsumexp", "norm", "linalg_vector_norm", "var", "std")
 _SAME_OF_ONE = ("sum", "mean", "max", "min", "logsumexp")
-_NORMALISING = ("softmax", "log_softmax", "normalize")
 _LOSSES = {
     "mse_loss": "square({0} - {1})",
     "l1_loss": "abs({0} - {1})",
     "smooth_l1_loss": "auto d = abs({0} - {1}); return d < 1 ? 0.5 * d * d : d - 0.5;",
 }
+
+_SUM = taking("x, dim=None, keepdim=False, *, dtype=None")
+_TOP = taking("x, dim=None, keepdim=False")
+_SPREAD = taking("x, dim=None, unbiased=None, keepdim=False, *, correction=None")
+_SHARE = taking("x, dim, dtype=None")
+_LOSS = "x, target, size_average=None, reduce=None, reduction='mean', weight=None"
+_TAKES = {
+    **dict.fromkeys(("sum", "mean", "prod"), _SUM),
+    **dict.fromkeys(("max", "min"), _TOP),
+    **dict.fromkeys(("amax", "amin"), taking("x, dim=(), keepdim=False")),
+    "logsumexp": taking("x, dim, keepdim=False"),
+    "norm": taking("x, p='fro', dim=None, keepdim=False, out=None, dtype=None"),
+    "linalg_vector_norm": taking("x, ord=2, dim=None, keepdim=False, *, dtype=None"),
+    **dict.fromkeys(("var", "std"), _SPREAD),
+    **dict.fromkeys(("softmax", "log_softmax"), _SHARE),
+    "normalize": taking("x, p=2.0, dim=1, eps=1e-12, out=None"),
+    **dict.fromkeys(("mse_loss", "l1_loss"), taking(_LOSS)),
+    "smooth_l1_loss": taking(_LOSS.replace("weight=None", "beta=1.0")),
+}
+"""All arguments of reductions and of normalisations of rows, by the names of torch's functions and methods."""
+_SHARE_OF_FUNCTIONAL = taking("x, dim=None, _stacklevel=3, dtype=None")
+_READ = ("x", "dim", "keepdim", "dtype", "p", "ord", "unbiased", "correction", "eps", "target")
+"""Those that a translation reads; others have to be at their defaults."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +75,43 @@ def rows_of(node: fx.Node, traced: Traced) -> RowsOf | None:
     if (norm := norm_of(node, traced, len(shape))) is not None:
         return norm.rows
     name = called(node, traced.model)
-    if name in _LOSSES:
-        return RowsOf(len(shape))
-    if name not in _REDUCING + _NORMALISING or (name in ("max", "min") and _is_of_two(node)):
+    if name not in _TAKES or (name in ("max", "min") and _is_of_two(node)):
         return None
-    wanted = sorted(one % len(shape) for one in _dimensions(name, node, len(shape)))
-    return RowsOf(len(wanted)) if wanted == list(range(len(shape) - len(wanted), len(shape))) else None
+    wanted = list(range(len(shape))) if name in _LOSSES else _dimensions(node, traced, len(shape))
+    is_last = bool(wanted) and wanted == list(range(len(shape) - len(wanted), len(shape)))
+    return RowsOf(len(wanted)) if is_last else None
+
+
+def _dimensions(node: fx.Node, traced: Traced, count: int) -> list[int]:
+    """Those that a reduction of so many dimensions goes over, in order; none where that cannot be told."""
+    try:
+        found = _arguments(node, traced)["dim"]
+    except TypeError:
+        return []
+    if found is None or found == ():  # all of them; but which one softmax takes, torch chooses
+        return [] if called(node, traced.model) in ("softmax", "log_softmax") else list(range(count))
+    listed = found if isinstance(found, list | tuple) else [found]
+    return sorted(one % count for one in listed) if all(isinstance(one, int) for one in listed) else []
+
+
+def _arguments(node: fx.Node, traced: Traced) -> dict[str, Any]:
+    """The arguments of a reduction, or of a normalisation of rows, by their names.
+
+    Raises:
+        TypeError: it has others.
+        UntranslatedError: one that no text says is not at its default.
+    """
+    name = called(node, traced.model)
+    if node.op == "call_module":
+        return {"x": node.args[0], "dim": traced.model.get_submodule(str(node.target)).dim, "dtype": None}
+    is_functional = getattr(node.target, "__module__", "") == torch.nn.functional.__name__
+    takes = _SHARE_OF_FUNCTIONAL if is_functional and name in ("softmax", "log_softmax") else _TAKES[name]
+    given = bound(takes, node.args, node.kwargs)
+    if type(given.get("dim")) is bool:  # var(x, unbiased)
+        given |= {"dim": None, "unbiased": given["dim"]}
+    if unusual := other_than_default(takes, given, (*_READ, "_stacklevel")):
+        raise UntranslatedError(f"{name} with {', '.join(unusual)}")
+    return given
 
 
 class RowTranslator(Translator):
@@ -84,10 +137,10 @@ class RowTranslator(Translator):
 
     def _value_of(self, node: fx.Node) -> Value:
         name = called(node, self._traced.model)
-        if name == "getitem" and node.args[1] == 0 and called(node.args[0], self._traced.model) in ("max", "min"):  # type: ignore[arg-type]
-            return self.value(node.args[0])
-        if name == "getattr" and node.args[1] == "values":
-            return self.value(node.args[0])
+        if (name, node.args[-1]) in (("getitem", 0), ("getattr", "values")):
+            made = node.args[0]
+            if isinstance(made, fx.Node) and called(made, self._traced.model) in ("max", "min"):
+                return self.value(made)
         rows = rows_of(node, self._traced)
         if rows is None:
             value = super()._value_of(node)
@@ -116,19 +169,19 @@ class RowTranslator(Translator):
                 raise UntranslatedError(f"{one.name}, one value for each row, without keepdim=True")
 
     def _reduced(self, name: str, node: fx.Node, x: Value) -> Value:
-        if node.kwargs.get("dtype") is not None:
-            raise UntranslatedError(f"{name} in another dtype")
+        given = _arguments(node, self._traced)
         if name in _SIMPLE:
             return Value(self._add(*_SIMPLE[name], x.text), Reach.ROW)
         if name in ("softmax", "log_softmax", "logsumexp"):
             return self._exponential(name, x)
         made: dict[str, Callable[[], Value]] = {
             "mean": lambda: Value(self._mean(x), Reach.ROW, PRODUCT),
-            "var": lambda: self._variance(node, x),
-            "std": lambda: Value(f"sqrt({self._variance(node, x).text})", Reach.ROW),
-            "normalize": lambda: self._divided(node, x),
-            **dict.fromkeys(("norm", "linalg_vector_norm"), lambda: self._norm(_argument(node, 1, ("p", "ord"), 2), x)),
-            **dict.fromkeys(_LOSSES, lambda: self._loss(name, node, x)),
+            "var": lambda: self._variance(given, x),
+            "std": lambda: Value(f"sqrt({self._variance(given, x).text})", Reach.ROW),
+            "normalize": lambda: self._divided(given, x),
+            "norm": lambda: self._norm(given["p"], x),
+            "linalg_vector_norm": lambda: self._norm(given["ord"], x),
+            **dict.fromkeys(_LOSSES, lambda: self._loss(name, given, x)),
         }
         return made[name]()
 
@@ -143,30 +196,35 @@ class RowTranslator(Translator):
             return Value(f"{shifted} - log({total})", Reach.ELEMENT, SUM)
         return Value(f"exp({shifted}) / {total}", Reach.ELEMENT, PRODUCT)
 
-    def _loss(self, name: str, node: fx.Node, x: Value) -> Value:
-        if node.kwargs.get("reduction", "mean") != "mean" or node.kwargs.get("beta", 1.0) != 1.0:
-            raise UntranslatedError(name)
-        total = self._add("Sum", "total", _LOSSES[name].format(x.text, self.value(node.args[1]).text))
+    def _loss(self, name: str, given: Mapping[str, Any], x: Value) -> Value:
+        target = self.value(given["target"])
+        total = self._add("Sum", "total", _LOSSES[name].format(x.within(SUM), target.within(PRODUCT)))
         return Value(f"{total} / features", Reach.ROW, PRODUCT)
 
-    def _divided(self, node: fx.Node, x: Value) -> Value:
-        length = self._norm(_argument(node, 1, ("p",), 2), x)
-        least = self.value(_argument(node, 3, ("eps",), 1e-12))
+    def _divided(self, given: Mapping[str, Any], x: Value) -> Value:
+        length, least = self._norm(given["p"], x), self.value(given["eps"])
         return Value(f"{x.within(PRODUCT)} / max({length.text}, {least.text})", Reach.ELEMENT, PRODUCT)
 
     def _norm(self, order: Any, x: Value) -> Value:
+        if order is not None and type(order) not in (int, float, str):
+            raise UntranslatedError("a norm of an order that the model has")
         if order in (2, "fro", None):
             return Value(f"sqrt({self._add('Sum', 'squares', f'square({x.text})')})", Reach.ROW)
         if order == 1:
             return Value(self._add("Sum", "total", f"abs({x.text})"), Reach.ROW)
         raise UntranslatedError(f"a norm of order {order}")
 
-    def _variance(self, node: fx.Node, x: Value) -> Value:
-        unbiased = node.kwargs.get("unbiased", node.args[2] if len(node.args) > 2 else True)
-        correction = node.kwargs.get("correction", 1 if unbiased else 0)
+    def _variance(self, given: Mapping[str, Any], x: Value) -> Value:
+        correction = given["correction"]
+        if correction is None:
+            correction = 0 if given["unbiased"] is False else 1
         squares = self._squares_around(self._mean(x), x)
-        text = f"{squares} / features" if correction == 0 else f"{squares} / (features - {correction})"
-        return Value(text, Reach.ROW, PRODUCT)
+        if is_default(correction, 0):
+            return Value(f"{squares} / features", Reach.ROW, PRODUCT)
+        if is_default(correction, 1):
+            return Value(f"{squares} / (features - 1)", Reach.ROW, PRODUCT)
+        less = self.value(correction)
+        return Value(f"{squares} / max(features - {less.within(PRODUCT)}, 0)", Reach.ROW, PRODUCT)
 
     def _mean(self, x: Value) -> str:
         return f"{self._add('Sum', 'total', x.text)} / features"
@@ -215,22 +273,8 @@ class RowTranslator(Translator):
 
 def _is_of_two(node: fx.Node) -> bool:
     """Whether `max` or `min` is of two tensors, and no reduction."""
-    return (len(node.args) > 1 and not isinstance(node.args[1], int)) or "other" in node.kwargs
-
-
-def _argument(node: fx.Node, place: int, names: Iterable[str], default: Any) -> Any:
-    for name in names:
-        if name in node.kwargs:
-            return node.kwargs[name]
-    return node.args[place] if len(node.args) > place else default
-
-
-def _dimensions(name: str, node: fx.Node, all_of_them: int) -> list[int]:
-    place = 2 if name in ("norm", "linalg_vector_norm", "normalize") else 1
-    found: Any = _argument(node, place, ("dim", "axis"), 1 if name == "normalize" else None)
-    if found is None:
-        return list(range(all_of_them))
-    return [int(one) for one in found] if isinstance(found, list | tuple) else [int(found)]
+    other = node.args[1] if len(node.args) > 1 else node.kwargs.get("other")
+    return isinstance(other, fx.Node)
 
 
 def keepdim_of(shape: torch.Size, main: torch.Size, row: int) -> bool | None:

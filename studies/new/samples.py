@@ -64,11 +64,11 @@ class Model(nn.Module):
 
     def __init__(self, in_features: int, out_features: int, scale: float) -> None:
         super().__init__()
-        self.layer = nn.Linear(in_features, out_features)
+        self.linear = nn.Linear(in_features, out_features)
         self.scale = scale
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return nn.functional.silu(self.layer(x)) * self.scale
+        return nn.functional.silu(self.linear(x)) * self.scale
 
 
 batch_size = 128
@@ -91,11 +91,11 @@ class Model(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int) -> None:
         super().__init__()
-        self.layer = nn.Conv2d(in_channels, out_channels, kernel_size)
+        self.conv = nn.Conv2d(in_channels, out_channels, kernel_size)
         self.bias = nn.Parameter(torch.randn(out_channels, 1, 1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.relu(self.layer(x)) + self.bias
+        return torch.relu(self.conv(x)) + self.bias
 
 
 batch_size = 16

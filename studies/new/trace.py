@@ -6,24 +6,37 @@ import contextlib
 import inspect
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import random
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
-from torch.fx.passes.shape_prop import ShapeProp, TensorMetadata
+from torch.fx.passes.shape_prop import TensorMetadata, _extract_tensor_metadata
 
 from tunebench.studies.new.named_numbers import named_numbers
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.reference import Reference
 from tunebench.tuner.users_code import described, users_code
 
-_WRITES = (
-    *(operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ifloordiv),
-    *(operator.ipow, operator.imod, operator.iand, operator.ior, operator.ixor),
-)
+_IN_PLACE = {
+    operator.iadd: operator.add,
+    operator.isub: operator.sub,
+    operator.imul: operator.mul,
+    operator.itruediv: operator.truediv,
+    operator.ifloordiv: operator.floordiv,
+    operator.ipow: operator.pow,
+    operator.imod: operator.mod,
+    operator.iand: operator.and_,
+    operator.ior: operator.or_,
+    operator.ixor: operator.xor,
+}
+"""Operators that change their left side, with those that do not."""
+_NOT_THE_SAME = ("bernoulli",)
+"""Operations that are something else without the underscore that says in place."""
 _NEEDS_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 
 
@@ -50,6 +63,13 @@ class Traced:
     reason: str
     output: torch.Size | None
     dtype: torch.dtype | None
+
+    def free(self, name: str) -> str:
+        """Return a name for a variable of the written methods that no value of the trace has."""
+        taken = {*self.names, *(node.name for node in (() if self.graph is None else self.graph.nodes))}
+        while name in taken:
+            name += "_"
+        return name
 
 
 def trace(reference: Reference) -> Traced:
@@ -78,14 +98,166 @@ def trace(reference: Reference) -> Traced:
         return Traced(model, inputs, names, defaults, None, reason, shape, dtype)
     inputs += tuple(defaults.values())
     try:
-        with named_numbers(model), _numbers_for_tensors(), fake:
-            graph = fx.Tracer().trace(model)
-        for node in graph.nodes:
-            _in_one_form(node)
-        _without_changes_in_place(model, graph, _shapes(model, graph, inputs, fake))
+        graph = _in_both_modes(model, inputs, fake)
     except Exception as error:  # noqa: BLE001 - whatever torch.fx or the model raises of a trace is a reason
-        graph, reason = None, described(error)
+        reason = str(error) if isinstance(error, UserError) else described(error)
     return Traced(model, inputs, names, defaults, graph, reason, shape, dtype)
+
+
+def _in_both_modes(model: nn.Module, inputs: tuple[Any, ...], fake: FakeTensorMode) -> fx.Graph:
+    """The graph of a model, with a note on each argument that is whether the model trains.
+
+    Raises:
+        UserError: there is no graph that computes the same; the message says why.
+    """
+    was_training = {module: module.training for module in model.modules()}
+    try:
+        in_training = _graph_of(model, fake, training=True)
+        for name in [name for name in vars(model) if name.startswith(_CONSTANT)]:
+            delattr(model, name)  # so that the other trace's have the same names
+        graph = _graph_of(model, fake, training=False)
+    finally:
+        for module, training in was_training.items():
+            module.training = training
+    _note_training(graph, in_training)
+    for node in graph.nodes:
+        if node.op == "call_module" and not node.users:
+            raise UserError(f"forward calls '{node.target}', whose result nothing uses")
+    _shapes(model, graph, inputs, fake)
+    told = {node: node.meta.get("tensor_meta") for node in graph.nodes}
+    for node in graph.nodes:
+        if _writes(node, model):
+            _have_new(node, _shapes(model, graph, inputs, fake))
+    _shapes(model, graph, inputs, fake)
+    for node in graph.nodes:
+        before, now = told[node], node.meta.get("tensor_meta")
+        if isinstance(before, TensorMetadata) and (before.shape, before.dtype) != (now.shape, now.dtype):
+            raise UserError(f"{node.name}, which makes another type or shape when it is not in place")
+    return graph
+
+
+def _graph_of(model: nn.Module, fake: FakeTensorMode, *, training: bool) -> fx.Graph:
+    """The trace of a model in one mode, with numbers that became tensors noted.
+
+    Raises:
+        UserError: it makes other tensors, or changes what a trace does not show.
+    """
+    model.train(training)
+    with named_numbers(model), _numbers_for_tensors(), _unchanged(model), fake:
+        graph = _Tracer().trace(model)
+    for node in graph.nodes:
+        _in_one_form(node)
+        if node.op == "get_attr":
+            place, _, name = str(node.target).rpartition(".")
+            module = model.get_submodule(place)
+            node.meta["number"] = number = number_of(getattr(module, name))
+            if name not in module._parameters and name not in module._buffers and number is None:
+                raise UserError("forward makes a tensor of its own")
+    return graph
+
+
+_CONSTANT = "_tensor_constant"
+"""How the names begin that torch.fx gives to tensors which it finds in a trace."""
+
+
+class _Proxy(fx.Proxy):
+    """A value of a trace that knows of changes in place, which torch.fx takes for new values."""
+
+    def __getattr__(self, name: str) -> _Proxy:  # type: ignore[override]
+        return _Attribute(self, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name not in ("tracer", "node", "root", "attr", "_node"):
+            raise UserError(f"forward sets the attribute '{name}' of a tensor")
+        super().__setattr__(name, value)
+
+
+class _Attribute(_Proxy, fx.proxy.Attribute):
+    """An attribute of such a value."""
+
+
+def _changing(target: Callable[..., Any]) -> Callable[[_Proxy, Any], fx.Proxy]:
+    return lambda self, other: self.tracer.create_proxy("call_function", target, (self, other), {})
+
+
+for _operator in _IN_PLACE:
+    setattr(_Proxy, f"__{_operator.__name__}__", _changing(_operator))
+
+
+class _Tracer(fx.Tracer):
+    """Sees changes in place, and all that is done with buffers."""
+
+    proxy_buffer_attributes = True
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        """As of any tracer."""
+        return _Proxy(node, self)
+
+
+@contextlib.contextmanager
+def _unchanged(model: nn.Module) -> Iterator[None]:
+    """Refuse a forward that changes what a trace does not show.
+
+    Raises:
+        UserError: it changes an attribute, or draws numbers from Python's or NumPy's generator.
+    """
+
+    def state() -> dict[str, object]:
+        return {
+            f"{place}.{name}" if place else name: list(value) if isinstance(value, list | dict | set) else value
+            for place, module in model.named_modules()
+            for held in (vars(module), module._parameters, module._buffers, module._modules)
+            for name, value in held.items()
+            if not name.startswith("_")
+        }
+
+    before, drawn = state(), _drawn()
+    yield
+    after = state()
+    for name in before | after:
+        one, other = before.get(name), after.get(name)
+        if one is not other and not (isinstance(one, list) and isinstance(other, list) and _alike(one, other)):
+            raise UserError(f"forward changes its attribute '{name}'")
+    if drawn != _drawn():
+        raise UserError("forward draws random numbers from another generator than torch's")
+
+
+def _alike(one: Sequence[object], other: Sequence[object]) -> bool:
+    return len(one) == len(other) and all(left is right for left, right in zip(one, other, strict=True))
+
+
+def _drawn() -> list[str]:
+    """The state of the generators that a trace runs for real."""
+    numpy = sys.modules.get("numpy")
+    return [repr(random.getstate()), "" if numpy is None else repr(numpy.random.get_state(legacy=True))]
+
+
+def _note_training(graph: fx.Graph, in_training: fx.Graph) -> None:
+    """Note in `meta` which arguments of a graph are `self.training`, by comparison with the graph in train mode.
+
+    Raises:
+        UserError: the graphs differ in more.
+    """
+    nodes, others = list(graph.nodes), list(in_training.nodes)
+    names = dict(zip(others, nodes, strict=False))
+    same = len(nodes) == len(others)
+    for node, other in zip(nodes, others, strict=False):
+        eval_arguments = dict([*enumerate(node.args), *node.kwargs.items()])
+        trained: Any = fx.node.map_arg([*enumerate(other.args), *other.kwargs.items()], names.get)
+        train_arguments = dict(trained)
+        places = {
+            place
+            for place, one in eval_arguments.items()
+            if type(one) is bool and train_arguments.get(place) is (not one)
+        }
+        same = same and (node.op, node.target) == (other.op, other.target)
+        same = same and node.meta.get("number") == other.meta.get("number")
+        same = same and eval_arguments.keys() == train_arguments.keys()
+        same = same and all(one == train_arguments[at] for at, one in eval_arguments.items() if at not in places)
+        if not same:
+            raise UserError("forward computes something else in train mode than in eval mode")
+        if places:
+            node.meta["training"] = places
 
 
 def number_of(tensor: object) -> int | float | None:
@@ -98,6 +270,18 @@ def shape_of(node: fx.Node) -> torch.Size | None:
     """The shape of a node's value; None where that is no tensor."""
     told = node.meta.get("tensor_meta")
     return told.shape if isinstance(told, TensorMetadata) else None
+
+
+def dtype_of(node: fx.Node) -> torch.dtype | None:
+    """The type of a node's value; None where that is no tensor."""
+    told = node.meta.get("tensor_meta")
+    return told.dtype if isinstance(told, TensorMetadata) else None
+
+
+def strides_of(node: fx.Node) -> tuple[int, ...] | None:
+    """Where the elements of a node's value are in memory; None where that is no tensor."""
+    told = node.meta.get("tensor_meta")
+    return tuple(told.stride) if isinstance(told, TensorMetadata) else None
 
 
 def lies_in(node: fx.Node, formats: Iterable[torch.memory_format]) -> bool:
@@ -154,13 +338,28 @@ def _reached(node: fx.Node, neighbours: Callable[[fx.Node], Iterable[fx.Node]]) 
     return found
 
 
+_PLACES = {
+    "torch": torch,
+    "nn.functional": nn.functional,
+    "math": math,
+    "torch.linalg": torch.linalg,
+    "torch.special": torch.special,
+    "torch.fft": torch.fft,
+}
+
+
 def function_name(target: object) -> str | None:
     """A function of torch's as `torch.name` or `nn.functional.name`; None of any other."""
-    for place, module in (("torch", torch), ("nn.functional", nn.functional), ("math", math)):
+    for place, module in _PLACES.items():
         if getattr(module, getattr(target, "__name__", ""), None) is target:
             return f"{place}.{getattr(target, '__name__', '')}"
-    of_functional = (name for name, value in vars(nn.functional).items() if value is target)
-    return next((f"nn.functional.{name}" for name in of_functional), None)
+    found = (
+        f"{place}.{name}"
+        for place, module in _PLACES.items()
+        for name, value in vars(module).items()
+        if value is target and not name.startswith("_")
+    )
+    return next(found, None)
 
 
 def _arguments_of(model: nn.Module, given: int) -> tuple[tuple[str, ...], dict[str, Any]]:
@@ -173,7 +372,10 @@ def _arguments_of(model: nn.Module, given: int) -> tuple[tuple[str, ...], dict[s
 
 
 def _in_one_form(node: fx.Node) -> None:
-    """Have the first tensor by position, arguments of `forward` by their own names, functions of `math` as they are."""
+    """Have the first tensor by position, `inplace` by name, arguments of `forward` by their own names.
+
+    Functions of `math` are as they were before the trace replaced them.
+    """
     if node.op == "placeholder":
         node.name = str(node.target)
     elif not node.args and "input" in node.kwargs:
@@ -181,17 +383,23 @@ def _in_one_form(node: fx.Node) -> None:
         node.kwargs = {name: one for name, one in node.kwargs.items() if name != "input"}
     elif getattr(node.target, "__module__", "") == "math":
         node.target = inspect.unwrap(node.target)  # type: ignore[arg-type]
+    elif getattr(node.target, "__module__", "") == nn.functional.__name__:
+        names = list(inspect.signature(node.target).parameters)  # type: ignore[arg-type]
+        if "inplace" in names and len(node.args) > names.index("inplace"):
+            at = names.index("inplace")
+            node.kwargs = {**node.kwargs, **dict(zip(names[at:], node.args[at:], strict=False))}
+            node.args = node.args[:at]
 
 
 _Memory = tuple[int, tuple[object, ...]]
 """Which memory a tensor has, and where its elements are in it."""
 
 
-class _Memories(ShapeProp):
+class _Memories(fx.Interpreter):
     """Puts a shape on every node, and keeps what memory the nodes' tensors have."""
 
-    def __init__(self, module: fx.GraphModule) -> None:
-        super().__init__(module)
+    def __init__(self, model: nn.Module, graph: fx.Graph) -> None:
+        super().__init__(model, graph=graph)
         self.found: dict[fx.Node, _Memory] = {}
         self._kept: list[torch.UntypedStorage] = []
 
@@ -199,6 +407,7 @@ class _Memories(ShapeProp):
         """As of any node."""
         result = super().run_node(n)
         if isinstance(result, torch.Tensor):
+            n.meta["tensor_meta"] = _extract_tensor_metadata(result)
             storage = result.untyped_storage()
             self._kept.append(storage)  # so that no other has its address
             where = (result.shape, result.stride(), result.storage_offset())
@@ -206,38 +415,72 @@ class _Memories(ShapeProp):
         return result
 
 
+def run_nodes(interpreter: fx.Interpreter, inputs: Iterable[Any]) -> None:
+    """Run a graph node by node; `Interpreter.run` makes a lock of tqdm's too, which a process that is killed leaves."""
+    interpreter.env, interpreter.args_iter = {}, iter(inputs)
+    for node in interpreter.graph.nodes:
+        interpreter.env[node] = interpreter.run_node(node)
+
+
 def _shapes(model: nn.Module, graph: fx.Graph, inputs: tuple[Any, ...], fake: FakeTensorMode) -> dict[fx.Node, _Memory]:
     """Put a shape on every node; the memory of those that are tensors."""
-    run = _Memories(fx.GraphModule(model, graph))
+    run = _Memories(model, graph)
     with torch.no_grad(), fake:
-        run.propagate(*inputs)
+        run_nodes(run, inputs)
     return run.found
 
 
-def _without_changes_in_place(model: nn.Module, graph: fx.Graph, memories: dict[fx.Node, _Memory]) -> None:
-    """Let what uses a tensor after a change in place use the result of that change.
+def _have_new(node: fx.Node, memories: dict[fx.Node, _Memory]) -> None:
+    """Let what uses a tensor after a change in place use the result of that change, and nothing be changed.
 
     Raises:
         UserError: an input, a parameter or a part of another tensor is changed, which no other order of the nodes says.
     """
-    order = {node: number for number, node in enumerate(graph.nodes)}
-    for node in graph.nodes:
-        if not _is_in_place(node, model):
-            continue
-        changed = node.args[0]
-        if node.kwargs.get("out") is not None or not isinstance(changed, fx.Node):
-            raise UserError(f"{node.name}, which writes into a tensor")
+    changed = node.args[0] if node.args else None
+    if node.kwargs.get("out") is not None or not isinstance(changed, fx.Node):
+        raise UserError(f"{node.name}, which writes into a tensor")
+    if changed in memories:
+        order = {one: number for number, one in enumerate(node.graph.nodes)}
         memory, where = memories[changed]
         for one in [one for one in memories if memories[one][0] == memory and order[one] < order[node]]:
-            later = [user for user in one.users if order[user] > order[node]]
-            if one.op in ("placeholder", "get_attr") or (later and memories[one][1] != where):
+            users = [user for user in one.users if user is not node]
+            later = [user for user in users if order[user] > order[node]]
+            # A layer goes on writing into what it is given: nothing else may need that as it was.
+            is_needed = node.op == "call_module" and len(users) > len(later)
+            if one.op in ("placeholder", "get_attr") or is_needed or (later and memories[one][1] != where):
                 raise UserError(f"{node.name}, which changes '{one.name}' in place")
             for user in later:
                 user.replace_input_with(one, node)
+    _make_new(node)
 
 
-def _is_in_place(node: fx.Node, model: nn.Module) -> bool:
-    if node.kwargs.get("inplace") is True or node.kwargs.get("out") is not None or node.target in _WRITES:
+def _make_new(node: fx.Node) -> None:
+    """Have an operation in place make a new tensor; a layer stays one, whose input nobody else uses.
+
+    Raises:
+        UserError: there is no such form of it.
+    """
+    if node.target in _IN_PLACE:
+        node.target = _IN_PLACE[node.target]
+    elif "inplace" in node.kwargs:
+        node.kwargs = {**node.kwargs, "inplace": False}
+    elif node.op == "call_method":
+        node.target = _plain_name(str(node.target), torch.Tensor, node.name)
+    elif node.op == "call_function":
+        place = next((one for one in (torch, nn.functional) if getattr(one, node.target.__name__, None)), torch)  # type: ignore[union-attr]
+        node.target = getattr(place, _plain_name(node.target.__name__, place, node.name))  # type: ignore[union-attr]
+
+
+def _plain_name(name: str, place: object, told: str) -> str:
+    plain = name.removesuffix("_")
+    if plain in _NOT_THE_SAME or not callable(getattr(place, plain, None)):
+        raise UserError(f"{told}, which changes a tensor in place")
+    return plain
+
+
+def _writes(node: fx.Node, model: nn.Module) -> bool:
+    """Whether a node changes a tensor that is there."""
+    if node.kwargs.get("out") is not None or node.kwargs.get("inplace") is True or node.target in _IN_PLACE:
         return True
     if node.op == "call_module":
         return getattr(model.get_submodule(str(node.target)), "inplace", False) is True

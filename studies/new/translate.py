@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from string import Formatter
 from typing import Any
 
 import torch
 from torch import fx, nn
 
-from tunebench.studies.new.named_numbers import NamedInteger, NamedNumber, expression_of
-from tunebench.studies.new.operations import BINARY, EXTREMES, IGNORED, MODULES, OPERATIONS, SAME
-from tunebench.studies.new.trace import Given, Traced, ancestors, function_name, number_of, shape_of
+from tunebench.studies.new.named_numbers import NamedInteger, NamedNumber
+from tunebench.studies.new.operations import (
+    BINARY,
+    CASTS,
+    CLAMPS,
+    EXTREMES,
+    GELU,
+    MODULES,
+    OPERATIONS,
+    PAIR,
+    POWER,
+    SAME,
+    bound,
+    is_default,
+    other_than_default,
+)
+from tunebench.studies.new.trace import (
+    Given,
+    Traced,
+    ancestors,
+    dtype_of,
+    function_name,
+    number_of,
+    shape_of,
+    strides_of,
+)
 from tunebench.studies.new.values import ATOM, PRODUCT, SUM, Operands, Reach, Value, reach_of
 
 
@@ -25,8 +49,10 @@ def called(node: fx.Node, model: nn.Module) -> str:
         return MODULES.get(type(module), type(module).__name__)
     if isinstance(node.target, str):
         return node.target.strip("_")
-    place = function_name(node.target)
-    return (place.rpartition(".")[2] if place else getattr(node.target, "__name__", str(node.target))).strip("_")
+    place, _, name = (function_name(node.target) or "").rpartition(".")
+    # Those of torch.linalg have names of their own beside: its norm is another than torch's.
+    is_plain = place in ("torch", "nn.functional", "math")
+    return (name if is_plain else getattr(node.target, "__name__", str(node.target))).strip("_")
 
 
 class Translator:
@@ -92,11 +118,18 @@ class Translator:
         Raises:
             UntranslatedError: it has none.
         """
+        self.keep(node, self._computed(node))
+
+    def _computed(self, node: fx.Node) -> Value:
+        """The text of an operation, in the type that the kernel computes in."""
         try:
             value = self._value_of(node)
         except (LookupError, TypeError, ValueError) as error:  # arguments in a form that nobody has thought of here
             raise UntranslatedError(called(node, self._traced.model)) from error
-        self.keep(node, value)
+        dtype, own = dtype_of(node), dtype_of(self._anchor)
+        if dtype is not None and own is not None and not is_computed_as(dtype, own):
+            raise UntranslatedError(f"{called(node, self._traced.model)}, whose result is {_told(dtype)}")
+        return value
 
     def keep(self, node: fx.Node, value: Value) -> None:
         """Take a text for a node's value; one that is used more than once stands in a statement of its own."""
@@ -121,7 +154,7 @@ class Translator:
             given = self._traced.inputs[at] if at < len(self._traced.inputs) else None
             if isinstance(given, int | float):
                 return Value(self.operands.argument("scalars", node.name), Reach.NUMBER)
-            if isinstance(given, torch.Tensor) and given.is_floating_point():
+            if isinstance(given, torch.Tensor) and given.dtype == dtype_of(self._anchor):
                 if self._whole and given.shape == self.shape:
                     return Value(node.name)
                 return self._broadcast(node.name, given.shape)
@@ -130,10 +163,12 @@ class Translator:
             tensor = _attribute(self._traced.model, str(node.target))
             if (number := number_of(tensor)) is not None:
                 return self.operands.number(number)
+            if tensor.dtype != dtype_of(self._anchor):
+                raise UntranslatedError(f"'{node.target}', which is {_told(tensor.dtype)}")
             return self._broadcast(str(node.target), tensor.shape)
         if self._anchor in ancestors(node) or node is self._anchor:
             raise UntranslatedError(f"a value of {called(node, self._traced.model)}")
-        return self._value_of(node)
+        return self._computed(node)
 
     def _broadcast(self, path: str, shape: torch.Size) -> Value:
         """A tensor that is broadcast along the elements.
@@ -152,72 +187,85 @@ class Translator:
         name = called(node, self._traced.model)
         if node.op == "call_module":
             return self._module(node, name)
-        arguments, named = list(node.args), {key: one for key, one in node.kwargs.items() if key not in IGNORED}
-        if name in SAME:
-            return self.value(arguments[0])
-        if name in BINARY or (name in EXTREMES and len(arguments) + len(named) == 2):
-            factor = named.pop("alpha", None)
-            return self._binary(name, [*arguments, *named.values()], named, factor)
-        if name in ("neg", "rsub", "pow", "clamp", "clamp_min", "clamp_max", "clip"):
-            return self._arithmetic(name, arguments, named)
+        if node.op == "call_function" and not is_known(node.target):
+            raise UntranslatedError(name)
+        arguments, named = node.args, node.kwargs
+        if name in SAME or name in CASTS:
+            return self._same(node, name)
+        if name in BINARY:
+            return self._binary(name, arguments, named)
+        if name in EXTREMES:
+            return self._extreme(name, arguments, named)
         return self._operation(name, arguments, named)
 
-    def _arithmetic(self, name: str, arguments: list[Any], named: Mapping[str, Any]) -> Value:
-        if name == "neg":
-            x = self.value(arguments[0])
-            return Value(f"-{x.within(ATOM)}", x.reach, PRODUCT)
-        if name == "rsub":
-            return self._binary("sub", [arguments[1], arguments[0], *arguments[2:]], named)
-        if name == "pow":
-            return self._power(*arguments, *named.values())
-        return self._clamp(name, arguments, named)
+    def _same(self, node: fx.Node, name: str) -> Value:
+        """The value of an argument, which torch copies, or gives another type that the kernel computes in anyway."""
+        given = node.args[0]
+        if name in CASTS:
+            others = [*node.args[1:], *(one for key, one in node.kwargs.items() if key == "dtype")]
+            if len(others) != len(node.args) - 1 + len(node.kwargs) or not all(map(_is_of_a_type, others)):
+                raise UntranslatedError(f"{name} with more than a type")
+        elif unusual := other_than_default(
+            SAME[name], bound(SAME[name], node.args, node.kwargs), ("x", "memory_format")
+        ):
+            raise UntranslatedError(f"{name} with {', '.join(unusual)}")
+        if isinstance(given, fx.Node) and strides_of(given) != strides_of(node):
+            raise UntranslatedError(f"{name}, which makes another layout")
+        return self.value(given)
 
     def _module(self, node: fx.Node, name: str) -> Value:
         module = self._traced.model.get_submodule(str(node.target))
         if type(module) is nn.Dropout and module.p == 0:
             return self.value(node.args[0])
-        if type(module) not in MODULES:
+        if type(module) not in MODULES or len(node.args) != 1 or node.kwargs:
             raise UntranslatedError(f"{type(module).__name__} ('{node.target}')")
         if name in SAME:
             return self.value(node.args[0])
-        named: dict[str, Any] = {}
         if name == "gelu":
-            named["approximate"] = module.approximate
-        for parameter in OPERATIONS[name].parameters if name in OPERATIONS else ():
+            return self._operation(name, node.args, {"approximate": module.approximate})
+        named: dict[str, Any] = {}
+        for parameter in _numbers_in(OPERATIONS[name].text) if name in OPERATIONS else ():
             number, path = getattr(module, parameter), f"{node.target}.{parameter}"
             named[parameter] = NamedInteger(number, path) if isinstance(number, int) else NamedNumber(number, path)
-        return self._operation(name, [node.args[0]], named)
+        return self._operation(name, node.args, named)
 
-    def _operation(self, name: str, arguments: list[Any], named: Mapping[str, Any]) -> Value:
+    def _operation(self, name: str, arguments: Sequence[Any], named: Mapping[str, Any]) -> Value:
+        if name == "pow":
+            given = bound(POWER, arguments, named)
+            return self._power(given["x"], given["exponent"])
+        if name in CLAMPS:
+            return self._clamp(name, bound(CLAMPS[name], arguments, named))
         if name == "gelu":
-            form = named.get("approximate", arguments[1] if len(arguments) > 1 else "none")
-            x = self.value(arguments[0])
-            return Value(f"{'gelu_tanh' if form == 'tanh' else 'gelu'}({x.text})", x.reach)
+            given = bound(GELU, arguments, named)
+            if given["approximate"] not in ("none", "tanh"):
+                raise UntranslatedError(f"gelu with approximate={given['approximate']!r}")
+            x = self.value(given["x"])
+            return Value(f"{'gelu_tanh' if given['approximate'] == 'tanh' else 'gelu'}({x.text})", x.reach)
         operation = OPERATIONS.get(name)
-        if operation is None or not arguments:
+        if operation is None:
             raise UntranslatedError(name)
-        x = self.value(arguments[0])
-        given = {**operation.parameters, **dict(zip(operation.parameters, arguments[1:], strict=False)), **named}
-        if given.keys() - operation.parameters.keys():
-            raise UntranslatedError(f"{name} with {', '.join(given.keys() - operation.parameters.keys())}")
-        if all(_is_default(one, operation.parameters[key]) for key, one in given.items()) and operation.text.startswith(
-            f"{name}("
-        ):
+        numbers, given = _numbers_in(operation.text), bound(operation.takes, arguments, named)
+        if unusual := other_than_default(operation.takes, given, ("x", *numbers)):
+            raise UntranslatedError(f"{name} with {', '.join(unusual)}")
+        x = self.value(given["x"])
+        if not other_than_default(operation.takes, given, ("x",)) and operation.text.startswith(f"{name}("):
             return Value(f"{name}({x.text})", x.reach)
-        texts = {key: self.value(one).text for key, one in given.items()}
+        texts = {key: self.value(given[key]).text for key in numbers}
         binds = ATOM if operation.text.endswith(")") else PRODUCT
         return Value(operation.text.format(x=x.within(ATOM) if binds == PRODUCT else x.text, **texts), x.reach, binds)
 
-    def _binary(self, name: str, arguments: list[Any], named: Mapping[str, Any], factor: Any = None) -> Value:
-        if named.keys() & {"rounding_mode", "out"} or len(arguments) != 2:
-            raise UntranslatedError(f"{name} with {', '.join(named) or 'so many arguments'}")
-        left, right = self.value(arguments[0]), self.value(arguments[1])
-        if factor is not None:
-            right = Value(f"{self.value(factor).within(PRODUCT)} * {right.within(PRODUCT + 1)}", right.reach, PRODUCT)
+    def _binary(self, name: str, arguments: Sequence[Any], named: Mapping[str, Any]) -> Value:
+        sign, takes = BINARY[name]
+        given = bound(takes, arguments, named)
+        if given.get("rounding_mode") is not None:
+            raise UntranslatedError(f"{name} with rounding_mode={given['rounding_mode']!r}")
+        left, right = self.value(given["x"]), self.value(given["other"])
+        factor = given.get("alpha", 1)
+        if name == "rsub":
+            left, right = right, self._multiplied(left, factor)
+        else:
+            right = self._multiplied(right, factor)
         reach = reach_of(left, right)
-        if name in EXTREMES:
-            return Value(f"{EXTREMES[name]}({left.text}, {right.text})", reach)
-        sign = BINARY[name]
         if sign == "*":
             for one, other in ((left, right), (right, left)):
                 if other.text == f"sigmoid({one.text})":
@@ -226,35 +274,60 @@ class Translator:
         behind = binds + 1 if sign in "-/" else binds
         return Value(f"{left.within(binds)} {sign} {right.within(behind)}", reach, binds)
 
-    def _clamp(self, name: str, arguments: list[Any], named: Mapping[str, Any]) -> Value:
-        x = self.value(arguments[0])
-        bounds = dict(
-            zip({"clamp_min": ("min",), "clamp_max": ("max",)}.get(name, ("min", "max")), arguments[1:], strict=False)
-        )
-        bounds |= named
-        low, high = bounds.get("min"), bounds.get("max")
-        if low is not None and high is not None:
-            return Value(f"clamp({x.text}, {self.value(low).text}, {self.value(high).text})", x.reach)
-        if low is None and high is None:
+    def _multiplied(self, value: Value, factor: Any) -> Value:
+        if is_default(factor, 1):
+            return value
+        return Value(f"{self.value(factor).within(PRODUCT)} * {value.within(PRODUCT + 1)}", value.reach, PRODUCT)
+
+    def _extreme(self, name: str, arguments: Sequence[Any], named: Mapping[str, Any]) -> Value:
+        given = bound(PAIR, arguments, named)
+        if not (isinstance(given["other"], fx.Node) and shape_of(given["other"]) is not None):
+            raise UntranslatedError(f"{name} over a dimension")
+        left, right = self.value(given["x"]), self.value(given["other"])
+        return Value(f"{EXTREMES[name]}({left.text}, {right.text})", reach_of(left, right))
+
+    def _clamp(self, name: str, given: Mapping[str, Any]) -> Value:
+        x = self.value(given["x"])
+        bounds = {key: self.value(given[key]) for key in ("min", "max") if given.get(key) is not None}
+        if not bounds:
             raise UntranslatedError(f"{name} without bounds")
-        return Value(
-            f"{'min' if low is None else 'max'}({x.text}, {self.value(high if low is None else low).text})", x.reach
-        )
+        function = "clamp" if len(bounds) == 2 else "max" if "min" in bounds else "min"
+        texts = ", ".join(one.text for one in (x, *bounds.values()))
+        return Value(f"{function}({texts})", reach_of(x, *bounds.values()))
 
     def _power(self, base: Any, exponent: Any) -> Value:
-        x = self.value(base)
+        x, power = self.value(base), self.value(exponent)
         if type(exponent) in (int, float) and exponent == 2:
             return Value(f"square({x.text})", x.reach)
         if type(exponent) in (int, float) and exponent == 3 and x.text.isidentifier():
             return Value(f"{x.text} * {x.text} * {x.text}", x.reach, PRODUCT)
-        if isinstance(base, int | float):
-            return Value(f"pow({self.value(base).text}, {self.value(exponent).text})", self.value(exponent).reach)
-        return Value(f"pow({x.text}, {self.value(exponent).text})", x.reach)
+        return Value(f"pow({x.text}, {power.text})", reach_of(x, power))
 
 
-def _is_default(value: object, default: object) -> bool:
-    """Whether an argument is an operation's default, and nothing made of attributes that somebody may change."""
-    return value == default and expression_of(value) is None
+def is_known(target: object) -> bool:
+    """Whether a function that a node calls is torch's or Python's: nobody else's is known by its name."""
+    return function_name(target) is not None or getattr(target, "__module__", "") in ("_operator", "builtins")
+
+
+def is_computed_as(dtype: torch.dtype, own: torch.dtype) -> bool:
+    """Whether a kernel for tensors of one type computes what torch computes in another, and rounds no less."""
+    return dtype == own or (dtype is torch.float32 and own in (torch.float16, torch.bfloat16))
+
+
+def _told(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _is_of_a_type(argument: object) -> bool:
+    """Whether an argument of a cast is a type, or the value that has it."""
+    if isinstance(argument, fx.Node):
+        return argument.op == "placeholder" or shape_of(argument) is not None or argument.args[-1] == "dtype"
+    return isinstance(argument, torch.dtype)
+
+
+def _numbers_in(text: str) -> list[str]:
+    """The names in braces of an operation's text, without the value's."""
+    return [name for _, name, _, _ in Formatter().parse(text) if name not in (None, "x")]
 
 
 def _uses(node: fx.Node) -> int:

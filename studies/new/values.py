@@ -5,20 +5,26 @@ from __future__ import annotations
 import enum
 import keyword
 import math
+import re
 from dataclasses import dataclass, field
 
 from tunebench.studies.new.named_numbers import expression_of, path_of
+from tunebench.studies.new.operations import OPERATIONS
+from tunebench.tuner.space import CPP_WORDS
 
 ATOM, PRODUCT, SUM = 3, 2, 1
 """How tightly a text's outermost operation binds."""
 
-_TAKEN = frozenset(
+FUNCTIONS = frozenset(
     (
-        *("x", "value", "values", "features", "rows", "row", "element", "function", "finish", "output", "abs", "exp"),
-        *("log", "sqrt", "rsqrt", "sigmoid", "tanh", "relu", "max", "min", "clamp", "square", "sign", "pow", "erf"),
-        *("mish", "swish", "silu", "gelu", "softplus"),
+        *("min", "max", "clamp", "pow", "gelu", "gelu_tanh", "silu", "divide", "zero_if_infinite", "accumulator_t"),
+        *(name for operation in OPERATIONS.values() for name in re.findall(r"(\w+)\(", operation.text)),
     )
 )
+"""What a device function may call."""
+
+_OF_BLOCKS = ("x", "value", "values", "features", "rows", "row", "element", "function", "finish", "d")
+_TAKEN = {*FUNCTIONS, *CPP_WORDS, *_OF_BLOCKS}
 """Names that mean something in a device function."""
 
 
@@ -93,15 +99,19 @@ class Operands:
     def _free(self, path: str) -> str:
         parts = path.split(".")
         wanted = parts[-1]
-        if not wanted.isidentifier() or wanted in _TAKEN or keyword.iskeyword(wanted) or wanted in self.taken:
+        if not wanted.isidentifier() or self._means_something(wanted) or wanted in self.taken:
             wanted = "_".join(part for part in parts if part.isidentifier())
-        if wanted in _TAKEN or keyword.iskeyword(wanted):
+        if self._means_something(wanted):
             wanted = f"own_{wanted}"
         name, number = wanted, 2
         while name in self.taken:
             name, number = f"{wanted}_{number}", number + 1
         self.taken.add(name)
         return name
+
+    @staticmethod
+    def _means_something(name: str) -> bool:
+        return name in _TAKEN or keyword.iskeyword(name)
 
     def number(self, number: float) -> Value:
         """A number of the trace: an operand where it is an attribute of the module, else written as it is."""

@@ -1,99 +1,71 @@
-"""Writes the folder of a new kernel: its reference, and a `model.py` that runs at once."""
+"""The texts of a new kernel's folder: a `model.py` that is a kernel of a block, or one to be written by hand."""
 
 from __future__ import annotations
 
-import contextlib
 import re
-from dataclasses import dataclass
-from pathlib import Path
 from textwrap import wrap
 
 import torch
 
 from tunebench.studies.new.core import Core
-from tunebench.studies.new.draft import BLOCKS, draft
-from tunebench.studies.new.samples import SAMPLES
-from tunebench.studies.new.trace import Traced, trace
+from tunebench.studies.new.trace import Traced
 from tunebench.studies.new.values import Computed
-from tunebench.tuner.errors import KernelFolderError, UnknownNameError, UserError
-from tunebench.tuner.isolation import start_forkserver
-from tunebench.tuner.reference import load_reference
-from tunebench.tuner.watched import watched
 
-_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _WIDTH = 100
 
+_BY_HAND = '''"""{name}: a kernel to be written by hand (docs/writing_kernels.md).
 
-@dataclass(frozen=True)
-class NewKernel:
-    """A folder that was written.
+{why}
+"""
 
-    Attributes:
-        block: the class of `tunebench.blocks` that the kernel is.
-        left: the operations that torch still does, which the kernel's text does not have; empty where it has all.
-    """
+import torch
 
-    folder: Path
-    block: str
-    left: tuple[str, ...]
+from tunebench import Kernel, Plan, Problem, SearchSpace, Tunable, TunedModule
+
+from .reference import Model
+
+SPACE = SearchSpace((Tunable("block_size", (64, 128, 256, 512, 1024), default=256),))
 
 
-def write_new(folder: Path, problem: Path | None, block: str | None) -> NewKernel:
-    """Write the folder of a new kernel.
+class ModelNew(TunedModule, Model):
+    kernel = Kernel.declare(__file__, SPACE)
+
+    def problem(self, {taken}) -> Problem | None:
+        return self.unserved("TODO: the kernel is not written yet")  # until then the reference serves
+
+    def tuned_forward(self, {plan}: Plan, {taken}) -> torch.Tensor:
+        raise NotImplementedError("TODO: launch the kernel of {name}.cu, by {plan}.launch")
+'''
+
+_SOURCE = """// TODO: this copies x; what the kernel has to compute is in reference.py.
+extern "C" __global__ void __launch_bounds__(block_size)
+    {name}(const scalar_t* x, scalar_t* y, long long elements) {{
+    const long long i = blockIdx.x * static_cast<long long>(block_size) + threadIdx.x;
+    if (i < elements) {{
+        y[i] = x[i];
+    }}
+}}
+"""
+
+
+def texts_by_hand(name: str, traced: Traced, reason: str, source: str) -> dict[str, str]:
+    """The files of a kernel that is to be written by hand, by their names.
 
     Args:
-        folder: must not be there yet; its name is the kernel's.
-        problem: a file in KernelBench's form; None for a sample of the block.
-        block: of `BLOCKS`; None for the one that the problem's layers and operations propose.
-
-    Raises:
-        UserError: the folder is there, its name cannot be a kernel's, or the problem cannot be read or run.
-        UnknownNameError: there is no such block.
+        reason: why no block is made of the problem, of one line.
+        source: what it was made from.
     """
-    if block is not None and block not in BLOCKS:
-        raise UnknownNameError("block", block, BLOCKS)
-    if not _NAME.fullmatch(folder.name):
-        raise UserError(
-            f"'{folder.name}' cannot be a kernel's name: letters, digits and underscores, such as my_kernel"
-        )
-    if folder.exists() or folder.is_symlink():
-        raise UserError(f"{folder} is there already: name a folder that is not")
-    text = _text_of(problem, block)
-    folder.mkdir(parents=True)
-    try:
-        (folder / "reference.py").write_text(text, encoding="utf-8")
-        traced = trace(load_reference(folder / "reference.py"))
-        core = draft(traced, block)
-        (folder / "model.py").write_text(model_text(folder.name, traced, core, problem), encoding="utf-8")
-    except BaseException:
-        for file in ("reference.py", "model.py"):
-            (folder / file).unlink(missing_ok=True)
-        folder.rmdir()
-        raise
-    return NewKernel(folder, core.block, core.left)
+    why = wrap(f"Made from {source} by `tunebench new`, which has no kernel for it: {reason}.", 110)
+    model = _BY_HAND.format(name=name, why="\n".join(why), taken=_taken(traced), plan=traced.free("plan"))
+    return {"model.py": model, f"{name}.cu": _SOURCE.format(name=name)}
 
 
-def _text_of(problem: Path | None, block: str | None) -> str:
-    if problem is None:
-        return SAMPLES[block or "pointwise"]
-    start_forkserver([__name__])
-    watched(problem, "tracing it", _try, problem)  # says what is wrong with it, before anything is written
-    try:
-        return problem.read_text(encoding="utf-8")
-    except OSError as error:
-        raise KernelFolderError(f"{problem}: cannot read it: {error}") from error
+def model_text(name: str, traced: Traced, core: Core, source: str) -> str:
+    """The text of `model.py` with a kernel of a block.
 
-
-def _try(problem: Path) -> None:
-    """Run a problem's file and its model; what cannot be traced is told where it is traced again."""
-    reference = load_reference(problem)
-    with contextlib.suppress(Exception):
-        trace(reference)
-
-
-def model_text(name: str, traced: Traced, core: Core, problem: Path | None) -> str:
-    """The text of `model.py`."""
-    source = "a sample" if problem is None else problem.name
+    Args:
+        source: what it is made from.
+    """
     unread = [name for name in traced.names[1:] if not core.reads(name)]
     # A block serves no call with a tensor that it does not read.
     has_methods = bool(core.before or core.after or unread)
@@ -152,30 +124,37 @@ def _plain(value: object) -> str:
     return repr(value)
 
 
+def _taken(traced: Traced) -> str:
+    """The arguments of `forward`, as a method's definition lists them."""
+    types = ["torch.Tensor" if isinstance(value, torch.Tensor) else "float" for value in traced.inputs]
+    types = [*types, *(["object"] * len(traced.names))][: len(traced.names)]  # what get_inputs() leaves out
+    defaults = [f" = {traced.defaults[name]!r}" if name in traced.defaults else "" for name in traced.names]
+    arguments = zip(traced.names, types, defaults, strict=True)
+    return ", ".join(f"{name}: {kind}{default}" for name, kind, default in arguments)
+
+
 def _methods(traced: Traced, core: Core) -> list[str]:
     """What stays torch's, around the block's own forward."""
-    names = list(traced.names)
-    types = ["torch.Tensor" if isinstance(value, torch.Tensor) else "float" for value in traced.inputs]
-    types += ["object"] * (len(names) - len(types))  # what get_inputs() leaves out
-    defaults = [f" = {traced.defaults[name]!r}" if name in traced.defaults else "" for name in names]
-    taken = ", ".join(f"{name}: {kind}{default}" for name, kind, default in zip(names, types, defaults, strict=True))
+    names, taken = list(traced.names), _taken(traced)
+    plan, before, value = traced.free("plan"), traced.free("before"), traced.free("value")
     passed = ", ".join(names)
-    given = ", ".join(["before" if core.before else names[0], *(name for name in names[1:] if core.reads(name))])
-    why = f" ({core.reason})" if core.reason else ""
-    told = f"TODO: torch still does what the kernel has no text for: {', '.join(core.left)}{why}."
+    given = ", ".join([before if core.before else names[0], *(name for name in names[1:] if core.reads(name))])
+    told = f"TODO: torch still does what the kernel has no text for: {', '.join(core.left)}."
     lines = ["", *(f"# {line}" for line in (wrap(told, 110) if core.left else ()))]
     if core.before:
         lines += [f"def before(self, {taken}) -> torch.Tensor:", *(f"    {line}" for line in core.before), ""]
-    before = [f"    before = self.before({passed})"] if core.before else []
     if given != passed:
         lines.append(f"def problem(self, {taken}) -> Problem | None:")
         if core.before:
-            lines.append(f"    before = self.foreseen(self.before, {passed})")
-            lines.append(f"    return None if before is None else super().problem({given})")
+            lines.append(f"    {before} = self.foreseen(self.before, {passed})")
+            lines.append(f"    return None if {before} is None else super().problem({given})")
         else:
             lines.append(f"    return super().problem({given})")
         lines.append("")
-    lines += [f"def tuned_forward(self, plan: Plan, {taken}) -> torch.Tensor:", *before]
+    lines.append(f"def tuned_forward(self, {plan}: Plan, {taken}) -> torch.Tensor:")
+    if core.before:
+        lines.append(f"    {before} = self.before({passed})")
     if core.after:
-        return [*lines, f"    value = super().tuned_forward(plan, {given})", *(f"    {line}" for line in core.after)]
-    return [*lines, f"    return super().tuned_forward(plan, {given})"]
+        lines.append(f"    {value} = super().tuned_forward({plan}, {given})")
+        return [*lines, *(f"    {line}" for line in core.after)]
+    return [*lines, f"    return super().tuned_forward({plan}, {given})"]

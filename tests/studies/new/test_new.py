@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,10 @@ from command_line import CommandLine
 
 import tunebench
 from tunebench.kernels.runtime.registry import load_model
+from tunebench.studies.new.check import Checked
 from tunebench.studies.new.core import Core
 from tunebench.studies.new.draft import draft
+from tunebench.studies.new.new_kernel import why_nothing_is_gained
 from tunebench.studies.new.reduce import Reduced
 from tunebench.studies.new.trace import trace
 from tunebench.studies.new.values import Computed
@@ -62,7 +66,15 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def drafted(file: Path) -> Core:
-    return draft(trace(load_reference(file)), None)
+    """The best kernel for a problem."""
+    return draft(trace(load_reference(file)), None).cores[0]
+
+
+def why_none(file: Path) -> str:
+    """Why there is no kernel for a problem."""
+    drafts = draft(trace(load_reference(file)), None)
+    assert drafts.cores == ()
+    return drafts.reason
 
 
 def assert_served(file: Path, *inputs: torch.Tensor) -> None:
@@ -142,15 +154,18 @@ def test_what_has_no_text_stays_around_the_kernel(tmp_path: Path) -> None:
     ("forward", "reason"),
     [
         ("return torch.relu(x) if x.sum() > 0 else x", "DataDependentOutputException"),
-        ("return torch.cumsum(x, 1)", "nothing of it is pointwise"),
-        ("return nn.functional.dropout(x, training=self.training)", "nothing of it is pointwise"),
+        ("return torch.cumsum(x, 1)", "no block does any of its operations"),
+        ("return nn.functional.dropout(x, training=self.training)", "no block does any of its operations"),
+        ("return torch.relu(x).cumsum(1)", "a kernel of relu alone is no faster than torch's"),
+        ("return (torch.relu(x) + 1, x)", "the model does not return one tensor, as a block does"),
+        ("return x.argmax(1)", "the model returns int64, which no block writes"),
+        ("return torch.relu(x + torch.ones(10)) * 2", "forward makes a tensor of its own"),
+        ("return torch.relu(x) * (2 if self.training else 3)", "something else in train mode than in eval mode"),
+        ("self.slope += 1; return torch.relu(x) * self.slope", "forward changes its attribute 'slope'"),
     ],
 )
-def test_a_problem_without_any_text_runs_by_the_reference(forward: str, reason: str, tmp_path: Path) -> None:
-    core = drafted(problem(tmp_path, forward, made="self.eval()"))
-    assert core.before == ("return self.reference_forward(x)",)
-    assert dict(core.attributes) == {"function": "x"}
-    assert reason in core.reason
+def test_a_problem_that_no_kernel_gains_from_has_none(forward: str, reason: str, tmp_path: Path) -> None:
+    assert reason in why_none(problem(tmp_path, forward, made="self.eval()"))
 
 
 ROWS = {
@@ -218,6 +233,7 @@ def test_normalisations_are_rows(forward: str, inputs: str, attributes: dict[str
 )
 def test_what_a_normalisation_of_rows_has_no_place_for_stays_torchs(forward: str, tmp_path: Path) -> None:
     made = "self.gn = nn.GroupNorm(4, 8); self.w = nn.Parameter(torch.rand(8))"
+    forward = f"{forward}.mul(2).tanh()"
     assert drafted(problem(tmp_path, forward, made, inputs="torch.randn(rows, 8)")).left
 
 
@@ -268,7 +284,7 @@ def test_images_of_a_transposition_lie_as_a_convolution_takes_them(tmp_path: Pat
 
 
 def test_rows_without_their_dimension_are_not_put_beside_elements(tmp_path: Path) -> None:
-    core = drafted(problem(tmp_path, "return x * x.sum(1)", inputs="torch.randn(10, 10)"))
+    core = drafted(problem(tmp_path, "return x.exp().tanh() * x.sum(1)", inputs="torch.randn(10, 10)"))
     assert core.left
 
 
@@ -332,7 +348,7 @@ def test_a_product_with_a_parameter_is_a_layer(forward: str, layer: str, functio
     ],
 )
 def test_a_product_of_another_kind_stays_torchs(forward: str, tmp_path: Path) -> None:
-    core = drafted(problem(tmp_path, forward, WEIGHTS))
+    core = drafted(problem(tmp_path, f"{forward} * 2", WEIGHTS))
     assert core.block == "Pointwise" and core.left
 
 
@@ -354,8 +370,8 @@ ELSEWHERE = {
     ),
     "elements of the first, the second unread": ("return torch.relu(s)", {"function": "relu(s)"}, ()),
     "elements of what torch makes of the second": (
-        "return torch.relu(torch.cumsum(x, 1)) * s",
-        {"function": "relu(s)"},
+        "return torch.relu(torch.cumsum(x, 1)).neg() * s",
+        {"function": "-relu(s)"},
         ("cumsum", "mul"),
     ),
 }
@@ -387,12 +403,17 @@ def test_a_layer_in_the_middle_has_operations_in_front_of_it(tmp_path: Path) -> 
         ("y = x * 2\n        y[0].relu_()\n        return y", "relu_, which changes 'mul' in place"),
         ("return torch.exp(x, out=torch.empty_like(x))", "exp, which writes into a tensor"),
         ("y = x * 2\n        y[0] = 1\n        return y", "does not support item assignment"),
+        ("x += 1\n        return torch.relu(x) * 2", "iadd, which changes 'x' in place"),
+        ("y = x.view(-1)\n        y *= 2\n        return torch.relu(x) * 2", "imul, which changes 'x' in place"),
+        ("return nn.functional.relu(x, True) * 2", "relu, which changes 'x' in place"),
+        ("x.data = x * 2\n        return torch.relu(x) * 2", "forward sets the attribute 'data' of a tensor"),
+        ("self.b += 1\n        return torch.relu(x) * self.b", "forward changes its attribute 'b'"),
+        ("self.b.mul_(2)\n        return torch.relu(x) * self.b", "mul_, which changes 'b' in place"),
+        ("y = x * 2\n        return torch.relu(y.bernoulli_(0.5)) * y", "bernoulli_, which changes a tensor in place"),
     ],
 )
 def test_changes_in_place_that_others_see_are_left(forward: str, reason: str, tmp_path: Path) -> None:
-    core = drafted(problem(tmp_path, forward))
-    assert core.before == ("return self.reference_forward(x)",)
-    assert reason in core.reason
+    assert reason in why_none(problem(tmp_path, forward, made="self.register_buffer('b', torch.ones(10))"))
 
 
 def test_arithmetic_on_attributes_follows_them(tmp_path: Path) -> None:
@@ -421,14 +442,13 @@ def test_arguments_keep_their_names_and_defaults(tmp_path: Path) -> None:
 
 def test_an_argument_that_is_left_out_stays_the_references(tmp_path: Path) -> None:
     forward = "return x if mask is None else x * mask"
-    core = drafted(problem(tmp_path, forward, arguments="x, mask=None"))
-    assert core.before == ("return self.reference_forward(x, mask)",)
-    assert core.reason == "the argument 'mask', which get_inputs() leaves out"
+    reason = why_none(problem(tmp_path, forward, arguments="x, mask=None"))
+    assert reason == "the argument 'mask', which get_inputs() leaves out"
 
 
 def test_what_a_call_changes_it_changes_once(tmp_path: Path) -> None:
     made = "self.bn = nn.BatchNorm1d(10); self.drop = nn.Dropout(0.5)"
-    file = problem(tmp_path, "return torch.relu(self.drop(self.bn(x)))", made)
+    file = problem(tmp_path, "return torch.relu(self.drop(self.bn(x))) * 2", made)
     tunebench.new(tmp_path / "mine", problem=file)
     model = load_model(str(tmp_path / "mine"))(0.25)
     x = torch.randn(6, 10)
@@ -466,14 +486,18 @@ def test_a_sample_of_each_block_is_a_kernel(block: str, tmp_path: Path) -> None:
     [
         (["my-kernel"], "'my-kernel' cannot be a kernel's name: letters, digits and underscores, such as my_kernel"),
         (["."], "'' cannot be a kernel's name"),
+        (["class"], "'class' cannot be a kernel's name: it is a word of Python; choose another, such as class_1"),
+        (["scalar_mul"], "'scalar_mul' is the name of a kernel that is there already: choose another"),
+        (["mine", "--from", "/dev/zero"], "/dev/zero: cannot read it: it is no regular file; name a Python file"),
+        (["mine", "--from", "pipe.py"], "pipe.py: cannot read it: it is no regular file; name a Python file"),
+        (["mine", "--from", "huge.py"], "huge.py: cannot read it: it is larger than 16 MB"),
+        (["mine", "--from", "own.py"], "its Model has a 'kernel' of its own, which every kernel has: rename it"),
         (["there"], "there is there already: name a folder that is not"),
         (["mine", "--block", "matmul"], "unknown block 'matmul'"),
         (["mine", "--from", "nowhere.py"], "nowhere.py: cannot read it"),
         (["mine", "--from", "empty.py"], "empty.py: no Model, get_inputs, get_init_inputs"),
         (["mine", "--from", "broken.py"], "broken.py:2: does not run: ValueError: no"),
-        (["mine", "--from", "pair.py"], "the problem's Model does not return one tensor, as a kernel does"),
         (["mine", "--from", "wrong.py"], "RuntimeError"),
-        (["mine", "--from", "whole.py"], "the problem's Model returns int64, which no block writes"),
         (["mine", "--from", "any.py"], "the problem's forward takes '*x': give every argument a name"),
     ],
 )
@@ -484,8 +508,46 @@ def test_what_cannot_be_is_one_line(
     (tmp_path / "there").mkdir()
     (tmp_path / "empty.py").write_text("", encoding="utf-8")
     (tmp_path / "broken.py").write_text("\nraise ValueError('no')\n", encoding="utf-8")
-    for name, forward in (("pair", "return x, x"), ("wrong", "return x @ x"), ("whole", "return x.argmax(1)")):
-        problem(tmp_path, forward).rename(tmp_path / f"{name}.py")
+    os.mkfifo(tmp_path / "pipe.py")
+    with (tmp_path / "huge.py").open("wb") as file:
+        file.truncate(1 << 40)
+    made = "self.kernel = nn.Parameter(torch.ones(10))"
+    problem(tmp_path, "return torch.relu(x) * self.kernel", made).rename(tmp_path / "own.py")
+    problem(tmp_path, "return x @ x").rename(tmp_path / "wrong.py")
     problem(tmp_path, "return x[0]", arguments="*x").rename(tmp_path / "any.py")
     assert message in run("new", *arguments).error
     assert not (tmp_path / "mine").exists()
+
+
+@pytest.mark.parametrize(
+    ("forward", "message"),
+    [
+        ("while True:\n            pass", "it cannot be run: still running after 3 s"),
+        ("import os\n        os.abort()", "it cannot be run: "),
+    ],
+)
+def test_a_problem_that_hangs_or_crashes_is_one_line(
+    forward: str, message: str, run: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tunebench.studies.new.new_kernel.SECONDS", 3.0)
+    assert message in run("new", tmp_path / "mine", "--from", problem(tmp_path, forward)).error
+    assert not (tmp_path / "mine").exists()
+
+
+def test_what_is_larger_than_can_be_run_here_is_run_at_smaller_sizes(tmp_path: Path) -> None:
+    file = problem(tmp_path, "return torch.relu(x) * self.slope", inputs="torch.randn(rows, 10)")
+    text = file.read_text(encoding="utf-8").replace("rows = 6", "rows = 1099511627776")
+    file.write_text(text, encoding="utf-8")
+    made = tunebench.new(tmp_path / "mine", problem=file)
+    assert made.block == "Pointwise" and made.checked.sizes is not None and made.checked.sizes["rows"] == 2048
+
+
+@pytest.mark.parametrize(
+    ("left_share", "reason"),
+    [(0.995, "a kernel of relu, exp alone would be 0.5% of the forward's time"), (0.98, ""), (None, "")],
+)
+def test_a_kernel_of_less_than_can_be_measured_is_not_written(
+    left_share: float | None, reason: str, tmp_path: Path
+) -> None:
+    core = drafted(problem(tmp_path, "return torch.exp(torch.relu(x @ x.t()))"))
+    assert why_nothing_is_gained(replace(core, done=("relu", "exp")), Checked(left_share=left_share)) == reason

@@ -1,0 +1,59 @@
+"""Modules as programs have them: `tunebench new` writes a kernel that agrees with the module, or says why not."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from real_modules import MODULES
+
+import tunebench
+from tunebench.kernels.runtime.policy import Policy
+from tunebench.kernels.runtime.registry import load_model
+from tunebench.tuner.device import find_device
+from tunebench.tuner.errors import UserError
+from tunebench.tuner.gate.values import cloned
+from tunebench.tuner.kernel import Mode
+from tunebench.tuner.study.evaluate import Subject
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_of_a_program_gets_a_kernel_or_a_reason(name: str, tmp_path: Path) -> None:
+    module = MODULES[name]
+    file = tmp_path / "problem.py"
+    file.write_text(module.file, encoding="utf-8")
+    made = tunebench.new(tmp_path / "mine", problem=file)
+    assert (made.block, made.left, module.reason in made.reason) == (module.block, module.left, True), made
+    assert bool(made.block) != bool(made.reason)
+    factory = load_model(str(made.folder))
+    reference = factory.kernel.reference({}, None)
+    for mode in factory.kernel.modes:
+        if made.block:
+            Subject.prepare(factory.kernel, factory, reference, Mode(mode), find_device("cpu"))  # type: ignore[arg-type]
+        else:
+            with pytest.raises(UserError, match="the kernel is not written yet"):
+                Subject.prepare(factory.kernel, factory, reference, Mode(mode), find_device("cpu"))  # type: ignore[arg-type]
+    for training in (False, True):
+        require_same(factory, reference, training)
+
+
+def require_same(factory: type, reference: object, training: bool) -> None:
+    """Both models return the same, and leave inputs, buffers and random numbers alike."""
+    cpu = torch.device("cpu")
+    original = reference.make_model(0, cpu).train(training)  # type: ignore[attr-defined]
+    tuned = reference.make_model(0, cpu, factory).train(training)  # type: ignore[attr-defined]
+    tuned.policy, tuned.wait = Policy.BEST, True
+    found = []
+    for model in (original, tuned):
+        inputs = cloned(reference.make_inputs(1, cpu))  # type: ignore[attr-defined]
+        torch.manual_seed(2)
+        random.seed(2)
+        with torch.no_grad():
+            output = model(*inputs)
+        state = torch.get_rng_state().double()
+        found.append([output, list(inputs), [one.double() for one in model.buffers()], state])
+    half = any(isinstance(one, torch.Tensor) and one.dtype == torch.bfloat16 for one in found[0][1])
+    torch.testing.assert_close(found[1], found[0], rtol=3e-2 if half else 1e-4, atol=3e-2 if half else 1e-5)
