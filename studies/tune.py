@@ -265,14 +265,15 @@ def make_contender(
 def _confirmation(resolved: Resolved, mode: Mode, problem: Problem) -> ConfirmWinner:
     """What judges the winner of a study once more."""
     request, kernel, reference = alone(resolved.request, resolved.device), resolved.kernel, resolved.reference
-    own, where = (reference.path, reference.text), resolved.device.torch_device
+    own, where, moved = (reference.path, reference.text), resolved.device.torch_device, kernel.work(problem).bytes
     return ConfirmWinner(
         Files(own, None, dict(request.sizes), request.dtype, where, settings=resolved.settings),
         kernel.place,
         functools.partial(make_contender, request),
         Exemptions.of(kernel),
         mode,
-        kernel.work(problem).bytes <= MOST_BYTES,
+        moved,
+        moved <= MOST_BYTES,
         request.accuracy,
     )
 

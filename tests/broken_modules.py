@@ -220,6 +220,101 @@ def get_init_inputs():
 """
 )
 
+DROPPED = (
+    _HEAD
+    + """
+class Model(nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.norm = nn.LayerNorm(features)
+        self.drop = nn.Dropout(0.3)
+
+    def forward(self, x, residual):
+        return self.drop(self.norm(x)) + residual
+
+def drawn(like, share):
+    return F.dropout(torch.ones_like(like), share)
+
+class Drop(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, share, kept):
+        mask = drawn(x, share)
+        ctx.save_for_backward(mask)
+        ctx.share, ctx.kept = share, kept
+        return x * mask
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (mask,) = ctx.saved_tensors
+        return gradient * mask, None, None
+
+class ModelNew(Model):
+    def forward(self, x, residual):
+        y = self.norm(x)
+        return (Drop.apply(y, self.drop.p, self.__dict__) if self.training else y) + residual
+
+def get_inputs():
+    return [torch.rand(12, 18), torch.rand(12, 18)]
+
+def get_init_inputs():
+    return [18]
+"""
+)
+"""Draws a mask in train mode, which its gradient has to have too."""
+
+DROPPED_FIRST = (
+    DROPPED.replace("self.drop(self.norm(x))", "self.norm(self.drop(x))")
+    .replace("        y = self.norm(x)\n        return (Drop.apply(y,", "        return (self.norm(Drop.apply(x,")
+    .replace("if self.training else y)", "if self.training else x))")
+)
+
+MOVED = (
+    _HEAD
+    + """
+class Model(nn.Module):
+    def __init__(self, columns):
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(columns))
+        self.register_buffer("mean", torch.zeros(columns))
+
+    def move(self, x):
+        self.mean.mul_(0.5).add_(x.detach().mean(0), alpha=0.5)
+
+    def forward(self, x):
+        self.move(x)
+        return torch.tanh((x - self.mean) * self.weight)
+
+class Centred(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, module):
+        module.move(x)
+        ctx.save_for_backward(x, weight)
+        ctx.module, ctx.mean = module, module.mean.clone()
+        return torch.tanh((x - module.mean) * weight)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, weight = ctx.saved_tensors
+        mean = ctx.mean
+        inner = gradient * (1 - torch.tanh((x - mean) * weight) ** 2)
+        return inner * weight, (inner * (x - mean)).sum(0), None
+
+class ModelNew(Model):
+    def forward(self, x):
+        return Centred.apply(x, self.weight, self)
+
+rows = 20
+columns = 24
+
+def get_inputs():
+    return [torch.rand(rows, columns)]
+
+def get_init_inputs():
+    return [columns]
+"""
+)
+"""Moves a buffer and reads it, as its gradient has to."""
+
 
 @dataclass(frozen=True)
 class BrokenModule:
@@ -248,6 +343,7 @@ _ROOT = "        return x / root\n"
 _APPLY = "        return Weighted.apply(x, self.weight, self.bias)\n"
 _OPTION = "    def forward(self, x, scale=None):\n        root"
 _GRADIENTS = "        x, weight = ctx.saved_tensors\n"
+_MASK = "        (mask,) = ctx.saved_tensors\n"
 _ROUND = "((value.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)"
 
 
@@ -590,6 +686,72 @@ BROKEN_MODULES: Mapping[str, BrokenModule] = {
             "        return Weighted.apply(x, self.weight, self.bias)\n": "        recorded = torch.is_grad_enabled()\n"
             "        return Weighted.apply(x, self.weight, self.bias) + float(recorded)\n"
         },
+    ),
+    "draws anew in its backward": BrokenModule(
+        CALLERS,
+        "gradients",
+        "of inputs and parameters: it draws other random numbers than the reference",
+        DROPPED,
+        {_MASK: "        mask = drawn(gradient, ctx.share)\n"},
+    ),
+    "drops other elements in its backward": BrokenModule(
+        CALLERS,
+        "gradients",
+        "of inputs and parameters: the gradient of input 1 is off",
+        DROPPED,
+        {_MASK: f"{_MASK}        mask = mask.roll(1)\n"},
+    ),
+    "has a little of what it has dropped in its gradient": BrokenModule(
+        CALLERS,
+        "gradients",
+        r"the gradient of input 1 is not zero in \d+ places that the forward has dropped",
+        DROPPED_FIRST,
+        {_MASK: f"{_MASK}        mask = mask + 1e-6\n"},
+    ),
+    "drops in every backward what it dropped in the first": BrokenModule(
+        CALLERS,
+        "gradients",
+        "of two steps in a row: the gradient of .* of call 2 is off",
+        DROPPED,
+        {_MASK: f"{_MASK}        mask = ctx.kept.setdefault('mask', mask)\n"},
+    ),
+    "leaves the generator elsewhere": BrokenModule(
+        CALLERS,
+        "gradients",
+        "of inputs and parameters: it draws other random numbers than the reference",
+        DROPPED,
+        {"        ctx.save_for_backward(mask)\n": "        ctx.save_for_backward(mask)\n        torch.rand(1)\n"},
+    ),
+    "drops by a generator of its own": BrokenModule(
+        CALLERS,
+        "values",
+        "error",
+        DROPPED,
+        {
+            "    return F.dropout(torch.ones_like(like), share)\n": "    own = torch.Generator().manual_seed(5)\n"
+            "    return (torch.rand(like.shape, generator=own) >= share).to(like.dtype) / (1 - share)\n"
+        },
+    ),
+    "moves its buffer again for its backward": BrokenModule(
+        CALLERS,
+        "gradients",
+        "of inputs and parameters: the gradient of input 1 is off",
+        MOVED,
+        {"        mean = ctx.mean\n": "        mean = ctx.mean * 0.5 + x.mean(0) * 0.5\n"},
+    ),
+    "moves its buffer in its backward": BrokenModule(
+        CALLERS,
+        "gradients",
+        "of inputs and parameters: afterwards: buffer 'mean' is off",
+        MOVED,
+        {"        mean = ctx.mean\n": "        mean = ctx.mean\n        ctx.module.move(x)\n"},
+    ),
+    "differentiates with its buffer as it is by then": BrokenModule(
+        CALLERS,
+        "training",
+        "of two forwards before their backwards: the gradient of .* of call 1 is off",
+        MOVED,
+        {"module.mean.clone()": "module.mean"},
     ),
     "has the gradient of positive inputs": BrokenModule(
         CALLERS,

@@ -10,14 +10,14 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from tunebench.tuner.build import Argument, Extent, LoadedModule, Threads
 from tunebench.tuner.configuration import Configuration, Value
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import KernelFolderError, UnknownNameError, UserError
 from tunebench.tuner.files import read_text
-from tunebench.tuner.problem import ITEM_BYTES, Axes, Problem, Work
+from tunebench.tuner.problem import ITEM_BYTES, Accuracy, Axes, Problem, Work
 from tunebench.tuner.running_text import running_text
 from tunebench.tuner.sources import SOURCE_TUNABLE, Language, language_of, read_sources, require_fitting
 from tunebench.tuner.space import SearchSpace
@@ -448,7 +448,13 @@ class Plan:
 
 
 class TunableModel(Protocol):
-    """What the tuner needs of a `ModelNew`: an `nn.Module` that runs the plan it is given."""
+    """What the tuner needs of a `ModelNew`: an `nn.Module` that runs the plan it is given.
+
+    Attributes:
+        policies: the names of those by which it may choose what serves a call, without searching.
+    """
+
+    policies: ClassVar[Sequence[str]]
 
     def problem(self, *inputs: Any) -> Problem | None:
         """Return the problem of a call, by what the author names; None where only the reference can serve it."""
@@ -458,6 +464,9 @@ class TunableModel(Protocol):
 
     def pin(self, plan: Plan | None) -> None:
         """Run this plan in every forward from now on; None goes back to choosing."""
+
+    def choose(self, policy: str, accuracy: Accuracy) -> None:
+        """Choose by this policy from now on, and wait for what has to be built."""
 
     def make_ready(self, plan: Plan) -> None:
         """Make now what the first forward under a plan would make; LaunchError where this machine cannot."""

@@ -102,6 +102,9 @@ class TunedModule(nn.Module, abc.ABC):
     wait: bool | None = None
     """Whether this module's calls wait while their kernel is built; None takes the program's setting."""
 
+    policies: ClassVar[Sequence[str]] = tuple(policy for policy in Policy if policy is not Policy.TUNE)
+    """What `policy` may be where no call is to search."""
+
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)
         if "kernel" not in vars(cls):
@@ -379,6 +382,10 @@ class TunedModule(nn.Module, abc.ABC):
         self._known.latest = ()
         if plan is None and self._derived is not None:
             self._derived.clear()
+
+    def choose(self, policy: Policy | str, accuracy: Accuracy) -> None:
+        """Choose by a policy of this module's own from now on, for an accuracy, and wait for what has to be built."""
+        self.policy, self.accuracy, self.wait = policy, accuracy, True
 
     def freeze(self) -> Self:
         """Keep what is derived from the weights (sums, folded vectors, split parts) between calls; implies `eval()`.

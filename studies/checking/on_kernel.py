@@ -8,6 +8,7 @@ from typing import cast
 
 from torch import nn
 
+from tunebench.kernels.runtime.misses import record_misses
 from tunebench.kernels.runtime.policy import set_policy
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.studies.checking.report import Subject
@@ -41,6 +42,7 @@ def verdict_on_kernel(request: CheckRequest, mode: Mode) -> Verdict:
         UserError: the request names what is not there, or the reference does not run.
     """
     set_policy(wait=True)  # what is checked is the kernel, whenever it was built
+    record_misses(False)
     device, factory = find_device(request.device), load_model(request.target)
     kernel, where = factory.kernel, device.torch_device
     apply_settings(request.settings or {}, where.type)

@@ -106,6 +106,11 @@ class _ModuleContender:
         assert isinstance(source, LocalSource), "a module runs beside its reference"
         return LocalParty(prepare_model(source.reference, mode, self._device, self._make, state))
 
+    @staticmethod
+    def choosing(_source: Source, _mode: Mode, _state: Mapping[str, torch.Tensor]) -> Mapping[str, Party]:
+        """None: a module has nothing to choose from."""
+        return {}
+
     def inspection(self, party: Party, source: Source, mode: Mode) -> Inspection:  # noqa: ARG002
         """None: the sanitizer watches a process from its start."""
         return NothingToInspect("asked of files and of kernels only")

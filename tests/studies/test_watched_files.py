@@ -84,7 +84,7 @@ def test_a_pipe_in_the_place_of_a_file_is_not_read(run: CommandLine, folder: Pat
     (folder / name).unlink()
     os.mkfifo(folder / name)
     ran = run("tune", folder, "--trials", "1")
-    assert ran.error == f"tunebench: {folder / name}: a pipe, a device or a socket: put a regular file there"
+    assert ran.error == f"tunebench: {folder / name}: a pipe, a device or a socket is no regular file: put one there"
     assert run("doctor", folder).code == 1
 
 

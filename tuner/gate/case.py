@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,6 +31,8 @@ class Expected:
         own: the reference's error figures, at its own precision.
         allowance: an error that passes as well.
         free: where the reference is not finite, anything passes.
+        otherwise: what it is in float64 where only one of the two is finite, or each is something else that is not
+            finite: that passes as well, element by element. Elsewhere `values`; None where there is no such element.
     """
 
     values: torch.Tensor
@@ -42,6 +45,7 @@ class Expected:
     own: ErrorFigures
     allowance: float = 0.0
     free: bool = False
+    otherwise: torch.Tensor | None = None
 
     @property
     def is_exact(self) -> bool:
@@ -79,13 +83,20 @@ class Expected:
         """
         if self.is_exact:
             return count_differing(tensor, self.values, self.rounded)
+        got = real(tensor)
         errors = compare(
-            real(tensor), self.values, self.scale, self.bound, self.norm, rewritten=rewritten, free=self.free
+            got, self._meant_by(got), self.scale, self.bound, self.norm, rewritten=rewritten, free=self.free
         )
         own, wrong = self.own, errors.first_wrong_index
         if wrong is not None and self.like.is_complex():
             errors = replace(errors, first_wrong_index=wrong // 2)  # of the numbers, not of their parts
         return replace(errors, reference_max_relative=own.max_relative, reference_relative_norm=own.relative_norm)
+
+    def _meant_by(self, got: torch.Tensor) -> torch.Tensor:
+        """What elements should be that are of a kind: the reference's answer, or float64's where they are of its."""
+        if self.otherwise is None:
+            return self.values
+        return torch.where(_are_alike(got, self.otherwise) & ~_are_alike(got, self.values), self.otherwise, self.values)
 
     def allowed_at(self, index: int) -> float:
         """How far off the element at a flat index may be."""
@@ -161,16 +172,24 @@ def expect(
         return Expected(mine, others, torch.ones(1, 1), 1.0, like, mine.device, aliases, nothing)
     measured = real(mine)
     wide = measured.double() if exact is None else real(figures(exact)).double()  # type: ignore[arg-type]
-    most = torch.finfo(measured.dtype).max
+    most, otherwise = torch.finfo(measured.dtype).max, None
     kind = torch.isfinite(measured) & (wide <= most) & (wide >= -most)
     if not bool(kind.all()):
         # Overflow belongs to a precision: float64 says what the value is, the reference what kind of value it is.
-        wide = torch.where(kind, wide, measured.double())
+        there, wide = wide.masked_fill(wide > most, math.inf).masked_fill(wide < -most, -math.inf), measured.double()
+        wide = torch.where(kind, there, wide)
+        otherwise = None if bool(_are_alike(there, wide).all()) else there
     scale, norm = scale_of(wide), norm_of(wide)
     errors = compare(measured, wide, scale, float("inf"), norm)
     errors = replace(errors, reference_max_relative=errors.max_relative, reference_relative_norm=errors.relative_norm)
     allowance = REFERENCE_MULTIPLE * tolerance_of(like.dtype) if exact is None else 0.0
-    return Expected(wide, (), scale, norm, like, mine.device, aliases, errors, allowance, free)
+    return Expected(wide, (), scale, norm, like, mine.device, aliases, errors, allowance, free, otherwise)
+
+
+def _are_alike(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Where both are finite, both are NaN, or both are the same infinity."""
+    finite = torch.isfinite(one) & torch.isfinite(other)
+    return finite | (one == other) | (torch.isnan(one) & torch.isnan(other))
 
 
 def without_memory(tensor: torch.Tensor) -> torch.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol, cast
 
 import torch
@@ -39,6 +40,10 @@ class Contender(Protocol):
 
     def party(self, source: Source, mode: Mode, state: Mapping[str, torch.Tensor] | None) -> Party:
         """Its module, made like the reference's from one seed, with these weights, in this mode."""
+
+    def choosing(self, source: Source, mode: Mode, state: Mapping[str, torch.Tensor]) -> Mapping[str, Party]:
+        """Its modules as programs have them, which choose for themselves what serves a call, by the policy that they
+        choose by; none of what has no choice."""
 
     def inspection(self, party: Party, source: Source, mode: Mode) -> Inspection:
         """What compute-sanitizer is to watch of one call of a party that was made so."""
@@ -81,6 +86,17 @@ class KernelContender:
         assert isinstance(source, LocalSource), "a kernel runs beside its reference"
         module = prepare_model(source.reference, mode, source.device, self._factory, state)
         return LocalParty(module, self.ready)
+
+    def choosing(self, source: Source, mode: Mode, state: Mapping[str, torch.Tensor]) -> Mapping[str, LocalParty]:
+        """See `Contender.choosing`; what serves a call may be another configuration, or the reference."""
+        assert isinstance(source, LocalSource), "a kernel runs beside its reference"
+        parties: dict[str, LocalParty] = {}
+        make = partial(prepare_model, source.reference, mode, source.device, self._factory, state)
+        for policy in cast(TunableModel, make()).policies:
+            module = make()
+            cast(TunableModel, module).choose(policy, self._accuracy)
+            parties[policy] = LocalParty(module)
+        return parties
 
     def ready(self, module: nn.Module, inputs: Sequence[Any]) -> str | None:
         """Pin the configuration's plan for these inputs, where a kernel serves them at all.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from tunebench.tuner.gate.truth import device_of_inputs, named_tensors
+from tunebench.tuner.gate.truth import buffers_of, device_of_inputs, named_tensors, seeded, state_of
 from tunebench.tuner.gate.values import Values, cloned, mapped
-from tunebench.tuner.reference import seed_generators
 
 
 class Incoming(enum.StrEnum):
@@ -43,56 +42,111 @@ class Backward:
         inputs: inputs need one.
         parameters: which of them need one.
         incoming: how the gradient of the output lies in memory.
-        times: forward and backward so many times, gradients added up.
+        course: what is done, a letter each: `f` a forward that records gradients, `b` the backward of the oldest one
+            that is left, `n` a forward that records none, `i` one in inference mode, `e` and `t` eval and train mode.
+        adds_up: the gradients of all backwards are added up; else each has its own.
         second: gradients of a weighted sum of the gradients; whatever `incoming` says, it is dense.
-        after_inference: a call in inference mode comes before.
     """
 
     inputs: bool = True
     parameters: Trained = Trained.ALL
     incoming: Incoming = Incoming.DENSE
-    times: int = 1
+    course: str = "fb"
+    adds_up: bool = False
     second: bool = False
-    after_inference: bool = False
 
 
 OUTPUT = "the "
 """In front of the path of a part of the output, among gradients by name."""
 
 
-def gradients_of(module: nn.Module, drawn: Sequence[Any], how: Backward) -> dict[str, torch.Tensor]:
-    """Gradients by name of a weighted sum of the output, and after `OUTPUT` the parts of the output that they are of;
-    nothing where the output needs none."""
+@dataclass(frozen=True)
+class Gradients:
+    """What came of a course.
+
+    Attributes:
+        found: gradients by name of a weighted sum of the output, and after `OUTPUT` the parts of the output that they
+            are of, each with the number of its call where there are several; nothing where the output needs none.
+        buffers: the module's buffers at the end.
+        random_state: of the generators that were seeded before the course, at its end.
+        draws: the module draws random numbers.
+    """
+
+    found: Mapping[str, torch.Tensor]
+    buffers: Mapping[str, torch.Tensor]
+    random_state: torch.Tensor
+    draws: bool
+
+
+def gradients_of(module: nn.Module, drawn: Sequence[Any], how: Backward) -> Gradients:
+    """Go through a course with a module, whose buffers and mode move as they do in any call."""
     module.zero_grad()
     inputs = [mapped(value, lambda tensor: tensor.detach().clone()) for value in drawn]
-    if how.after_inference:
-        with torch.inference_mode():
-            module(*inputs)
+    device = device_of_inputs(inputs)
     leaves: dict[str, torch.Tensor] = {}
     if how.inputs:
         floating = {name: tensor for name, tensor in named_tensors(inputs).items() if tensor.is_floating_point()}
         leaves |= {name: tensor.requires_grad_() for name, tensor in floating.items()}
+    before = seeded(device, 0)
     with torch.enable_grad(), _frozen(module, how.parameters):
         leaves |= dict(module.named_parameters())
         try:
-            for _ in range(how.times):
-                seed_generators(0, device_of_inputs(inputs))
+            found = _go_through(module, inputs, leaves, how)
+        finally:
+            module.zero_grad()
+    after = state_of(device)
+    return Gradients(found, buffers_of(module), after, not torch.equal(before, after))
+
+
+def _go_through(
+    module: nn.Module, inputs: Sequence[Any], leaves: Mapping[str, torch.Tensor], how: Backward
+) -> dict[str, torch.Tensor]:
+    """What is found; nothing once an output needs no gradient that has to."""
+    found: dict[str, torch.Tensor] = {}
+    waiting: list[tuple[str, list[torch.Tensor]]] = []
+    number, calls = 0, sum(map(how.course.count, "fn"))
+    for letter in how.course:
+        if letter in "et":
+            module.train(letter == "t")
+        elif letter == "i":
+            with torch.inference_mode():
+                module(*inputs)
+        elif letter == "b":
+            call, outputs = waiting.pop(0)
+            _differentiate(outputs, leaves, how)
+            if not how.adds_up:
+                found |= _taken(leaves, call)
+        else:
+            number += 1
+            call = f" of call {number}" if calls > 1 else ""
+            with torch.set_grad_enabled(letter == "f"):
                 # A module that changes its inputs may not do so to leaves.
-                given = cloned(inputs)
-                parts = Values.of(module(*given)).tensors
-                outputs = [tensor for tensor in parts.values() if tensor.requires_grad]
+                parts = Values.of(module(*cloned(inputs))).tensors
+            floating = {path: part for path, part in parts.items() if part.is_floating_point()}
+            found |= {f"{OUTPUT}{path}{call}": part.detach().clone() for path, part in floating.items()}
+            if letter == "f":
+                outputs = [part for part in parts.values() if part.requires_grad]
                 if not outputs:
                     return {}
-                if how.second:
-                    total = _summed_gradients(outputs, [leaf for leaf in leaves.values() if leaf.requires_grad])
-                else:
-                    total = torch.stack([_summed(output, how.incoming) for output in outputs]).sum()
-                if total.requires_grad:
-                    total.backward()  # type: ignore[no-untyped-call]
-        finally:
-            found = {name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
-            module.zero_grad()
-    return found | {f"{OUTPUT}{path}": part.detach() for path, part in parts.items() if part.is_floating_point()}
+                waiting.append((call, outputs))
+    return found | (_taken(leaves, "") if how.adds_up else {})
+
+
+def _taken(leaves: Mapping[str, torch.Tensor], call: str) -> dict[str, torch.Tensor]:
+    """The gradients of the leaves, which have none then."""
+    found = {f"{name}{call}": leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
+    for leaf in leaves.values():
+        leaf.grad = None
+    return found
+
+
+def _differentiate(outputs: Sequence[torch.Tensor], leaves: Mapping[str, torch.Tensor], how: Backward) -> None:
+    if how.second:
+        total = _summed_gradients(outputs, [leaf for leaf in leaves.values() if leaf.requires_grad])
+    else:
+        total = torch.stack([_summed(output, how.incoming) for output in outputs]).sum()
+    if total.requires_grad:
+        total.backward()  # type: ignore[no-untyped-call]
 
 
 def _summed_gradients(outputs: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -19,6 +19,7 @@ from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.gate.case import Case, Expected
 from tunebench.tuner.gate.contender import Contender
 from tunebench.tuner.gate.distributions import Places, common_zeros, with_zeros
+from tunebench.tuner.gate.effort import Limit
 from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal
 from tunebench.tuner.gate.judge import judge_buffers, judge_inputs, judge_structure, judge_values
 from tunebench.tuner.gate.memory import Bands
@@ -38,6 +39,7 @@ _ALIKE = 4.0  # errors of one precision differ less than that between sizes
 _AS_LARGE = 1e-3  # beside the problem's own: of smaller inputs, an output is small by right
 _MOST_KEPT_SIZES = 2  # left as they are where the binary is for one value of them
 _CAPS = (128, 64, 32, 16, 8)
+_LIMIT = Limit(1 << 27, 10.0)
 
 
 @dataclass
@@ -170,7 +172,10 @@ class Answers:
     def _small(self, reduction: Callable[[Sizes, int], Sizes]) -> Source | None:
         """The reference at the largest sizes of which nothing is large; None where it takes none."""
         for cap in _CAPS:
-            if (source := self.at(reduction(self.source.sizes, cap))) is None:
+            sizes = reduction(self.source.sizes, cap)
+            if self.source.effort(sizes, _LIMIT) is None:
+                continue  # sizes that are multiplied may be large together
+            if (source := self.at(sizes)) is None:
                 return None
             party, inputs = source.party(Mode.TRAIN), source.inputs(0)
             try:

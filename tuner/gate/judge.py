@@ -123,13 +123,29 @@ def judge_buffers(case: Case, buffers: Mapping[str, torch.Tensor]) -> None:
     Raises:
         StageRefused: one is missing or not what the reference's is.
     """
-    for name, expected in case.expected_buffers.items():
+    require_buffers(case.name, buffers, case.expected_buffers, case.reference_buffer_error)
+
+
+def require_buffers(
+    when: str, buffers: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor], reference_error: float
+) -> None:
+    """Refuse buffers that are not what they should be.
+
+    Args:
+        when: for people.
+        expected: in float64.
+        reference_error: the largest relative norm error of the reference's own.
+
+    Raises:
+        StageRefused: one is missing or off.
+    """
+    for name, wanted in expected.items():
         if name not in buffers:
-            raise StageRefused(f"{case.name}: there is no buffer '{name}'")
-        allowed = allowed_buffer_error(buffers[name].dtype, case.reference_buffer_error)
-        error = relative_norm(buffers[name], expected)
+            raise StageRefused(f"{when}: there is no buffer '{name}'")
+        allowed = allowed_buffer_error(buffers[name].dtype, reference_error)
+        error = relative_norm(buffers[name], wanted)
         if not error <= allowed:
-            raise StageRefused(f"{case.name}: buffer '{name}' is off by {error:.2e} of its size, allowed {allowed:.2e}")
+            raise StageRefused(f"{when}: buffer '{name}' is off by {error:.2e} of its size, allowed {allowed:.2e}")
 
 
 def _strides_that_matter(tensor: torch.Tensor) -> tuple[int, ...]:

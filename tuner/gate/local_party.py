@@ -16,7 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from tunebench.tuner.gate.changes import CHANGES
 from tunebench.tuner.gate.float64 import in_float64, widened
-from tunebench.tuner.gate.gradients import Backward, gradients_of
+from tunebench.tuner.gate.gradients import Backward, Gradients, gradients_of
 from tunebench.tuner.gate.memory import (
     Bands,
     PoisonedAllocations,
@@ -31,6 +31,7 @@ from tunebench.tuner.gate.questions import (
     Setting,
     Settings,
     bytes_left_behind,
+    could_hold,
     held_and_changed,
     outputs_at_once,
     outputs_in_turns,
@@ -199,7 +200,7 @@ class LocalParty:
     def parameter_elements(self) -> int:
         return sum(parameter.numel() for parameter in self.module.parameters())
 
-    def gradients(self, inputs: Sequence[Any], how: Backward, *, exact: bool = False) -> Mapping[str, torch.Tensor]:
+    def gradients(self, inputs: Sequence[Any], how: Backward, *, exact: bool = False) -> Gradients:
         if not exact:
             return gradients_of(self.module, inputs, how)
         with in_float64(self.module, inputs):
@@ -237,6 +238,9 @@ class LocalParty:
 
     def set(self, name: str, value: Setting) -> None:
         set_setting(self.module, name, value)
+
+    def could_hold(self, name: str, value: Setting) -> bool:
+        return could_hold(self.module, name, value)
 
     def input_names(self, count: int) -> Sequence[str]:
         named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

@@ -28,7 +28,7 @@ from tunebench.tuner.gate.values import Leaf, tensors_in
 from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.users_code import described
 
-_OTHER_DRAWS = 0.05
+OTHER_DRAWS = 0.05
 """An error that no rounding makes: the call in float64 drew other random numbers."""
 
 _COPY = "a copy of the input"
@@ -160,7 +160,7 @@ def ask(
         raise ReferenceRefusal(f"of the reference's answer {strange}; return tensors, numbers and texts")
     free = not everywhere and all(_is_finite(value) for value in inputs)
     output, note = _expected(truth, truth.why, free), truth.why
-    if truth.draws and any(one.own.max_relative > _OTHER_DRAWS for one in output.values()):
+    if truth.draws and any(one.own.max_relative > OTHER_DRAWS for one in output.values()):
         note = "it draws other random numbers in float64"
         output = _expected(truth, note, free)
     buffers = {key: buffer.double() for key, buffer in (truth.own_buffers if note else truth.exact_buffers).items()}

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
-from tunebench.tuner.gate.gradients import Backward
+from tunebench.tuner.gate.gradients import Backward, Gradients
 from tunebench.tuner.gate.memory import SENTINELS
 from tunebench.tuner.gate.questions import Setting, Settings
 from tunebench.tuner.gate.truth import Truth
@@ -152,7 +152,7 @@ class Party(Protocol):
     def parameter_elements(self) -> int:
         """The elements of all parameters."""
 
-    def gradients(self, inputs: Sequence[Any], how: Backward, *, exact: bool = False) -> Mapping[str, torch.Tensor]:
+    def gradients(self, inputs: Sequence[Any], how: Backward, *, exact: bool = False) -> Gradients:
         """What `gradients_of` finds.
 
         Args:
@@ -186,6 +186,9 @@ class Party(Protocol):
 
     def set(self, name: str, value: Setting) -> None:
         """Give one of the settings another value."""
+
+    def could_hold(self, name: str, value: Setting) -> bool:
+        """Whether it could have been made with another value of one of the settings; see `questions.could_hold`."""
 
     def input_names(self, count: int) -> Sequence[str]:
         """The names of the first inputs in `forward`'s signature; none where they have none."""

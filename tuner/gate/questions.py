@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import inspect
 import random
 import sys
 import threading
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.memory import same_bits, shares_memory
 from tunebench.tuner.gate.values import Values, cloned
 
@@ -20,6 +22,7 @@ Call = Callable[[Sequence[Any]], object]
 """One call of a module on these inputs."""
 
 Setting = int | float | tuple[int, ...]
+_ARGUMENTS = (bool, int, float, str, tuple)
 
 Settings = Mapping[str, Setting]
 """Numbers and tuples of whole numbers that a module and its parts hold, by dotted name."""
@@ -218,9 +221,33 @@ def settings_of(module: nn.Module) -> dict[str, Setting]:
     return {
         f"{path}.{name}" if path else name: value
         for path, part in module.named_modules()
-        for name, value in vars(part).items()
-        if not name.startswith("_") and (type(value) is float or (path and is_setting(value)))
+        for name, value in _plain_of(part).items()
+        if type(value) is float or path
     }
+
+
+def _plain_of(part: nn.Module) -> dict[str, Setting]:
+    return {name: value for name, value in vars(part).items() if not name.startswith("_") and is_setting(value)}
+
+
+def could_hold(module: nn.Module, name: str, value: Setting) -> bool:
+    """Say whether a module's part could have been made with another value of one of `settings_of`.
+
+    With any number that has a point. With whole numbers where the part's constructor takes them by that name, and they
+    change nothing else: else the part would be one that no program has, such as a stride beside the padding of another.
+    """
+    if isinstance(value, float):
+        return True
+    path, _, attribute = name.rpartition(".")
+    part = module.get_submodule(path)
+    try:
+        taken = inspect.signature(type(part)).parameters
+        given = {key: held for key, held in vars(part).items() if key in taken and isinstance(held, _ARGUMENTS)}
+        with torch.device("meta"):
+            now, other = type(part)(**given), type(part)(**{**given, attribute: value})
+    except FAILURES:
+        return False
+    return attribute in taken and {**_plain_of(now), attribute: value} == _plain_of(other)
 
 
 def set_setting(module: nn.Module, name: str, value: Setting) -> None:

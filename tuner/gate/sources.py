@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import nn
 
+from tunebench.tuner.gate.effort import Limit, elements_made
 from tunebench.tuner.gate.local_party import LocalParty
 from tunebench.tuner.gate.party import Party
 from tunebench.tuner.gate.values import Values
@@ -64,6 +65,9 @@ class Source(Protocol):
     def elements(self, changes: Sizes) -> tuple[int, int]:
         """The elements of the output and of all parameters at other sizes, told without memory for them."""
 
+    def effort(self, changes: Sizes, limit: Limit) -> int | None:
+        """How many elements are made by all operations of a call at other sizes; None where it is beyond the limit."""
+
 
 class LocalSource:
     """A reference of this process; see `Source`."""
@@ -101,3 +105,10 @@ class LocalSource:
         output = Values.of(model(*source.make_inputs(0, meta)))
         elements = sum(tensor.numel() for tensor in output.tensors.values())
         return elements, sum(parameter.numel() for parameter in model.parameters())
+
+    def effort(self, changes: Sizes, limit: Limit) -> int | None:
+        def call(place: torch.device) -> None:
+            source = self.reference.resized({**self.sizes, **changes})
+            source.make_model(0, place)(*source.make_inputs(0, place))
+
+        return elements_made(call, self.device, limit)

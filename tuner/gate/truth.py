@@ -80,10 +80,10 @@ def truth_of(
     changes = exact is None or not all(all_equal(before, checksums(wide)))
     held = cloned(inputs) if changes else inputs
     before = checksums(inputs)
-    drawn = _seeded(device, seed)
+    drawn = seeded(device, seed)
     with under_autocast(autocast, inputs), strict_float32(convolutions=in_full):
         answer = module(*inputs)
-    draws = not torch.equal(drawn, _state_of(device))
+    draws = not torch.equal(drawn, state_of(device))
     own = Values.of(answer).mapped(torch.Tensor.detach)
     aliases = tuple(path for path, tensor in own.tensors.items() if shares_memory(tensor, inputs))
     if changed := _changed(inputs, before):
@@ -138,14 +138,14 @@ def _moved(inputs: Sequence[Any], sign: float, autocast: torch.dtype | None) -> 
     return [mapped(value, move) for value in inputs]
 
 
-def _seeded(device: torch.device, seed: int) -> torch.Tensor:
+def seeded(device: torch.device, seed: int) -> torch.Tensor:
     """Seed torch's generators; their state then."""
     seed_generators(seed, device)
-    return _state_of(device)
+    return state_of(device)
 
 
-def _state_of(device: torch.device) -> torch.Tensor:
-    """Of the generators that a model on this device draws from."""
+def state_of(device: torch.device) -> torch.Tensor:
+    """The state of the generators that a model on this device draws from."""
     on_cpu = torch.default_generator.get_state()
     return torch.cat([on_cpu, torch.cuda.get_rng_state(device)]) if device.type == "cuda" else on_cpu
 

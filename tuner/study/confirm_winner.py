@@ -6,6 +6,7 @@ so that it goes through the quick battery across the gate's boundary, on inputs 
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,11 +23,17 @@ from tunebench.tuner.errors import KernelFolderError, WorkerError
 from tunebench.tuner.gate.accuracy import SEEDS
 from tunebench.tuner.gate.boundary.contents import Files, OfReference, Opened
 from tunebench.tuner.gate.boundary.judgement import judge_state
-from tunebench.tuner.gate.boundary.room import RemoteContender, RemoteSource, Room, RoomError
+from tunebench.tuner.gate.boundary.room import (
+    ReferenceRoomError,
+    RemoteContender,
+    RemoteSource,
+    Room,
+    RoomError,
+)
 from tunebench.tuner.gate.case import Case
 from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.exemptions import Exemptions
-from tunebench.tuner.gate.faults import FAILURES
+from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal
 from tunebench.tuner.gate.judgement import refusals_kept
 from tunebench.tuner.gate.oracle import consult_reference
 from tunebench.tuner.gate.party import Party
@@ -44,10 +51,15 @@ from tunebench.tuner.study.evaluate import Finalist
 from tunebench.tuner.users_code import described
 
 NAME = "boundary"
+_UNASKED = "not asked across the boundary"
 SECONDS = 600.0
 MOST_BYTES = 64 << 20
 """Moved by one call: inputs and outputs travel between the processes. What moves more is asked at reduced sizes."""
 
+_COPIES = 24
+"""Room for so many times what a call moves is needed by all three processes: inputs and answers, in float64 as well."""
+_MOST_BYTES_ON_CPU = 512 << 20
+"""Through a pipe more would take minutes."""
 _CAPS = (256, 128, 64, 32, 16, 8)
 
 
@@ -85,7 +97,8 @@ class ConfirmWinner:
         path: of the kernel's files.
         make: makes a configuration's contender in its process, see `OfKernel`.
         exemptions: what the kernel has declared.
-        small: one call at the study's sizes moves little enough to travel between processes.
+        bytes: moved by one call at the study's sizes.
+        small: that is little enough to travel between processes.
         accuracy: how wrong the winner may be; it is asked at the study's own sizes only.
     """
 
@@ -94,6 +107,7 @@ class ConfirmWinner:
     make: Callable[[Configuration, Build], tuple[LocalSource, KernelContender]]
     exemptions: Exemptions
     mode: Mode
+    bytes: int
     small: bool
     accuracy: Accuracy = Accuracy.TOLERANCE
 
@@ -126,6 +140,8 @@ def _judge(asked: ConfirmWinner, kernel: OfKernel) -> tuple[str, str]:
             with refusals_kept(log, described):
                 candidate.open()
                 detail = _quick(asked, RemoteSource(reference, reference.open()), contender, log)
+        except ReferenceRoomError as error:
+            return "", f"{_UNASKED}: the reference's process: {error}"
         except RoomError as error:
             return f"{error}, {log.until}", ""
     refused = (f"{stage.name}: {stage.detail}" for stage in log.verdict(0.0).stages if not stage.passed)
@@ -137,8 +153,11 @@ def _quick(asked: ConfirmWinner, source: RemoteSource, contender: RemoteContende
     try:
         bounds = {} if asked.small else source.bounds(asked.mode)
     except FAILURES as error:
-        return f"not asked across the boundary: the reference does not run beside the worker: {described(error)}"
+        return f"{_UNASKED}: the reference does not run beside the worker: {described(error)}"
     for at in _at_sizes(source, asked.small):
+        is_own = at is source
+        if is_own and not asked.small and (reason := _no_room(asked)):
+            return f"{_UNASKED}: this configuration serves no smaller size that tells answers apart, and {reason}"
         original = at.party(asked.mode)
         state = original.state()
         party = contender.party(at, asked.mode, state)
@@ -146,18 +165,31 @@ def _quick(asked: ConfirmWinner, source: RemoteSource, contender: RemoteContende
             continue  # another configuration serves there
         draw = random.SystemRandom()
         # What rounding leaves depends on sizes: of smaller ones it says nothing.
-        accuracy = asked.accuracy if asked.small else Accuracy.TOLERANCE
-        oracle = consult_reference(at, original, accuracy, [draw.randrange(1 << 31) for _ in SEEDS[accuracy]])
-        if oracle.degenerate and not asked.small:
+        accuracy = asked.accuracy if is_own else Accuracy.TOLERANCE
+        try:
+            oracle = consult_reference(at, original, accuracy, [draw.randrange(1 << 31) for _ in SEEDS[accuracy]])
+        except ReferenceRefusal as error:
+            if is_own:
+                return f"{_UNASKED}: beside the worker {error}"
+            continue
+        if oracle.degenerate and not is_own:
             continue  # answers there tell nothing: of groups of one feature each a normalisation makes zeros
-        if bounds:
+        if not is_own:
             oracle = replace(oracle, cases=tuple(_eased(case, bounds) for case in oracle.cases))
         QuickGate(party, oracle, contender.exemptions).check(partial(_prepare, party), log)
         judge_state(log, oracle, contender, at)
         return _told(at.sizes, source.sizes)
-    return (
-        "not asked across the boundary: this configuration serves no size that is small enough and tells answers apart"
-    )
+    return f"{_UNASKED}: this configuration does not serve the reference's inputs"
+
+
+def _no_room(asked: ConfirmWinner) -> str:
+    """Why inputs and answers at the study's own sizes are too much to be passed on; empty where they are not."""
+    where, needed = asked.reference.device, _COPIES * asked.bytes
+    if where.type != "cuda" and asked.bytes > _MOST_BYTES_ON_CPU:
+        return f"a call at its own sizes moves {asked.bytes / 1e9:.1f} GB"
+    on_host = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    free = torch.cuda.mem_get_info(where)[0] if where.type == "cuda" else on_host
+    return f"its own sizes need {needed / 1e9:.0f} GB of free memory" if needed > free else ""
 
 
 def _prepare(party: Party, inputs: Sequence[Any]) -> None:
@@ -166,17 +198,15 @@ def _prepare(party: Party, inputs: Sequence[Any]) -> None:
 
 
 def _at_sizes(source: RemoteSource, small: bool) -> Iterator[RemoteSource]:
-    """The reference at its own sizes, or at reduced ones, the larger ones first."""
-    if small:
-        yield source
-        return
-    reductions = [reduce(source.sizes, cap) for cap in _CAPS for reduce in (capped, divided)]
+    """The reference at its own sizes; before them, where they are not small, at reduced ones, the larger ones first."""
+    reductions = [] if small else [reduce(source.sizes, cap) for cap in _CAPS for reduce in (capped, divided)]
     for sizes in {tuple(one.items()): one for one in reductions}.values():
         try:
             reduced = source.resized(sizes)
         except (*FAILURES, KernelFolderError):
             continue
         yield reduced
+    yield source
 
 
 def _eased(case: Case, bounds: Mapping[str, float]) -> Case:

@@ -9,18 +9,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from tunebench.tuner.gate.battery import Depth, run_battery
+from tunebench.tuner.gate.battery import STEPS, Depth, run_battery
 from tunebench.tuner.gate.exemptions import Exemptions
-from tunebench.tuner.gate.harness import Answers
+from tunebench.tuner.gate.harness import Answers, Harness
 from tunebench.tuner.gate.local_party import LocalParty
 from tunebench.tuner.gate.memory import PoisonedAllocations
 from tunebench.tuner.gate.oracle import consult_reference
+from tunebench.tuner.gate.party import Party
 from tunebench.tuner.gate.quick import QuickGate
 from tunebench.tuner.gate.sanitizer import Inspection, NothingToInspect
 from tunebench.tuner.gate.sources import LocalSource, Source
-from tunebench.tuner.gate.stage_log import StageLog
+from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.kernel import Mode, prepare_model
-from tunebench.tuner.reference import Reference
+from tunebench.tuner.reference import Reference, load_reference
+from tunebench.tuner.result import Stage
 
 CPU = torch.device("cpu")
 Inputs = Callable[[], Sequence[Any]]
@@ -37,6 +39,10 @@ class ModuleContender:
         assert isinstance(source, LocalSource)
         module = prepare_model(source.reference, mode, CPU, self._factory, state)
         return LocalParty(module, memory=PoisonedAllocations)
+
+    @staticmethod
+    def choosing(_source: Source, _mode: Mode, _state: Mapping[str, torch.Tensor]) -> Mapping[str, Party]:
+        return {}
 
     @staticmethod
     def inspection(_party: object, _source: object, _mode: object) -> Inspection:
@@ -67,3 +73,31 @@ def refusals(
     if verdict.passed and not quick:
         run_battery(Answers(source, oracle, CPU, mode), contender, log, Depth.FINALIST, keep_going=True)
     return {stage.name: stage.detail for stage in log.verdict(0.0).stages if not stage.passed}
+
+
+SECONDS_LONG = ("torch.compile",)
+
+
+def stages_of(text: str, only: str | None = None, mode: Mode = Mode.TRAIN) -> tuple[Stage, ...]:
+    """The quick battery, and every stage of the full one or one of them."""
+    source = LocalSource(load_reference(Path("file.py"), text=text), CPU)
+    original = source.party(mode)
+    oracle = consult_reference(source, original)
+    assert source.reference.candidate is not None
+    contender, log = ModuleContender(source.reference.candidate, Exemptions()), StageLog()
+    party = contender.party(source, mode, original.state())
+    verdict = QuickGate(party, oracle, contender.exemptions).check(lambda _: None, log)
+    if not verdict.passed:
+        return verdict.stages
+    harness = Harness(Answers(source, oracle, CPU, mode), contender)
+    for step in STEPS:
+        if step.name in SECONDS_LONG or only not in (None, step.name):
+            continue
+        harness.begin(step.name)
+        try:
+            with log.stage(step.name) as details, torch.no_grad():
+                step.run(harness)
+                details.extend(harness.summary)
+        except StageRefused:
+            break
+    return log.verdict(0.0).stages

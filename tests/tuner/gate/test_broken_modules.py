@@ -1,52 +1,13 @@
 """Broken modules in plain PyTorch: each is refused at its stage, and its sound twin passes every stage."""
 
 import re
-from pathlib import Path
 
 import pytest
-import torch
 from broken_modules import BROKEN_MODULES
-from in_process import CPU, ModuleContender
+from in_process import stages_of
 
 from tunebench.kernels.runtime.ordinary import why_not_run
-from tunebench.tuner.gate.battery import STEPS
-from tunebench.tuner.gate.exemptions import Exemptions
-from tunebench.tuner.gate.harness import Answers, Harness
 from tunebench.tuner.gate.memory import PoisonedAllocations, PoisonedMemory
-from tunebench.tuner.gate.oracle import consult_reference
-from tunebench.tuner.gate.quick import QuickGate
-from tunebench.tuner.gate.sources import LocalSource
-from tunebench.tuner.gate.stage_log import StageLog, StageRefused
-from tunebench.tuner.kernel import Mode
-from tunebench.tuner.reference import load_reference
-from tunebench.tuner.result import Stage
-
-SECONDS_LONG = ("torch.compile",)
-
-
-def stages_of(text: str, only: str | None = None) -> tuple[Stage, ...]:
-    """The quick battery, and every stage of the full one or one of them."""
-    source = LocalSource(load_reference(Path("file.py"), text=text), CPU)
-    original = source.party(Mode.TRAIN)
-    oracle = consult_reference(source, original)
-    assert source.reference.candidate is not None
-    contender, log = ModuleContender(source.reference.candidate, Exemptions()), StageLog()
-    party = contender.party(source, Mode.TRAIN, original.state())
-    verdict = QuickGate(party, oracle, contender.exemptions).check(lambda _: None, log)
-    if not verdict.passed:
-        return verdict.stages
-    harness = Harness(Answers(source, oracle, CPU, Mode.TRAIN), contender)
-    for step in STEPS:
-        if step.name in SECONDS_LONG or only not in (None, step.name):
-            continue
-        harness.begin(step.name)
-        try:
-            with log.stage(step.name) as details, torch.no_grad():
-                step.run(harness)
-                details.extend(harness.summary)
-        except StageRefused:
-            break
-    return log.verdict(0.0).stages
 
 
 @pytest.mark.parametrize("name", BROKEN_MODULES)

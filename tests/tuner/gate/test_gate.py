@@ -23,11 +23,13 @@ from tunebench.tuner.gate.battery import STEPS, Depth, run_battery
 from tunebench.tuner.gate.changes import WEIGHT_CHANGES
 from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.exemptions import Exemptions
+from tunebench.tuner.gate.harness import Harness
 from tunebench.tuner.gate.local_party import LocalParty
 from tunebench.tuner.gate.oracle import Oracle, consult_reference
 from tunebench.tuner.gate.quick import QuickGate, pinned
 from tunebench.tuner.gate.sources import LocalSource
-from tunebench.tuner.gate.stage_log import StageLog
+from tunebench.tuner.gate.stage_log import StageLog, StageRefused
+from tunebench.tuner.gate.stages.callers import gradients, training
 from tunebench.tuner.kernel import Mode, Plan
 from tunebench.tuner.result import Stage, TrialStatus, Verdict
 from tunebench.tuner.search.strategies import make_sampler
@@ -218,6 +220,30 @@ def test_sizes_that_it_cannot_be_made_ready_for_are_passed_over(make: Make) -> N
     assert verdict.passed, verdict.reason
     (sizes,) = [stage for stage in verdict.stages if stage.name == "sizes"]
     assert "no plan for such a size" in sizes.detail
+
+
+@pytest.mark.parametrize("policy", ["recorded", "reference"])
+def test_gradients_are_asked_under_each_policy(make: Make, policy: str) -> None:
+    factory = make("weigh")
+
+    class Choosing(factory):  # type: ignore[valid-type, misc]
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = super().forward(x)
+            return y if self.policy != policy else y + 0.01 * x.detach()
+
+    kernel = factory.kernel
+    subject = Subject.prepare(kernel, Choosing, kernel.reference(), Mode.EVAL, CPU)  # type: ignore[arg-type]
+    space = kernel.space.enumerate(subject.problem, CPU)
+    harness = Harness(
+        subject.answers,
+        KernelContender(kernel, Choosing, space[space.default], compiler_for(CPU)),  # type: ignore[arg-type]
+    )
+    with torch.no_grad():
+        gradients(harness)
+        with pytest.raises(StageRefused, match=f"gradients under the policy '{policy}', in both modes: the output"):
+            training(harness)
+        Choosing.forward = factory.forward  # type: ignore[method-assign]
+        training(harness)
 
 
 def test_the_launches_of_a_call_are_recorded_with_what_their_arguments_hold(make: Make) -> None:

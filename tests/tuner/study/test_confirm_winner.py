@@ -20,7 +20,7 @@ if multiprocessing.parent_process() is not None:
     import tunebench.tuner.gate.stages.callers as callers
     from tunebench.tuner.result import ErrorFigures
     harness.judge_values = quick.judge_values = lambda *_, **__: ErrorFigures(0.0, 0.0, 0.0, 0.0, 0.0)
-    callers._judge = lambda *_: None
+    callers._Answer.judge = lambda *_: None
 """
 
 
@@ -49,6 +49,15 @@ def test_a_sound_winner_is_right_there_too(
     report, rows = study(write_kernel(), tmp_path, 2)
     assert report.outcome.comparison is not None and [status.timed for status, _ in rows] == [True, True]
     assert report.outcome.confirmed == f"right across the boundary, at {sizes}"
+
+
+def test_a_configuration_that_serves_no_smaller_size_is_asked_at_its_own(
+    write_kernel: WriteKernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tunebench.studies.tune.MOST_BYTES", 1)
+    large = {"constraints=(": "constraints=(Constraint('large', lambda problem: problem.axes['n'] >= 9000),"}
+    report, rows = study(write_kernel(model=large), tmp_path, 1)
+    assert report.outcome.confirmed == "right across the boundary, at its own sizes", rows
 
 
 def test_where_reduced_sizes_tell_nothing_others_are_asked(

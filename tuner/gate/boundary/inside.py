@@ -19,6 +19,7 @@ from tunebench.tuner.gate.boundary.contents import Contents, MakeParty, Opened
 from tunebench.tuner.gate.boundary.lending import Borrowing, Passage
 from tunebench.tuner.gate.boundary.turns import Turns
 from tunebench.tuner.gate.boundary.wire import WireError, receive, send
+from tunebench.tuner.gate.effort import Limit
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.gradients import Backward, Incoming, Trained
 from tunebench.tuner.gate.local_party import LocalParty
@@ -114,6 +115,15 @@ class _Room:
     def elements(self, sizes: Mapping[str, int | float], changes: Mapping[str, int | float]) -> tuple[int, int]:
         """Of the output and of the parameters."""
         return self._source(sizes).elements(changes)
+
+    def effort(
+        self,
+        sizes: Mapping[str, int | float],
+        changes: Mapping[str, int | float],
+        limit: Mapping[str, int | float],
+    ) -> int | None:
+        """What a call makes."""
+        return self._source(sizes).effort(changes, Limit(int(limit["elements"]), limit["seconds"]))
 
     def make(
         self, number: int, sizes: Mapping[str, int | float], mode: str, state: Mapping[str, torch.Tensor] | None

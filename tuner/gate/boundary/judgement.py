@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 import torch
 
+from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.gate.battery import DEATH_AS_DROP_IN, Depth, claim_of
-from tunebench.tuner.gate.boundary.room import RemoteContender, RemoteSource, RoomError
+from tunebench.tuner.gate.boundary.room import ReferenceRoomError, RemoteContender, RemoteSource, RoomError
 from tunebench.tuner.gate.harness import Answers
 from tunebench.tuner.gate.judgement import both_batteries, model_made, refusals_kept
 from tunebench.tuner.gate.oracle import Oracle
@@ -40,6 +41,9 @@ def judge_contender(
     Args:
         state: the reference's weights.
         claim, depth: what is asked, see `run_battery`.
+
+    Raises:
+        KernelFolderError: the reference's process is gone, which says nothing of the model.
     """
     try:
         with refusals_kept(log, described):
@@ -47,6 +51,8 @@ def judge_contender(
             answers = Answers(source, oracle, device, mode)
             both_batteries(log, party, contender, oracle, answers, depth=depth, claim=claim)
         judge_state(log, oracle, contender, source)
+    except ReferenceRoomError as error:
+        raise KernelFolderError(f"the reference's process: {error}, {log.until}") from error
     except RoomError as error:
         until, name = log.until, "process"
         if any(claim_of(stage) is Claim.DROP_IN for stage in log.begun):

@@ -14,14 +14,15 @@ from typing import Any, ClassVar, Self
 
 import torch
 
-from tunebench.tuner.gate.boundary.contents import Contents
+from tunebench.tuner.gate.boundary.contents import Contents, OfReference
 from tunebench.tuner.gate.boundary.inside import serve
 from tunebench.tuner.gate.boundary.inspection import CallInspection
 from tunebench.tuner.gate.boundary.lending import Lending
 from tunebench.tuner.gate.boundary.supervisor import Supervised
 from tunebench.tuner.gate.boundary.wire import WireError, receive, send
+from tunebench.tuner.gate.effort import Limit
 from tunebench.tuner.gate.exemptions import Exemptions
-from tunebench.tuner.gate.gradients import Backward
+from tunebench.tuner.gate.gradients import Backward, Gradients
 from tunebench.tuner.gate.party import ORDINARY, Answer, Manner, Party
 from tunebench.tuner.gate.questions import Setting, Settings, is_setting
 from tunebench.tuner.gate.sanitizer import Inspection
@@ -39,6 +40,10 @@ _SHARE_OF_MEMORY = 4
 
 class RoomError(IsolationError):
     """The file's process is gone, or says what is no answer."""
+
+
+class ReferenceRoomError(RoomError):
+    """That of a reference's file: whatever is on trial has no part in it."""
 
 
 class Room:
@@ -71,7 +76,7 @@ class Room:
 
         Raises:
             ToldError: the file's code raised.
-            RoomError: there is no answer.
+            RoomError: there is no answer; a `ReferenceRoomError` of a reference's file.
         """
         if self._dropped and method != "drop":
             dropped = list(self._dropped)
@@ -81,14 +86,17 @@ class Room:
             send(self._process.connection, (method, arguments), self._passage)
             reply = receive(self._process.connection, self._most, self._passage)
         except (EOFError, OSError):
-            raise RoomError(self._process.how_it_ended()) from None
+            raise self._no_answer(self._process.how_it_ended()) from None
         except WireError as error:
-            raise RoomError(str(error)) from error
+            raise self._no_answer(str(error)) from error
         if not isinstance(reply, dict) or set(reply) not in ({"value"}, {"error", "type"}):
-            raise RoomError("an answer that is none")
+            raise self._no_answer("an answer that is none")
         if "error" in reply:
             raise ToldError(str(reply["error"]))
         return reply["value"]
+
+    def _no_answer(self, why: str) -> RoomError:
+        return ReferenceRoomError(why) if isinstance(self.contents, OfReference) else RoomError(why)
 
     def party(self, sizes: Sizes, mode: Mode, state: Mapping[str, torch.Tensor] | None) -> RemoteParty:
         """A model, made from one seed, with these weights, in this mode."""
@@ -198,10 +206,7 @@ class RemoteParty:
         return self._ask("keeps_outputs") is True
 
     def state(self) -> Mapping[str, torch.Tensor]:
-        return self._tensors("state")
-
-    def _tensors(self, question: str, **arguments: Any) -> Mapping[str, torch.Tensor]:
-        named = self._ask(question, **arguments)
+        named = self._ask("state")
         if not (isinstance(named, dict) and are_tensors(named.values())):
             raise RoomError("an answer that is none")
         return named
@@ -240,8 +245,19 @@ class RemoteParty:
     def parameter_elements(self) -> int:
         return int(self._ask("parameter_elements"))
 
-    def gradients(self, inputs: Sequence[Any], how: Backward, *, exact: bool = False) -> Mapping[str, torch.Tensor]:
-        return self._tensors("gradients", inputs=tuple(inputs), how=_plain(how), exact=exact)
+    def gradients(self, inputs: Sequence[Any], how: Backward, *, exact: bool = False) -> Gradients:
+        told = self._ask("gradients", inputs=tuple(inputs), how=_plain(how), exact=exact)
+        try:
+            answer = Gradients(**told)
+        except TypeError as error:
+            raise RoomError("an answer that is none") from error
+        named = (answer.found, answer.buffers)
+        if not (
+            all(isinstance(tensors, dict) and are_tensors(tensors.values()) for tensors in named)
+            and are_tensors([answer.random_state])
+        ):
+            raise RoomError("an answer that is none")
+        return answer
 
     def after_wait(self, first: Sequence[Any], second: Sequence[Any], seed: int, *, own_stream: bool) -> Answer:
         return self._answer("after_wait", first=tuple(first), second=tuple(second), seed=seed, own_stream=own_stream)
@@ -273,6 +289,9 @@ class RemoteParty:
 
     def set(self, name: str, value: Setting) -> None:
         self._ask("set", name=name, value=value)
+
+    def could_hold(self, name: str, value: Setting) -> bool:
+        return self._ask("could_hold", name=name, value=value) is True
 
     def input_names(self, count: int) -> Sequence[str]:
         told = self._ask("input_names", count=count)
@@ -355,6 +374,10 @@ class RemoteSource:
         elements: tuple[int, int] = self._room.ask("elements", sizes=dict(self._sizes), changes=dict(changes))
         return elements
 
+    def effort(self, changes: Sizes, limit: Limit) -> int | None:
+        told: int | None = self._room.ask("effort", sizes=dict(self._sizes), changes=dict(changes), limit=asdict(limit))
+        return told
+
 
 class RemoteContender:
     """A file's `ModelNew`, in a room of its own; see `Contender`."""
@@ -365,6 +388,11 @@ class RemoteContender:
 
     def party(self, source: Source, mode: Mode, state: Mapping[str, torch.Tensor] | None) -> Party:
         return self._room.party(source.sizes, mode, state)
+
+    @staticmethod
+    def choosing(_source: Source, _mode: Mode, _state: Mapping[str, torch.Tensor]) -> Mapping[str, Party]:
+        """None: nobody knows what a file may choose from."""
+        return {}
 
     def changes(self) -> tuple[list[str], bool]:
         """See `Room.changes`."""

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from tunebench.tuner.gate.changes import HOOKS
-from tunebench.tuner.gate.comparison import compare, scale_of
+from tunebench.tuner.gate.comparison import compare, norm_of, relative_norm, scale_of
 from tunebench.tuner.gate.distributions import DISTRIBUTIONS, all_changed
 from tunebench.tuner.gate.faults import FAILURES
-from tunebench.tuner.gate.gradients import OUTPUT, Backward, Incoming, Trained
+from tunebench.tuner.gate.gradients import OUTPUT, Backward, Gradients, Incoming, Trained
 from tunebench.tuner.gate.harness import Harness, Pair
-from tunebench.tuner.gate.party import Manner
+from tunebench.tuner.gate.judge import require_buffers
+from tunebench.tuner.gate.oracle import OTHER_DRAWS
+from tunebench.tuner.gate.party import Manner, Party
 from tunebench.tuner.gate.stage_log import StageRefused
-from tunebench.tuner.gate.tolerance import FEW_SAMPLES_MULTIPLE, allowed_error
+from tunebench.tuner.gate.tolerance import FEW_SAMPLES_MULTIPLE, REFERENCE_MULTIPLE, allowed_error, tolerance_of
+from tunebench.tuner.kernel import Mode
 
 _MOSTLY_ROUNDING = 0.1
 _OF_ROUNDING = 32.0
@@ -56,79 +58,165 @@ def keywords(harness: Harness) -> None:
 GRADIENTS: Mapping[str, Backward] = {
     "of inputs and parameters": Backward(),
     "of parameters": Backward(inputs=False),
+    "of two steps in a row": Backward(course="fbfb"),
 }
 TRAINING: Mapping[str, Backward] = {
     "of inputs alone": Backward(parameters=Trained.NONE),
     "with some weights frozen": Backward(parameters=Trained.SOME),
     "for a strided gradient of the output": Backward(incoming=Incoming.STRIDED),
     "for an expanded gradient of the output": Backward(incoming=Incoming.EXPANDED),
-    "of two backwards, added up": Backward(times=2),
-    "after a call in inference mode": Backward(after_inference=True),
+    "of two backwards, added up": Backward(course="fbfb", adds_up=True),
+    "of two forwards before their backwards": Backward(course="ffbb"),
+    "after a call in inference mode": Backward(course="ifb"),
     "of gradients": Backward(second=True),
 }
+_STEPS = Backward(course="nfbfb")
+_STEPS_IN_BOTH_MODES = Backward(course="nfbfbefbtfb")
 
 
 def gradients(harness: Harness) -> None:
     """Gradients of inputs and parameters equal the reference's, and so does the output where they are recorded; a
-    result is never silently detached. First comes a call as most programs make it, which nothing watches."""
+    result is never silently detached. First comes a call as most programs make it, which nothing watches.
+
+    Gradients are those of the forward that was computed: after the same seed both have drawn the same random numbers,
+    what the forward has dropped has no gradient, and generators and buffers are where the reference leaves them.
+    """
     pair = harness.pair()
     plainly = Manner(byte=None, guarded=False, recording=True)
     harness.agree(pair, pair.inputs(1), "a call where gradients are recorded", plainly)
-    _ask(harness, GRADIENTS)
+    for label, how in GRADIENTS.items():
+        _ask(harness, label, how)
 
 
 def training(harness: Harness) -> None:
-    """Gradients as training loops ask for them: weights frozen, gradients added up, gradients of gradients."""
-    _ask(harness, TRAINING)
+    """Gradients as training loops ask for them: weights frozen, gradients added up, gradients of gradients; in train
+    mode, whatever mode the question is about, and by whatever policy a model chooses what serves it."""
+    for label, how in TRAINING.items():
+        _ask(harness, label, how)
+    if harness.answers.mode is not Mode.TRAIN:
+        _ask(harness, "of two steps in train mode", _STEPS, mode=Mode.TRAIN)
+    pair = harness.pair()
+    for policy, party in harness.contender.choosing(pair.source, pair.mode, pair.reference.state()).items():
+        _ask(harness, f"under the policy '{policy}', in both modes", _STEPS_IN_BOTH_MODES, party)
 
 
-def _ask(harness: Harness, ways: Mapping[str, Backward]) -> None:
-    for label, how in ways.items():
-        pair = harness.pair()
-        drawn = pair.inputs(1)
-        normal = all_changed(drawn, DISTRIBUTIONS["normal"])
-        # Of both signs, where the reference is made for them.
-        asked = next((one for one in map(partial(_Asked.of, pair, how), (normal, drawn)) if one is not None), None)
-        if asked is None:
-            harness.pass_over("the reference has no such gradients")
-            continue
-        with harness.refusing(f"gradients {label}"):
-            with torch.no_grad():
-                reason = pair.candidate.ready(asked.inputs)
-            if reason is not None:
-                harness.pass_over(reason)
-                continue
-            got = pair.candidate.gradients(asked.inputs, how)
-        harness.count()
-        try:
-            _judge(asked.expected, _with_zeros(got, asked.expected) if how.second else got, asked.exact)
-        except StageRefused as refusal:
-            raise StageRefused(f"gradients {label}: {refusal}") from refusal
+def _ask(harness: Harness, label: str, how: Backward, party: Party | None = None, mode: Mode | None = None) -> None:
+    """Ask for gradients.
+
+    Args:
+        party: who is asked in the contender's place.
+        mode: in which; None for that which the question is about.
+    """
+    pair = harness.pair()
+    candidate = pair.candidate if party is None else party
+    if mode is not None:
+        candidate.put(mode)
+    drawn = pair.inputs(1)
+    normal = all_changed(drawn, DISTRIBUTIONS["normal"])
+    # Of both signs, where the reference is made for them.
+    answers = (_Answer.of(pair, mode or pair.mode, how, inputs) for inputs in (normal, drawn))
+    asked = next((one for one in answers if one is not None), None)
+    if asked is None:
+        harness.pass_over("the reference has no such gradients")
+        return
+    with harness.refusing(f"gradients {label}"):
+        with torch.no_grad():
+            reason = candidate.ready(asked.inputs)
+        if reason is not None:
+            harness.pass_over(reason)
+            return
+        got = candidate.gradients(asked.inputs, how)
+    harness.count()
+    try:
+        asked.judge(replace(got, found=_with_zeros(got.found, asked.own.found)) if how.second else got)
+    except StageRefused as refusal:
+        raise StageRefused(f"gradients {label}: {refusal}") from refusal
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """Inputs with the reference's gradients, at its own precision and in float64."""
+class _Answer:
+    """What the reference makes of a course.
+
+    Attributes:
+        inputs: of each call.
+        own: at its own precision; of the gradients those that are judged.
+        exact: in float64.
+        redrawn: that has drawn other random numbers, so that the reference's own is the truth.
+    """
 
     inputs: tuple[Any, ...]
-    expected: Mapping[str, torch.Tensor]
-    exact: Mapping[str, torch.Tensor]
+    own: Gradients
+    exact: Gradients
+    redrawn: bool
 
     @classmethod
-    def of(cls, pair: Pair, how: Backward, inputs: tuple[Any, ...]) -> _Asked | None:
+    def of(cls, pair: Pair, mode: Mode, how: Backward, inputs: tuple[Any, ...]) -> _Answer | None:
         """None where the reference has none, or none that are finite."""
+        reference = pair.source.party(mode, pair.reference.state())
         try:
-            exact = pair.reference.gradients(inputs, how, exact=True)
-            expected = pair.reference.gradients(inputs, how)
+            exact = reference.gradients(inputs, how, exact=True)
+            own = reference.gradients(inputs, how)
         except FAILURES:
             return None
-        if set(exact) != set(expected):
+        if set(exact.found) != set(own.found):
             return None
-        finite = {name for name in exact if _is_finite(exact[name]) and _is_finite(expected[name])}
-        names = [name for name in expected if name in finite or not name.startswith(OUTPUT)]
+        finite = {name for name in exact.found if _is_finite(exact.found[name]) and _is_finite(own.found[name])}
+        names = [name for name in own.found if name in finite or not name.startswith(OUTPUT)]
         if all(name.startswith(OUTPUT) for name in names) or not finite.issuperset(names):
             return None
-        return cls(inputs, {name: expected[name] for name in names}, exact)
+        found = {name: own.found[name] for name in names}
+        outputs = [name for name in names if name.startswith(OUTPUT)]
+        redrawn = own.draws and any(_error(found[name], exact.found[name]) > OTHER_DRAWS for name in outputs)
+        return cls(inputs, replace(own, found=found), exact, redrawn)
+
+    def judge(self, got: Gradients) -> None:
+        """Judge what another module makes of it.
+
+        Raises:
+            StageRefused: it is something else.
+        """
+        if not got.found:
+            raise StageRefused("the output is detached: no gradient reaches inputs or parameters")
+        differing = set(self.own.found) ^ set(got.found)
+        missing = ", ".join(sorted(name for name in differing if not name.startswith(OUTPUT)))
+        if missing:
+            raise StageRefused(f"gradients are there for other tensors than the reference's: {missing}")
+        if not torch.equal(got.random_state, self.own.random_state):
+            raise StageRefused("it draws other random numbers than the reference: the generator is left elsewhere")
+        for name, gradient in self.own.found.items():
+            what = f"{name}, where gradients are recorded," if name.startswith(OUTPUT) else f"the gradient of {name}"
+            if name not in got.found or not _is_like(got.found[name], gradient):
+                raise StageRefused(f"{what} has another shape or type than the reference's")
+            self._judge(what, got.found[name], gradient, self.exact.found[name])
+        truth = self.own if self.redrawn else self.exact
+        expected = {name: buffer.double() for name, buffer in truth.buffers.items()}
+        own_error = max((relative_norm(self.own.buffers[name], expected[name]) for name in expected), default=0.0)
+        require_buffers("afterwards", got.buffers, expected, own_error)
+
+    def _judge(self, what: str, got: torch.Tensor, own: torch.Tensor, exact: torch.Tensor) -> None:
+        bound = 0.0
+        if self.redrawn:
+            # What is left of rounding, such as the gradient of a bias before a normalisation, is less in float64.
+            own_error = float(norm_of(exact) <= _MOSTLY_ROUNDING * norm_of(own.double()))
+            exact, bound = own.double(), REFERENCE_MULTIPLE * tolerance_of(own.dtype)
+        else:
+            own_error = _error(own, exact)
+        multiple = FEW_SAMPLES_MULTIPLE if own_error < _MOSTLY_ROUNDING else _OF_ROUNDING
+        bound = max(bound, allowed_error(own.dtype, own_error), multiple * own_error)
+        error = compare(got, exact, scale_of(exact), bound).max_relative
+        if not error <= bound:
+            raise StageRefused(f"{what} is off by {error:.2e} of its size, allowed {bound:.2e}")
+        dropped = (own == 0) & (exact == 0)
+        if self.own.draws and not self.redrawn and (wrong := int((got[dropped] != 0).sum())):
+            raise StageRefused(f"{what} is not zero in {wrong} places that the forward has dropped")
+
+
+def _error(own: torch.Tensor, exact: torch.Tensor) -> float:
+    return compare(own, exact, scale_of(exact), math.inf).max_relative
+
+
+def _is_like(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.shape == other.shape and one.dtype == other.dtype
 
 
 def _is_finite(tensor: torch.Tensor) -> bool:
@@ -138,25 +226,3 @@ def _is_finite(tensor: torch.Tensor) -> bool:
 def _with_zeros(got: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The gradients with zeros for those that a graph does not reach: it does not say whether it knows that."""
     return {name: torch.zeros_like(gradient) for name, gradient in expected.items()} | dict(got)
-
-
-def _judge(
-    expected: Mapping[str, torch.Tensor], got: Mapping[str, torch.Tensor], exact: Mapping[str, torch.Tensor]
-) -> None:
-    if not got:
-        raise StageRefused("the output is detached: no gradient reaches inputs or parameters")
-    missing = ", ".join(sorted(name for name in set(expected) ^ set(got) if not name.startswith(OUTPUT)))
-    if missing:
-        raise StageRefused(f"gradients are there for other tensors than the reference's: {missing}")
-    for name, gradient in expected.items():
-        what = f"{name}, where gradients are recorded," if name.startswith(OUTPUT) else f"the gradient of {name}"
-        if name not in got or got[name].shape != gradient.shape or got[name].dtype != gradient.dtype:
-            raise StageRefused(f"{what} has another shape or type than the reference's")
-        scale = scale_of(exact[name])
-        own = compare(gradient, exact[name], scale, math.inf).max_relative
-        # A gradient that is zero, such as that of a bias before a normalisation, is what is left of rounding.
-        multiple = FEW_SAMPLES_MULTIPLE if own < _MOSTLY_ROUNDING else _OF_ROUNDING
-        bound = max(allowed_error(gradient.dtype, own), multiple * own)
-        error = compare(got[name], exact[name], scale, bound).max_relative
-        if not error <= bound:
-            raise StageRefused(f"{what} is off by {error:.2e} of its size, allowed {bound:.2e}")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from tunebench.tuner.gate.effort import Limit
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Harness, Pair
 from tunebench.tuner.gate.party import Manner
@@ -21,6 +23,10 @@ _MOST_ELEMENTS = 1 << 20  # of the inputs of one call of `batches`
 _MOST_AXES = 3
 _FAR = 2053  # beyond the threads of a block, and what is kept in a table of that many
 _MOST_ELEMENTS_FAR = 1 << 16
+_MOST_MADE, _SECONDS, _TIMES = 1 << 24, 3.0, 4
+"""Elements and seconds that the reference may take for a call of `sizes`, or so many times what it takes at the sizes
+of other stages; and as many times the seconds for all calls that take too long."""
+_EVERYTHING = 1 << 62
 _MOST_INT = 2**31
 _LARGE_COPIES = 12  # of the large tensor in float32: in and out, in float64 as well, and what comparing takes
 
@@ -28,9 +34,22 @@ _LARGE_COPIES = 12  # of the large tensor in float32: in and out, in float64 as 
 def sizes(harness: Harness) -> None:
     """Every size of the reference's file by itself: 0, 1, a prime, one more; then all of them together.
 
-    Other constants of the file, such as a scale, take another value as well.
+    Other constants of the file, such as a scale, take another value as well. A size at which the reference would take
+    too much is passed over: numbers that are multiplied grow fast together.
     """
-    for changes in _sweep(harness.base.sizes):
+    source, started = harness.base, time.perf_counter()
+    usual = source.effort({}, Limit(_EVERYTHING, _SECONDS)) or 0
+    seconds = max(_SECONDS, _TIMES * (time.perf_counter() - started))
+    limit, left = Limit(max(_MOST_MADE, _TIMES * usual), seconds), _TIMES * seconds
+    for changes in _sweep(source.sizes):
+        if left <= 0:
+            harness.pass_over("the reference has taken too long at others")
+            continue
+        started = time.perf_counter()
+        if source.effort(changes, limit) is None:
+            left -= time.perf_counter() - started
+            harness.pass_over("the reference would make too much there, or take too long")
+            continue
         _ask(harness, changes)
 
 

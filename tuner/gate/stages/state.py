@@ -95,7 +95,8 @@ def mode(harness: Harness) -> None:
 
 def settings(harness: Harness) -> None:
     """Numbers that the model and its parts hold as attributes, such as `eps`, a slope or a stride: where the
-    reference's output follows a change of one, so does the contender's, if it has that attribute at all."""
+    reference's output follows a change of one, so does the contender's, if it has that attribute at all. Asked are
+    values that a part could have been made with."""
     pair = harness.pair()
     inputs = pair.inputs(1)
     theirs = pair.candidate.settings()
@@ -117,6 +118,8 @@ def _followed(pair: Pair, inputs: Sequence[Any], name: str, value: Setting) -> S
     """Another value that the reference takes and shows in its output; None where there is none."""
     plain = Manner(byte=None, guarded=False, seed=0)
     for other in _others(value):
+        if not pair.reference.could_hold(name, other):
+            continue
         outputs: list[Mapping[str, torch.Tensor]] = []
         try:
             for number in (value, other):
@@ -131,12 +134,13 @@ def _followed(pair: Pair, inputs: Sequence[Any], name: str, value: Setting) -> S
 
 
 def _others(value: Setting) -> Iterator[Setting]:
-    """Values that a setting may take as well; of a tuple, all of its numbers change alike."""
+    """Other values for a setting; of a tuple, all numbers change alike, and what is positive stays so."""
     if isinstance(value, float):
         yield 1.5 * value + 0.375
         return
     numbers = value if isinstance(value, tuple) else (value,)
-    for others in ([n + 1 for n in numbers], [2 * n for n in numbers], [n // 2 for n in numbers]):
+    halves = [max(1, n // 2) if n > 0 else n // 2 for n in numbers]
+    for others in ([n + 1 for n in numbers], [2 * n for n in numbers], halves):
         yield tuple(others) if isinstance(value, tuple) else others[0]
 
 
