@@ -241,9 +241,14 @@ def _devices() -> Iterator[Diagnosis]:
 
 def _compiler(name: CompilerName) -> Diagnosis:
     from tunebench.tuner.compile.compilers import COMPILERS
+    from tunebench.tuner.compile.nvrtc import NvrtcCompiler
 
+    compiler = COMPILERS[name]()
     try:
-        return Diagnosis(f"compiler {name}", True, COMPILERS[name]().version().splitlines()[0])
+        detail = compiler.version().splitlines()[0]
+        if isinstance(compiler, NvrtcCompiler) and (left_out := compiler.left_out()):
+            detail += f", without {' '.join(left_out)}, which it is too old for"
+        return Diagnosis(f"compiler {name}", True, detail)
     except UserError as error:
         return Diagnosis(f"compiler {name}", False, "not usable", str(error))
 

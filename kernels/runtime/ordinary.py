@@ -63,7 +63,8 @@ def held(module: nn.Module) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     parameters: list[torch.Tensor] = []
     buffers: list[torch.Tensor] = []
     waiting = [module]
-    for one in waiting:
+    while waiting:  # no loop over a list that grows: torch.compile of torch 2.9 does not see what is added meanwhile
+        one = waiting.pop(0)
         if one._parameters:
             parameters += [value for value in one._parameters.values() if value is not None]
         if one._buffers:

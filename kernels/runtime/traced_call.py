@@ -36,7 +36,8 @@ def _in_order(handle: str, given: tuple[Any, ...], named: dict[str, Any]) -> tup
     if not named and len(given) == len(expected):
         return given
     names = [name for name, _, _ in expected]
-    inputs = dict(zip(names, given, strict=False))
+    # Not `zip(..., strict=False)`, which torch.compile of torch 2.9 takes for strict.
+    inputs = {name: given[at] for at, name in enumerate(names[: len(given)])}
     if len(given) > len(names) or any(name in inputs or name not in names for name in named):
         raise TypeError(f"inputs that do not fit: the reference takes {', '.join(names)}")
     for name, has_default, default in expected:
@@ -73,11 +74,11 @@ def call(module: Any, given: tuple[Any, ...], named: dict[str, Any]) -> torch.Te
             arguments = operands(module, inputs, exported)
     if arguments is None:
         return module.reference_forward(*inputs)  # type: ignore[no-any-return]
-    operator = module._operators.forward[module._derived is not None and not exported, exported or needs_gradient]
+    operator = type(module)._operators.forward[module._derived is not None and not exported, exported or needs_gradient]
     results = operator(*arguments)
-    for buffer, value in zip(buffers, results[1:], strict=False) if results[1:] else ():
+    for at, value in enumerate(results[1:]):
         if value.numel():
-            buffer.copy_(value)
+            buffers[at].copy_(value)
     return results[0]  # type: ignore[no-any-return]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -112,6 +113,12 @@ def _value(argument: Any) -> Any:
     return argument or 0
 
 
+def built_library() -> Library | None:
+    """Build the library; None where nothing could run it, or there is no nvcc to build it."""
+    toolkit = cpp_extension.CUDA_HOME if torch.version.cuda and torch.cuda.is_available() else None
+    return Library() if toolkit and os.access(f"{toolkit}/bin/nvcc", os.X_OK) else None
+
+
 LIBRARY: Library | None = None
 
 
@@ -173,7 +180,7 @@ def _empty_that_lasts(rows: int, *, dtype: torch.dtype, device: torch.device) ->
 
 @functools.cache
 def plan_on(index: int) -> Plan | None:
-    """How to run on a device; None where the library is not built for it, or could not be built."""
+    """How to run on a device; None where the library is not built for it, or not built at all."""
     if LIBRARY is None or torch.cuda.get_device_capability(index) != ARCHITECTURE:
         return None
     return Plan(index, LIBRARY)

@@ -237,7 +237,7 @@ def file_text(model: type[TunedModule], evidence: Evidence, layout: Layout) -> s
         known=known,
         members=members_of(model, TunedModule, methods, known),
     )
-    linked = linker.link((runtime.__name__, "Library"), model.__module__, model.__name__)
+    linked = linker.link((runtime.__name__, "built_library"), model.__module__, model.__name__)
     constants = "\n".join(_statement(name, value) for name, value in stated.items())
     parts = [
         _head(kernel, evidence),
@@ -245,8 +245,8 @@ def file_text(model: type[TunedModule], evidence: Evidence, layout: Layout) -> s
         constants,
         f'CUDA_SOURCE = r"""\n{_cuda(variant, kernel)}"""',
         *linked.definitions[:-1],
-        "# Built when this file is imported. Without nvcc, or a torch for CUDA, the reference's operations run.\n"
-        "LIBRARY = Library() if torch.version.cuda and cpp_extension.CUDA_HOME else None",
+        "# Built when this file is imported. Without a GPU, nvcc or a torch for CUDA, the reference's operations run.\n"
+        "LIBRARY = built_library()",
         linked.definitions[-1],
     ]
     text = "\n\n\n".join(part.strip("\n") for part in parts) + "\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -60,11 +61,16 @@ def exported(
 def loaded(
     name: str,
     text: str,
-    extensions: str = "/nowhere",
+    extensions: str = "",
     device: str = "cpu",
     sizes: Mapping[str, int | float] | None = None,
 ) -> tuple[dict[str, Any], nn.Module, Any, tuple[Any, ...]]:
-    """The reference and the file in one namespace, as KernelBench runs them: its models, and inputs."""
+    """The reference and the file in one namespace, as KernelBench runs them: its models, and inputs.
+
+    Args:
+        extensions: the folder that torch builds in; where it is left out, the one that the environment names.
+    """
+    extensions = extensions or os.environ["TORCH_EXTENSIONS_DIR"]
     reference = load_model(name).kernel.reference(sizes or SIZES[name])
     context: dict[str, Any] = {}
     exec(reference.path.read_text(encoding="utf-8"), context)

@@ -24,8 +24,13 @@ from tunebench.tuner.scratch import scratch
 from tunebench.tuner.variant import Variant
 
 # Lambdas and plain functions of a source that only a device runs are the device's: NVRTC 13.0 takes a generic lambda
-# for the host's otherwise, where 13.5 does not. What NVRTC takes from a cache of its own comes without ptxas's figures.
-_FLAGS = ("--std=c++17", "--ptxas-options=-v", "--device-as-default-execution-space", "--no-cache")
+# for the host's otherwise, where 13.5 does not.
+_FLAGS = ("--std=c++17", "--ptxas-options=-v", "--device-as-default-execution-space")
+
+_FLAGS_SINCE: Mapping[str, tuple[int, int]] = {
+    "--no-cache": (12, 9),  # what comes from NVRTC's own cache, which it has since then, is without ptxas's figures
+}
+"""Options that an NVRTC older than this version refuses, and can do without."""
 
 # Hopper and later: the `a` targets have the instructions of that very chip (wgmma, setmaxnreg); a cubin runs on
 # nothing else anyway.
@@ -48,21 +53,26 @@ class NvrtcCompiler(Compiler):
         Raises:
             CompilerMissingError: cuda-bindings or the NVRTC library is not installed.
         """
-        try:
-            from cuda.bindings import nvrtc
-
-            status, major, minor = nvrtc.nvrtcVersion()
-        except (ImportError, RuntimeError) as error:
-            raise CompilerMissingError(
-                "compiler 'nvrtc' is not here: pip install 'tunebench[nvrtc]', or a CUDA build of torch"
-            ) from error
-        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise CompilerMissingError(f"compiler 'nvrtc' does not answer: {status}; reinstall nvidia-cuda-nvrtc")
-        return f"NVRTC {major}.{minor}"
+        return "NVRTC {}.{}".format(*_version())
 
     def flags(self, variant: Variant) -> tuple[str, ...]:
-        """NVRTC's own spelling of what `compile` asks for."""
-        return (*_FLAGS, f"--gpu-architecture={_target(variant.architecture)}")
+        """Name what `compile` asks for, in options that this NVRTC has.
+
+        Raises:
+            CompilerMissingError: cuda-bindings or the NVRTC library is not installed.
+        """
+        left_out = self.left_out()
+        known = (option for option in _FLAGS_SINCE if option not in left_out)
+        return (*_FLAGS, *known, f"--gpu-architecture={_target(variant.architecture)}")
+
+    def left_out(self) -> Sequence[str]:
+        """List the options that this NVRTC is too old for.
+
+        Raises:
+            CompilerMissingError: cuda-bindings or the NVRTC library is not installed.
+        """
+        version = _version()
+        return [option for option, since in _FLAGS_SINCE.items() if version < since]
 
     def compile(self, variant: Variant) -> Build:
         """Compile to a cubin.
@@ -102,6 +112,22 @@ class NvrtcCompiler(Compiler):
             LaunchError: the driver refused the binary.
         """
         return CudaModule(build, torch.cuda.current_device() if device_index is None else device_index)
+
+
+def _version() -> tuple[int, int]:
+    """Ask NVRTC for its version."""
+    try:
+        from cuda.bindings import nvrtc
+
+        status, major, minor = nvrtc.nvrtcVersion()
+    except (ImportError, RuntimeError) as error:
+        extra = "nvrtc12" if str(torch.version.cuda).startswith("12.") else "nvrtc"
+        raise CompilerMissingError(
+            f"compiler 'nvrtc' is not here: pip install 'tunebench[{extra}]', or a torch for CUDA 13"
+        ) from error
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise CompilerMissingError(f"compiler 'nvrtc' does not answer: {status}; reinstall nvidia-cuda-nvrtc")
+    return major, minor
 
 
 def _first_error(log: str) -> str:

@@ -37,7 +37,7 @@ def test_its_host_code_runs_the_kernel(
     assert "design" not in text and "Kernel.declare" not in text
     context: dict[str, Any] = {}
     exec((tmp_path / "rows.py").read_text(encoding="utf-8").split("class ModelNew")[0], context)
-    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", "")
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "extensions"))
     exec(text, context)
     plan = build_plan(kernel, configuration, problem, CPU, compiler_for(CPU))
     x, made = torch.randn(6, 2048), context["ModelNew"]()

@@ -3,6 +3,7 @@
 import ast
 import builtins
 import ctypes
+import os
 import re
 import shutil
 import subprocess
@@ -25,6 +26,12 @@ from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.problem import Problem
+
+
+@pytest.fixture(autouse=True)
+def own_extensions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where torch builds, which a file may have it do on a machine with a GPU."""
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "extensions"))
 
 
 @pytest.fixture(scope="module")
@@ -97,10 +104,7 @@ def _attributes(text: str, kind: type) -> set[str]:
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_without_a_gpu_a_file_is_the_reference(
-    name: str, text_of: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", "")
+def test_without_a_gpu_a_file_is_the_reference(name: str, text_of: Callable[[str], str]) -> None:
     context, model, made, inputs = loaded(name, text_of(name))
     problem = made.problem(*inputs)
     here = {"precision": "strict"} if name == "conv_min_add_mul" else {}
@@ -117,6 +121,23 @@ def test_without_a_gpu_a_file_is_the_reference(
         assert one.grad is not None and other.grad is not None and torch.equal(one.grad, other.grad)
 
 
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_a_file_builds_nothing_without_a_gpu_or_without_nvcc(
+    has_gpu: bool, text_of: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvcc = tmp_path / "toolkit" / "bin" / "nvcc"
+    nvcc.parent.mkdir(parents=True)
+    if not has_gpu:  # some have an nvcc all the same, as images for building do
+        nvcc.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
+        nvcc.chmod(0o755)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    monkeypatch.setattr("torch.utils.cpp_extension.CUDA_HOME", str(tmp_path / "toolkit"))
+    context, model, made, inputs = loaded("scalar_mul", text_of("scalar_mul"))
+    assert context["LIBRARY"] is None and not Path(os.environ["TORCH_EXTENSIONS_DIR"]).exists()
+    assert torch.equal(made(*inputs), model(*inputs))
+
+
 @pytest.mark.parametrize(
     ("name", "values"),
     [
@@ -125,10 +146,7 @@ def test_without_a_gpu_a_file_is_the_reference(
         ("gemm_scale_bn", {"product": "parts", "pieces": 2, "normalisation": "folded"}),
     ],
 )
-def test_the_host_code_of_a_file_runs_its_kernels(
-    name: str, values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", "")
+def test_the_host_code_of_a_file_runs_its_kernels(name: str, values: dict[str, Any]) -> None:
     cpu = find_device("cpu")
     context, model, made, inputs = loaded(name, exported(name, values, cpu))
     stated = Problem(context["AXES"], context["DTYPE"], context["OPTIONS"])
@@ -166,7 +184,6 @@ def test_the_host_code_of_a_file_runs_its_kernels(
 def test_a_file_s_launches_are_what_its_source_takes(
     name: str, text_of: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", "")
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     context, model, made, inputs = loaded(name, text_of(name))
     declared = load_model(name).kernel.source.entry_points

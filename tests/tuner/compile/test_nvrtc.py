@@ -3,7 +3,7 @@
 import pytest
 
 from tunebench.tuner.build import KernelFigures
-from tunebench.tuner.compile.nvrtc import NvrtcCompiler, parse_ptxas_log
+from tunebench.tuner.compile.nvrtc import NvrtcCompiler, _version, parse_ptxas_log
 from tunebench.tuner.errors import CompileError, CompilerMissingError
 from tunebench.tuner.variant import KernelSource, Variant
 
@@ -49,6 +49,19 @@ def test_architectures_differ(compiler: NvrtcCompiler) -> None:
     assert hopper.code != ampere.code
     assert hopper.variant_digest != ampere.variant_digest
     assert compiler.flags(variant(SOURCE, "sm_80")) != compiler.flags(variant(SOURCE, "sm_90"))
+
+
+@pytest.mark.parametrize(("version", "left_out"), [((12, 8), ["--no-cache"]), ((12, 9), []), ((13, 0), [])])
+def test_options_are_those_of_nvrtc_s_version(
+    compiler: NvrtcCompiler, version: tuple[int, int], left_out: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = _version()
+    monkeypatch.setattr("tunebench.tuner.compile.nvrtc._version", lambda: version)
+    given = compiler.flags(variant(SOURCE))
+    assert compiler.left_out() == left_out and ("--no-cache" in given) == (not left_out)
+    assert compiler.version() == "NVRTC {}.{}".format(*version)
+    if version <= here:  # what an older one takes, this one takes
+        assert compiler.compile(variant(SOURCE)).figures["twice"].registers
 
 
 def test_a_refused_source_carries_the_log(compiler: NvrtcCompiler) -> None:
