@@ -183,11 +183,14 @@ def difference(found: list[Any], wanted: list[Any]) -> str:
 
 
 def check_random_module(write_kernel: Callable[..., Any], seed: int, device: torch.device) -> str:
-    """Compare a random module with its reference in every course under every policy; empty where nothing differs."""
+    """Compare a random module with its reference under every policy, in two of the courses; empty where nothing differs.
+
+    Which two it is goes round with the seed.
+    """
     factory, made_of = write_random_module(write_kernel, seed)
     reference = factory.reference_class
-    for policy in POLICIES:
-        for course in COURSES:
+    for number, policy in enumerate(POLICIES):
+        for course in (COURSES[(seed + number) % len(COURSES)], COURSES[(seed + number + 3) % len(COURSES)]):
             torch.manual_seed(seed)
             original = reference().to(device)
             torch.manual_seed(seed)

@@ -27,6 +27,7 @@ from tunebench.tuner.device import Device, DeviceKind
 from tunebench.tuner.errors import CompileError, CompilerMissingError, DiskFullError, LaunchError, TunebenchError
 from tunebench.tuner.kernel import Kernel, Plan
 from tunebench.tuner.problem import Problem
+from tunebench.tuner.settings import settings_of
 
 Decided = tuple[Choice, Plan | None]
 """What serves a problem: without a plan the reference's operations."""
@@ -194,7 +195,11 @@ def _without_duel(kernel: Kernel, occasion: Occasion, make_ready: MakeReady | No
     key = (kernel.digest, problem, device, loaded, exact)
     if key not in _recorded:
         choices = list(what_is_known(kernel, problem, device).choices()) if loaded is None else [loaded]
-        if exact and not (choices[0].measured or choices[0] is loaded):
+        setting = " ".join(f"{name}={value}" for name, value in settings_of(problem.options).items())
+        if setting and choices[0].tier is Tier.DEFAULT:
+            # The default was picked beside a reference that may do less, and would often lose to this one.
+            choices = [Choice(None, Tier.REFERENCE, f"nothing was measured under {setting} on {device.name}")]
+        elif exact and not (choices[0].measured or choices[0] is loaded):
             reason = f"nothing was measured and confirmed for this problem on {device.name}"
             choices = [Choice(None, Tier.REFERENCE, reason)]
         _recorded[key] = _runnable(kernel, choices[: 1 if exact else None], problem, device, make_ready)[0]

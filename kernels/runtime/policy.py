@@ -23,7 +23,8 @@ class Policy(enum.StrEnum):
     """What was measured for the problem on this kind of device, and conclusively compared with the reference; for any
     other problem the winner of a duel with the reference, on the call's own inputs."""
     RECORDED = "recorded"
-    """The nearest result that there is, or the default, without a duel."""
+    """The nearest result that there is, or the default, without a duel; the reference where there is none that was
+    measured under the settings of PyTorch's that the program has."""
     EXACT = "exact"
     """What was measured for the problem on this kind of device, else the reference."""
     REFERENCE = "reference"

@@ -19,6 +19,7 @@ from tunebench.kernels.runtime import served, tuned_module
 from tunebench.kernels.runtime.duel import Score
 from tunebench.kernels.runtime.guards import Content, same_tensors_in_python
 from tunebench.kernels.runtime.policy import Policy, use_policy
+from tunebench.kernels.runtime.selection import Tier
 from tunebench.kernels.runtime.served import Holdings, KnownCalls
 from tunebench.kernels.runtime.tuned_module import TunedModule
 
@@ -231,6 +232,21 @@ def test_what_pytorch_permits_is_part_of_the_problem(model: TunedModule) -> None
     assert looks(model, lambda: model(X)) == 0  # that is known from before
     options = [problem.options.get("algorithms") for problem, _ in model.choices if problem is not None]
     assert options == [None, "deterministic"]
+
+
+def test_under_a_setting_that_nothing_was_measured_under_the_reference_serves(write_kernel: WriteKernel) -> None:
+    """The kernel's default was picked beside eager as PyTorch has it by default."""
+    multiplied = {"return x * self.weight": "return torch.mm(x, torch.eye(x.shape[1])) * self.weight"}
+    made = write_kernel(reference=multiplied)()
+    try:
+        with torch.no_grad(), use_policy("recorded"):
+            made(X)
+            torch.set_float32_matmul_precision("high")
+            made(X)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    tiers = {problem.options.get("matmul"): choice.tier for (problem, _), choice in made.choices.items() if problem}
+    assert tiers == {None: Tier.DEFAULT, "tf32": Tier.REFERENCE}
 
 
 @pytest.mark.parametrize("policy", [Policy.REFERENCE, Policy.EXACT])
