@@ -183,7 +183,7 @@ def difference(found: list[Any], wanted: list[Any]) -> str:
 
 
 def check_random_module(write_kernel: Callable[..., Any], seed: int, device: torch.device) -> str:
-    """Compare a random module with its reference under every policy, in two of the courses; empty where nothing differs.
+    """Compare a random module with its reference under every policy in two courses; empty where nothing differs.
 
     Which two it is goes round with the seed.
     """

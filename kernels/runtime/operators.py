@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tunebench.kernels.runtime.gradients import differentiate
 from tunebench.kernels.runtime.ordinary import held
 from tunebench.kernels.runtime.outline import NOTHING, Outline, Tensors, outline_under
 from tunebench.kernels.runtime.policy import Policy, accuracy_for, use_policy
-from tunebench.kernels.runtime.reference_call import Watch
+from tunebench.kernels.runtime.reference_call import Watch, WithoutMemory
 from tunebench.kernels.runtime.traced_call import Given, shapes_of
 
 Operator: TypeAlias = Any  # torch._ops.OpOverload
@@ -109,7 +108,7 @@ class Operators:
             return []
         decides = tuple(number for number in numbers if isinstance(number, int))
         if decides not in outline.written:
-            with FakeTensorMode() as mode, torch.no_grad():
+            with WithoutMemory() as mode, torch.no_grad():
                 tensors, parameters, buffers = ([mode.from_tensor(one) for one in values] for values in given[:3])
                 fakes = given._replace(tensors=tensors, parameters=parameters, buffers=buffers)
                 try:

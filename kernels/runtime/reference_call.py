@@ -66,6 +66,18 @@ class Blank(NamedTuple):
     device: torch.device
 
 
+class WithoutMemory(FakeTensorMode):
+    """Tensors without memory, among which real ones may be; nothing is copied to a device.
+
+    A constant on a GPU would be, which waits for the GPU and fails while a CUDA graph is captured.
+    """
+
+    avoid_device_init = True
+
+    def __init__(self) -> None:
+        super().__init__(allow_non_fake_inputs=True)
+
+
 def trace_reference(module: nn.Module, inputs: Sequence[Any]) -> ReferenceCall:
     """Run a tuned module's reference on tensors without memory, under the autocast that is on; this changes nothing.
 
@@ -76,7 +88,7 @@ def trace_reference(module: nn.Module, inputs: Sequence[Any]) -> ReferenceCall:
     """
     parameters, buffers = held(module)
     try:
-        with random_state_kept() as has_drawn, FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
+        with random_state_kept() as has_drawn, WithoutMemory() as mode, torch.no_grad():
             given, fakes, moving = (
                 [_without_memory(mode, one) for one in all] for all in (inputs, parameters, buffers)
             )
@@ -106,7 +118,7 @@ def trace_reference(module: nn.Module, inputs: Sequence[Any]) -> ReferenceCall:
 
 def which_differ(module: nn.Module, inputs: Sequence[Any]) -> tuple[bool, ...]:
     """Return for each tensor of the reference's result whether autograd can differentiate it."""
-    with random_state_kept(), FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.enable_grad():
+    with random_state_kept(), WithoutMemory() as mode, torch.enable_grad():
         given, *own = ([_without_memory(mode, one) for one in all] for all in (inputs, *held(module)))
         made: Any = replica(module, *own)
         result = made.reference_forward(*given)
@@ -262,7 +274,10 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             functions: the names of those that were called; on some devices a recurrent layer is many operations.
         """
         names = {*self._names, *functions}
-        convolves = any("convolution" in name for name in names)
+        # Where autograd is left out, as in an operator, a function is one operation under its own name.
+        convolves = any(
+            "convolution" in name or name.startswith(("conv1", "conv2", "conv3", "conv_t")) for name in names
+        )
         recurs = any(name.endswith(("lstm", "gru", "rnn_tanh", "rnn_relu", "cudnn_rnn")) for name in names)
         multiplies = recurs or any(name in _PRODUCTS or "attention" in name for name in names)
         if torch.float32 in self.dtypes:

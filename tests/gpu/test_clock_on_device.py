@@ -105,8 +105,8 @@ def test_a_call_that_waits_for_the_device_disturbs_no_other(cuda: Device) -> Non
     """What is queued behind it would have the host's own work in its time, and whether it is behind it changes."""
     A = torch.ones(1 << 20, device="cuda")
     clock = CudaClock(cuda, SHORT.bytes)
-    calls = {"one": chain(8), "waits": lambda: A.sum().item(), "other": chain(8)}
-    samples = confirm(calls, "one", chain(8), clock, Control(cuda, clock), is_decided=tells("one", "other"))  # type: ignore[arg-type]
+    calls = {"one": chain(64), "waits": lambda: A.sum().item(), "other": chain(64)}
+    samples = confirm(calls, "one", chain(64), clock, Control(cuda, clock), is_decided=tells("one", "other"))  # type: ignore[arg-type]
     assert speedup(samples["one"], samples["other"]).decision is Decision.TIE
     assert control_ratio(samples, "one").decision is Decision.TIE
 

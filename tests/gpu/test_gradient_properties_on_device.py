@@ -1,4 +1,4 @@
-"""Random modules with dropout, noise and moved buffers on a GPU: as on the CPU, what a reference does its model does."""
+"""Random modules with dropout, noise and moved buffers on a GPU: a tuned model does what its reference does."""
 
 from __future__ import annotations
 
