@@ -2,12 +2,13 @@
 #   make tune      tune every shipped kernel at a small size, print the table, load the tuned models
 #   make test      the tests, without those that take seconds each
 #   make test-all  all tests, as continuous integration runs them
+#   make test-versions  the tests that versions decide, on the oldest and the newest Python and torch
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STUDIES := $(sort $(wildcard studies/files/small/*.toml))
 
-.PHONY: help tune test test-all lint clean
+.PHONY: help tune test test-all test-versions lint clean
 .DEFAULT_GOAL := help
 
 help:
@@ -46,6 +47,9 @@ test: $(VENV)/installed
 
 test-all: $(VENV)/installed
 	$(PYTEST)
+
+test-versions:
+	.ci/versions
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .

@@ -70,8 +70,10 @@ def call(module: Any, given: tuple[Any, ...], named: dict[str, Any]) -> torch.Te
             if has_gradients and value.requires_grad:
                 needs_gradient = True
         may_serve = may_serve and not (needs_gradient and module._trains) and shapes_of(tensors) not in module._lost
-        if may_serve and _stands_for(module._handle, _described(inputs), exported or needs_gradient):
-            arguments = operands(module, inputs, exported)
+        arguments = operands(module, inputs, exported) if may_serve else None
+        # Asked last, since it runs the reference: where there are hooks, they would run once more.
+        if arguments is not None and not _stands_for(module._handle, _described(inputs), exported or needs_gradient):
+            arguments = None
     if arguments is None:
         return module.reference_forward(*inputs)  # type: ignore[no-any-return]
     operator = type(module)._operators.forward[module._derived is not None and not exported, exported or needs_gradient]

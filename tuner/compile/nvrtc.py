@@ -121,10 +121,9 @@ def _version() -> tuple[int, int]:
 
         status, major, minor = nvrtc.nvrtcVersion()
     except (ImportError, RuntimeError) as error:
-        extra = "nvrtc12" if str(torch.version.cuda).startswith("12.") else "nvrtc"
-        raise CompilerMissingError(
-            f"compiler 'nvrtc' is not here: pip install 'tunebench[{extra}]', or a torch for CUDA 13"
-        ) from error
+        is_older = str(torch.version.cuda).startswith("12.")
+        needed = "'tunebench[nvrtc12]'" if is_older else "'tunebench[nvrtc]', or a CUDA build of torch"
+        raise CompilerMissingError(f"compiler 'nvrtc' is not here: pip install {needed}") from error
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         raise CompilerMissingError(f"compiler 'nvrtc' does not answer: {status}; reinstall nvidia-cuda-nvrtc")
     return major, minor
