@@ -304,9 +304,8 @@ def _tune_mode(resolved: Resolved, mode: Mode, database: Database, announce: Rep
                 warm_starts = begun.warm_starts  # another process may have begun it in the meantime
         confirmation = _confirmation(resolved, mode, problem)
         run = StudyRun(executor, space, sampler, log, warm_starts, confirmation, account)
-        done = len(log.past())
         progress = announce(
-            Announcement(kernel.name, problem, device, len(space), warm_starts, done, slots=executor.slots)
+            Announcement(kernel.name, problem, device, len(space), warm_starts, run.done, slots=executor.slots)
         )
         with ThreadPoolExecutor(1) as beside:
             asked = beside.submit(_gpu_refusal, kernel, space[space.default], problem, device)
