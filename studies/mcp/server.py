@@ -19,6 +19,7 @@ from tunebench import __version__
 from tunebench.kernels.runtime.registry import kernel_names
 from tunebench.studies.mcp import answers
 from tunebench.studies.mcp.commands import Commands, Say
+from tunebench.tuner.empty import require_said
 from tunebench.tuner.errors import TunebenchError, UserError
 from tunebench.tuner.result import TrialStatus
 
@@ -40,7 +41,9 @@ Sizes = Annotated[Mapping[str, int | float] | None, Field(description="Constants
 Dtype = Annotated[
     str | None, Field(description="float32, float64, float16 or bfloat16; as the file makes them if null.")
 ]
-Modes = Annotated[Sequence[str] | None, Field(description="eval, train, frozen; every mode of the kernel if null.")]
+Modes = Annotated[
+    Sequence[str] | None, Field(min_length=1, description="eval, train, frozen; every mode of the kernel if null.")
+]
 Device = Annotated[str | None, Field(description="cuda, cuda:INDEX or cpu; a GPU where there is one if null.")]
 Configuration = Annotated[
     Mapping[str, answers.Value], Field(description="Values of tunables; others as in the default.")
@@ -170,6 +173,7 @@ class Tools:
         Raises:
             UserError: it is elsewhere, also by a symbolic link, or not there.
         """
+        require_said("a path", text)
         folder = self._commands.folder
         try:
             place = (folder / text).resolve(strict=True)

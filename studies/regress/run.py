@@ -23,6 +23,7 @@ from tunebench.studies.regress.contest import (
 from tunebench.studies.regress.repository import Revision, kernels_in, repository_of, revisions
 from tunebench.studies.study_file import make_request, read_study_file
 from tunebench.tuner.device import find_device
+from tunebench.tuner.empty import refusing_empty
 from tunebench.tuner.errors import TunebenchError, UnknownNameError, UserError, first_line
 from tunebench.tuner.isolation import DeathError, IsolatedProcess, start_forkserver
 from tunebench.tuner.kernel import Mode
@@ -109,6 +110,7 @@ Show = Callable[[str], None]
 """Called with one line for people whenever something begins or ends."""
 
 
+@refusing_empty
 def regress(
     base: str,
     head: str | None = None,
