@@ -287,8 +287,10 @@ def export(
     """
     from tunebench.studies.export_command import ExportRequest
     from tunebench.studies.export_command import export as make
-    from tunebench.tuner.files import whole_file
+    from tunebench.tuner.files import require_writable, whole_file
 
+    if output is not None:
+        require_writable(Path(output))
     text = make(ExportRequest(str(kernel), sizes or {}, dtype, mode, device, trial, any_source, db)).text
     if output is not None:
         with whole_file(Path(output)) as stream:

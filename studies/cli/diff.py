@@ -47,9 +47,10 @@ def diff(
             rows.append(select_best(database, side, kernel=kernel))
     found = differences(rows[0], rows[1], compared_apart(sides[0], sides[1]))
     if not found.pairs:
+        ours, theirs = (f"'{side.text}' ({len(found)} best results)" for side, found in zip(sides, rows, strict=True))
         raise UserError(
-            f"'{before}' ({len(rows[0])} best results) and '{after}' ({len(rows[1])}) have no kernel and problem in "
-            "common under otherwise equal conditions: 'tunebench best --any-source' lists what there is"
+            f"{ours} and {theirs} have no kernel and problem in common "
+            "under otherwise equal conditions: 'tunebench best --any-source' lists what there is"
         )
     if as_json:
         print_json(_values(found, threshold))
