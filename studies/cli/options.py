@@ -190,7 +190,7 @@ def _pairs(options: list[str], form: str) -> dict[str, str]:
     pairs = {}
     for option in options:
         name, separator, value = option.partition("=")
-        if not (separator and name and value):
+        if not (separator and name.isprintable() and name and value):
             raise UserError(f"'{option}' is not of the form {form}")
         pairs[name] = value
     return pairs

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import functools
 import json
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import anyio
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp.types import CallToolResult, InputRequiredResult, TextContent, ToolAnnotations
+from mcp.server.stdio import stdio_server
+from mcp.shared.message import SessionMessage
+from mcp.types import CallToolResult, InputRequiredResult, JSONRPCError, TextContent, ToolAnnotations
 from pydantic import Field, ValidationError
 
 from tunebench import __version__
 from tunebench.kernels.runtime.registry import kernel_names
 from tunebench.studies.mcp import answers
 from tunebench.studies.mcp.commands import Commands, Say
+from tunebench.studies.mcp.lines import messages
 from tunebench.tuner.empty import require_said
 from tunebench.tuner.errors import TunebenchError, UserError
 from tunebench.tuner.result import TrialStatus
@@ -186,7 +190,23 @@ class Tools:
 
 
 class _Server(MCPServer[Any]):
-    """The SDK's, which tells of arguments that do not meet their schema in several lines: here it is one."""
+    """The SDK's, which tells of arguments that do not meet their schema in several lines: here it is one.
+
+    What is no message is answered, too; see `messages`.
+    """
+
+    async def run_stdio_async(self) -> None:
+        """Serve on standard input and output."""
+        answers: list[Callable[[SessionMessage], Awaitable[None]]] = []
+
+        async def answer(error: JSONRPCError) -> None:
+            await answers[0](SessionMessage(error))
+
+        lines = messages(sys.stdin.buffer, answer)
+        async with stdio_server(stdin=cast(anyio.AsyncFile[str], lines)) as (reading, writing):
+            answers.append(writing.send)
+            server = self._lowlevel_server
+            await server.run(reading, writing, server.create_initialization_options())
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None

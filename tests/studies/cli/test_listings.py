@@ -139,3 +139,23 @@ def test_every_completed_sampler_is_one() -> None:
     assert set(SAMPLERS) <= set(COMPLETED)
     for name in COMPLETED:
         assert find_sampler(name)
+
+
+def test_only_a_table_of_trials_is_cut_short_and_says_so(ask: CommandLine, file: Path) -> None:
+    with open_database(file) as database:
+        log = open_study(database, replace(STUDY, kernel="mine", device=H200), ENVIRONMENT)
+        for number in range(5, 60):
+            log.record(correct(number, 6.0 + number))
+    assert len(ask("trials", "mine", "--json").json) == 60
+    assert len(list(csv.reader(io.StringIO(ask("trials", "mine", "--csv").out)))) == 61
+    assert len(ask("trials", "mine", "--json", "--limit", 50).json) == 50
+    table = ask("trials", "mine")
+    assert "only the first 50" in table.err and len(table.out.splitlines()) < ask(
+        "trials", "mine", "--limit", 60
+    ).out.count("\n")
+    assert ask("trials", "mine", "--limit", 50).err == ask("trials", "other").err == ""
+
+
+def test_a_tunable_may_have_thousands_of_values(ask: CommandLine) -> None:
+    values = ",".join(map(str, range(5000)))
+    assert len(ask("trials", "--tunable", f"block={values}", "--json").json) == len(ask("trials", "--json").json)
