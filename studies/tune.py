@@ -38,7 +38,7 @@ from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.sources import LocalSource
 from tunebench.tuner.isolation import TRACER, start_forkserver
 from tunebench.tuner.kernel import Kernel, Mode, ModelFactory
-from tunebench.tuner.problem import Problem
+from tunebench.tuner.problem import Problem, told_apart
 from tunebench.tuner.reference import Reference
 from tunebench.tuner.search.sampler import PoolSampler
 from tunebench.tuner.search.strategies import find_sampler
@@ -290,8 +290,9 @@ def _tune_mode(resolved: Resolved, mode: Mode, database: Database, announce: Rep
     account.move(Activity.WORKER, executor.prepared)
     device, problem, slots = executor.device, executor.problem, executor.slots
     try:
-        if resolved.expected not in (None, problem):
-            raise UserError(f"the reference's own inputs are {problem} where {resolved.expected} is asked for")
+        if resolved.expected is not None and resolved.expected != problem:
+            own, asked = told_apart([("", problem), ("", resolved.expected)])
+            raise UserError(f"the reference's own inputs are {own} where {asked} is asked for")
         with account.phase(Activity.SPACE):
             space = resolved.space.enumerate(problem, device)
         description = describe_study(resolved, problem, device)

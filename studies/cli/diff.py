@@ -84,12 +84,14 @@ def _values(found: Difference, threshold: float) -> dict[str, Any]:
 
 def _print(found: Difference, threshold: float) -> None:
     from tunebench.studies.terminal import print_table
+    from tunebench.tuner.problem import told_apart
 
     columns = ("kernel", "problem", "caches", "A", "B", "B over A", "", "configuration in B that differs from A's")
+    problems = told_apart((pair.before.kernel, pair.before.problem) for pair in found.pairs)
     rows = [
         (
             pair.before.kernel,
-            str(pair.before.problem),
+            problem,
             str(pair.before.regime),
             f"{pair.before.median_ms:.4g} ms",
             f"{pair.after.median_ms:.4g} ms",
@@ -97,7 +99,7 @@ def _print(found: Difference, threshold: float) -> None:
             "slower" if pair.ratio > threshold else "",
             _changes(pair),
         )
-        for pair in found.pairs
+        for pair, problem in zip(found.pairs, problems, strict=True)
     ]
     print_table(columns, rows, "Time of the best; medians from different runs")
     for side, alone in (("A", found.only_before), ("B", found.only_after)):

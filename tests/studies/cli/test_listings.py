@@ -159,3 +159,31 @@ def test_only_a_table_of_trials_is_cut_short_and_says_so(ask: CommandLine, file:
 def test_a_tunable_may_have_thousands_of_values(ask: CommandLine) -> None:
     values = ",".join(map(str, range(5000)))
     assert len(ask("trials", "--tunable", f"block={values}", "--json").json) == len(ask("trials", "--json").json)
+
+
+@pytest.mark.parametrize(
+    "command", [("best", "--any-source"), ("trials",), ("studies",), ("report", "-o", "report.html")]
+)
+def test_a_problem_is_shown_with_its_shapes_and_a_digest_only_where_it_tells_two_apart(
+    ask: CommandLine, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def shown() -> str:
+        done = ask(*command)
+        page = (tmp_path / "report.html").read_text(encoding="utf-8") if command[0] == "report" else done.out
+        return " ".join(page.split())
+
+    def record(call: str) -> None:
+        problem = replace(STUDY.problem, options={"call": call})
+        with open_database(file) as database:
+            open_study(database, replace(STUDY, kernel="called", problem=problem), ENVIRONMENT).record(correct(0))
+
+    record("x=64x1000 #aaaaaa")
+    record("x=16x32000 #bbbbbb")
+    assert "x=64x1000" in shown() and "x=16x32000" in shown()
+    assert "#aaaaaa" not in shown() and "#bbbbbb" not in shown()
+    record("x=64x1000 #cccccc")
+    assert "#aaaaaa" in shown() and "#cccccc" in shown() and "#bbbbbb" not in shown()
+    listed = ask("trials", "called", "--json").json
+    assert {one["problem"]["options"]["call"][-6:] for one in listed} == {"aaaaaa", "bbbbbb", "cccccc"}
