@@ -291,8 +291,8 @@ def _tune_mode(resolved: Resolved, mode: Mode, database: Database, announce: Rep
     device, problem, slots = executor.device, executor.problem, executor.slots
     try:
         if resolved.expected is not None and resolved.expected != problem:
-            own, asked = told_apart([("", problem), ("", resolved.expected)])
-            raise UserError(f"the reference's own inputs are {own} where {asked} is asked for")
+            its_own, wanted = told_apart([("", problem), ("", resolved.expected)])
+            raise UserError(f"the reference's own inputs are {its_own} where {wanted} is asked for")
         with account.phase(Activity.SPACE):
             space = resolved.space.enumerate(problem, device)
         description = describe_study(resolved, problem, device)

@@ -263,8 +263,8 @@ def _take(matter: Matter, order: tuple[Side, Side]) -> _Rounds:
     parties = {side: _Party(matter, side) for side in order}
     base, head = parties[Side.BASE], parties[Side.HEAD]
     if base.problem != head.problem:
-        was, now = told_apart([("", base.problem), ("", head.problem)])
-        raise OtherProblemError(f"the problem was {was} and is {now} now")
+        before, after = told_apart([("", base.problem), ("", head.problem)])
+        raise OtherProblemError(f"the problem was {before} and is {after} now")
     was, now = base.best_known(), head.best_known()
     # What only one has a result for is compared under that; else each is as it would serve.
     chosen = {
