@@ -145,7 +145,7 @@ def regress(
         raise UserError(f"threshold {threshold}: give a share from 0 to 1, such as 0.02 for two percent")
     asked = {"sizes": sizes, "dtype": dtype, "modes": modes, "device": device, "compiler": compiler}
     options = {name: value for name, value in asked.items() if value is not None}
-    make_request({"kernel": "", **options}, "regress")  # before anything is checked out
+    make_request({"kernel": "any", **options}, "regress")  # before anything is checked out
     require_dtype(dtype)
     find_device(device)
     root = repository_of(Path(repository))
