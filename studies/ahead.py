@@ -16,7 +16,7 @@ from tunebench.kernels.runtime.selection import what_is_known
 from tunebench.kernels.runtime.shipped import is_stale, readable_files
 from tunebench.tuner.build import Build
 from tunebench.tuner.compile.base import Compiler
-from tunebench.tuner.compile.bundle import BundledBuild, write_bundle
+from tunebench.tuner.compile.bundle import BundledBuild, files_of_bundle, write_bundle
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.compile.compilers import default_compiler
 from tunebench.tuner.configuration import Configuration
@@ -110,6 +110,7 @@ def bundle(
         UserError: the question was wrong, nothing is known to build, a build was refused, or the folder cannot be
             written.
     """
+    files_of_bundle(folder)  # before anything takes long
     devices = [_device_for(one) for one in architectures] or [find_device(None)]
     built = _build(_needed(targets, devices, problems), told)
     if refused := [one for one in built if one.refusal is not None]:

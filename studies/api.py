@@ -8,6 +8,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tunebench.tuner.empty import refusing_empty
+
 if TYPE_CHECKING:
     from pandas import DataFrame
 
@@ -46,6 +48,7 @@ class Rows(list[Row]):
         return to_dataframe(self)
 
 
+@refusing_empty
 def connect(db: str | Path | None = None, *, read_only: bool = True) -> Database:
     """Open a results database, for several questions to it; use it in a `with` statement, or close it.
 
@@ -76,6 +79,7 @@ def opened(db: Database | str | Path | None, *, read_only: bool) -> Iterator[Dat
             yield database
 
 
+@refusing_empty
 def best(
     kernel: str | None = None,
     *,
@@ -120,6 +124,7 @@ def best(
     return Rows(rows if any_source else of_current_kernels(rows))
 
 
+@refusing_empty
 def trials(
     kernel: str | None = None,
     *,
@@ -188,6 +193,7 @@ def trials(
         )
 
 
+@refusing_empty
 def misses(
     kernel: str | None = None,
     *,
@@ -212,6 +218,7 @@ def misses(
         return of_current_kernels(misses_of(database, kernel=kernel, device=device, tuned=tuned))
 
 
+@refusing_empty
 def load(kernel: str | Path) -> type[TunedModule]:
     """The `ModelNew` of a kernel: an `nn.Module` class that takes the place of its reference's `Model`.
 
@@ -228,6 +235,7 @@ def load(kernel: str | Path) -> type[TunedModule]:
     return import_model(str(kernel))
 
 
+@refusing_empty
 def new(folder: str | Path, *, problem: str | Path | None = None, block: str | None = None) -> NewKernel:
     """Write the folder of a new kernel, which agrees with its problem and which `tune` takes.
 
@@ -249,6 +257,7 @@ def new(folder: str | Path, *, problem: str | Path | None = None, block: str | N
     return write_new(Path(folder), None if problem is None else Path(problem), block)
 
 
+@refusing_empty
 def export(
     kernel: str | Path,
     output: str | Path | None = None,
@@ -279,8 +288,10 @@ def export(
     """
     from tunebench.studies.export_command import ExportRequest
     from tunebench.studies.export_command import export as make
-    from tunebench.tuner.files import whole_file
+    from tunebench.tuner.files import require_writable, whole_file
 
+    if output is not None:
+        require_writable(Path(output))
     text = make(ExportRequest(str(kernel), sizes or {}, dtype, mode, device, trial, any_source, db)).text
     if output is not None:
         with whole_file(Path(output)) as stream:
@@ -288,6 +299,7 @@ def export(
     return text
 
 
+@refusing_empty
 def tune(
     kernel: str | Path,
     *,
@@ -386,6 +398,7 @@ def tune(
             return run_studies(resolved, database, display)
 
 
+@refusing_empty
 def check(
     target: str | Path | Sequence[str | Path] | Model,
     reference: str | Path | Model | None = None,
@@ -487,6 +500,7 @@ def check(
     return list(check_all(requests, jobs))
 
 
+@refusing_empty
 def warm(
     *kernels: str | Path,
     problems: str | Path | None = None,
@@ -518,6 +532,7 @@ def warm(
     )
 
 
+@refusing_empty
 def bundle(
     folder: str | Path,
     *kernels: str | Path,
@@ -544,6 +559,7 @@ def bundle(
     )
 
 
+@refusing_empty
 def compare(
     first: Side,
     second: Side,

@@ -28,7 +28,7 @@ from tunebench.tuner.files import path_named
 from tunebench.tuner.gate.boundary.room import RoomError
 from tunebench.tuner.isolation import DeathError, run_isolated, start_forkserver
 from tunebench.tuner.kernel import Mode
-from tunebench.tuner.problem import Problem
+from tunebench.tuner.problem import Problem, told_apart
 from tunebench.tuner.reference import require_dtype
 from tunebench.tuner.settings import Setting, in_force, parse_settings, require_settings, settings_of
 from tunebench.tuner.study.evaluate import Finalist, LocalEvaluator
@@ -225,8 +225,9 @@ def _compare_configurations(question: KernelQuestion) -> CompareReport:
 
 def _finalist(request: StudyRequest, side: KernelSide, evaluator: LocalEvaluator) -> Finalist | None:
     if side.problem is not None and side.problem != evaluator.problem:
+        measured, here = told_apart([("", side.problem), ("", evaluator.problem)])
         raise UserError(
-            f"'{side.label}' was measured for {side.problem}, and this comparison is for {evaluator.problem}: "
+            f"'{side.label}' was measured for {measured}, and this comparison is for {here}: "
             "change the sizes with --size, the dtype with --dtype, the mode with --mode, or what eager may do with "
             "--setting"
         )

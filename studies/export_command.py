@@ -20,7 +20,7 @@ from tunebench.tuner.device import DeviceKind, find_device, is_gpu
 from tunebench.tuner.errors import DatabaseMissingError, UserError, member_of
 from tunebench.tuner.isolation import start_forkserver
 from tunebench.tuner.kernel import Kernel, Mode
-from tunebench.tuner.problem import Problem
+from tunebench.tuner.problem import Problem, told_apart
 from tunebench.tuner.result import CacheRegime, TrialStatus
 from tunebench.tuner.watched import watched
 
@@ -127,9 +127,8 @@ def _of_trial(database: Database, request: ExportRequest, kernel: Kernel, proble
     if not is_gpu(row.architecture):
         raise UserError(f"{told} is of {row.device_name}: a file is exported for a GPU")
     if not _fits(row.problem, problem, mode):
-        raise UserError(
-            f"{told} is of {row.problem}, these sizes and this mode are {problem}: add --size, --mode or --dtype"
-        )
+        measured, here = told_apart([("", row.problem), ("", problem)])
+        raise UserError(f"{told} is of {measured}, these sizes and this mode are {here}: add --size, --mode or --dtype")
     return _of_row(database, row)
 
 

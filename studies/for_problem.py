@@ -61,7 +61,7 @@ def resolve_misses(
     Raises:
         UserError: the database cannot be read, or an option is not legal.
     """
-    named = make_request({"kernel": "", **options}, "the options")
+    named = make_request({"kernel": "any", **options}, "the options")
     device = find_devices(named.devices or [named.device])[0]
     found: list[Resolved] = []
     for miss in of_current_kernels(misses(database, device=device.name)):

@@ -12,7 +12,7 @@ from tunebench.db.entries.entry import Entry
 from tunebench.db.entries.reader import StudyFilter, matching_studies, scan
 from tunebench.db.exchange.reading import format_of, read_entries, stem
 from tunebench.tuner.errors import UserError
-from tunebench.tuner.problem import Problem
+from tunebench.tuner.problem import Problem, told_apart
 from tunebench.tuner.search.recorded import Record, RecordedSpace, RecordedSpaceError, recorded_space
 
 _DATABASES = (".db", ".sqlite", ".sqlite3")
@@ -54,24 +54,25 @@ def load_spaces(source: str | Path, kernel: str | None = None, study: int | None
 def _largest(entries: Iterable[Entry], source: str) -> list[RecordedSpace]:
     """The largest study of each kernel, source, problem and device."""
     by_study: dict[str, list[Record]] = {}
-    belongs: dict[str, tuple[str, ...]] = {}
+    belongs: dict[str, tuple[str, Problem, str, str]] = {}
     for entry in entries:
         if entry.trial is None:
             continue
         facts, measured = entry.study, entry.trial.standing.measurement
         study = repr(facts)
         problem = Problem(facts.problem.axes, facts.problem.dtype, facts.problem.options)
-        belongs[study] = (facts.kernel, str(problem), facts.device.name, facts.source_digest)
+        belongs[study] = (facts.kernel, problem, facts.device.name, facts.source_digest)
         time_ms = measured.median_ms if measured else math.nan
         by_study.setdefault(study, []).append((entry.trial.configuration, time_ms))
-    largest: dict[tuple[str, ...], list[Record]] = {}
+    largest: dict[tuple[str, Problem, str, str], list[Record]] = {}
     for study, records in by_study.items():
         if len(records) > len(largest.get(belongs[study], ())):
             largest[belongs[study]] = records
     timed = {place: rows for place, rows in largest.items() if any(math.isfinite(time_ms) for _, time_ms in rows)}
     if not timed:
         raise RecordedSpaceError(f"{source} has no study with a configuration that was timed")
+    problems = told_apart((f"{kernel} {device} {source}", problem) for kernel, problem, device, source in timed)
     return [
         recorded_space(f"{kernel} ({problem}) on {device}", rows, kernel)
-        for (kernel, problem, device, _), rows in timed.items()
+        for ((kernel, _, device, _), rows), problem in zip(timed.items(), problems, strict=True)
     ]

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from tunebench.kernels.runtime.registry import is_kernel_file
 from tunebench.tuner.build import CompilerName
+from tunebench.tuner.empty import require_said
 from tunebench.tuner.errors import StudyFileError, UnknownNameError
 from tunebench.tuner.files import path_named
 from tunebench.tuner.kernel import Mode
@@ -79,7 +80,7 @@ class StudyRequest(BaseModel):
     stop_early: bool = False
     accuracy: Accuracy = Field(default=Accuracy.TOLERANCE, strict=False)
     dtype: str | None = None
-    modes: tuple[Annotated[Mode, Field(strict=False)], ...] | None = Field(default=None, strict=False)
+    modes: tuple[Annotated[Mode, Field(strict=False)], ...] | None = Field(default=None, strict=False, min_length=1)
     settings: Mapping[str, str] | None = None
     sizes: Mapping[str, int | Annotated[float, Field(allow_inf_nan=False)]] = Field(default_factory=dict)
     tunables: Mapping[str, Sequence[bool | int | float | str]] = Field(default_factory=dict)
@@ -181,7 +182,10 @@ def make_request(content: Mapping[str, object], source: str) -> StudyRequest:
 
     Raises:
         StudyFileError: one line on the first value that is not legal.
+        UserError: a value is an empty text.
     """
+    for key, value in content.items():
+        require_said(f"{source}: '{key}'", value)
     try:
         return StudyRequest.model_validate(dict(content))
     except ValidationError as error:

@@ -8,6 +8,7 @@ from tunebench.studies.tables import eager_had, milliseconds, problem_values, ra
 from tunebench.studies.terminal import print_paragraph, print_table, printable
 from tunebench.studies.tune import StudyReport
 from tunebench.tuner.device import DeviceKind
+from tunebench.tuner.problem import told_apart
 from tunebench.tuner.result import Baseline, Comparison, Decision, TrialStatus
 from tunebench.tuner.settings import described
 from tunebench.tuner.study.account import Spent
@@ -28,7 +29,8 @@ def print_reports(reports: Sequence[StudyReport]) -> None:
         *("kernel", "problem", "reference", "default", "best"),
         *("over reference", "over default", "of copy rate", "verified"),
     )
-    rows = [_summary_row(report) for report in reports]
+    problems = told_apart((report.kernel, report.problem) for report in reports)
+    rows = [_summary_row(report, problem) for report, problem in zip(reports, problems, strict=True)]
     had = eager_had(report.problem.options for report in reports)
     print_table(columns, rows, f"Medians of interleaved rounds; speed-ups with 99 % intervals; {had}")
     if any(report.device.kind is DeviceKind.CPU for report in reports):
@@ -37,12 +39,12 @@ def print_reports(reports: Sequence[StudyReport]) -> None:
         _print_notes(report)
 
 
-def _summary_row(report: StudyReport) -> tuple[str, ...]:
+def _summary_row(report: StudyReport, problem: str) -> tuple[str, ...]:
     outcome = report.outcome
     comparison = outcome.comparison
     verified = sum(count for status, count in outcome.counts.items() if status.timed)
     counted = f"{verified} of {outcome.trials}"
-    name = (report.kernel, str(report.problem))
+    name = (report.kernel, problem)
     if comparison is None:
         return (*name, "", "", "", "", "", "", counted)
     times = [milliseconds(comparison.medians_ms.get(key)) for key in (Baseline.REFERENCE, Baseline.DEFAULT, "best")]

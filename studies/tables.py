@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 from tunebench.db.queries.data_frames import FLAT_COLUMNS, csv_text, flat_values
 from tunebench.db.queries.rows import BestRow, MissRow, StudyRow, TrialRow
 from tunebench.studies.terminal import print_paragraph, print_table
-from tunebench.tuner.problem import Problem
+from tunebench.tuner.problem import Problem, told_apart
 from tunebench.tuner.result import Ratio
 from tunebench.tuner.settings import described
 
@@ -92,10 +92,11 @@ def _minute(moment: datetime) -> str:
 
 def _print_best(rows: Sequence[BestRow]) -> None:
     columns = ("kernel", "problem", "median", "over reference", "over default", "device", "of copy rate", "compiler")
+    problems = told_apart((row.kernel, row.problem) for row in rows)
     cells = [
         (
             row.kernel,
-            str(row.problem),
+            problem,
             milliseconds(row.time_ms),
             over_reference(row),
             over_default(row),
@@ -104,7 +105,7 @@ def _print_best(rows: Sequence[BestRow]) -> None:
             row.compiler,
             str(row.configuration),
         )
-        for row in rows
+        for row, problem in zip(rows, problems, strict=True)
     ]
     print_table((*columns, "configuration"), cells, eager_had(row.problem.options for row in rows))
     for row in rows:
@@ -117,6 +118,7 @@ def _print_best(rows: Sequence[BestRow]) -> None:
 
 def _print_trials(rows: Sequence[TrialRow]) -> None:
     columns = ("trial", "study", "status", "median", "kernel", "problem", "configuration", "message")
+    problems = told_apart((row.kernel, row.problem) for row in rows)
     cells = [
         (
             str(row.trial_id),
@@ -124,22 +126,23 @@ def _print_trials(rows: Sequence[TrialRow]) -> None:
             row.status.value,
             milliseconds(row.median_ms),
             row.kernel,
-            str(row.problem),
+            problem,
             str(row.configuration),
             row.message.splitlines()[0][:200] if row.message else "",
         )
-        for row in rows
+        for row, problem in zip(rows, problems, strict=True)
     ]
     print_table(columns, cells)
 
 
 def _print_studies(rows: Sequence[StudyWithBest]) -> None:
     columns = ("study", "kernel", "problem", "best", "over reference", "trials", "sampler", "device", "last trial")
+    problems = told_apart((row.study.kernel, row.study.problem) for row in rows)
     cells = [
         (
             str(row.study.study_id),
             row.study.kernel,
-            str(row.study.problem),
+            problem,
             milliseconds(row.best.time_ms) if row.best else "",
             over_reference(row.best) if row.best else "",
             str(row.study.trials),
@@ -147,7 +150,7 @@ def _print_studies(rows: Sequence[StudyWithBest]) -> None:
             row.study.device.name,
             _minute(row.study.last_at),
         )
-        for row in rows
+        for row, problem in zip(rows, problems, strict=True)
     ]
     print_table(columns, cells, eager_had(row.study.problem.options for row in rows))
 
@@ -245,17 +248,18 @@ _MISS_COLUMNS = (
 
 
 def _print_misses(rows: Sequence[MissRow]) -> None:
+    problems = told_apart((row.kernel, row.problem) for row in rows)
     cells = [
         (
             str(row.calls),
             row.kernel,
-            str(row.problem),
+            problem,
             row.device_name,
             _minute(row.last_at),
             "yes" if row.tuned else "",
             row.served or "",
         )
-        for row in rows
+        for row, problem in zip(rows, problems, strict=True)
     ]
     print_table(("calls", "kernel", "problem", "device", "last", "tuned since", "served by"), cells)
 

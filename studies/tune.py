@@ -38,7 +38,7 @@ from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.sources import LocalSource
 from tunebench.tuner.isolation import TRACER, DeathError, is_from_outside, is_watched, start_forkserver
 from tunebench.tuner.kernel import Kernel, Mode, ModelFactory
-from tunebench.tuner.problem import Problem
+from tunebench.tuner.problem import Problem, told_apart
 from tunebench.tuner.reference import Reference
 from tunebench.tuner.search.sampler import PoolSampler
 from tunebench.tuner.search.strategies import find_sampler
@@ -316,7 +316,8 @@ def _tune_mode(resolved: Resolved, mode: Mode, database: Database, announce: Rep
     device, problem, slots = executor.device, executor.problem, executor.slots
     try:
         if resolved.expected not in (None, problem, problem.named):
-            raise UserError(f"the reference's own inputs are {problem} where {resolved.expected} is asked for")
+            its_own, wanted = told_apart([("", problem), ("", resolved.expected)])
+            raise UserError(f"the reference's own inputs are {its_own} where {wanted} is asked for")
         with account.phase(Activity.SPACE):
             space = resolved.space.enumerate(problem, device)
         description = describe_study(resolved, problem, device)
@@ -329,9 +330,8 @@ def _tune_mode(resolved: Resolved, mode: Mode, database: Database, announce: Rep
                 warm_starts = begun.warm_starts  # another process may have begun it in the meantime
         confirmation = _confirmation(resolved, mode, problem)
         run = StudyRun(executor, space, sampler, log, warm_starts, confirmation, account)
-        done = len(log.past())
         progress = announce(
-            Announcement(kernel.name, problem, device, len(space), warm_starts, done, slots=executor.slots)
+            Announcement(kernel.name, problem, device, len(space), warm_starts, run.done, slots=executor.slots)
         )
         with ThreadPoolExecutor(1) as beside:
             asked = beside.submit(_gpu_refusal, kernel, space[space.default], problem, device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 Value: TypeAlias = bool | int | float | str
 
@@ -37,6 +37,10 @@ class Configuration(Mapping[str, Value]):
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Configuration) and self._key == other._key
+
+    def __deepcopy__(self, memo: object) -> Self:
+        """Return itself: it is immutable, and Optuna copies every trial that is added to a study."""
+        return self
 
     def __repr__(self) -> str:
         return "Configuration(" + ", ".join(f"{name}={value!r}" for name, value in self.items()) + ")"

@@ -15,6 +15,10 @@ from typing import BinaryIO
 
 from tunebench.tuner.errors import KernelFolderError, UserError
 
+_DATABASE = b"SQLite format 3\0"
+_BESIDE_DATABASE = ("-wal", "-shm", "-journal", "-claims")
+"""How a SQLite database begins, and what is added to its name for files that belong to it: SQLite's, and of claims."""
+
 _ABANDONED_SECONDS = 60.0
 """How long nothing was written to a file of a process that is not there: it may be on another machine that is."""
 
@@ -56,6 +60,74 @@ def read_text(path: Path) -> str:
         raise KernelFolderError(f"{path}: cannot read it: {error}") from error
 
 
+def require_writable(file: Path, *, replace: bool = True) -> Path:
+    """Refuse a file that cannot be written, before anything is made that goes into it.
+
+    Returns:
+        The file itself, where a symbolic link is named.
+
+    Raises:
+        UserError: the file is there and not to be replaced, is no regular file, belongs to a database, or cannot be
+            written.
+    """
+    try:
+        target = file.resolve()
+        mode = target.stat().st_mode if target.exists() else None
+        if mode is not None and not stat.S_ISREG(mode):
+            kind = "a folder" if stat.S_ISDIR(mode) else "a device, a pipe or a socket"
+            raise UserError(f"cannot write {file}: it is {kind}; name a regular file")
+        if _belongs_to_database(target):
+            raise UserError(f"cannot write {file}: it belongs to a database; name another file")
+        if mode is not None and not replace:
+            raise UserError(f"{file} exists: name another file, or replace it with --force")
+        if not target.parent.is_dir():
+            raise UserError(f"cannot write {file}: folder {target.parent} does not exist")
+        if not os.access(target.parent, os.W_OK):
+            raise UserError(f"cannot write {file}: folder {target.parent} cannot be written")
+    except (OSError, RuntimeError, ValueError) as error:  # such as a name that is too long, or links in a circle
+        raise UserError(f"cannot write {file}: {getattr(error, 'strerror', None) or error}") from error
+    return target
+
+
+def _belongs_to_database(file: Path) -> bool:
+    """Whether a file is a SQLite database, or one that is kept beside such a database."""
+    beside = [file.name.removesuffix(end) for end in _BESIDE_DATABASE if file.name.endswith(end)]
+    return any(is_database(one) for one in (file, *(file.with_name(name) for name in beside if name)))
+
+
+def is_database(file: Path) -> bool:
+    """Whether a file is a SQLite database that can be read."""
+    if not file.is_file():
+        return False
+    if is_open_database(file):
+        return True
+    with contextlib.suppress(OSError), file.open("rb") as stream:
+        return stream.read(len(_DATABASE)) == _DATABASE
+    return False
+
+
+def is_open_database(file: Path) -> bool:
+    """Whether this process has a file open that is a SQLite database, which is found out without opening it.
+
+    Closing any descriptor of a file drops every POSIX lock that the process holds on it, SQLite's among them, and
+    committed results are lost (https://www.sqlite.org/howtocorrupt.html, 2.2). A file is known by what is open already,
+    since looking into it would be the mistake itself.
+    """
+    if not file.exists():
+        return False
+    own = file.stat()
+    for entry in Path("/dev/fd").iterdir():
+        descriptor = int(entry.name)
+        try:
+            found = os.fstat(descriptor)
+            if (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino):
+                return os.pread(descriptor, len(_DATABASE), 0) == _DATABASE
+        except OSError:
+            # The descriptor is gone again (that of the listing itself), or is of something that has no positions.
+            continue
+    return False
+
+
 @contextmanager
 def whole_file(file: Path, *, replace: bool = True) -> Iterator[BinaryIO]:
     """A stream whose content becomes that of a file when the block ends; where the block fails, nothing has changed.
@@ -64,18 +136,11 @@ def whole_file(file: Path, *, replace: bool = True) -> Iterator[BinaryIO]:
     written, and the link stays. What processes left that were killed on the way to the same name is removed.
 
     Raises:
-        UserError: the file is there and not to be replaced, is no regular file, or cannot be written.
+        UserError: see `require_writable`.
     """
+    target = require_writable(file, replace=replace)
     try:
-        target = file.resolve()
         mode = target.stat().st_mode if target.exists() else None
-        if mode is not None and not stat.S_ISREG(mode):
-            kind = "a folder" if stat.S_ISDIR(mode) else "a device, a pipe or a socket"
-            raise UserError(f"cannot write {file}: it is {kind}; name a regular file")
-        if mode is not None and not replace:
-            raise UserError(f"{file} exists: name another file, or replace it with --force")
-        if not target.parent.is_dir():
-            raise UserError(f"cannot write {file}: folder {target.parent} does not exist")
         remove_abandoned(target.parent, f"{glob.escape(target.name)}.")
         partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
         with partial.open("xb") as stream:

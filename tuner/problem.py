@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Never
 
@@ -112,6 +112,26 @@ class Problem:
         sizes = " ".join(f"{name}={size}" for name, size in self.axes.items())
         options = "".join(f" {name}={value}" for name, value in self.options.items() if name != CALL_OPTION)
         return f"{sizes} {self.dtype}{options} {self.other_shapes}".rstrip()
+
+
+def told_apart(listed: Iterable[tuple[str, Problem]]) -> list[str]:
+    """Return the texts of a listing's problems, each of which stands beside another text, such as its kernel.
+
+    They are those of `str`; where unequal problems beside one text would look alike, their calls' digests are added.
+    """
+    pairs = [(beside, str(problem), problem) for beside, problem in listed]
+    keys: dict[tuple[str, str], set[str]] = {}
+    for beside, text, problem in pairs:
+        keys.setdefault((beside, text), set()).add(problem.key)
+    return [
+        f"{text} {_digest(problem)}".rstrip() if len(keys[beside, text]) > 1 else text
+        for beside, text, problem in pairs
+    ]
+
+
+def _digest(problem: Problem) -> str:
+    call = problem.options.get(CALL_OPTION, "")
+    return call[call.rfind("#") :] if "#" in call else ""
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ class Database:
 
     Attributes:
         engine: for callers' own SQL.
-        url: where it is, with its password.
-        name: the file, or the URL without its password.
+        url: where it is, with its secrets.
+        name: the file, or the URL without its secrets.
     """
 
     def __init__(self, engine: Engine, url: URL, *, read_only: bool) -> None:

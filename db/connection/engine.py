@@ -13,7 +13,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
-from tunebench.db.connection.location import default_location, file_named, file_uri
+from tunebench.db.connection.location import default_location, file_at, file_named, file_uri, without_secrets
 from tunebench.db.connection.reading import read_file
 from tunebench.tuner.disk import has_room
 from tunebench.tuner.errors import DatabaseError
@@ -48,8 +48,9 @@ def locate(url_or_path: str | Path | None) -> URL:
         )
     if url.get_backend_name() == "sqlite":
         if not url.database or url.database == ":memory:" or url.database.startswith("file:") or url.query:
-            raise DatabaseError(f"'{url}' is not the URL of a file: use sqlite:///PATH without options, or the path")
-        url = URL.create("sqlite", database=str(Path(url.database).absolute()))
+            shown = without_secrets(url.render_as_string())
+            raise DatabaseError(f"'{shown}' is not the URL of a file: use sqlite:///PATH without options, or the path")
+        url = URL.create("sqlite", database=str(file_at(url.database)))
     return url
 
 
@@ -59,8 +60,8 @@ def file_of(url: URL) -> Path | None:
 
 
 def name_of(url: URL) -> str:
-    """The database as messages call it: the file, or the URL without its password."""
-    return str(file_of(url) or url.render_as_string(hide_password=True))
+    """Return the database as people are told of it: the file, or the URL without its secrets."""
+    return str(file_of(url) or without_secrets(url.render_as_string()))
 
 
 def connect_file(file: Path, *, read_only: bool) -> sqlite3.Connection:
@@ -86,12 +87,18 @@ def make_engine(url: URL, *, read_only: bool = False, foreign_keys: bool = True)
     if url.get_driver_name() in ("psycopg", "psycopg2") and "connect_timeout" not in url.query:
         arguments["connect_timeout"] = _CONNECT_SECONDS
     try:
+        if url.get_dialect().is_async:
+            raise DatabaseError(
+                f"'{url.drivername}' is asynchronous, which tunebench is not: use postgresql+psycopg "
+                "(pip install 'psycopg[binary]')"
+            )
         engine = create_engine(url, connect_args=arguments, pool_pre_ping=True)
     except NoSuchModuleError:
         raise DatabaseError(f"'{url.drivername}' is not known: use postgresql, or postgresql+psycopg") from None
     except ImportError as error:
+        package = "'psycopg[binary]'" if error.name == "psycopg" else error.name
         raise DatabaseError(
-            f"'{url.drivername}' needs the Python package '{error.name}': pip install 'psycopg[binary]'"
+            f"'{url.drivername}' needs the Python package '{error.name}': pip install {package}"
         ) from error
     if read_only:
 

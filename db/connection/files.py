@@ -15,9 +15,8 @@ from pathlib import Path
 from tunebench.db.connection.engine import BUSY_SECONDS, connect_file
 from tunebench.db.schema.tables import VERSION_TABLE
 from tunebench.tuner.errors import DatabaseError
-from tunebench.tuner.files import remove_abandoned
+from tunebench.tuner.files import is_open_database, remove_abandoned
 
-_HEADER = b"SQLite format 3\0"
 _SMALLEST_PAGE = 512
 
 
@@ -95,26 +94,13 @@ def _explained(file: Path) -> Iterator[None]:
 def require_closed(file: Path) -> None:
     """Refuse to read a file by hand that this process has open as a database.
 
-    Closing any descriptor of a file drops every POSIX lock that the process holds on it, SQLite's among them, and
-    committed results are lost (https://www.sqlite.org/howtocorrupt.html, 2.2). A file is known by what is open already,
-    since looking into it would be the mistake itself.
+    That would drop the process's locks on it: see `is_open_database`.
 
     Raises:
         DatabaseError: it is such a file.
     """
-    if not file.exists():
-        return
-    own = file.stat()
-    for entry in Path("/dev/fd").iterdir():
-        descriptor = int(entry.name)
-        try:
-            found = os.fstat(descriptor)
-            same = (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino)
-            if same and os.pread(descriptor, len(_HEADER), 0) == _HEADER:
-                raise DatabaseError(f"{file} is a database that is open: name another file, or an export of it")
-        except OSError:
-            # The descriptor is gone again (that of the listing itself), or is of something that has no positions.
-            continue
+    if is_open_database(file):
+        raise DatabaseError(f"{file} is a database that is open: name another file, or an export of it")
 
 
 def require_folder(file: Path, *, create: bool) -> None:

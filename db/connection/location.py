@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from platformdirs import user_data_dir
 
-from tunebench.tuner.errors import DatabaseError, DatabaseMissingError
+from tunebench.tuner.errors import DatabaseError, DatabaseMissingError, first_line
 
 LOCATION_VARIABLE = "TUNEBENCH_DB"
+
+_SECRETS = (
+    re.compile(r"(://[^:/@\s]*:)[^@\s]*(?=@)"),
+    re.compile(r"([?&][^=&?\s]*(?:%|pass(?!file)|secret|token|credential|scram)[^=&?\s]*=)[^&\s'\"]*", re.IGNORECASE),
+)
+"""The password in a URL's user information; the value of a parameter that is secret by its name, or has it escaped."""
+
+
+def without_secrets(text: str) -> str:
+    """Return a text for people to read, with `***` in place of each secret in its URLs."""
+    for secret in _SECRETS:
+        text = secret.sub(r"\1***", text)
+    return text
 
 
 def default_location() -> str | Path:
@@ -19,7 +33,19 @@ def default_location() -> str | Path:
 
 def default_file() -> Path:
     """The database in the user's data folder."""
-    return Path(user_data_dir("tunebench"), "tunebench.db")
+    return file_at(Path(user_data_dir("tunebench"), "tunebench.db"))
+
+
+def file_at(path: str | Path) -> Path:
+    """Return the file that a path means, without symbolic links: SQLite keeps its other files beside their target.
+
+    Raises:
+        DatabaseError: it means none, as `~nosuchuser/x.db` and links in a circle.
+    """
+    try:
+        return Path(path).expanduser().resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise DatabaseError(f"'{path}' is not the path of a file: {first_line(error)}") from error
 
 
 def file_named(url_or_path: str | Path | None) -> Path | None:
@@ -35,7 +61,7 @@ def file_named(url_or_path: str | Path | None) -> Path | None:
         if location == ":memory:" or location.startswith("file:"):
             # As a path it would make a file of that very name.
             raise DatabaseError(f"'{location}' is not the path of a file: give a path, such as results.db")
-    return Path(location).expanduser().absolute()
+    return file_at(location)
 
 
 def file_uri(file: Path, *, read_only: bool) -> str:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from tunebench.db.connection.database import Database
-from tunebench.db.connection.engine import file_of
 from tunebench.db.entries.bulk import Added, add_entries
 from tunebench.db.entries.entry import Entry
 from tunebench.db.entries.reader import StudyFilter, matching_studies, scan
@@ -60,7 +59,6 @@ def export_file(
         FormatError: something in the studies cannot be written in this format.
         DatabaseError: the database cannot be read.
     """
-    require_other_file(database, file)
     with whole_file(file, replace=replace) as stream, _compressed(stream, file) as plain:
         written = export_stream(database, plain, form, which=which, progress=progress)
         companions = {file.with_name(stem(file) + suffix): content for suffix, content in written.beside.items()}
@@ -150,17 +148,6 @@ class _Counter:
             self.trials += entry.trial is not None
             if self._progress is not None and number % _EVERY == 0:
                 self._progress(self.trials)
-
-
-def require_other_file(database: Database, file: Path) -> None:
-    """Refuse to write the database's own file, and the two beside it in which its newest results are.
-
-    Raises:
-        UserError: it is one of them.
-    """
-    own = file_of(database.url)
-    if own is not None and file.resolve() in {own.resolve().with_name(own.name + end) for end in ("", "-wal", "-shm")}:
-        raise UserError(f"{file} is the database itself: name another file with -o")
 
 
 @contextmanager

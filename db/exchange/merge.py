@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 
 from tunebench.db.connection.database import Database, open_database
-from tunebench.db.connection.engine import file_of, locate
+from tunebench.db.connection.engine import file_of, locate, name_of
 from tunebench.db.entries.bulk import Added, add_entries
 from tunebench.db.entries.reader import scan
 from tunebench.tuner.errors import UserError
@@ -60,4 +60,4 @@ def _require_other(into: str | Path, source: str | Path) -> None:
     if one == other or (
         files[0] and files[1] and files[0].exists() and files[1].exists() and files[0].samefile(files[1])
     ):
-        raise UserError(f"{source} cannot be merged into itself: name another database")
+        raise UserError(f"{name_of(other)} cannot be merged into itself: name another database")

@@ -10,6 +10,7 @@ from pathlib import Path
 from sqlalchemy import Connection, select
 
 from tunebench.db.connection.database import Database
+from tunebench.db.connection.location import without_secrets
 from tunebench.db.queries.rows import BestRow
 from tunebench.db.queries.trials import best
 from tunebench.db.schema import tables
@@ -23,7 +24,7 @@ class Selector:
     """What one side of a comparison is.
 
     Attributes:
-        text: as it was given.
+        text: as it was given, without secrets.
         database: a file or URL; None for the database that is asked anyway.
         conditions: the required value by name. Versions, commits and sources may be shortened: `2.11` means
             `2.11.0+cu130` too.
@@ -43,7 +44,7 @@ def parse_selector(text: str) -> Selector:
     if "://" in text or "=" not in text or Path(text).exists():
         if not text:
             raise UserError("a side of a comparison is empty: write NAME=VALUE, such as torch=2.11, or a database")
-        return Selector(text, database=text)
+        return Selector(without_secrets(text), database=text)
     conditions = {}
     for part in text.split(","):
         name, _, value = (piece.strip() for piece in part.partition("="))

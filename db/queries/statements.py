@@ -7,10 +7,27 @@ in the order asked for, which lets a limit end the search early however many tri
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import json
+import math
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import CTE, ColumnElement, Connection, Row, and_, false, func, literal, or_, select
+from sqlalchemy import (
+    CTE,
+    JSON,
+    ColumnElement,
+    Connection,
+    Row,
+    Text,
+    and_,
+    cast,
+    exists,
+    func,
+    literal,
+    or_,
+    select,
+    tuple_,
+)
 
 from tunebench.db.entries.decode import configuration_of, problem_of, regime_of, status_of
 from tunebench.db.schema import tables
@@ -27,7 +44,7 @@ from tunebench.db.schema.views import (
     Condition,
     with_parts,
 )
-from tunebench.tuner.configuration import Configuration, Value
+from tunebench.tuner.configuration import Value
 from tunebench.tuner.problem import ACCURACY_OPTION, Accuracy, Problem
 from tunebench.tuner.result import Baseline, Ratio, TrialStatus
 
@@ -116,19 +133,30 @@ def of_many(connection: Connection, studies: AnySelect) -> Condition:
 def with_values(connection: Connection, values: Mapping[str, Value | Collection[Value]]) -> Condition:
     """Trials whose configuration has these values; of several values of one tunable, any.
 
-    A configuration's key is canonical JSON, so that a pair stands in it exactly as it is written here, followed by a
-    comma or the closing brace; inside a text value its quotes would be escaped.
+    However many values there are, they are one bound parameter.
     """
-    position = func.instr if connection.dialect.name == "sqlite" else func.strpos
-    key = tables.Configuration.key
-    found = [
-        or_(
-            false(),
-            *(position(key, Configuration({name: value}).key[1:-1] + end) > 0 for value in legal for end in (",", "}")),
-        )
-        for name, legal in ((name, [one] if isinstance(one, Value) else one) for name, one in values.items())
-    ]
+    has_value = _has_value_in_file if connection.dialect.name == "sqlite" else _has_value_on_server
+    found = []
+    for name, legal in values.items():
+        given = [legal] if isinstance(legal, Value) else legal
+        # JSON has no infinities and no NaN, and no configuration either.
+        found.append(has_value(name, [one for one in given if not isinstance(one, float) or math.isfinite(one)]))
     return tables.Trial.configuration_id.in_(select(tables.Configuration.id).where(*found))
+
+
+def _has_value_in_file(name: str, legal: Sequence[Value]) -> Condition:
+    """Configurations in which a tunable has one of these values, of the same type: 1 is neither 1.0 nor true."""
+    own = func.json_each(tables.Configuration.key).table_valued("key", "type", "value", name="own")
+    asked = func.json_each(json.dumps(legal)).table_valued("type", "value", name="asked")
+    is_legal = tuple_(own.c.type, own.c.value).in_(select(asked.c.type, asked.c.value))
+    return exists(select(literal(1)).select_from(own).where(own.c.key == name, is_legal))
+
+
+def _has_value_on_server(name: str, legal: Sequence[Value]) -> Condition:
+    """The same by the values' text, which is canonical on both sides."""
+    asked = func.json_array_elements(cast(literal(json.dumps(legal), Text), JSON)).column_valued("asked")
+    own = cast(tables.Configuration.key, JSON).op("->")(name)
+    return cast(own, Text).in_(select(cast(asked, Text)))
 
 
 def everything_about(picked: CTE) -> AnySelect:

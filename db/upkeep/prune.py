@@ -16,6 +16,7 @@ from tunebench.db.connection.files import back_up
 from tunebench.db.schema import tables
 from tunebench.db.schema.columns import KEY
 from tunebench.db.schema.views import CORRECT, AnySelect, Condition, winners
+from tunebench.tuner.empty import require_said
 from tunebench.tuner.errors import UserError
 
 _GOING = Table(
@@ -69,6 +70,10 @@ class Pruning:
     source: str | None = None
     before: datetime | None = None
     winners: bool = False
+
+    def __post_init__(self) -> None:
+        require_said("kernel", self.kernel)
+        require_said("source", self.source)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from tunebench.studies.cli.bench import bench
 from tunebench.studies.cli.best import best
 from tunebench.studies.cli.bundle import bundle
 from tunebench.studies.cli.check import check
+from tunebench.studies.cli.command import Command
 from tunebench.studies.cli.compare import compare
 from tunebench.studies.cli.dashboard import dashboard
 from tunebench.studies.cli.db import database_app
@@ -66,5 +67,5 @@ for command in (
     *(new, tune, sweep, check, bench, compare, regress, replay, ship, warm, bundle, export),
     *(kernels, space, best, studies, trials, misses, show, query, diff, report, dashboard, mcp, prune, doctor),
 ):
-    app.command()(command)
+    app.command(cls=Command)(command)
 app.add_typer(database_app)

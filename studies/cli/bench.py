@@ -96,6 +96,7 @@ def _print(outcome: Bench) -> None:
     """What explains the table, then the table."""
     from tunebench.studies.tables import eager_had
     from tunebench.studies.terminal import print_table, printable
+    from tunebench.tuner.problem import told_apart
     from tunebench.tuner.result import Baseline
 
     def say(text: str) -> None:
@@ -119,10 +120,11 @@ def _print(outcome: Bench) -> None:
         *("kernel", "problem", "eager", "tuned", "over eager", "over compiled", "over default"),
         *("of copy", "of roofline", "error", "from"),
     )
+    problems = told_apart((result.kernel, result.problem) for result in outcome.results)
     rows = [
         (
             result.kernel,
-            str(result.problem),
+            problem,
             _milliseconds(result, Baseline.REFERENCE),
             _milliseconds(result, "tuned"),
             *(_ratio(result, one) for one in (Baseline.REFERENCE, Baseline.COMPILED, Baseline.DEFAULT)),
@@ -131,7 +133,7 @@ def _print(outcome: Bench) -> None:
             _error(result),
             result.tier,
         )
-        for result in outcome.results
+        for result, problem in zip(outcome.results, problems, strict=True)
     ]
     title = "Speed-ups: medians of per-round ratios, 99 % intervals; error: largest, RMS, as multiples of eager's own; "
     title += eager_had(result.problem.options for result in outcome.results)

@@ -98,6 +98,7 @@ def check(
     from tunebench.studies.checking.request import CheckRequest
     from tunebench.studies.checking.submissions import is_run_folder, is_submission, requests_for
     from tunebench.tuner.errors import UserError, member_of
+    from tunebench.tuner.files import require_writable
     from tunebench.tuner.gate.refusal import Claim
 
     options.require_database(db)
@@ -121,6 +122,8 @@ def check(
     for option, value in (("--problems", problems), ("--reproduce", reproduce)):
         if value is not None and not any(is_submission(one) or is_run_folder(one) for one in targets):
             raise UserError(f"{option} is for files with a ModelNew: {targets[0]} is none")
+    if reproduce is not None:
+        require_writable(reproduce)
     requests = requests_for(targets, request, problems)
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     if len(targets) == 1 and not is_run_folder(targets[0]):

@@ -47,9 +47,10 @@ def diff(
             rows.append(select_best(database, side, kernel=kernel))
     found = differences(rows[0], rows[1], compared_apart(sides[0], sides[1]))
     if not found.pairs:
+        ours, theirs = (f"'{side.text}' ({len(found)} best results)" for side, found in zip(sides, rows, strict=True))
         raise UserError(
-            f"'{before}' ({len(rows[0])} best results) and '{after}' ({len(rows[1])}) have no kernel and problem in "
-            "common under otherwise equal conditions: 'tunebench best --any-source' lists what there is"
+            f"{ours} and {theirs} have no kernel and problem in common "
+            "under otherwise equal conditions: 'tunebench best --any-source' lists what there is"
         )
     if as_json:
         print_json(_values(found, threshold))
@@ -83,12 +84,14 @@ def _values(found: Difference, threshold: float) -> dict[str, Any]:
 
 def _print(found: Difference, threshold: float) -> None:
     from tunebench.studies.terminal import print_table
+    from tunebench.tuner.problem import told_apart
 
     columns = ("kernel", "problem", "caches", "A", "B", "B over A", "", "configuration in B that differs from A's")
+    problems = told_apart((pair.before.kernel, pair.before.problem) for pair in found.pairs)
     rows = [
         (
             pair.before.kernel,
-            str(pair.before.problem),
+            problem,
             str(pair.before.regime),
             f"{pair.before.median_ms:.4g} ms",
             f"{pair.after.median_ms:.4g} ms",
@@ -96,7 +99,7 @@ def _print(found: Difference, threshold: float) -> None:
             "slower" if pair.ratio > threshold else "",
             _changes(pair),
         )
-        for pair in found.pairs
+        for pair, problem in zip(found.pairs, problems, strict=True)
     ]
     print_table(columns, rows, "Time of the best; medians from different runs")
     for side, alone in (("A", found.only_before), ("B", found.only_after)):

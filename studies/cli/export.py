@@ -47,13 +47,15 @@ def export(
     from tunebench.studies.export_command import ExportRequest
     from tunebench.studies.export_command import export as make
     from tunebench.studies.terminal import print_line
-    from tunebench.tuner.files import whole_file
+    from tunebench.tuner.files import require_writable, whole_file
 
+    file = output or Path(f"{Path(kernel).name}.py")
+    if str(output) != "-":
+        require_writable(file, replace=force)
     made = make(ExportRequest(kernel, parse_sizes(size or []), dtype, mode, device, trial, any_source, db))
     if str(output) == "-":
         sys.stdout.write(made.text)
         return
-    file = output or Path(f"{Path(kernel).name}.py")
     with whole_file(file, replace=force) as stream:
         stream.write(made.text.encode())
     print_line(f"written to {file}: {made.evidence}")

@@ -199,7 +199,7 @@ def _pairs(options: list[str], form: str) -> dict[str, str]:
     pairs = {}
     for option in options:
         name, separator, value = option.partition("=")
-        if not (separator and name and value):
+        if not (separator and name.isprintable() and name and value):
             raise UserError(f"'{option}' is not of the form {form}")
         pairs[name] = value
     return pairs
@@ -218,7 +218,20 @@ def parse_sizes(options: list[str]) -> dict[str, int | float]:
 def parse_tunables(options: list[str]) -> dict[str, list[Any]]:
     """NAME=V1,V2,... options as a mapping to lists of values."""
     pairs = _pairs(options, "NAME=VALUE or NAME=V1,V2,...")
-    return {name: [_value(part) for part in text.split(",")] for name, text in pairs.items()}
+    return {name: [_value(part) for part in parse_list(name, text)] for name, text in pairs.items()}
+
+
+def parse_list(option: str, text: str) -> list[str]:
+    """The values of an option that takes several, separated by commas.
+
+    Raises:
+        UserError: one of them is empty.
+    """
+    from tunebench.tuner.empty import require_said
+
+    values = text.split(",")
+    require_said(f"a value of {option} '{text:.100}'", values)
+    return values
 
 
 def parse_settings(given: list[str] | None) -> dict[str, str] | None:

@@ -60,10 +60,13 @@ def replay(
     """
     from tunebench.studies.recordings import load_spaces
     from tunebench.studies.terminal import printable
+    from tunebench.tuner.files import require_writable
     from tunebench.tuner.search.replay import describe
     from tunebench.tuner.search.replay import replay as search
     from tunebench.tuner.search.strategies import find_sampler
 
+    if plot is not None:
+        require_writable(plot)
     strategies = sampler or ["gp"]
     for name in strategies:
         find_sampler(name)

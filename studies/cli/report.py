@@ -33,11 +33,11 @@ def report(
 ) -> None:
     """Write one HTML file with pictures of studies; it opens offline. Exit code 1 where there is nothing to show."""
     from tunebench.db.connection.database import open_database
-    from tunebench.db.exchange.files import require_other_file
     from tunebench.studies.report.gather import gather
+    from tunebench.tuner.files import require_writable
 
+    require_writable(output)
     with open_database(db, read_only=True) as database:
-        require_other_file(database, output)
         data = gather(database, kernels or (), study or ())
     if not data.studies:
         print("no trials of that are recorded, so there is nothing to show", file=sys.stderr)

@@ -18,6 +18,7 @@ from typing import TextIO, cast
 
 import typer
 
+from tunebench.db.connection.location import without_secrets
 from tunebench.studies.terminal import one_line
 from tunebench.tuner.errors import TunebenchError, UserError
 
@@ -79,9 +80,9 @@ def _start_early(arguments: Sequence[str]) -> None:
 
 
 def _say(message: str, code: int) -> int:
-    """Print one line on standard error, whatever has become of that."""
+    """Print one line on standard error, whatever has become of that; no secret of a database's URL is in it."""
     with contextlib.suppress(OSError):
-        print(f"tunebench: {one_line(message)}", file=sys.stderr, flush=True)
+        print(f"tunebench: {without_secrets(one_line(message))}", file=sys.stderr, flush=True)
     return code
 
 
@@ -135,7 +136,7 @@ def _keep(error: Exception) -> Path:
     import platformdirs
 
     name = f"traceback-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
-    text = "".join((f"{sys.argv!r}\n", *traceback.format_exception(error)))
+    text = without_secrets("".join((f"{sys.argv!r}\n", *traceback.format_exception(error))))
     file = Path(platformdirs.user_cache_dir("tunebench")) / "tracebacks" / name
     try:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -50,7 +50,7 @@ def sweep(
 
     given = {
         "device": device,
-        "devices": devices.split(",") if devices is not None else None,
+        "devices": options.parse_list("--devices", devices) if devices is not None else None,
         "workers": workers,
         "executor": executor,
         "address": address,

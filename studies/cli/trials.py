@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from itertools import islice
 from typing import Annotated
 
 import typer
@@ -10,6 +11,9 @@ import typer
 from tunebench.studies.cli import options
 from tunebench.studies.cli.completion import complete_sampler, complete_status
 from tunebench.studies.cli.output import print_rows, require_one_form
+
+_ROWS = 50
+"""Rows of a table for people, where nothing else is said."""
 
 
 def trials(
@@ -58,7 +62,14 @@ def trials(
     fastest: Annotated[
         bool, typer.Option("--fastest", help="List correct trials, the fastest first. Default: all, the newest first.")
     ] = False,
-    limit: Annotated[int, typer.Option(min=1, max=options.LARGEST, help="At most this many trials.")] = 50,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=options.LARGEST,
+            help=f"At most this many trials. Default: {_ROWS} in a table, all with --json or --csv.",
+        ),
+    ] = None,
     db: options.DatabaseOption = None,
     as_json: options.JsonOption = False,
     as_csv: options.CsvOption = False,
@@ -67,6 +78,7 @@ def trials(
     from tunebench.db.connection.database import open_database
     from tunebench.db.queries.trials import Order, each_trial
     from tunebench.studies.tables import TRIALS
+    from tunebench.studies.terminal import print_line
     from tunebench.tuner.errors import member_of
     from tunebench.tuner.result import TrialStatus
 
@@ -91,5 +103,9 @@ def trials(
             order=Order.FASTEST if fastest else Order.NEWEST,
             limit=limit,
         )
+        whole = as_json or as_csv or limit is not None
         with closing(rows):
-            print_rows(rows, TRIALS, "no trial meets these conditions", as_json=as_json, as_csv=as_csv)
+            shown = rows if whole else islice(rows, _ROWS)
+            print_rows(shown, TRIALS, "no trial meets these conditions", as_json=as_json, as_csv=as_csv)
+            if not whole and next(rows, None) is not None:
+                print_line(f"only the first {_ROWS}: name conditions, or ask for more with --limit", error=True)

@@ -128,7 +128,7 @@ def tune(
 
     asked: dict[str, object] = {
         "device": device,
-        "devices": devices.split(",") if devices is not None else None,
+        "devices": options.parse_list("--devices", devices) if devices is not None else None,
         "workers": workers,
         "executor": executor,
         "address": address,
@@ -146,7 +146,7 @@ def tune(
         "modes": mode,
         "sizes": options.parse_sizes(sizes or []),
         "tunables": options.parse_tunables(tunable or []),
-        "start": [options.parse_values(one.split(",")) for one in start or ()],
+        "start": [options.parse_values(options.parse_list("--start", one)) for one in start or ()],
     }
     if limit is not None and not from_misses:
         raise UserError("--limit says how many of the misses to tune: give --from-misses too, or leave it out")

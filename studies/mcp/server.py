@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import functools
 import json
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import anyio
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp.types import CallToolResult, InputRequiredResult, TextContent, ToolAnnotations
+from mcp.server.stdio import stdio_server
+from mcp.shared.message import SessionMessage
+from mcp.types import CallToolResult, InputRequiredResult, JSONRPCError, TextContent, ToolAnnotations
 from pydantic import Field, ValidationError
 
 from tunebench import __version__
 from tunebench.kernels.runtime.registry import kernel_names
 from tunebench.studies.mcp import answers
 from tunebench.studies.mcp.commands import Commands, Say
+from tunebench.studies.mcp.lines import messages
+from tunebench.tuner.empty import require_said
 from tunebench.tuner.errors import TunebenchError, UserError
 from tunebench.tuner.result import TrialStatus
 
@@ -40,7 +45,9 @@ Sizes = Annotated[Mapping[str, int | float] | None, Field(description="Constants
 Dtype = Annotated[
     str | None, Field(description="float32, float64, float16 or bfloat16; as the file makes them if null.")
 ]
-Modes = Annotated[Sequence[str] | None, Field(description="eval, train, frozen; every mode of the kernel if null.")]
+Modes = Annotated[
+    Sequence[str] | None, Field(min_length=1, description="eval, train, frozen; every mode of the kernel if null.")
+]
 Device = Annotated[str | None, Field(description="cuda, cuda:INDEX or cpu; a GPU where there is one if null.")]
 Settings = Annotated[
     Mapping[str, str] | None,
@@ -184,6 +191,7 @@ class Tools:
         Raises:
             UserError: it is elsewhere, also by a symbolic link, or not there.
         """
+        require_said("a path", text)
         folder = self._commands.folder
         try:
             place = (folder / text).resolve(strict=True)
@@ -196,7 +204,23 @@ class Tools:
 
 
 class _Server(MCPServer[Any]):
-    """The SDK's, which tells of arguments that do not meet their schema in several lines: here it is one."""
+    """The SDK's, which tells of arguments that do not meet their schema in several lines: here it is one.
+
+    What is no message is answered, too; see `messages`.
+    """
+
+    async def run_stdio_async(self) -> None:
+        """Serve on standard input and output."""
+        answers: list[Callable[[SessionMessage], Awaitable[None]]] = []
+
+        async def answer(error: JSONRPCError) -> None:
+            await answers[0](SessionMessage(error))
+
+        lines = messages(sys.stdin.buffer, answer)
+        async with stdio_server(stdin=cast(anyio.AsyncFile[str], lines)) as (reading, writing):
+            answers.append(writing.send)
+            server = self._lowlevel_server
+            await server.run(reading, writing, server.create_initialization_options())
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None

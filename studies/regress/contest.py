@@ -35,7 +35,7 @@ from tunebench.tuner.errors import (
 )
 from tunebench.tuner.isolation import DeathError, report, run_isolated
 from tunebench.tuner.kernel import Mode
-from tunebench.tuner.problem import Problem
+from tunebench.tuner.problem import Problem, told_apart
 from tunebench.tuner.result import CONTROL, Ratio
 from tunebench.tuner.running_text import running_text
 from tunebench.tuner.study.evaluate import Finalist, Leaders, LocalEvaluator, Subject
@@ -263,7 +263,8 @@ def _take(matter: Matter, order: tuple[Side, Side]) -> _Rounds:
     parties = {side: _Party(matter, side) for side in order}
     base, head = parties[Side.BASE], parties[Side.HEAD]
     if base.problem != head.problem:
-        raise OtherProblemError(f"the problem was {base.problem} and is {head.problem} now")
+        before, after = told_apart([("", base.problem), ("", head.problem)])
+        raise OtherProblemError(f"the problem was {before} and is {after} now")
     was, now = base.best_known(), head.best_known()
     # What only one has a result for is compared under that; else each is as it would serve.
     chosen = {

@@ -23,6 +23,7 @@ from tunebench.studies.regress.contest import (
 from tunebench.studies.regress.repository import Revision, kernels_in, repository_of, revisions
 from tunebench.studies.study_file import make_request, read_study_file
 from tunebench.tuner.device import find_device
+from tunebench.tuner.empty import refusing_empty
 from tunebench.tuner.errors import TunebenchError, UnknownNameError, UserError, first_line
 from tunebench.tuner.isolation import DeathError, IsolatedProcess, start_forkserver
 from tunebench.tuner.kernel import Mode
@@ -111,6 +112,7 @@ Show = Callable[[str], None]
 """Called with one line for people whenever something begins or ends."""
 
 
+@refusing_empty
 def regress(
     base: str,
     head: str | None = None,
@@ -145,7 +147,7 @@ def regress(
         raise UserError(f"threshold {threshold}: give a share from 0 to 1, such as 0.02 for two percent")
     asked = {"sizes": sizes, "dtype": dtype, "modes": modes, "device": device, "compiler": compiler}
     options = {name: value for name, value in asked.items() if value is not None}
-    make_request({"kernel": "", **options}, "regress")  # before anything is checked out
+    make_request({"kernel": "any", **options}, "regress")  # before anything is checked out
     require_dtype(dtype)
     find_device(device)
     root = repository_of(Path(repository))

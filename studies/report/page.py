@@ -21,6 +21,7 @@ from tunebench.studies.report.gather import ReportData
 from tunebench.studies.report.view import OVERVIEW_COLUMNS, overview_row, study_view
 from tunebench.studies.tables import eager_had
 from tunebench.tuner.files import whole_file
+from tunebench.tuner.problem import told_apart
 
 _HERE = Path(__file__).parent
 
@@ -31,6 +32,7 @@ def render(report: ReportData) -> str:
     environment.filters["plot_json"] = plot_json
     script, plotly = (_HERE / "page.js").read_text(encoding="utf-8"), get_plotlyjs()
     kernels = sorted({summary.row.kernel for summary in report.overview})
+    problems = told_apart((summary.row.kernel, summary.row.problem) for summary in report.overview)
     in_full = {study.row.study_id for study in report.studies}
     return environment.get_template("page.html.jinja").render(
         title="tunebench report: " + (", ".join(kernels) if len(kernels) <= 4 else f"{len(kernels)} kernels"),
@@ -38,7 +40,10 @@ def render(report: ReportData) -> str:
         f"{Path(report.database).name}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, tunebench {__version__}.",
         version=__version__,
         columns=OVERVIEW_COLUMNS,
-        rows=[overview_row(summary, has_section=summary.row.study_id in in_full) for summary in report.overview],
+        rows=[
+            overview_row(summary, problem, has_section=summary.row.study_id in in_full)
+            for summary, problem in zip(report.overview, problems, strict=True)
+        ],
         left_out=_left_out(report),
         eager=eager_had(summary.row.problem.options for summary in report.overview),
         views=[study_view(study) for study in report.studies],

@@ -102,15 +102,15 @@ class StudyView:
 OVERVIEW_COLUMNS = ("kernel", "problem", "device", "best", "over reference", "verdict", "over default", "trials")
 
 
-def overview_row(summary: StudySummary, *, has_section: bool) -> tuple[Cell, ...]:
-    """The study's row in the table at the top."""
+def overview_row(summary: StudySummary, problem: str, *, has_section: bool) -> tuple[Cell, ...]:
+    """The study's row in the table at the top; the problem as `told_apart` has it."""
     row, ratios = summary.row, summary.comparison.speedups if summary.comparison else {}
     reference, default = (ratios.get(name) for name in (Baseline.REFERENCE, Baseline.DEFAULT))
     decision = summary.comparison.decision(Baseline.REFERENCE) if summary.comparison else None
     best = "none" if summary.best_ms is None else time_unit(summary.best_ms).text(summary.best_ms)
     return (
         Cell(row.kernel, link=_anchor(row) if has_section else ""),
-        Cell(str(row.problem)),
+        Cell(problem),
         Cell(row.device.name),
         Cell(best, "number"),
         Cell(ratio_text(reference) if reference else "", "number"),

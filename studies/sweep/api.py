@@ -9,8 +9,10 @@ from tunebench.db.connection.database import Database
 from tunebench.studies.api import opened
 from tunebench.studies.sweep.display import SweepDisplay
 from tunebench.studies.sweep.run import SweepReport, run_sweep
+from tunebench.tuner.empty import refusing_empty
 
 
+@refusing_empty
 def sweep(
     files: str | Path | Sequence[str | Path],
     *,

@@ -12,6 +12,7 @@ from rich.progress import TaskID
 
 from tunebench.studies.progress import Failures, announce, bars_on, describe, say
 from tunebench.studies.tables import over_reference
+from tunebench.tuner.problem import Problem
 
 if TYPE_CHECKING:  # The first line is on the screen before torch is imported.
     from tunebench.studies.sweep.run import Course, Swept
@@ -29,7 +30,7 @@ class SweepDisplay:
         self._console = console
         self._bars = bars_on(console)
         self._whole = self._bars.add_task("sweep", total=None, status="")
-        self._studies: dict[tuple[str, str], TaskID] = {}
+        self._studies: dict[tuple[str, Problem | None], TaskID] = {}
         self._last = time.monotonic()
 
     def __enter__(self) -> SweepDisplay:
@@ -46,7 +47,7 @@ class SweepDisplay:
         announce(self._console, announcement)
         failures = Failures(self._console, f"  {announcement.kernel} ({announcement.problem}): ")
         bar = self._bars.add_task(announcement.kernel, total=None, status="")
-        self._studies[announcement.kernel, str(announcement.problem)] = bar
+        self._studies[announcement.kernel, announcement.problem] = bar
 
         def show(progress: Progress) -> None:
             failures.show(progress)
@@ -65,7 +66,7 @@ class SweepDisplay:
     def ends(self, swept: Swept, course: Course) -> None:
         """See `Watcher`."""
         self._bars.update(self._whole, completed=course.done, total=course.total, status=_rate(course))
-        if (bar := self._studies.pop((swept.kernel, swept.about), None)) is not None:
+        if (bar := self._studies.pop((swept.kernel, swept.problem), None)) is not None:
             self._bars.remove_task(bar)
         self._last = time.monotonic()
         found = swept.message or (over_reference(swept.best) if swept.best else "")

@@ -196,3 +196,36 @@ def test_a_folder_that_is_no_bundle_is_refused(tmp_path: Path, write_kernel: Wri
     with pytest.raises(UserError, match="neither empty nor a bundle"):
         bundle(tmp_path / "other", [folder], problems=problems)
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["notes.txt"]
+
+
+def test_of_a_folder_with_an_index_only_what_it_lists_goes(
+    bundled: tuple[type[TunedModule], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The user's own library, and one that a false index names elsewhere, stay."""
+    monkeypatch.undo()
+    factory, folder = bundled
+    index = json.loads((folder / INDEX).read_bytes())
+    (build,) = index["builds"]
+    older, elsewhere = folder / "weigh-older.so", tmp_path / "elsewhere.so"
+    for file in (folder / "mine.so", folder / "notes.txt", elsewhere, older):
+        file.write_bytes(b"mine")
+    names = (older.name, "../elsewhere.so", "notes.txt", build["file"])
+    index["builds"] = [{**build, "file": name} for name in names]
+    (folder / INDEX).write_text(json.dumps(index), encoding="utf-8")
+    bundle(folder, [str(factory.kernel.folder)], problems=tmp_path / "problems.json", architectures=["cpu"])
+    assert {path.name for path in folder.iterdir()} == {INDEX, build["file"], "mine.so", "notes.txt"}
+    assert elsewhere.exists()
+
+
+@pytest.mark.parametrize("index", ["{}", "[1, 2]", '{"format": 1}', '{"name": "site", "pages": []}', "<html>"])
+def test_a_folder_with_somebody_elses_index_is_refused(tmp_path: Path, write_kernel: WriteKernel, index: str) -> None:
+    factory, other = write_kernel(), tmp_path / "other"
+    problems = tmp_path / "problems.json"
+    problems.write_text(json.dumps([{"kernel": "weigh", "axes": {"n": 8}}]), encoding="utf-8")
+    other.mkdir()
+    (other / INDEX).write_text(index, encoding="utf-8")
+    (other / "mine.so").write_bytes(b"mine")
+    with pytest.raises(UserError, match="neither empty nor a bundle"):
+        bundle(other, [str(factory.kernel.folder)], problems=problems, architectures=["cpu"])
+    assert (other / "mine.so").read_bytes() == b"mine" and (other / INDEX).read_text(encoding="utf-8") == index
+    assert len(list(other.iterdir())) == 2

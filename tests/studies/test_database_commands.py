@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shlex
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
@@ -136,7 +137,7 @@ def test_a_query_answers_as_a_table_json_and_csv(ask: CommandLine) -> None:
 
 
 @pytest.mark.usefixtures("file")
-@pytest.mark.parametrize("sql", ["DELETE FROM tunebench_trials", "ATTACH 'x.db' AS x", "SELECT 1; SELECT 2", ""])
+@pytest.mark.parametrize("sql", ["DELETE FROM tunebench_trials", "ATTACH 'x.db' AS x", "SELECT 1; SELECT 2", ";"])
 def test_a_query_only_reads(ask: CommandLine, sql: str) -> None:
     assert "SELECT" in ask("query", sql).error
 
@@ -221,3 +222,25 @@ def test_prune_refuses_what_it_was_not_told(ask: CommandLine, file: Path) -> Non
     assert "name a kernel, or say which with --source" in ask("prune").error
     assert "did you mean scalar_mul?" in ask("prune", "scalar_mull").error
     assert "is not a time" in ask("prune", "--before", "yesterday").error
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("best", "trials", "studies", "misses", "show 1", "report", "query 'SELECT 1'", "prune scalar_mul", "ship"),
+        *("db stats", "db upgrade", "db check", "db export -o x.csv", "db import x.jsonl", "doctor", "dashboard"),
+        *("db merge URL URL", "db merge x.db URL", "diff URL torch=2.11", "best URL", "new URL", "tune URL"),
+    ],
+)
+def test_no_command_shows_a_secret(
+    ask: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    pytest.importorskip("psycopg", reason="needs the PostgreSQL driver")
+    url = "postgresql+psycopg://tb:s3cret@127.0.0.1:1/x?password=s3cret&sslpassword=s3cret"
+    monkeypatch.setenv("TUNEBENCH_DB", url)
+    monkeypatch.chdir(tmp_path)
+    Path("x.jsonl").touch()
+    done = ask(*(word.replace("URL", url) for word in shlex.split(line)))
+    assert done.code == (0 if line == "doctor" else 2), done
+    assert "s3cret" not in done.out + done.err
+    assert "***" in done.out + done.err, done

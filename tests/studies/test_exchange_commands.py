@@ -94,7 +94,7 @@ def test_wrong_questions_are_one_line(run: CommandLine, filled: Path, tmp_path: 
     export = ("db", "export", "--db", filled, "-o")
     assert "does not say what format" in run(*export, tmp_path / "results.xml").error
     assert "unknown format 'jsonlines'" in run(*export, tmp_path / "x", "--format", "jsonlines").error
-    assert "is the database itself" in run(*export, filled, "--format", "csv", "--force").error
+    assert "belongs to a database" in run(*export, filled, "--format", "csv", "--force").error
     assert "holds one study, 3 are meant" in run(*export, tmp_path / "t4.json").error
     assert "no study of kernel 'nothing'" in run(*export, tmp_path / "x.csv", "nothing").error
     assert "does not exist" in run(*export, tmp_path / "no" / "x.csv").error
@@ -120,15 +120,38 @@ def test_a_database_is_never_written_over(run: CommandLine, filled: Path, tmp_pa
     link = tmp_path / "link.csv"
     link.symlink_to(filled)
     before = contents(filled)
-    for file in (filled, link, tmp_path / "results.db-wal"):
-        assert (
-            "is the database itself"
-            in run("db", "export", "--db", filled, "-o", file, "--format", "csv", "--force").error
-        )
-        assert "is the database itself" in run("report", "--db", filled, "-o", file).error
+    other = tmp_path / "other.db"
+    with open_database(other) as database:
+        fill(database)
+    before_other = contents(other)
+    beside = [Path(f"{one}-{end}") for one in (filled, other) for end in ("wal", "shm", "claims")]
+    for file in (filled, link, other, *beside):
+        for command in (
+            ("db", "export", "--db", filled, "-o", file, "--format", "csv", "--force"),
+            ("report", "--db", filled, "-o", file),
+            ("export", "scalar_mul", "-o", file, "--force"),
+            ("replay", "results.json", "--plot", file),
+            ("check", "mine.py", "--reproduce", file),
+        ):
+            assert "belongs to a database" in run(*command).error, command
+    assert contents(other) == before_other
     os.mkfifo(tmp_path / "pipe.csv")
     assert "name a regular file" in run("db", "export", "--db", filled, "-o", tmp_path / "pipe.csv", "--force").error
     assert contents(filled) == before
+
+
+@pytest.mark.parametrize("place", ["no/such/folder/file", ".", "x" * 300])
+def test_a_place_that_cannot_be_written_is_refused_before_anything_is_made(
+    run: CommandLine, filled: Path, place: str
+) -> None:
+    """What would be made is wrong as well, and is not looked at."""
+    for command in (
+        ("report", "--db", filled, "--study", 999, "-o", place),
+        ("export", "no_such_kernel", "--force", "-o", place),
+        ("replay", "no_such_file.json", "--plot", place),
+        ("check", "no_such_file.py", "--reproduce", place),
+    ):
+        assert f"cannot write {place}: " in run(*command).error, command
 
 
 def test_a_bad_file_makes_no_database(run: CommandLine, tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -148,6 +150,48 @@ def arguments_of(process: int) -> str:
         return Path(f"/proc/{process}/cmdline").read_text(encoding="utf-8").replace("\0", " ")
     except OSError:
         return ""
+
+
+def test_what_is_no_message_is_answered(tmp_path: Path) -> None:
+    begin = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    call = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "best", "arguments": {}}}
+    wrong: list[tuple[str, object, int]] = [
+        ("{broken", None, -32700),
+        ("\xff", None, -32700),
+        ("[" * 100_000, None, -32700),
+        ("[]", None, -32600),
+        ("3", None, -32600),
+        ('{"jsonrpc": "1.0", "id": 2, "method": "tools/list"}', 2, -32600),
+        ('{"jsonrpc": "2.0", "id": "three"}', "three", -32600),
+        ('{"jsonrpc": "2.0", "id": 4, "method": "tools/call", "params": [1]}', 4, -32602),
+        ('{"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": "text"}', 5, -32602),
+        (json.dumps(call | {"params": {"name": "best", "arguments": {"kernel": "x" * 30_000_000}}}), 7, -32600),
+        ("x" * 30_000_000, None, -32600),
+    ]
+    silent = ("", " ", '{"jsonrpc": "2.0", "method": "notifications/cancelled", "params": [1]}')
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-m", "tunebench", "mcp", "--folder", str(tmp_path)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True, encoding="latin-1"
+    ) as server:
+        assert server.stdin is not None and server.stdout is not None
+
+        def ask(*lines: str) -> Any:
+            server.stdin.write("".join(f"{line}\n" for line in lines))
+            server.stdin.flush()
+            return json.loads(server.stdout.readline())
+
+        started = ask(json.dumps({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": begin}))
+        assert started["result"]["serverInfo"]["name"] == "tunebench"
+        for line, number, code in wrong:
+            answer = ask(*silent, line)
+            assert (answer["id"], answer["error"]["code"]) == (number, code), (line[:80], answer)
+            assert len(answer["error"]["message"].splitlines()) == 1
+        # It goes on.
+        found = ask('{"jsonrpc": "2.0", "method": "notifications/initialized"}', json.dumps(call | {"id": 9}))
+        assert found["id"] == 9 and "run a study first" in found["result"]["content"][0]["text"]
+        server.stdin.close()
+        assert server.wait(60) == 0
 
 
 def test_what_the_commands_print_is_what_the_schemas_say(run: CommandLine, write_kernel: WriteKernel) -> None:

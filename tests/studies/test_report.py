@@ -348,7 +348,7 @@ def test_rounds_that_tell_equals_apart_decide_nothing(data: dict[str, StudyData]
         told = replace(summary, comparison=rounds)
         assert rounds.decision(Baseline.REFERENCE) is decision
         assert rounds.decision(Baseline.COMPILED) is None
-        assert overview_row(told, has_section=True)[5].text == decision.value
+        assert overview_row(told, "n=1", has_section=True)[5].text == decision.value
 
 
 @pytest.mark.slow

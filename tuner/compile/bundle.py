@@ -74,14 +74,14 @@ class BundleError(UserError):
 def write_bundle(folder: Path, builds: Iterable[tuple[str, Variant, Build]]) -> list[BundledBuild]:
     """Write builds, each with its kernel's digest, in place of what the bundle had.
 
+    Of what was there only the files go that the bundle's own index lists.
+
     Raises:
         UserError: the folder has something else in it, or cannot be written.
     """
+    before = files_of_bundle(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        before = {path.name for path in folder.iterdir()}
-        if before and INDEX not in before:
-            raise UserError(f"{folder}: neither empty nor a bundle; name another folder")
         written = []
         for kernel_digest, variant, build in builds:
             file = f"{variant.source.name}-{variant.architecture}-{variant.digest[:16]}{_SUFFIX[build.compiler]}"
@@ -106,12 +106,30 @@ def write_bundle(folder: Path, builds: Iterable[tuple[str, Variant, Build]]) -> 
                 stream.write(build.code)
         with whole_file(folder / INDEX) as stream:
             stream.write(json.dumps(asdict(_Index(_FORMAT, written)), indent=1).encode() + b"\n")
-        for name in before - {INDEX, *(one.file for one in written)}:
-            if name.endswith(tuple(_SUFFIX.values())):
-                (folder / name).unlink()
+        for name in before - {one.file for one in written}:
+            (folder / name).unlink(missing_ok=True)
     except OSError as error:
         raise UserError(f"{folder}: cannot be written: {error.strerror}") from error
     return written
+
+
+def files_of_bundle(folder: Path) -> set[str]:
+    """Return the names of a bundle's binaries, by its index, which a new one replaces; none of an empty folder.
+
+    Raises:
+        UserError: the folder has something in it and is no bundle, or cannot be read.
+    """
+    try:
+        if not folder.exists() or not any(folder.iterdir()):
+            return set()
+        names = {one.file for one in _builds_in(folder, (folder / INDEX).read_bytes())}
+    except (FileNotFoundError, BundleError) as error:
+        raise UserError(
+            f"{folder}: neither empty nor a bundle of this tunebench: name another folder, or remove this one"
+        ) from error
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be read: {error.strerror}") from error
+    return {name for name in names if Path(name).name == name and name.endswith(tuple(_SUFFIX.values()))}
 
 
 def read_bundle(folder: Path) -> list[BundledBuild]:
@@ -121,12 +139,21 @@ def read_bundle(folder: Path) -> list[BundledBuild]:
         BundleError: there is no bundle, or others than its user could have written it.
     """
     try:
-        text = _read_private(folder / INDEX)
-        if json.loads(text)["format"] != _FORMAT:
-            raise BundleError(f"{folder}: a bundle of another version of tunebench: write it again")
-        return parse(_Index, text).builds
+        return _builds_in(folder, _read_private(folder / INDEX))
     except OSError as error:
         raise BundleError(f"{folder}: no bundle: {INDEX}: {error.strerror or error}") from error
+
+
+def _builds_in(folder: Path, index: bytes) -> list[BundledBuild]:
+    """Return what the text of a bundle's index says.
+
+    Raises:
+        BundleError: it is none, or another version's.
+    """
+    try:
+        if json.loads(index)["format"] != _FORMAT:
+            raise BundleError(f"{folder}: a bundle of another version of tunebench: write it again")
+        return parse(_Index, index).builds
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise BundleError(
             f"{folder}: damaged: {INDEX} is not what 'tunebench bundle' writes: write it again"

@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import optuna
@@ -26,6 +26,20 @@ _ORDERED_ONLY: tuple[type[BaseSampler], ...] = (CmaEsSampler,)
 
 _PACKAGES: Mapping[str, tuple[str, ...]] = {"CmaEsSampler": ("cmaes",)}
 """What a sampler needs beside what tunebench itself does."""
+
+
+class _Positions(IntDistribution):
+    """The positions of a tunable's values that have an order; not copied with every trial, as Optuna does."""
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+
+class _Choices(CategoricalDistribution):
+    """The positions of a tunable's values that have no order; not copied either."""
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
 
 
 class FilteredSampler(PoolSampler):
@@ -51,9 +65,9 @@ class FilteredSampler(PoolSampler):
         self._make = make
         ordered_only = isinstance(make(0), _ORDERED_ONLY)
         self._positions: dict[str, BaseDistribution] = {
-            tunable.name: IntDistribution(0, len(tunable.values) - 1)
+            tunable.name: _Positions(0, len(tunable.values) - 1)
             if ordered_only or type(tunable.values[0]) in (int, float)
-            else CategoricalDistribution(range(len(tunable.values)))
+            else _Choices(range(len(tunable.values)))
             for tunable in space.space.tunables
         }
         super().__init__(space, seed)

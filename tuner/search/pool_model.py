@@ -33,7 +33,8 @@ class PoolSettings:
     Attributes:
         initial: observations before the model takes over, chosen to cover every tunable's values evenly.
         margin: improvements smaller than this many standard deviations of the targets are not sought.
-        refit_growth: hyper-parameters are learnt anew whenever there are this many times the observations.
+        refit_growth: hyper-parameters are learnt anew whenever there are this many times the observations; then, and
+            after a quarter of `kept` more observations, the posterior is made anew.
         refit_steps: evaluations of their density each time.
         fitted: observations that hyper-parameters are learnt from, at most.
         kept: observations that the posterior holds when it is made anew, at most.
@@ -154,7 +155,7 @@ class PoolModel:
         self._numbers: list[int] = []
         self._times_ms: list[float] = []
         self._absorbed = 0
-        self._refit_at = settings.initial
+        self._refit_at = self._renew_at = settings.initial
         self._held: list[int] = []
         self._posterior: Posterior | None = None
 
@@ -222,13 +223,15 @@ class PoolModel:
 
     def _absorb(self) -> None:
         """Bring the posterior up to date one observation at a time, so that a resumed search repeats every step."""
+        self._catch_up()
         while self._absorbed < len(self._numbers):
             time_ms = self._times_ms[self._absorbed]
             improved = time_ms < min(self._times_ms[: self._absorbed], default=math.inf)
             self._held.append(self._absorbed)
             self._absorbed += 1
-            if self._absorbed >= self._refit_at:
-                self._refit()
+            if self._absorbed >= self._renew_at:
+                self._renew()
+                self._rebuild()
             elif self._posterior is not None:
                 if improved and len(self._indices) > self._settings.exact:
                     self._rebuild()
@@ -237,17 +240,36 @@ class PoolModel:
             if self._gains is not None:
                 self._gains.append(self._expected_gain())
 
-    def _refit(self) -> None:
-        """Learn the hyper-parameters anew from where they were, and make the posterior of them."""
+    def _catch_up(self) -> None:
+        """Take many observations in without the posteriors between them: the last one depends on none before it.
+
+        Hyper-parameters do, each on those before, so that they are learnt at every step. Gains that `settled` looks at
+        are noted with the posterior of their time.
+        """
+        ends = len(self._numbers) - (0 if self._gains is None else self._settings.quiet)
+        while self._following(self._renew_at) <= ends:
+            if self._gains is not None:
+                self._gains += [math.inf] * (self._renew_at - self._absorbed)
+            self._absorbed, self._posterior = self._renew_at, None
+            self._renew()
+
+    def _following(self, renewed_at: int) -> int:
+        """The number of observations at which the posterior is made anew after this one."""
+        return min(math.ceil(renewed_at * self._settings.refit_growth), renewed_at + self._settings.kept // 4)
+
+    def _renew(self) -> None:
+        """Choose the observations to go on with; where it is time, learn the hyper-parameters from where they were."""
         settings = self._settings
-        self._refit_at = min(math.ceil(self._absorbed * settings.refit_growth), self._absorbed + settings.kept // 4)
+        self._renew_at = self._following(self._absorbed)
         self._held = self._worth_keeping()
+        if self._absorbed < self._refit_at:
+            return
+        self._refit_at = math.ceil(self._absorbed * settings.refit_growth)
         chosen = np.unique(np.linspace(0, len(self._held) - 1, settings.fitted).astype(np.intp))
         targets = targets_of(self._held_times_ms()[chosen]).values
         if targets.any():
             numbers = np.array(self._numbers)[self._held][chosen]
             self._parameters = fit(self._features, numbers, targets, self._parameters, settings.refit_steps)
-        self._rebuild()
 
     def _worth_keeping(self) -> list[int]:
         """Which observations the posterior is made of: all, or the best half and the latest half of what it holds."""

@@ -35,7 +35,7 @@ from optuna import Study, Trial
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.samplers import BaseSampler
 from optuna.study import StudyDirection
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.errors import TunebenchError, UnknownNameError, UserError
@@ -43,7 +43,7 @@ from tunebench.tuner.search.pool_model import PoolModel, PoolSettings
 from tunebench.tuner.space import ValidSpace
 
 _FIXED = "fixed_params"
-"""Where Optuna keeps the parameters of an enqueued trial, among its system attributes."""
+"""Where Optuna keeps the parameters of an enqueued trial, among its system attributes; see also `past_trial`."""
 
 
 class SpaceExhausted(TunebenchError):
@@ -260,6 +260,14 @@ class PoolSampler(BaseSampler):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._lock = threading.RLock()
+
+
+def past_trial(configuration: Configuration, state: TrialState, time_ms: float | None) -> FrozenTrial:
+    """Return a trial to add to a study that goes on: one that was enqueued with a configuration and is finished.
+
+    Unlike one with parameters it needs no distributions, which Optuna copies and compares for every trial.
+    """
+    return create_trial(state=state, value=time_ms, system_attrs={_FIXED: configuration})
 
 
 def _time_of(trial: FrozenTrial) -> float | None:

@@ -22,7 +22,7 @@ from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.errors import CompileError, CompileTimeoutError, OutOfTimeError, WorkerError
 from tunebench.tuner.gate.battery import proven
 from tunebench.tuner.result import Comparison, Stage, TrialResult, TrialStatus
-from tunebench.tuner.search.sampler import PoolSampler, SpaceExhausted
+from tunebench.tuner.search.sampler import PoolSampler, SpaceExhausted, past_trial
 from tunebench.tuner.search.warm_start import WarmStart
 from tunebench.tuner.space import ValidSpace
 from tunebench.tuner.study.account import Account, Activity
@@ -342,6 +342,11 @@ class StudyRun:
             self._study.tell(self._elsewhere.pop(configuration), state=TrialState.FAIL)
 
     @property
+    def done(self) -> int:
+        """How many trials there are, those of earlier runs and of other processes included."""
+        return len(self._past)
+
+    @property
     def _last(self) -> int:
         """The number of the latest trial that this run knows; not their count: results may have been pruned."""
         return self._past[-1].number if self._past else -1
@@ -528,17 +533,8 @@ class StudyRun:
         for past in trials:
             self._past.append(past)
             self._tried.add(past.configuration)
-            self._study.add_trial(
-                optuna.create_trial(
-                    state=TrialState.COMPLETE if past.status is TrialStatus.CORRECT else TrialState.PRUNED,
-                    value=past.median_ms,
-                    params=dict(past.configuration),
-                    distributions={
-                        name: optuna.distributions.CategoricalDistribution(self._space.space.tunable(name).values)
-                        for name in past.configuration
-                    },
-                )
-            )
+            state = TrialState.COMPLETE if past.status is TrialStatus.CORRECT else TrialState.PRUNED
+            self._study.add_trial(past_trial(past.configuration, state, past.median_ms))
 
 
 def _leaders(ranked: Sequence[PastTrial]) -> Leaders:

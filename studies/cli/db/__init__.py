@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from tunebench.studies.cli.command import Command
 from tunebench.studies.cli.db.check import check
 from tunebench.studies.cli.db.export import export
 from tunebench.studies.cli.db.import_ import import_
@@ -22,5 +23,5 @@ database_app = typer.Typer(
 )
 
 for command in (upgrade, check, stats, export, merge):
-    database_app.command()(command)
-database_app.command("import")(import_)
+    database_app.command(cls=Command)(command)
+database_app.command("import", cls=Command)(import_)

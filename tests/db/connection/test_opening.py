@@ -17,6 +17,7 @@ from sqlalchemy import text
 from tunebench.db.connection.database import open_database
 from tunebench.db.connection.engine import locate, name_of
 from tunebench.db.connection.files import back_up
+from tunebench.db.connection.location import without_secrets
 from tunebench.db.connection.upgrade import HEAD
 from tunebench.db.entries.study_log import open_study
 from tunebench.db.queries.look_up import known_best
@@ -238,10 +239,81 @@ def test_a_server_that_does_not_answer_is_refused_without_showing_the_password()
     assert "127.0.0.1" in message
 
 
-def test_a_missing_driver_is_named() -> None:
-    message = refused("postgresql+asyncpg://host/name")
-    assert "asyncpg" in message
-    assert "pip install" in message
+@pytest.mark.parametrize(
+    ("driver", "expected"),
+    [
+        (
+            "asyncpg",
+            "'postgresql+asyncpg' is asynchronous, which tunebench is not: use postgresql+psycopg",
+        ),
+        ("pg8000", "'postgresql+pg8000' needs the Python package 'pg8000': pip install pg8000"),
+    ],
+)
+def test_a_driver_that_does_not_serve_is_named(driver: str, expected: str) -> None:
+    assert expected in refused(f"postgresql+{driver}://host/name")
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://tb:s3cret@host/x", "postgresql://tb:***@host/x"),
+        ("postgresql+psycopg://tb@host/x?password=s3cret", "postgresql+psycopg://tb@host/x?password=***"),
+        (
+            "postgresql://host/x?sslpassword=s3cret&sslmode=require",
+            "postgresql://host/x?sslmode=require&sslpassword=***",
+        ),
+        ("postgresql://tb:s3cret@host/x?PassWord=s3%26cret", "postgresql://tb:***@host/x?PassWord=***"),
+        ("postgresql://host/x?p%61ssword=s3cret&oauth_client_secret=s3cret", "oauth_client_secret=***&password=***"),
+        (
+            "postgresql://host/x?passfile=/home/tb/.pgpass&sslkey=tb.key",
+            "?passfile=%2Fhome%2Ftb%2F.pgpass&sslkey=tb.key",
+        ),
+    ],
+)
+def test_a_url_is_shown_without_its_secrets(url: str, shown: str) -> None:
+    name = name_of(locate(url))
+    assert shown in name and "s3" not in name
+    assert "s3" not in without_secrets(f"what is {url}, and")
+
+
+@pytest.mark.parametrize("path", ["~nosuchuser/x.db", "circle.db", "sqlite:///~nosuchuser/x.db"])
+def test_a_path_that_means_no_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("circle.db").symlink_to("circle.db")
+    assert "is not the path of a file" in refused(path)
+
+
+def counted(file: Path) -> int:
+    """The trials that a process sees which may write what its user may, even where that is root."""
+    prefix = ("setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_override") if os.geteuid() == 0 else ()
+    script = "import sys; from tunebench.db.connection.database import open_database as o; "
+    script += "from tunebench.db.queries.sql import ask; from tunebench.db.queries.trials import count_rows\n"
+    script += "with o(sys.argv[1], read_only=True) as d: print(count_rows(d)[1], "
+    script += "ask(d, 'SELECT count(*) FROM tunebench_trials').rows[0][0])"
+    ran = subprocess.run([*prefix, sys.executable, "-c", script, file], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    seen = set(ran.stdout.split())
+    assert len(seen) == 1
+    return int(seen.pop())
+
+
+def test_a_link_in_a_folder_that_cannot_be_written_shows_what_was_just_recorded(file: Path, folder: Path) -> None:
+    link = folder / "link.db"
+    link.symlink_to(file)
+    folder.chmod(0o555)
+    with open_database(file) as database:
+        log = open_study(database, STUDY, ENVIRONMENT)
+        for number in range(1, 5):
+            log.record(correct(number))
+        assert counted(link) == counted(file) == 5
+    assert open_database(link).name == str(file)
+
+
+def test_a_link_to_a_folder_that_cannot_be_written_can_be_read(file: Path, folder: Path) -> None:
+    target = file.rename(folder / "results.db")
+    file.symlink_to(target)
+    folder.chmod(0o555)
+    assert counted(file) == counted(target) == 1
 
 
 def test_a_hostile_value_is_refused_when_it_is_read(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -261,6 +262,10 @@ def test_the_fastest_trials_are_the_correct_ones(many: Database) -> None:
         ({"tunables": {"hint": "Streaming"}}, 0),
         ({"tunables": {"Block": 32}}, 0),
         ({"tunables": {"unroll": 1}}, 0),
+        ({"tunables": {"block": 32.0}}, 0),
+        ({"tunables": {"block": [math.inf, 32, math.nan]}}, 2),
+        ({"tunables": {"block": range(5000)}}, 8),
+        ({"tunables": {"hint": ["stream'ing", 'str"eaming', "streaming"]}}, 8),
         ({"tunables": {'block":32,"hint': "streaming"}}, 0),
     ],
 )

@@ -139,3 +139,51 @@ def test_every_completed_sampler_is_one() -> None:
     assert set(SAMPLERS) <= set(COMPLETED)
     for name in COMPLETED:
         assert find_sampler(name)
+
+
+def test_only_a_table_of_trials_is_cut_short_and_says_so(ask: CommandLine, file: Path) -> None:
+    with open_database(file) as database:
+        log = open_study(database, replace(STUDY, kernel="mine", device=H200), ENVIRONMENT)
+        for number in range(5, 60):
+            log.record(correct(number, 6.0 + number))
+    assert len(ask("trials", "mine", "--json").json) == 60
+    assert len(list(csv.reader(io.StringIO(ask("trials", "mine", "--csv").out)))) == 61
+    assert len(ask("trials", "mine", "--json", "--limit", 50).json) == 50
+    table = ask("trials", "mine")
+    assert "only the first 50" in table.err and len(table.out.splitlines()) < ask(
+        "trials", "mine", "--limit", 60
+    ).out.count("\n")
+    assert ask("trials", "mine", "--limit", 50).err == ask("trials", "other").err == ""
+
+
+def test_a_tunable_may_have_thousands_of_values(ask: CommandLine) -> None:
+    values = ",".join(map(str, range(5000)))
+    assert len(ask("trials", "--tunable", f"block={values}", "--json").json) == len(ask("trials", "--json").json)
+
+
+@pytest.mark.parametrize(
+    "command", [("best", "--any-source"), ("trials",), ("studies",), ("report", "-o", "report.html")]
+)
+def test_a_problem_is_shown_with_its_shapes_and_a_digest_only_where_it_tells_two_apart(
+    ask: CommandLine, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def shown() -> str:
+        done = ask(*command)
+        page = (tmp_path / "report.html").read_text(encoding="utf-8") if command[0] == "report" else done.out
+        return " ".join(page.split())
+
+    def record(call: str) -> None:
+        problem = replace(STUDY.problem, options={"call": call})
+        with open_database(file) as database:
+            open_study(database, replace(STUDY, kernel="called", problem=problem), ENVIRONMENT).record(correct(0))
+
+    record("x=64x1000 #aaaaaa")
+    record("x=16x32000 #bbbbbb")
+    assert "x=64x1000" in shown() and "x=16x32000" in shown()
+    assert "#aaaaaa" not in shown() and "#bbbbbb" not in shown()
+    record("x=64x1000 #cccccc")
+    assert "#aaaaaa" in shown() and "#cccccc" in shown() and "#bbbbbb" not in shown()
+    listed = ask("trials", "called", "--json").json
+    assert {one["problem"]["options"]["call"][-6:] for one in listed} == {"aaaaaa", "bbbbbb", "cccccc"}

@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,13 @@ from command_line import CommandLine
 from hostile_count import tried
 from sample_results import ENVIRONMENT, STUDY, correct
 
+import tunebench
 from tunebench.db.connection.database import open_database
 from tunebench.db.entries.study_log import open_study
+from tunebench.db.queries.trials import trials
+from tunebench.db.upkeep.prune import Pruning
 from tunebench.studies.cli import app
+from tunebench.tuner.errors import UserError
 
 KIND = "wrong uses of the command line"
 
@@ -56,7 +60,7 @@ BASE: dict[str, tuple[str, ...]] = {
 
 LEGAL = {
     ("doctor", "db"): "what is wrong with a database is what it is asked for",
-    ("mcp", "folder"): "no name is that of the current folder, which is served",
+    ("mcp", "folder"): "any folder that is there is served",
     ("prune", "source"): "no source has that digest, so nothing would go",
     ("report", "output"): "a report may have any name, and replaces what has it",
 }
@@ -150,6 +154,59 @@ def test_a_wrong_use_gets_one_line(
         assert "Traceback" not in done.err and "\x1b" not in done.err + done.out, (use, done)
         tried[KIND] += 1
     assert not (folder / "cache" / "tunebench" / "tracebacks").exists(), f"{command} {option}"
+
+
+@pytest.mark.parametrize("empty", ["", " "])
+def test_an_empty_text_is_an_error_everywhere(run: CommandLine, empty: str) -> None:
+    """An unset variable of a shell is one, and as a condition it would hold for everything."""
+    for command, declared in commands().items():
+        for parameter in declared.params:
+            if "bool" in str(parameter.type_descriptor.annotation):
+                continue
+            base = (*command.split(), *BASE.get(command, ()))
+            if parameter.param_type_name == "option":
+                done = run(*base, parameter.opts[0], empty)
+            else:
+                done = run(*command.split(), empty)
+            assert "is empty: say which, or leave it out" in done.error, (command, parameter.name, done)
+
+
+def test_an_unset_variable_prunes_nothing(run: CommandLine, folder: Path) -> None:
+    assert "--source is empty" in run("prune", "--source", "", "--no-dry-run", "--no-backup").error
+    with open_database(folder / "results.db") as database:
+        assert len(trials(database)) == 1
+        with pytest.raises(UserError, match="source is empty"):
+            Pruning(source="")
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["trials --tunable a=1,,2", "tune scalar_mul --devices cuda:0,", "tune scalar_mul --start block_size=64,"],
+)
+def test_an_empty_element_of_a_list_is_an_error(run: CommandLine, line: str) -> None:
+    assert "is empty" in run(*line.split()).error
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: tunebench.best(device=""),
+        lambda: tunebench.trials(status=["correct", ""]),
+        lambda: tunebench.trials("scalar_mul", tunables={"": 1}),
+        lambda: tunebench.tune("scalar_mul", devices=["cpu", " "]),
+        lambda: tunebench.connect(""),
+        lambda: tunebench.bundle("folder", ""),
+        lambda: tunebench.sweep(["a.toml", ""]),
+    ],
+)
+def test_an_empty_text_is_an_error_from_python(ask: Callable[[], object]) -> None:
+    with pytest.raises(UserError, match="is empty: say which, or leave it out"):
+        ask()
+
+
+def test_an_empty_text_is_an_error_in_a_study_file(run: CommandLine, folder: Path) -> None:
+    (folder / "study.toml").write_text('kernel = "scalar_mul"\ndevice = ""\n', encoding="utf-8")
+    assert "study.toml: 'device' is empty" in run("tune", folder / "study.toml").error
 
 
 def test_enough_of_them_are_tried() -> None:

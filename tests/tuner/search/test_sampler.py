@@ -385,6 +385,43 @@ def test_a_long_search_forgets_what_it_can_spare() -> None:
     assert min(time_ms(space, number) for number in np.flatnonzero(seen)) < 1.02
 
 
+@pytest.mark.parametrize("watching", [False, True])
+def test_a_long_history_is_taken_in_by_its_last_posterior_alone(
+    monkeypatch: pytest.MonkeyPatch, watching: bool
+) -> None:
+    space, settings = wide_space(), PoolSettings(kept=64, quiet=20)
+    models = [
+        PoolModel(space.indices, values_of(space), seed=0, settings=settings, watching=watching) for _ in range(2)
+    ]
+    added: list[int] = []
+    add = Posterior.add
+
+    def counted(posterior: Posterior, number: int) -> None:
+        added.append(number)
+        add(posterior, number)
+
+    monkeypatch.setattr(Posterior, "add", counted)
+    numbers = np.random.default_rng(0).permutation(len(space))[:800].tolist()
+    for number in numbers[:-1]:
+        models[1].observe(number, time_ms(space, number))
+    for number in numbers:
+        models[0].observe(number, time_ms(space, number))
+        assert not models[0].settled
+    step_by_step = len(added)
+    models[1].observe(numbers[-1], time_ms(space, numbers[-1]))
+    seen = np.isin(np.arange(len(space)), numbers)
+    assert not models[1].settled
+    assert step_by_step > 500
+    assert len(added) - step_by_step <= settings.kept // 4 + settings.quiet
+    for _ in range(40):
+        asked = [model.propose(seen, []) for model in models]
+        assert asked[0] == asked[1]
+        assert models[0].settled == models[1].settled
+        seen[asked[0]] = True
+        for model in models:
+            model.observe(asked[0], time_ms(space, asked[0]))
+
+
 @pytest.mark.parametrize("time", [lambda _: 2.0, lambda _: None])
 def test_a_space_without_differences_is_searched_to_its_end(time: Callable[[int], float | None]) -> None:
     space = small_space()

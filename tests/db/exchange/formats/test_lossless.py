@@ -73,7 +73,7 @@ def test_a_file_that_exists_is_replaced_only_when_asked(database: Database, tmp_
 
 
 def test_the_database_itself_is_never_overwritten(tmp_path: Path, form: Format) -> None:
-    with open_database(tmp_path / "results.db") as database, pytest.raises(UserError, match="the database itself"):
+    with open_database(tmp_path / "results.db") as database, pytest.raises(UserError, match="belongs to a database"):
         export_file(database, tmp_path / "results.db", form, replace=True)
 
 
