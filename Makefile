@@ -30,6 +30,8 @@ $(VENV)/installed: pyproject.toml
 tune: export TUNEBENCH_CONFIRM_SECONDS ?= 3
 tune: $(VENV)/installed
 	$(BIN)/tunebench doctor
+	@nvidia-smi -L >/dev/null 2>&1 || echo 'No NVIDIA GPU is here: the kernels run on the CPU, where they often lose to'
+	@nvidia-smi -L >/dev/null 2>&1 || echo 'the libraries that PyTorch calls. The ratios below say nothing about a GPU.'
 	$(BIN)/tunebench tune $(STUDIES)
 	$(BIN)/python -m tunebench.studies.load_tuned $(STUDIES)
 	@echo

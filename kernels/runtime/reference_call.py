@@ -66,7 +66,7 @@ class Blank(NamedTuple):
     device: torch.device
 
 
-class WithoutMemory(FakeTensorMode):
+class WithoutMemory(FakeTensorMode):  # type: ignore[no-untyped-call]
     """Tensors without memory, among which real ones may be; nothing is copied to a device.
 
     A constant on a GPU would be, which waits for the GPU and fails while a CUDA graph is captured.

@@ -17,7 +17,7 @@ _HEAD = """# The command line
 
 Made from the commands by `python -m tunebench.studies.cli.reference > docs/cli.md`; `--help` says the same.
 
-Exit codes: 0 done, 1 the answer is no, 2 the question was wrong, 130 Ctrl-C."""
+Exit codes: 0 done, 1 the answer is no, 2 a usage error, 3 an error of tunebench, 130 Ctrl-C."""
 
 
 def reference() -> str:
