@@ -20,7 +20,7 @@ from tunebench.tuner.device import DeviceKind, find_device, is_gpu
 from tunebench.tuner.errors import DatabaseMissingError, UserError, member_of
 from tunebench.tuner.isolation import start_forkserver
 from tunebench.tuner.kernel import Kernel, Mode
-from tunebench.tuner.problem import Problem, told_apart
+from tunebench.tuner.problem import CALL_OPTION, Problem, told_apart
 from tunebench.tuner.result import CacheRegime, TrialStatus
 from tunebench.tuner.watched import watched
 
@@ -168,7 +168,9 @@ def _shipped(request: ExportRequest, kernel: Kernel) -> Iterator[Evidence]:
 def _fits(measured: Problem, problem: Problem, mode: Mode) -> bool:
     """Whether a result is of these sizes in this mode. Other options depend on the device, and are not asked for."""
     is_mode = measured.options.get("mode", mode.value) == mode.value
-    is_alike = measured.dtype == problem.dtype and measured.other_shapes == problem.other_shapes
+    # Results of before calls were identified say the named sizes alone.
+    has_same_shapes = CALL_OPTION not in measured.options or measured.other_shapes == problem.other_shapes
+    is_alike = measured.dtype == problem.dtype and has_same_shapes
     return dict(measured.axes) == dict(problem.axes) and is_alike and is_mode
 
 

@@ -44,7 +44,8 @@ def test_a_study_admits_what_is_as_exact_as_eager_and_no_other(
     began = time.perf_counter()
     (report,) = run("tune", str(study), "--device", "cpu", "--db", db, "--json").json
     took = time.perf_counter() - began
-    assert report["problem"]["options"] == {"accuracy": "eager"}
+    call = report["problem"]["options"]["call"]
+    assert report["problem"]["options"] == {"accuracy": "eager", "call": call}
     # The third is not valid: so many threads are too many.
     assert [(one["configuration"]["variety"], one["origin"]) for one in report["warm_starts"]] == [
         (1, NAMED),
@@ -69,12 +70,12 @@ def test_a_study_admits_what_is_as_exact_as_eager_and_no_other(
 
     # The same kernel under the tolerance is another study, which begins with what this one has found.
     (other,) = run("tune", folder, "--device", "cpu", "--db", db, "--trials", "2", "--json").json
-    assert other["study"] != report["study"] and other["problem"]["options"] == {}
+    assert other["study"] != report["study"] and other["problem"]["options"] == {"call": call}
     assert "accuracy=eager" in other["warm_starts"][0]["origin"]
     found = run("best", "--db", db, "--json").json
     assert sorted(one["accuracy"] for one in found) == ["eager", "tolerance"]
     (only,) = run("best", "--db", db, "--accuracy", "eager", "--json").json
-    assert only["problem"]["options"] == {"accuracy": "eager"}
+    assert only["problem"]["options"] == {"accuracy": "eager", "call": call}
     listed = run("trials", "--db", db, "--accuracy", "eager", "--json").json
     assert len(listed) == 3 and {one["accuracy"] for one in listed} == {"eager"}
     asked = "SELECT problem ->> '$.options.accuracy' AS accuracy, count(*) AS n FROM trials_flat GROUP BY 1 ORDER BY n"
