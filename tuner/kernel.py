@@ -307,7 +307,7 @@ class Kernel:
             KernelFolderError: an axis of `compiled_axes`, or an option of `compiled_options`, is none of the problem's.
         """
         if lacking := [name for name in self.compiled_options if name not in problem.options]:
-            legal = ", ".join(problem.options) or "no options"
+            legal = ", ".join(problem.named.options) or "no options"
             raise KernelFolderError(f"{self.path}: compiled_options: no option '{lacking[0]}'; the problem has {legal}")
         if missing := [name for name in self.compiled_axes if name not in problem.axes]:
             legal = ", ".join(problem.axes)

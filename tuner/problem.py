@@ -180,7 +180,7 @@ def problem_distance(one: Problem, other: Problem) -> float:
         return 0.0
     if one.axes.keys() != other.axes.keys() or one.dtype != other.dtype or _compared(one) != _compared(other):
         return math.inf
-    return size_distance(one, other) + _OTHER_CALL
+    return size_distance(one, other) or _OTHER_CALL
 
 
 def _compared(problem: Problem) -> Mapping[str, str]:

@@ -92,7 +92,8 @@ sizes = {batch_size = [64, 128], input_size = 64, hidden_size = 64}
 
 def test_a_task_is_a_study_with_its_problem_and_none_is_there_twice(tmp_path: Path) -> None:
     found = tasks(tmp_path, 'device = "cpu"\nkernel = "scalar_mul"\nsizes = {M = [64, 64, 16], N = [16, 64]}')
-    assert [one.about for one in found] == [f"elements={size} float32" for size in (1024, 4096, 256)]
+    shapes = ((1024, "64x16"), (4096, "64x64"), (256, "16x16"), (1024, "16x64"))
+    assert [one.about for one in found] == [f"elements={size} float32 A={shape}" for size, shape in shapes]
     modes = tasks(tmp_path, 'device = "cpu"\nkernel = "gemm_scale_bn"\nsizes = {batch_size = 16}')
     assert sorted(one.mode for one in modes) == ["eval", "frozen", "train"]
     assert all(one.problem is not None and one.problem.options["mode"] == one.mode for one in modes)
