@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import logging
 import os
 import select
 import signal
@@ -25,6 +26,8 @@ from tunebench.tuner.errors import TunebenchError, UserError
 INTERRUPTED = 130
 """The exit code after Ctrl-C; the line about it is printed where the signal is handled."""
 _BUG = 3
+_NOISY_LOGGERS = ("torch._subclasses.fake_tensor", "torch.utils.cpp_extension")
+"""Loggers of torch: what they print with a traceback is raised as well, or is that there is no GPU."""
 _OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -33,6 +36,8 @@ def run() -> int:
 
     Exit codes: 0 done, 1 the answer is no, 2 the question was wrong, 3 tunebench itself is wrong, 130 Ctrl-C.
     """
+    for name in _NOISY_LOGGERS:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         closed = _fill_closed_streams()
         code = _run_command()
