@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from command_line import CommandLine
-from sample_kernel import WriteKernel
+from sample_kernel import SLOW_REFERENCE, WriteKernel
 
 import tunebench
 from tunebench.studies.study_file import read_study_file
@@ -116,7 +116,7 @@ def test_what_was_missed_under_eager_is_tuned_under_eager(
     write_kernel: WriteKernel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TUNEBENCH_DB", str(tmp_path / "own.db"))
-    factory = write_kernel(source=INEXACT)
+    factory = write_kernel(source=INEXACT, reference=SLOW_REFERENCE)
     model = factory()
     model.accuracy, model.policy = tunebench.Accuracy.EAGER, tunebench.Policy.TUNE
     with torch.no_grad(), tunebench.use_policy(seconds=3):
