@@ -259,4 +259,4 @@ if _missed:
     ordinary.blind = f"this PyTorch hides what it does with operations ({_missed})"
     _doubts.append(f"{ordinary.blind}: the reference serves every call")
 DOUBTS = tuple(_doubts)
-"""What is not relied upon on this interpreter, one line each."""
+"""Names each guard that is not relied upon on this interpreter, one line each."""

@@ -27,7 +27,7 @@ from tunebench.tuner.problem import CALL_OPTION, Axes, Problem
 from tunebench.tuner.settings import Setting, in_force
 
 _UNTRACEABLE = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, AssertionError)
-"""What a reference may raise that needs the values of its tensors, or that refuses the call."""
+"""Errors of a reference that needs the values of its tensors, or that refuses the call."""
 
 _PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "vdot", "addbmm", "linear", "matmul", "einsum"}
 _MOST_SHOWN = 3
@@ -36,7 +36,7 @@ _DIGITS = 12
 
 @dataclass(frozen=True)
 class ReferenceCall:
-    """What the reference does in a call.
+    """Describes the work of the reference in a call.
 
     Attributes:
         output: the dtype of its result; None where that is not one tensor.
