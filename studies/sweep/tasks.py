@@ -10,6 +10,7 @@ from pathlib import Path
 from tunebench.db.connection.database import Database
 from tunebench.db.queries.studies import conclusion
 from tunebench.db.queries.warm_start import begun_study
+from tunebench.kernels.runtime.registry import place_of
 from tunebench.studies.for_problem import problem_of
 from tunebench.studies.study_file import StudyRequest, make_request, read_study_files
 from tunebench.studies.tune import Resolved, describe_study, resolve
@@ -19,6 +20,8 @@ from tunebench.tuner.errors import UserError
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.search.warm_start import distance
+from tunebench.tuner.users_code import UsersCodeError
+from tunebench.tuner.watched import watched
 
 _PLACE = ("device", "devices", "workers", "executor", "address")
 """Keys that say where a sweep runs: one queue has one answer."""
@@ -82,15 +85,36 @@ def tasks_of(requests: Sequence[StudyRequest]) -> list[Task]:
     Raises:
         UserError: something is unknown or not on this machine.
     """
+    every = [resolve(request) for request in requests]
+    problems: dict[str, Iterator[Problem | None]] = {}
+    for target in dict.fromkeys(request.kernel for request in requests):
+        asked = [one for one in every if one.request.kernel == target]
+        problems[target] = iter(_problems(target, asked))
     found: dict[object, Task] = {}
-    for request in requests:
-        resolved = resolve(request)
+    for resolved in every:
         for mode in resolved.modes:
-            kind = resolved.device.torch_device.type
-            problem = problem_of(resolved.model, resolved.reference, mode, kind, resolved.settings)
-            task = Task(replace(resolved, modes=(mode,)), problem and problem.at(request.accuracy))
+            problem = next(problems[resolved.request.kernel])
+            task = Task(replace(resolved, modes=(mode,)), problem)
             found.setdefault(_identity(task), task)
     return list(found.values())
+
+
+def _problems(target: str, studies: Sequence[Resolved]) -> Sequence[Problem | None]:
+    """Return the problem of each mode of each study of one kernel, found in another process; None where nothing is."""
+    requests = [one.request for one in studies]
+    try:
+        return watched(place_of(target), "naming its problems", _name_problems, requests)
+    except UsersCodeError:  # of one of its sizes; each study tells its own
+        return [None] * sum(len(one.modes) for one in studies)
+
+
+def _name_problems(requests: Sequence[StudyRequest]) -> list[Problem | None]:
+    found: list[Problem | None] = []
+    for one in map(resolve, requests):
+        kind = one.device.torch_device.type
+        named = (problem_of(one.model, one.reference, mode, kind, one.settings) for mode in one.modes)
+        found += [problem and problem.at(one.request.accuracy) for problem in named]
+    return found
 
 
 def _identity(task: Task) -> object:

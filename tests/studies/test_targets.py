@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from command_line import CommandLine
-from sample_kernel import WriteKernel
+from sample_kernel import SLOW_REFERENCE, WriteKernel
 
 from tunebench.db.connection.database import open_database
 from tunebench.db.queries.one_trial import trial_details
@@ -29,7 +29,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 @pytest.fixture
 def folder(write_kernel: WriteKernel) -> Path:
     """A kernel's folder with two trials in the user's database, at a size that is not the reference's own."""
-    found = write_kernel().kernel.folder
+    found = write_kernel(reference=SLOW_REFERENCE).kernel.folder
     with open_database() as database:
         tune(
             resolve(request_of(str(found), {"device": "cpu", "trials": 2, "sizes": {"rows": 7, "columns": 5}})),

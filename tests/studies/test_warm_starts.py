@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from command_line import CommandLine
 from rich.console import Console
-from sample_kernel import WriteKernel
+from sample_kernel import SLOW_REFERENCE, WriteKernel
 from sample_results import ENVIRONMENT, correct
 
 from tunebench.db.connection.database import open_database
@@ -48,14 +48,14 @@ def tuned(folder: str, file: Path, shown: io.StringIO | None = None, **options: 
 def test_a_study_begins_with_what_is_known_and_goes_on_with_it(
     write_kernel: WriteKernel, tmp_path: Path, run: CommandLine
 ) -> None:
-    folder, file = str(write_kernel().kernel.folder), tmp_path / "results.db"
+    folder, file = str(write_kernel(reference=SLOW_REFERENCE).kernel.folder), tmp_path / "results.db"
     first = tuned(folder, file, trials=6)
     assert first.warm_starts == (), "the first study of a kernel has nothing to begin with"
 
     shown = io.StringIO()
     second = tuned(folder, file, shown, trials=2, sizes={"rows": 32})
     assert second.warm_starts
-    assert "warm start:" in shown.getvalue() and "n=2112 float32 on" in shown.getvalue()
+    assert "warm start:" in shown.getvalue() and "n=2112 float32 x=64x33 on" in shown.getvalue()
     known = {json.dumps(dict(one.configuration)) for one in second.warm_starts}
     with open_database(file, read_only=True) as database:
         before = {json.dumps(dict(row.configuration)): row for row in trials(database, study_id=first.study)}

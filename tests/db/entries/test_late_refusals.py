@@ -11,7 +11,7 @@ from pathlib import Path
 import optuna
 import pytest
 from sample_database import place_of
-from sample_kernel import WriteKernel
+from sample_kernel import SLOW_REFERENCE, WriteKernel
 from sample_results import ENVIRONMENT, H200, PROBLEM, STUDY, comparison, configuration, correct, failed
 from sqlalchemy import text
 
@@ -281,7 +281,7 @@ def test_a_study_whose_finalists_are_all_refused_has_no_winner(database: Databas
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_questions")
 def test_a_study_goes_on_without_what_was_refused(database: Database, write_kernel: WriteKernel) -> None:
-    factory = write_kernel()
+    factory = write_kernel(reference=SLOW_REFERENCE)
 
     def refuses(configuration: Configuration) -> bool:
         return configuration["block_size"] != 64

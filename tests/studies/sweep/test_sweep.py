@@ -129,7 +129,9 @@ def test_an_interrupt_does_not_wait_for_what_another_device_is_at(write_kernel: 
 
     waited = tmp_path / "waited"
     forward = "    def forward(self, x):\n"
-    waits = f"        if len(x) == 7:\n            __import__('time').sleep(600), open({str(waited)!r}, 'w')\n"
+    # Naming the study's problem, on tensors without memory, does not wait: the study itself does.
+    waits = "        if len(x) == 7 and type(x) is torch.Tensor:\n"
+    waits += f"            __import__('time').sleep(600), open({str(waited)!r}, 'w')\n"
     file = study_file(tmp_path, write_kernel(reference={forward: forward + waits}), [64, 7])
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # what is begun in the background ignores it
     try:
@@ -144,7 +146,7 @@ def test_an_interrupt_does_not_wait_for_what_another_device_is_at(write_kernel: 
 @pytest.mark.slow
 @TWO_CORES
 def test_two_devices_share_the_queue_and_each_study_has_its_winner(write_kernel: WriteKernel, tmp_path: Path) -> None:
-    file = study_file(tmp_path, write_kernel(), [16, 32, 64, 128])
+    file = study_file(tmp_path, write_kernel(reference=SLOW_REFERENCE), [16, 32, 64, 128])
     report = tunebench.sweep(file, workers=2, db=tmp_path / "a.db")
     assert report.complete and [one.trials for one in report.results] == [3] * 4
     assert report.device.multiprocessors == len(os.sched_getaffinity(0)) // 2
