@@ -182,10 +182,13 @@ def difference(found: list[Any], wanted: list[Any]) -> str:
     return ""
 
 
-def check_random_module(write_kernel: Callable[..., Any], seed: int, device: torch.device) -> str:
+def check_random_module(write_kernel: Callable[..., Any], seed: int, device: torch.device, *, wait: bool = True) -> str:
     """Compare a random module with its reference under every policy in two courses; empty where nothing differs.
 
     Which two it is goes round with the seed.
+
+    Args:
+        wait: whether calls wait for their kernel's build.
     """
     factory, made_of = write_random_module(write_kernel, seed)
     reference = factory.reference_class
@@ -195,7 +198,7 @@ def check_random_module(write_kernel: Callable[..., Any], seed: int, device: tor
             original = reference().to(device)
             torch.manual_seed(seed)
             tuned = factory().to(device)
-            tuned.policy, tuned.wait = policy, True
+            tuned.policy, tuned.wait = policy, wait
             try:
                 wanted = steps_of(original, device, course)
             except RuntimeError:

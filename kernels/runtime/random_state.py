@@ -11,6 +11,12 @@ from typing import Any
 import torch
 
 
+def host_state() -> object:
+    """Return the states of Python's and NumPy's generators, to be compared."""
+    numpy: Any = sys.modules.get("numpy")
+    return random.getstate(), _values(numpy.random.get_state() if numpy else ())
+
+
 @contextmanager
 def random_state_kept(device: torch.device | None = None) -> Iterator[Callable[[], bool]]:
     """Put all random states back at the end; gives a function that says whether one of the host's has moved.
@@ -19,15 +25,10 @@ def random_state_kept(device: torch.device | None = None) -> Iterator[Callable[[
         device: a GPU whose generator is put back, too.
     """
     numpy: Any = sys.modules.get("numpy")
-    of_python, of_numpy = random.getstate(), numpy.random.get_state() if numpy else ()
-
-    def has_moved() -> bool:
-        now = numpy.random.get_state() if numpy else ()
-        return random.getstate() != of_python or _values(now) != _values(of_numpy)
-
+    of_python, of_numpy, before = random.getstate(), numpy.random.get_state() if numpy else (), host_state()
     try:
         with torch.random.fork_rng([device] if device is not None and device.type == "cuda" else []):
-            yield has_moved
+            yield lambda: host_state() != before
     finally:
         random.setstate(of_python)
         if numpy:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tunebench.kernels.runtime.gradients import replica
 from tunebench.kernels.runtime.ordinary import held
-from tunebench.kernels.runtime.random_state import random_state_kept
+from tunebench.kernels.runtime.random_state import host_state, random_state_kept
 from tunebench.tuner.problem import CALL_OPTION, Axes, Problem
 from tunebench.tuner.settings import Setting, in_force
 
@@ -30,6 +31,9 @@ _UNTRACEABLE = (RuntimeError, TypeError, ValueError, LookupError, AttributeError
 """Errors of a reference that needs the values of its tensors, or that refuses the call."""
 
 _PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "vdot", "addbmm", "linear", "matmul", "einsum"}
+_VALUES = {"tolist", "numpy", "__array__", "data_ptr"}
+"""Names of the functions that give values to Python without an operation."""
+_NEED_VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _MOST_SHOWN = 3
 _DIGITS = 12
 
@@ -47,6 +51,7 @@ class ReferenceCall:
         operations: a digest of the shapes and whole numbers of all calls of PyTorch's functions; empty where they are
             not known.
         settings: those of PyTorch's that decide how it is computed.
+        differentiable: for each tensor of its result whether it needs a gradient; None where that was not looked at.
     """
 
     output: torch.dtype | None
@@ -56,6 +61,7 @@ class ReferenceCall:
     moved: tuple[int, ...]
     operations: str
     settings: tuple[Setting, ...]
+    differentiable: tuple[bool, ...] | None = None
 
 
 class Blank(NamedTuple):
@@ -96,19 +102,72 @@ def trace_reference(module: nn.Module, inputs: Sequence[Any]) -> ReferenceCall:
             before = _attributes(made)
             with Calls() as calls, Watch(moving, [*given, *fakes]) as watch:
                 result = made.reference_forward(*given)
-            after = _attributes(made)
-            watch.obstacles += [f"its forward sets '{name}'" for name in after if before.get(name) != after[name]]
-            watch.obstacles += ["its forward draws random numbers"] * has_drawn()
-            if not (isinstance(result, torch.Tensor) or _are_tensors(result)):
-                watch.obstacles.append("its result is neither a tensor nor a tuple of tensors")
+            return _described(result, calls, watch, before, _attributes(made), has_drawn=has_drawn())
     except _UNTRACEABLE as error:
-        obstacle = f"its forward depends on values ({type(error).__name__})"
-        every = range(len(buffers))
-        return ReferenceCall(None, frozenset(), obstacle, (True,) * len(buffers), tuple(every), "", tuple(Setting))
+        return _depends_on_values(type(error).__name__, len(buffers))
+
+
+def is_quick_to_trace() -> bool:
+    """Whether PyTorch's compiler, which tracing needs, is imported already."""
+    return "torch._dynamo" in sys.modules
+
+
+def watch_reference(module: Any, inputs: Sequence[Any]) -> tuple[Any, ReferenceCall]:
+    """Run a tuned module's reference for a call, and describe it as `trace_reference` does.
+
+    To run it without memory needs PyTorch's compiler, whose import takes 1 to 4 s: a call that the reference serves in
+    any case need not wait for that.
+
+    Returns:
+        The call's result, and what was seen.
+
+    Raises:
+        Exception: the reference's own.
+    """
+    parameters, buffers = held(module)
+    before, drawn = _attributes(module), host_state()
+    with Calls() as calls, Watch(buffers, [*inputs, *parameters], real=True) as watch:
+        result = module.reference_forward(*inputs)
+    if watch.values_read or calls.values_read:
+        return result, _depends_on_values("values are read", len(buffers))
+    seen = _described(result, calls, watch, before, _attributes(module), has_drawn=drawn != host_state())
+    needs = tuple(one.requires_grad for one in _flat(result) if isinstance(one, torch.Tensor))
+    return result, replace(seen, differentiable=needs)
+
+
+def kind_of_call(inputs: Sequence[Any], parameters: Sequence[torch.Tensor]) -> tuple[Hashable, ...]:
+    """Return what calls have in common in which the reference of a module that stays as it is does the same.
+
+    Args:
+        inputs: tensors and plain values.
+    """
+    described = [
+        (one.shape, one.dtype, one.device, one.requires_grad)
+        if isinstance(one, torch.Tensor)
+        else (type(one), None if isinstance(one, float) else one)
+        for one in inputs
+    ]
+    modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch._C._is_any_autocast_enabled()
+    return (*modes, *described, *(one.requires_grad for one in parameters))
+
+
+def _depends_on_values(reason: str, buffers: int) -> ReferenceCall:
+    obstacle = f"its forward depends on values ({reason})"
+    return ReferenceCall(None, frozenset(), obstacle, (True,) * buffers, (*range(buffers),), "", tuple(Setting))
+
+
+def _described(
+    result: Any, calls: Calls, watch: Watch, before: Mapping[str, Any], after: Mapping[str, Any], *, has_drawn: bool
+) -> ReferenceCall:
+    obstacles = [*watch.obstacles]
+    obstacles += [f"its forward sets '{name}'" for name in after if before.get(name) != after[name]]
+    obstacles += ["its forward draws random numbers"] * has_drawn
+    if not (isinstance(result, torch.Tensor) or _are_tensors(result)):
+        obstacles.append("its result is neither a tensor nor a tuple of tensors")
     return ReferenceCall(
         result.dtype if isinstance(result, torch.Tensor) else None,
         frozenset(watch.dtypes),
-        watch.obstacles[0] if watch.obstacles else "",
+        obstacles[0] if obstacles else "",
         tuple(watch.written),
         tuple(place for place, is_read in enumerate(watch.read) if is_read and watch.written[place]),
         calls.digest(),
@@ -189,10 +248,12 @@ class Calls(TorchFunctionMode):
 
     Attributes:
         names: of the functions.
+        values_read: whether one gave values, or their memory, to Python.
     """
 
     def __init__(self) -> None:
         super().__init__()
+        self.values_read = False
         self.names: set[str] = set()
         self._made: Counter[str] = Counter()
 
@@ -200,6 +261,7 @@ class Calls(TorchFunctionMode):
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         returned = [one for one in _flat(result) if isinstance(one, torch.Tensor)]
+        self.values_read |= getattr(func, "__name__", "") in _VALUES
         if returned or result is None:  # else it asks for a property
             self.names.add(getattr(func, "__name__", ""))
             given = list(_flat([*args, *(value for _, value in sorted(kwargs.items()))]))
@@ -218,15 +280,19 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Args:
         buffers: of the module.
         others: tensors that the module or the caller keeps, which no forward should write to.
+        real: tensors have memory, so that only those that were returned before are the forward's own.
 
     Attributes:
         written, read: for each buffer whether it is.
+        values_read: whether an operation gave values to Python, or a shape that depends on them.
         dtypes: of what is returned.
         obstacles: why the operations, run again, may give something else.
     """
 
-    def __init__(self, buffers: Sequence[torch.Tensor], others: Sequence[Any] = ()) -> None:
+    def __init__(self, buffers: Sequence[torch.Tensor], others: Sequence[Any] = (), *, real: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.values_read = False
+        self._made: set[int] | None = set() if real else None
         self.written, self.read = [False] * len(buffers), [False] * len(buffers)
         self.dtypes: set[torch.dtype] = set()
         self.obstacles: list[str] = []
@@ -245,6 +311,12 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = func._schema.name.partition("::")[2].strip("_")
         self._names.add(name)
         self.dtypes.update(one.dtype for one in tensors)
+        if func.is_view and not self._is_own(args[0], _memory_of(args[0])):
+            self._others.update(map(_memory_of, tensors))
+        if self._made is not None:
+            given = {_memory_of(one) for one in _flat([*args, *kwargs.values()]) if isinstance(one, torch.Tensor)}
+            self._made.update({*map(_memory_of, tensors)} - given)
+        self.values_read |= bool(_NEED_VALUES.intersection(func.tags))
         if torch.Tag.nondeterministic_seeded in func.tags:
             self.obstacles.append("its forward draws random numbers")
         return result
@@ -264,8 +336,17 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 memory = _memory_of(value)
                 for place in self._places.get(memory, ()):
                     (self.written if writes else self.read)[place] = True
-                if writes and (memory in self._others or not isinstance(value, FakeTensor)):
+                if writes and (memory in self._others or not self._is_own(value, memory)):
                     self.obstacles.append("its forward writes to a tensor that is no buffer")
+
+    def _is_own(self, tensor: torch.Tensor, memory: int) -> bool:
+        if self._made is None:
+            return isinstance(tensor, FakeTensor)
+        return memory in self._made or memory in self._places
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # PyTorch's way of skipping imports its compiler, see `watch_reference`
 
     def settings(self, functions: Collection[str]) -> Iterator[Setting]:
         """Return PyTorch's settings that decide how what was computed is.

@@ -28,6 +28,7 @@ from tunebench.kernels.runtime.guards import same_tensors, version_of, version_o
 from tunebench.kernels.runtime.misses import Miss
 from tunebench.kernels.runtime.ordinary import held, intercepts, saves_differently
 from tunebench.kernels.runtime.policy import Policy
+from tunebench.kernels.runtime.reference_call import ReferenceCall
 from tunebench.kernels.runtime.selection import Choice
 from tunebench.tuner.kernel import Plan
 from tunebench.tuner.settings import Setting, watch
@@ -90,6 +91,7 @@ class Holdings:
         parameters, buffers: as `held` has them.
         tensors: both.
         precedents: calls that were served while it held them, by what is cheaply told of a call.
+        traced: the reference's work in the calls that it served meanwhile, see `kind_of_call`.
     """
 
     __slots__ = (
@@ -102,6 +104,7 @@ class Holdings:
         "parameters",
         "precedents",
         "tensors",
+        "traced",
     )
 
     def __init__(self, module: nn.Module) -> None:
@@ -114,6 +117,7 @@ class Holdings:
         self.parameters, self.buffers = held(module)
         self.tensors = (*self.parameters, *self.buffers)
         self.precedents: dict[tuple[Hashable, ...], tuple[Precedent, ...]] = {}
+        self.traced: dict[tuple[Hashable, ...], ReferenceCall] = {}
 
     def are_of(self, module: object) -> bool:
         """Whether they are still this module's."""

@@ -44,7 +44,10 @@ from tunebench.kernels.runtime.random_state import random_state_kept
 from tunebench.kernels.runtime.reference_call import (
     ReferenceCall,
     identify,
+    is_quick_to_trace,
+    kind_of_call,
     trace_reference,
+    watch_reference,
     which_differ,
     why_not_again,
 )
@@ -267,10 +270,25 @@ class TunedModule(nn.Module, abc.ABC):
         if key is not None and (precedent := known.look_up(key, inputs)) is not None:
             return self._serve(precedent.served, inputs)
         given, inputs = inputs, self._in_order(inputs, named)
-        served, lasts = self._look(inputs, policy, accuracy)
+        watched, traced = None, None
+        if key is not None:
+            kind = kind_of_call(inputs, holdings.parameters)
+            traced = holdings.traced.get(kind)
+            if traced is None and self._may_watch(inputs):
+                watched = watch_reference(self, inputs)
+                traced = holdings.traced[kind] = watched[1]
+        served, lasts = self._look(inputs, policy, accuracy, traced)
         if lasts and key is not None and inputs is given:
             known.remember(key, Precedent(self, inputs, served, holdings))
-        return self._serve(served, inputs)
+        return self._serve(served, inputs) if watched is None else watched[0]
+
+    def _may_watch(self, inputs: Sequence[Any]) -> bool:
+        """Whether the reference may serve this call, while it is watched, since nobody waits for the kernel."""
+        if is_quick_to_trace() or self._pinned is not None or waits_for_builds(self.wait):
+            return False
+        call = look_at(self, inputs)
+        is_captured = bool(call.inputs) and call.inputs[0].is_cuda and torch.cuda.is_current_stream_capturing()
+        return call.obstacle in (None, AUTOCAST) and not is_captured
 
     def _serve(self, served: Served, inputs: tuple[Any, ...]) -> torch.Tensor:
         """The answer to a call whose inputs stand in the reference's order."""
@@ -284,8 +302,14 @@ class TunedModule(nn.Module, abc.ABC):
             return served.run(*inputs)
         return self.tuned_forward(served.plan, *inputs)
 
-    def _look(self, inputs: tuple[Any, ...], policy: Policy, accuracy: Accuracy) -> tuple[Served, bool]:
-        """What serves a call, and whether it serves all that are like it, so that none of them is looked at again."""
+    def _look(
+        self, inputs: tuple[Any, ...], policy: Policy, accuracy: Accuracy, watched: ReferenceCall | None
+    ) -> tuple[Served, bool]:
+        """What serves a call, and whether it serves all that are like it, so that none of them is looked at again.
+
+        Args:
+            watched: what the reference was seen to do in such a call; None where it was not.
+        """
         call = look_at(self, inputs)
         obstacle, dtype = call.obstacle, None
         if obstacle is AUTOCAST and call.inputs and (dtype := autocast_type(call.inputs[0].device)) is not None:
@@ -299,9 +323,9 @@ class TunedModule(nn.Module, abc.ABC):
             obstacle = obstacle or _GRADIENTS
         elif self.kernel.atomics and torch.are_deterministic_algorithms_enabled():
             obstacle = obstacle or "deterministic algorithms are required, and the kernel sums in any order"
-        problem, traced, cast = None, None, None
+        problem, traced, cast = None, watched, None
         if obstacle is None and dtype is not None:
-            traced = trace_reference(self, inputs)
+            traced = traced or trace_reference(self, inputs)
             cast = UnderAutocast(self, call.inputs[0].device, dtype, traced)
         if obstacle is None:
             problem = self.problem(*inputs) if cast is None else cast.problem(inputs)
@@ -339,7 +363,7 @@ class TunedModule(nn.Module, abc.ABC):
             return Served(plan, autocast=dtype)
         run: Callable[..., torch.Tensor] = partial(self.tuned_forward if cast is None else cast.run, plan)
         if call.needs_gradient and traced is not None:
-            which = which_differ(self, inputs)
+            which = traced.differentiable or which_differ(self, inputs)
             run = DifferentiableForward(self, run, call.parameters, call.buffers, traced.moved, which, dtype)
         return Served(plan, run, call.needs_gradient, dtype)
 

@@ -1,5 +1,7 @@
 """What identifies a reference's call is the same on every device, and differs where other work is done."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -7,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tunebench.kernels.runtime.reference_call import ReferenceCall, trace_reference
+from tunebench.kernels.runtime.reference_call import ReferenceCall, trace_reference, watch_reference
 from tunebench.tuner.settings import Setting
 
 Forward = Callable[[nn.Module, torch.Tensor], torch.Tensor]
@@ -56,6 +58,68 @@ def test_a_call_is_the_same_on_every_device(name: str) -> None:
     on_cpu, without_memory = (traced(*CALLS[name], device) for device in ("cpu", "meta"))
     assert on_cpu.operations and on_cpu.operations == without_memory.operations
     assert on_cpu.settings == without_memory.settings
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_that_is_watched_is_described_as_one_that_is_traced(name: str) -> None:
+    make, forward, shape = CALLS[name]
+    module, x = Calling(make(), forward), torch.rand(shape)
+    expected = trace_reference(module, [x])
+    result, found = watch_reference(module, [x])
+    assert (found.operations, found.settings, found.written, found.moved, found.output, bool(found.obstacle)) == (
+        expected.operations,
+        expected.settings,
+        expected.written,
+        expected.moved,
+        expected.output,
+        bool(expected.obstacle),
+    )
+    assert found.differentiable == (result.requires_grad,)
+
+
+KEPT = torch.zeros(4)
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda _, x: x * x.max().item(),
+        lambda _, x: x[x > 0.5],
+        lambda _, x: x * x.tolist()[0],
+        lambda _, x: x + KEPT.view(2, 2).add_(1).view(4),
+        lambda _, x: x.add_(1),
+        lambda _, x: x if x.sum() > 100 else -x,
+    ],
+)
+def test_a_call_that_is_watched_has_the_obstacles_of_one_that_is_traced(forward: Forward) -> None:
+    module = Calling(nn.Identity(), forward)
+    assert trace_reference(module, [torch.ones(4)]).obstacle
+    assert watch_reference(module, [torch.ones(4)])[1].obstacle
+
+
+FIRST_CALLS = """
+import sys, torch
+from tunebench.kernels.runtime.registry import load_model
+for name, sizes in SIZES.items():
+    tuned = load_model(name)
+    reference = tuned.kernel.reference(sizes)
+    model, expected = (reference.make_model(0, torch.device("cpu"), *more) for more in ((tuned,), ()))
+    inputs = reference.make_inputs(1, torch.device("cpu"))
+    for _ in range(3):
+        torch.testing.assert_close(model(*inputs), expected(*inputs), rtol=1e-4, atol=1e-2)
+    assert next(iter(model.choices.values())).reason, name
+print("torch._dynamo" in sys.modules)
+"""
+
+
+def test_first_calls_do_without_the_compiler_of_pytorch() -> None:
+    sizes = {
+        "scalar_mul": {"M": 8, "N": 8},
+        "gemm_sigmoid_residual": {"batch_size": 4, "input_size": 8, "hidden_size": 8},
+    }
+    code = FIRST_CALLS.replace("SIZES", repr(sizes))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr
 
 
 def test_how_a_tensor_lies_in_memory_makes_no_other_call() -> None:
