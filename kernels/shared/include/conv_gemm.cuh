@@ -14,8 +14,7 @@
 // no groups.
 #pragma once
 
-#include "held_product.cuh"
-#include "hopper.cuh"
+#include "wgmma.cuh"
 
 constexpr int tile_columns = 128;
 constexpr int unit_bytes = 16;  // Eight channels of one column.
@@ -105,7 +104,7 @@ struct RingRow {
 #include "conv_gemm_input.cuh"
 #include "conv_gemm_output.cuh"
 
-// Filters of the window's first rows in the tensor core's arrangement (hopper.cuh): a warp's 16 of the 64 that begin at
+// Filters of the window's first rows in the tensor core's arrangement (wgmma.cuh): a warp's 16 of the 64 that begin at
 // `filters` in memory. Where none are held, nothing is read.
 struct HeldFilters {
     u32 of[at_least_one(held_steps)][4];
@@ -130,13 +129,13 @@ struct HeldFilters {
 // `filters` on; `first` is the ring's slot of the window's first row.
 __device__ __forceinline__ void multiply_row(float (&sums)[tile_columns / 2], const HeldFilters& held, u32 filters,
                                              u32 ring, int first) {
-    using Product = WarpgroupProduct<tile_columns, multiplied_t>;
+    using Product = Wgmma<tile_columns, multiplied_t>;
     const auto row_of = [&](int down) {
         const int place = first + down * row_step;
         const int slot = place < ring_rows ? place : place - ring_rows;
-        return matrix_descriptor(ring + slot * row_bytes, group_bytes, 8 * unit_bytes);
+        return wgmma_descriptor(ring + slot * row_bytes, group_bytes, 8 * unit_bytes);
     };
-    products_begin();
+    wgmma_fence();
 #pragma unroll
     for (int down = 0; down < register_rows; ++down) {
         const u64 row = row_of(down);
@@ -145,13 +144,12 @@ __device__ __forceinline__ void multiply_row(float (&sums)[tile_columns / 2], co
 #pragma unroll
             for (int group = 0; group < channel_groups; group += 2) {
                 const int columns = group * row_columns + first_column + across * column_step;
-                HeldProduct<multiplied_t>::run(
-                    sums, held.of[(down * window_width + across) * (channel_groups / 2) + group / 2], row + columns,
-                    down + across + group > 0);
+                Product::run(sums, held.of[(down * window_width + across) * (channel_groups / 2) + group / 2],
+                             row + columns, down + across + group > 0);
             }
         }
     }
-    u64 filter = matrix_descriptor(filters, tile_filters * unit_bytes, 8 * unit_bytes);
+    u64 filter = wgmma_descriptor(filters, tile_filters * unit_bytes, 8 * unit_bytes);
     asm volatile("" : "+l"(filter));  // else all of its sums are kept in registers from row to row
     // Not unrolled over the window's rows: one is enough to keep the tensor cores busy, and each further one is as much
     // again to compile at each of this function's places.
@@ -169,15 +167,15 @@ __device__ __forceinline__ void multiply_row(float (&sums)[tile_columns / 2], co
             }
         }
         filter += window_width * (place_bytes / 16);
-        products_commit();
+        wgmma_commit();
     }
     if (register_rows == window_height) {
-        products_commit();
+        wgmma_commit();
     }
 }
 
 // All sums but those of the row that was begun last are done, where no filters are held.
-__device__ __forceinline__ void wait_for_all_but_one_row() { products_wait<(window_height < 7 ? window_height : 7)>(); }
+__device__ __forceinline__ void wait_for_all_but_one_row() { wgmma_wait<(window_height < 7 ? window_height : 7)>(); }
 
 __device__ __forceinline__ void multiply(unsigned char* shared, unsigned char* ring_memory,
                                          unsigned char* staging_memory, u64* full, u64* empty, const Images& images,
@@ -195,14 +193,14 @@ __device__ __forceinline__ void multiply(unsigned char* shared, unsigned char* r
     float even[tile_columns / 2], odd[tile_columns / 2];
     const auto let_go = [&] {
         if (lane == 0) {
-            barrier_arrive(empty + oldest.slot);
+            mbarrier_arrive(empty + oldest.slot);
         }
         oldest.advance();
     };
     Strip strip;
     for (Strips strips(images); strips.take(strip);) {
         const auto wait = [&] {
-            barrier_wait(full + next.slot, next.parity);
+            mbarrier_wait(full + next.slot, next.parity);
             next.advance();
         };
         for (int row = 0; row < span_rows - 1; ++row) {
@@ -228,7 +226,7 @@ __device__ __forceinline__ void multiply(unsigned char* shared, unsigned char* r
         begin(even);
         while (true) {
             if (row + 1 == strip.rows) {
-                products_wait<0>();
+                wgmma_wait<0>();
                 write(row++, even);
                 break;
             }
@@ -236,7 +234,7 @@ __device__ __forceinline__ void multiply(unsigned char* shared, unsigned char* r
             wait_for_all_but_one_row();
             write(row++, even);
             if (row + 1 == strip.rows) {
-                products_wait<0>();
+                wgmma_wait<0>();
                 write(row++, odd);
                 break;
             }
@@ -264,25 +262,25 @@ __device__ __forceinline__ void multiply_strips(const Images& images, const void
     u64* filters_there = empty + ring_rows;
     if (threadIdx.x == 0) {
         for (int i = 0; i < ring_rows; ++i) {
-            barrier_init(full + i, loader_threads / 32);
-            barrier_init(empty + i, multiplier_threads / 32);
+            mbarrier_init(full + i, loader_threads / 32);
+            mbarrier_init(empty + i, multiplier_threads / 32);
         }
-        barrier_init(filters_there, 1);
-        barrier_init_fence();
+        mbarrier_init(filters_there, 1);
+        fence_mbarrier_init();
     }
     __syncthreads();
     const unsigned char* const tile = static_cast<const unsigned char*>(filters) + blockIdx.y * filter_bytes;
     if (threadIdx.x < loader_threads) {
-        fewer_registers<loader_registers>();
+        setmaxnreg_dec<loader_registers>();
         if (shared_filter_bytes > 0 && threadIdx.x == 0) {
-            barrier_arrive_expecting(filters_there, shared_filter_bytes);
-            bulk_copy(shared, tile + held_bytes, shared_filter_bytes, filters_there);
+            mbarrier_arrive_expect_tx(filters_there, shared_filter_bytes);
+            cp_async_bulk(shared, tile + held_bytes, shared_filter_bytes, filters_there);
         }
         load(ring, full, empty, images, largest);
     } else {
-        more_registers<multiplier_registers>();
+        setmaxnreg_inc<multiplier_registers>();
         if (shared_filter_bytes > 0) {
-            barrier_wait(filters_there, 0);
+            mbarrier_wait(filters_there, 0);
         }
         if constexpr (in_bulk) {
             multiply_in_turns(tile, shared, ring, staging, full, empty, images, blockIdx.y, output, epilogue);

@@ -7,8 +7,6 @@
 // the same at the same time.
 #pragma once
 
-#include "bulk_store.cuh"
-
 // A warp's own piece of shared memory: 16 filters by 128 columns, in the output's type. A row begins where its place in
 // memory says, to 16 bytes; what is left of a pitch beyond that keeps lanes in different banks.
 constexpr int bulk_bytes = 16;
@@ -38,7 +36,7 @@ __device__ __forceinline__ void store_planes(float (&sums)[tile_columns / 2], co
         return staging + filter * bulk_pitch + reinterpret_cast<u64>(first + filter * pixels) % bulk_bytes;
     };
     if (lane == 0) {
-        bulk_stores_wait_until_read();  // of the row before
+        cp_async_bulk_wait_read();  // of the row before
     }
     __syncwarp();
 #pragma unroll
@@ -60,7 +58,7 @@ __device__ __forceinline__ void store_planes(float (&sums)[tile_columns / 2], co
             places[i / 2 % 2][i / 4 * 8 + i % 2] = scalar_t(sums[i]);
         }
     }
-    publish_to_tensor_cores();  // and to the copy engine
+    fence_proxy_async();  // and to the copy engine
     __syncwarp();
     // The engine copies what begins and ends at 16 bytes, threads the elements around it.
     struct Copy {
@@ -76,7 +74,7 @@ __device__ __forceinline__ void store_planes(float (&sums)[tile_columns / 2], co
     };
     const auto run = [](const Copy& copy) {
         constexpr bool streaming = store_hint == store_hint_t::streaming;
-        bulk_store<streaming>(reinterpret_cast<void*>(copy.begin), copy.staged, copy.bytes);
+        cp_async_bulk_to_global<streaming>(reinterpret_cast<void*>(copy.begin), copy.staged, copy.bytes);
     };
     const bool copies = part.columns * size >= 2 * bulk_bytes;  // Fewer columns may hold no 16 bytes.
     if (copies && lane == 0) {
@@ -96,7 +94,7 @@ __device__ __forceinline__ void store_planes(float (&sums)[tile_columns / 2], co
                 run(copy_of(filter));
             }
         }
-        bulk_stores_commit();
+        cp_async_bulk_commit();
     }
     if (lane < part.filters) {
         scalar_t* const target = first + lane * pixels;
@@ -136,17 +134,17 @@ __device__ __forceinline__ void multiply_in_turns(const unsigned char* filters_i
         channels[below] = epilogue.of(number < images.filters ? number : images.filters - 1);
     }
     if (turns && warpgroup == 1) {
-        announce(first_turn, multiplier_threads);
+        bar_arrive(first_turn, multiplier_threads);
     }
     RingRow next;   // the row of x to wait for
     RingRow oldest; // the window's first
     const auto wait = [&] {
-        barrier_wait(full + next.slot, next.parity);
+        mbarrier_wait(full + next.slot, next.parity);
         next.advance();
     };
     const auto let_go = [&] {
         if (lane == 0) {
-            barrier_arrive(empty + oldest.slot);
+            mbarrier_arrive(empty + oldest.slot);
         }
         oldest.advance();
     };
@@ -159,13 +157,13 @@ __device__ __forceinline__ void multiply_in_turns(const unsigned char* filters_i
         for (int row = 0; row < strip.rows; ++row) {
             wait();
             if (turns) {
-                meet(first_turn + warpgroup, multiplier_threads);
+                bar_sync(first_turn + warpgroup, multiplier_threads);
             }
             multiply_row(sums, held, filters, ring, oldest.slot);
             if (turns) {
-                announce(first_turn + 1 - warpgroup, multiplier_threads);
+                bar_arrive(first_turn + 1 - warpgroup, multiplier_threads);
             }
-            products_wait<0>();
+            wgmma_wait<0>();
             let_go();
             store_planes(sums, RowOfWarp(images, strip, row, first_filter), channels, output, staging, epilogue);
         }
@@ -173,5 +171,5 @@ __device__ __forceinline__ void multiply_in_turns(const unsigned char* filters_i
             let_go();
         }
     }
-    bulk_stores_wait();
+    cp_async_bulk_wait();
 }

@@ -9,12 +9,12 @@ __device__ __forceinline__ u32 two_inputs(float first, float second) {
     return word;
 }
 
-__device__ __forceinline__ int size_of(float value) { return __float_as_int(value) & 0x7FFFFFFF; }
+__device__ __forceinline__ int abs_bits(float value) { return __float_as_int(value) & 0x7FFFFFFF; }
 
 __device__ __forceinline__ uint4 rounded(const float (&v)[8], int& largest) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-        largest = max(largest, size_of(v[i]));
+        largest = max(largest, abs_bits(v[i]));
     }
     return {two_inputs(v[0], v[1]), two_inputs(v[2], v[3]), two_inputs(v[4], v[5]), two_inputs(v[6], v[7])};
 }
@@ -236,15 +236,15 @@ __device__ __forceinline__ void load(unsigned char* ring, u64* full, u64* empty,
     for (Strips strips(images); strips.take(strip);) {
         int largest = 0;
         for (int row = 0; row < strip.rows + span_rows - 1; ++row) {
-            const auto wait = [&] { barrier_wait(empty + next.slot, next.parity ^ 1); };
+            const auto wait = [&] { mbarrier_wait(empty + next.slot, next.parity ^ 1); };
             unsigned char* target = ring + next.slot * row_bytes;
             load_row(target, images, strip.sample, strip.row + row - padding_above, strip.column - ahead, thread, largest,
                      wait);
             wait();  // A thread that had nothing to load must not run ahead of the ring either.
-            publish_to_tensor_cores();
+            fence_proxy_async();
             __syncwarp();
             if (thread % 32 == 0) {
-                barrier_arrive(full + next.slot);
+                mbarrier_arrive(full + next.slot);
             }
             next.advance();
         }

@@ -27,16 +27,16 @@ struct e4m3_t {
     }
 };
 
-struct whole_t {
+struct s8_t {
     signed char bits;
 
-    whole_t() = default;
-    __device__ __forceinline__ explicit whole_t(float value)
+    s8_t() = default;
+    __device__ __forceinline__ explicit s8_t(float value)
         : bits(static_cast<signed char>(fminf(fmaxf(rintf(value), -127.0f), 127.0f))) {}
 };
 
 // Four of either in a word, the first in its low bits: where memory put them together, NVRTC would write byte by byte.
-template <typename T> __device__ __forceinline__ unsigned four_of(const float (&values)[4]) {
+template <typename T> __device__ __forceinline__ unsigned pack4(const float (&values)[4]) {
     unsigned word = 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -46,7 +46,7 @@ template <typename T> __device__ __forceinline__ unsigned four_of(const float (&
 }
 #if defined(__CUDA_ARCH__)
 // Additions have many times the rate of conversions: added to 1.5 · 2^23, a number has its nearest whole one in its low bits.
-template <> __device__ __forceinline__ unsigned four_of<whole_t>(const float (&values)[4]) {
+template <> __device__ __forceinline__ unsigned pack4<s8_t>(const float (&values)[4]) {
     unsigned words[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -56,7 +56,7 @@ template <> __device__ __forceinline__ unsigned four_of<whole_t>(const float (&v
 }
 #endif
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-template <> __device__ __forceinline__ unsigned four_of<e4m3_t>(const float (&values)[4]) {
+template <> __device__ __forceinline__ unsigned pack4<e4m3_t>(const float (&values)[4]) {
     unsigned short first, second;
     asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(first) : "f"(values[1]), "f"(values[0]));
     asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(second) : "f"(values[3]), "f"(values[2]));

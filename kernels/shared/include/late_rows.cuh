@@ -24,10 +24,10 @@ struct LateRows {
 // One thread: wait until bulk copies may read a tile of w.
 __device__ __forceinline__ void wait_for_rows(const LateRows& late, long long w_tile) {
     if (w_tile * product_rows >= late.first) {
-        while (load_acquire(late.counts + 1 + w_tile) < product_rows / late_group) {
+        while (ld_acquire(late.counts + 1 + w_tile) < product_rows / late_group) {
             __nanosleep(100);
         }
-        publish_to_bulk_copies();
+        fence_proxy_async_global();
     }
 }
 
@@ -60,9 +60,9 @@ __device__ __forceinline__ void split_late_rows(unsigned char* staged, const Lat
 #pragma unroll
             for (int i = 0; i < late_group; ++i) {
                 const bool inside = k + lane * 4 < shape.depth && first + i < shape.w_rows;
-                copy_16(slot + i * late_row_bytes + (lane ^ i) * 16, source + i * shape.depth + k, inside);
+                cp_async_16(slot + i * late_row_bytes + (lane ^ i) * 16, source + i * shape.depth + k, inside);
             }
-            copies_commit();
+            cp_async_commit();
         };
         const long long row = first + row_of_lane;
         const int exponent = row < shape.w_rows ? exponents[row] : 0;
@@ -75,7 +75,7 @@ __device__ __forceinline__ void split_late_rows(unsigned char* staged, const Lat
         }
 #pragma unroll 1
         for (int step = 0; step < steps; ++step) {
-            copies_wait<late_slots - 2>();
+            cp_async_wait<late_slots - 2>();
             __syncwarp();
             bring(step + late_slots - 1);
             const unsigned char* const words = staged + step % late_slots * late_step_bytes + row_of_lane * late_row_bytes;
@@ -95,7 +95,7 @@ __device__ __forceinline__ void split_late_rows(unsigned char* staged, const Lat
             const float found = __int_as_float(largest);
             unfit[row] = exponent != exponent_for(found) || !parts_hold(scaled(found, exponent), exponent);
         }
-        publish_to_bulk_copies();
+        fence_proxy_async_global();
         __threadfence();
         __syncwarp();
         if (lane == 0) {

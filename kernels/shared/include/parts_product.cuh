@@ -55,7 +55,7 @@ template <> struct Corrections<corrections_t::e4m3> {
     static constexpr float of_high = 0x1p-3f, of_low = 0x1p9f, of_operand = 0x1p-3f, of_sum = 1.0f;
 };
 template <> struct Corrections<corrections_t::int8> {
-    using type = whole_t;
+    using type = s8_t;
     using sum_t = int;
     static constexpr float of_high = 0x1p-4f, of_low = 0x1p8f, of_operand = 1.0f, of_sum = 0x1p-4f;
 };
@@ -79,8 +79,8 @@ __device__ __forceinline__ void store_parts(const Pack<float, 4>& values, float 
         low8[i] = (value - high.of[i]) * correction_t::of_low;
     }
     if constexpr (in_eight_bits) {
-        const unsigned highs = four_of<typename correction_t::type>(high8);
-        const unsigned lows = four_of<typename correction_t::type>(low8);
+        const unsigned highs = pack4<typename correction_t::type>(high8);
+        const unsigned lows = pack4<typename correction_t::type>(low8);
         store_whole(halves + k, high);
         *reinterpret_cast<unsigned*>(eights + (is_weight ? padded : 0) + k) = highs;
         *reinterpret_cast<unsigned*>(eights + (is_weight ? 0 : padded) + k) = lows;
@@ -118,13 +118,13 @@ extern "C" __global__ void __launch_bounds__(split_threads)
             }
 #pragma unroll
             for (int i = 0; i < 4 * held_fours; ++i) {
-                mine = max(mine, magnitude(held[i / 4].of[i % 4]));
+                mine = max(mine, abs_bits(held[i / 4].of[i % 4]));
             }
         } else {
             mine = largest_of_row(source, depth, vectors, threadIdx.x, split_threads);
         }
         // Rounding keeps the order: of the rounded products of a row with its factor, this is the largest.
-        const float largest = largest_of_warps<split_threads, split_threads>(mine) * __int_as_float(magnitude(factor));
+        const float largest = largest_of_warps<split_threads, split_threads>(mine) * __int_as_float(abs_bits(factor));
         const int exponent = exponent_for(largest);
         if (threadIdx.x == 0) {
             // A row that no exponent brings into range may be larger than 2^11, which eight bits do not hold.

@@ -5,8 +5,8 @@
 #pragma once
 
 #include "early_launches.cuh"
-#include "hopper.cuh"
 #include "row_scale.cuh"
+#include "wgmma.cuh"
 
 constexpr bool fused = product == product_t::fused;
 constexpr bool from_tiles = fused && weight_parts != weight_parts_t::none;
@@ -122,12 +122,12 @@ struct Position {
 __device__ __forceinline__ u32 begin_pipeline(u64* full, u64* empty, int arrivals) {
     if (threadIdx.x == 0) {
         for (int i = 0; i < product_stages; ++i) {
-            barrier_init(full + i, arrivals);
-            barrier_init(empty + i, consumer_threads / 32 * product_cluster);
+            mbarrier_init(full + i, arrivals);
+            mbarrier_init(empty + i, consumer_threads / 32 * product_cluster);
         }
-        barrier_init_fence();
+        fence_mbarrier_init();
     }
-    const u32 rank = product_cluster == 1 ? 0 : rank_in_cluster();
+    const u32 rank = product_cluster == 1 ? 0 : cluster_ctarank();
     cluster_sync();
     return rank;
 }
@@ -145,7 +145,7 @@ struct Sums {
             if (to_nothing) {
                 __stcg(word(i), value);
             } else {
-                add_in_memory(word(i), value);
+                red_add(word(i), value);
             }
         }
     }

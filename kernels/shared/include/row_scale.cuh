@@ -29,7 +29,7 @@ __device__ __forceinline__ bool fits(float largest, int exponent) {
 }
 
 // Magnitudes are compared as integers: their order is that of the bits, with NaN above infinity above all numbers.
-__device__ __forceinline__ int magnitude(float value) { return __float_as_int(value) & 0x7FFFFFFF; }
+__device__ __forceinline__ int abs_bits(float value) { return __float_as_int(value) & 0x7FFFFFFF; }
 
 // The largest magnitude of a row among `threads` threads, of which this is number `thread`; of a part of the block if
 // `threads` is less than the block, which must be a whole number of warps.
@@ -40,11 +40,11 @@ __device__ __forceinline__ int largest_of_row(const float* __restrict__ row, lon
 #pragma unroll 4
         for (long long k = thread; k < depth / 4; k += threads) {
             const float4 v = reinterpret_cast<const float4*>(row)[k];
-            largest = max(max(largest, max(magnitude(v.x), magnitude(v.y))), max(magnitude(v.z), magnitude(v.w)));
+            largest = max(max(largest, max(abs_bits(v.x), abs_bits(v.y))), max(abs_bits(v.z), abs_bits(v.w)));
         }
     } else {
         for (long long k = thread; k < depth; k += threads) {
-            largest = max(largest, magnitude(row[k]));
+            largest = max(largest, abs_bits(row[k]));
         }
     }
     return largest;

@@ -22,7 +22,6 @@
 // (of 32 along K) between sums in fp32 (0: none), and `split_threads` a block of the smaller kernels.
 #pragma once
 
-#include "hopper.cuh"
 #include "product_tiles.cuh"
 #include "repair.cuh"
 #include "row_scale.cuh"
@@ -171,16 +170,16 @@ __device__ __forceinline__ void produce(unsigned char* shared, u64* full, u64* e
         const float* w_source = w + first * shape.depth + column_in_stage;
         const unsigned char* x_source = parts + tile.x_tile * stages * (2 * part_bytes);
         for (long long stage = 0; stage < stages; ++stage) {
-            barrier_wait(empty + position.slot, position.parity ^ 1);
+            mbarrier_wait(empty + position.slot, position.parity ^ 1);
             if (thread == 0) {
-                barrier_arrive_expecting(full + position.slot, 2 * part_bytes);
+                mbarrier_arrive_expect_tx(full + position.slot, 2 * part_bytes);
                 unsigned char* target = shared + position.slot * stage_bytes + w_stage_bytes;
                 if constexpr (product_cluster == 1) {
-                    bulk_copy(target, x_source, 2 * part_bytes, full + position.slot);
+                    cp_async_bulk(target, x_source, 2 * part_bytes, full + position.slot);
                 } else {
                     // Each block of a cluster fetches its share and sends it to all.
                     constexpr int share = 2 * part_bytes / product_cluster;
-                    bulk_copy_to_cluster(target + rank * share, x_source + rank * share, share, full + position.slot,
+                    cp_async_bulk_multicast(target + rank * share, x_source + rank * share, share, full + position.slot,
                                          whole_cluster);
                 }
             }
@@ -192,16 +191,16 @@ __device__ __forceinline__ void produce(unsigned char* shared, u64* full, u64* e
             for (int below = 0; below < product_rows; below += 16) {
                 const bool inside = first + below < shape.w_rows;
                 if (vectors) {
-                    copy_16(target, inside && columns > 0 ? source : w, inside && columns > 0);
+                    cp_async_16(target, inside && columns > 0 ? source : w, inside && columns > 0);
                 } else {
                     for (int i = 0; i < 4; ++i) {
-                        copy_4(target + 4 * i, inside && columns > i ? source + i : w, inside && columns > i);
+                        cp_async_4(target + 4 * i, inside && columns > i ? source + i : w, inside && columns > i);
                     }
                 }
                 source += 16 * shape.depth;
                 target += 16 * w_pitch;
             }
-            barrier_arrive_after_copies(full + position.slot);
+            cp_async_mbarrier_arrive(full + position.slot);
             x_source += 2 * part_bytes;
             position.advance();
         }
@@ -229,18 +228,18 @@ struct Fragment {
 __device__ __forceinline__ void multiply(float (&sum)[product_columns / 2], const Fragment (&w)[2], u32 x_high,
                                          bool accumulate) {
     constexpr int x_column_bytes = product_columns * core_bytes;
-    using Product = WarpgroupProduct<product_columns>;
-    products_begin();
+    using Product = Wgmma<product_columns, half_t>;
+    wgmma_fence();
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
         const u32 address = x_high + step * 2 * x_column_bytes;
-        const u64 high = matrix_descriptor(address, x_column_bytes, 8 * core_bytes);
-        const u64 low = matrix_descriptor(address + part_bytes, x_column_bytes, 8 * core_bytes);
+        const u64 high = wgmma_descriptor(address, x_column_bytes, 8 * core_bytes);
+        const u64 low = wgmma_descriptor(address + part_bytes, x_column_bytes, 8 * core_bytes);
         Product::run(sum, w[step].low, high, accumulate || step > 0);
         Product::run(sum, w[step].high, low, true);
         Product::run(sum, w[step].high, high, true);
     }
-    products_commit();
+    wgmma_commit();
 }
 
 // `epilogue.feature(row of w)` gives what is called with each value of that row and its row of x, and writes.
@@ -270,7 +269,7 @@ __device__ __forceinline__ void consume(unsigned char* shared, u64* full, u64* e
         float sum[product_columns / 2];
         Fragment even[2], odd[2];
         const auto split = [&](Fragment (&w)[2]) {
-            barrier_wait(full + position.slot, position.parity);
+            mbarrier_wait(full + position.slot, position.parity);
             w[0].load(w_base + position.slot * stage_bytes, factors, largest);
             w[1].load(w_base + position.slot * stage_bytes + 16 * 4, factors, largest);
         };
@@ -280,13 +279,13 @@ __device__ __forceinline__ void consume(unsigned char* shared, u64* full, u64* e
             const bool adds = sum_stages > 0 && stage >= first_sum && (stage - first_sum) % sum_stages == 0;
             const bool begins = stage == 0 || adds;
             if (adds) {
-                products_wait<0>();
+                wgmma_wait<0>();
                 sums.add(sum, stage == first_sum);
             }
             multiply(sum, w, x_base + position.slot * stage_bytes, !begins);
-            products_wait<1>();
+            wgmma_wait<1>();
             if (stage > 0 && lane < product_cluster) {
-                barrier_arrive_at(empty + previous, lane);
+                mbarrier_arrive_remote(empty + previous, lane);
             }
             previous = position.slot;
             position.advance();
@@ -301,9 +300,9 @@ __device__ __forceinline__ void consume(unsigned char* shared, u64* full, u64* e
                 advance(stage + 1, odd, even);
             }
         }
-        products_wait<0>();
+        wgmma_wait<0>();
         if (lane < product_cluster) {
-            barrier_arrive_at(empty + previous, lane);
+            mbarrier_arrive_remote(empty + previous, lane);
         }
         if (sum_stages > 0 && stages > first_sum) {
             sums.add_to(sum);
@@ -312,7 +311,7 @@ __device__ __forceinline__ void consume(unsigned char* shared, u64* full, u64* e
 #pragma unroll
         for (int below = 0; below < 2; ++below) {
             const long long w_row = row + 8 * below;
-            int most = max(magnitude(first_half(largest[below])), magnitude(second_half(largest[below])));
+            int most = max(abs_bits(first_half(largest[below])), abs_bits(second_half(largest[below])));
             most = max(most, __shfl_xor_sync(0xFFFFFFFFu, most, 1));
             most = max(most, __shfl_xor_sync(0xFFFFFFFFu, most, 2));
             const bool exists = w_row < shape.w_rows;
@@ -343,10 +342,10 @@ __device__ __forceinline__ void split_product_of_block(const float* __restrict__
         begin_launch();
         let_next_begin();
         if (threadIdx.x < producer_threads) {
-            fewer_registers<producer_registers>();
+            setmaxnreg_dec<producer_registers>();
             produce(shared, full, empty, w, parts, shape, rank);
         } else {
-            more_registers<consumer_registers>();
+            setmaxnreg_inc<consumer_registers>();
             const Sums sums = sums_of_thread(scratch);
             consume(shared, full, empty, shape, x_exponents, w_exponents, w_unfit, sums, rank, epilogue);
         }

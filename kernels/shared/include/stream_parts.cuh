@@ -68,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(stream_threads)
             const float value = source[k] * power;
             const half_t high(value);
             highs[place] = high;
-            lows[place] = whole_t((value - high) * 256.0f).bits;
+            lows[place] = s8_t((value - high) * 256.0f).bits;
         }
     }
 }

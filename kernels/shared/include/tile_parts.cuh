@@ -6,14 +6,12 @@
 // factors are not they.
 #pragma once
 
-#include "eight_product.cuh"
 #include "pack.cuh"
 #include "product_tiles.cuh"
 
-
 // What brings high parts (below 2^11) and low parts (1/2 at most) into the range of eight bits, and what undoes it.
 template <weight_parts_t> struct TileParts {
-    using type = whole_t;
+    using type = s8_t;
     static constexpr float of_high = 0x1p-4f, of_low = 0x1p8f;
 };
 template <> struct TileParts<weight_parts_t::e4m3> {
@@ -89,8 +87,8 @@ struct TileRow {
                     high8[j] = half * tile_parts_t::of_high;
                     low8[j] = (value - half) * tile_parts_t::of_low;
                 }
-                *high_words[i / 4] = four_of<small_t>(high8);
-                *low_words[i / 4] = four_of<small_t>(low8);
+                *high_words[i / 4] = pack4<small_t>(high8);
+                *low_words[i / 4] = pack4<small_t>(low8);
             }
             const long long place = k / smalls_of_line * stage_bytes + k % smalls_of_line / 16 * column_bytes;
             *reinterpret_cast<uint4*>(highs + place) = highs8;
@@ -109,7 +107,7 @@ __device__ __forceinline__ bool parts_hold(float largest, int exponent) {
 __device__ __forceinline__ int largest_of(const Run& values, int largest) {
 #pragma unroll
     for (int i = 0; i < run_of_thread; ++i) {
-        largest = max(largest, magnitude(values[i / 4].of[i % 4]));
+        largest = max(largest, abs_bits(values[i / 4].of[i % 4]));
     }
     return largest;
 }

@@ -40,16 +40,16 @@ __device__ __forceinline__ void bring_tiles(unsigned char* shared, u64* full, u6
         for (int turn = 0; turn < (small_halves ? 2 : 1); ++turn) {
             const long long stages = turn == 0 ? stages_of_tile : stages_of_tile / 2;
             for (long long stage = 0; stage < stages; ++stage) {
-                barrier_wait(empty + position.slot, position.parity ^ 1);
+                mbarrier_wait(empty + position.slot, position.parity ^ 1);
                 u64* const barrier = full + position.slot;
                 unsigned char* const target = shared + position.slot * lines_bytes;
-                barrier_arrive_expecting(barrier, lines_bytes);
-                bulk_copy(target, w_source, w_line_bytes, barrier);
+                mbarrier_arrive_expect_tx(barrier, lines_bytes);
+                cp_async_bulk(target, w_source, w_line_bytes, barrier);
                 if constexpr (product_cluster == 1) {
-                    bulk_copy(target + w_line_bytes, x_source, x_line_bytes, barrier);
+                    cp_async_bulk(target + w_line_bytes, x_source, x_line_bytes, barrier);
                 } else {
                     constexpr int part = x_line_bytes / product_cluster;
-                    bulk_copy_to_cluster(target + w_line_bytes + rank * part, x_source + rank * part, part, barrier,
+                    cp_async_bulk_multicast(target + w_line_bytes + rank * part, x_source + rank * part, part, barrier,
                                          whole_cluster);
                 }
                 w_source += w_line_bytes;
@@ -63,16 +63,13 @@ __device__ __forceinline__ void bring_tiles(unsigned char* shared, u64* full, u6
     }
 }
 
-template <typename T> struct SmallProduct : ProductOfEights<product_columns, T> {};
-template <> struct SmallProduct<half_t> : WarpgroupProduct<product_columns> { using sum_t = float; };
-
 template <class Epilogue>
 __device__ __forceinline__ void multiply_tiles(unsigned char* shared, u64* full, u64* empty, const ProductShape& shape,
                                                const int* __restrict__ x_exponents,
                                                const int* __restrict__ w_exponents, const Sums& sums,
                                                const Epilogue& epilogue) {
-    using Smalls = SmallProduct<small_t>;
-    using Halves = WarpgroupProduct<product_columns>;
+    using Smalls = Wgmma<product_columns, small_t>;
+    using Halves = Wgmma<product_columns, half_t>;
     constexpr int steps = line_bytes / 32;  // Products of 32 bytes along K.
     constexpr int sum_lines = sum_stages / 2;  // sum_stages are of 32 along K, lines of halves are of 64.
     const int warpgroup = threadIdx.x / 128 - 1;
@@ -87,15 +84,15 @@ __device__ __forceinline__ void multiply_tiles(unsigned char* shared, u64* full,
     int previous = -1;
     const auto w_operand = [&](int step) {
         constexpr int column = product_rows * core_bytes;
-        return matrix_descriptor(w_base + position.slot * lines_bytes + step * 2 * column, column, 8 * core_bytes);
+        return wgmma_descriptor(w_base + position.slot * lines_bytes + step * 2 * column, column, 8 * core_bytes);
     };
     const auto x_operand = [&](int step) {
         constexpr int column = product_columns * core_bytes;
-        return matrix_descriptor(x_base + position.slot * lines_bytes + step * 2 * column, column, 8 * core_bytes);
+        return wgmma_descriptor(x_base + position.slot * lines_bytes + step * 2 * column, column, 8 * core_bytes);
     };
     const auto release_previous = [&] {  // All blocks may fill it again.
         if (previous >= 0 && lane < product_cluster) {
-            barrier_arrive_at(empty + previous, lane);
+            mbarrier_arrive_remote(empty + previous, lane);
         }
         previous = -1;
     };
@@ -105,24 +102,24 @@ __device__ __forceinline__ void multiply_tiles(unsigned char* shared, u64* full,
         position.advance();
     };
     for (long long number = blockIdx.x; number < shape.tiles(); number += gridDim.x) {
-        const Tile tile(number, shape, product_cluster == 1 ? 0 : rank_in_cluster());
+        const Tile tile(number, shape, product_cluster == 1 ? 0 : cluster_ctarank());
         // One array of registers, for there are not enough for two.
         union {
             float sum[product_columns / 2];
             typename Smalls::sum_t small[product_columns / 2];
         };
         for (int stage = 0; stage < smalls; ++stage) {
-            barrier_wait(full + position.slot, position.parity);
-            products_begin();
+            mbarrier_wait(full + position.slot, position.parity);
+            wgmma_fence();
 #pragma unroll
             for (int step = 0; step < steps; ++step) {
                 Smalls::run(small, w_operand(step), x_operand(step), stage > 0 || step > 0);
             }
-            products_commit();
-            products_wait<1>();
+            wgmma_commit();
+            wgmma_wait<1>();
             advance();
         }
-        products_wait<0>();
+        wgmma_wait<0>();
 #pragma unroll
         for (int i = 0; i < product_columns / 2; ++i) {
             sum[i] = static_cast<float>(small[i]) * (1.0f / (tile_parts_t::of_high * tile_parts_t::of_low));
@@ -130,20 +127,20 @@ __device__ __forceinline__ void multiply_tiles(unsigned char* shared, u64* full,
         for (int stage = 0; stage < halves; ++stage) {
             const bool adds = sum_lines > 0 && stage >= first_sum && (stage - first_sum) % sum_lines == 0;
             if (adds) {
-                products_wait<0>();
+                wgmma_wait<0>();
                 sums.add(sum, stage == first_sum);
             }
-            barrier_wait(full + position.slot, position.parity);
-            products_begin();
+            mbarrier_wait(full + position.slot, position.parity);
+            wgmma_fence();
 #pragma unroll
             for (int step = 0; step < steps; ++step) {
                 Halves::run(sum, w_operand(step), x_operand(step), !adds || step > 0);
             }
-            products_commit();
-            products_wait<1>();
+            wgmma_commit();
+            wgmma_wait<1>();
             advance();
         }
-        products_wait<0>();
+        wgmma_wait<0>();
         release_previous();
         if (sum_lines > 0 && halves > first_sum) {
             sums.add_to(sum);
@@ -168,7 +165,7 @@ __device__ __forceinline__ void tile_product_of_block(const unsigned char* w, co
     begin_launch();
     let_next_begin();
     if (threadIdx.x < producer_threads) {
-        fewer_registers<producer_registers>();
+        setmaxnreg_dec<producer_registers>();
         if (threadIdx.x == 0) {
             bring_tiles(shared, full, empty, w, x, shape, rank, late);
         } else if (splits_beside && threadIdx.x >= 32) {
@@ -176,7 +173,7 @@ __device__ __forceinline__ void tile_product_of_block(const unsigned char* w, co
             split_late_rows(staged, late, const_cast<float*>(reinterpret_cast<const float*>(w)), w_exponents, w_unfit, shape);
         }
     } else {
-        more_registers<consumer_registers>();
+        setmaxnreg_inc<consumer_registers>();
         multiply_tiles(shared, full, empty, shape, x_exponents, w_exponents, sums_of_thread(scratch), epilogue);
     }
     __syncthreads();
