@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
 
-from tunebench.studies.kernelbench import BenchProblem, bench_problems
+from tunebench.studies.kernelbench import BenchProblem, chosen
 from tunebench.studies.new.new_kernel import NewKernel
 
 CLASSES = {
@@ -99,12 +99,13 @@ def problems(folder: Path, *, small: bool = False, only: Sequence[str] = ()) -> 
         small: at `SMALL` sizes, for a machine without a GPU.
         only: classes, and parts of names; nothing for all.
     """
-    classes = [([one for one in bench_problems().values() if one.group == group], n) for group, n in FIRST.items()]
+    every = chosen(only)
+    classes = [([one for one in chosen(()) if one.group == group], count) for group, count in FIRST.items()]
     turns = chain(zip_longest(*(some[:n] for some, n in classes)), zip_longest(*(some[n:] for some, n in classes)))
     return [
         ExamProblem(one, folder, _small(one) if small else _fitting(one))
         for one in chain.from_iterable(turns)
-        if one is not None and (not only or any(part == one.group or part in one.name for part in only))
+        if one in every
     ]
 
 
