@@ -85,7 +85,7 @@ ADDED: dict[str, tuple[str, ...]] = {
         *("kernels/gemm_sigmoid_residual/model.py", "kernels/shared/cudnn_graph.py:Function"),
     ),
     "`tunebench new`, and problems of KernelBench in a few lines": (
-        *("studies/new", "studies/cli/new.py", "studies/kernelbench", "studies/targets.py"),
+        *("studies/new", "studies/cli/new.py", "studies/kernelbench.py", "studies/targets.py"),
         *(f"{RUNTIME}/installed.py", "db/migrations/versions/0006_kernel_path.py"),
     ),
     "a gate that what it judges cannot reach: another process, what changed, what a source says": (

@@ -109,7 +109,7 @@ def _straight(weight: object) -> tuple[object, bool]:
 def _swaps(node: fx.Node) -> bool | None:
     """Whether the two dimensions of a matrix change places; None where something else becomes of it."""
     given = node.args[0] if node.args else None
-    before, after = shape_of(given) if isinstance(given, fx.Node) else None, shape_of(node)
+    before, after = shape_of(given), shape_of(node)
     if before is None or after is None or len(before) != 2 or len(after) != 2:
         return None
     if node.target is getattr:

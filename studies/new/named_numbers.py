@@ -23,7 +23,7 @@ _SIGNS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
 }
 
 
-class NamedNumber(float):
+class Named:
     """A module's number, or arithmetic on some.
 
     Attributes:
@@ -34,37 +34,52 @@ class NamedNumber(float):
     path: str
     expression: str
 
-    def __new__(cls, value: float, path: str, expression: str = "") -> NamedNumber:
-        made = super().__new__(cls, value)
+    def __new__(cls, value: float, path: str, expression: str = "") -> Any:
+        made: Any = super().__new__(cls, value)  # type: ignore[call-arg]
         made.path = path
         made.expression = expression or f"self.{path}"
         return made
 
+    def __neg__(self) -> Any:
+        return _named(-_plain(self), f"(-{self.expression})")
 
-class NamedInteger(int):
-    """As `NamedNumber`, of a whole number: one that shapes and dimensions can be made of."""
 
-    path: str
-    expression: str
+def _sign(sign: str, apply: Callable[[Any, Any], Any], *, swapped: bool) -> Callable[[Named, Any], Any]:
+    """A method that computes with another number, which stands in front where it is swapped."""
 
-    def __new__(cls, value: int, path: str, expression: str = "") -> NamedInteger:
-        made = super().__new__(cls, value)
-        made.path = path
-        made.expression = expression or f"self.{path}"
-        return made
+    def method(self: Named, other: Any) -> Any:
+        if not isinstance(other, int | float):
+            return NotImplemented
+        left, right = (other, self) if swapped else (self, other)
+        return _named(apply(_plain(left), _plain(right)), f"({_text(left)} {sign} {_text(right)})")
+
+    return method
+
+
+for _name, (_text_of_sign, _apply) in _SIGNS.items():
+    setattr(Named, f"__{_name}__", _sign(_text_of_sign, _apply, swapped=False))
+    setattr(Named, f"__r{_name}__", _sign(_text_of_sign, _apply, swapped=True))
+
+
+class NamedNumber(Named, float):
+    """Such a number with a fraction."""
+
+
+class NamedInteger(Named, int):
+    """Such a whole number, one that shapes and dimensions can be made of."""
+
+
+_MADE: dict[type, Callable[..., object]] = {float: NamedNumber, int: NamedInteger}
 
 
 def path_of(value: object) -> str | None:
     """The attribute that a number is; None of any other value."""
-    return (value.path or None) if isinstance(value, NamedNumber | NamedInteger) else None
+    return (value.path or None) if isinstance(value, Named) else None
 
 
 def expression_of(value: object) -> str | None:
     """What makes a number of a module's attributes, as Python; None of any other value."""
-    return value.expression if isinstance(value, NamedNumber | NamedInteger) else None
-
-
-_MADE: dict[type, Callable[..., object]] = {float: NamedNumber, int: NamedInteger}
+    return value.expression if isinstance(value, Named) else None
 
 
 def _named(value: Any, expression: str) -> Any:
@@ -77,30 +92,8 @@ def _plain(value: Any) -> Any:
     return float(value) if isinstance(value, NamedNumber) else int(value) if isinstance(value, NamedInteger) else value
 
 
-def _with_arithmetic(cls: Any) -> None:
-    for name, (sign, apply) in _SIGNS.items():
-
-        def forward(self: Any, other: Any, sign: str = sign, apply: Any = apply) -> Any:
-            if not isinstance(other, int | float):
-                return NotImplemented
-            return _named(apply(_plain(self), _plain(other)), f"({self.expression} {sign} {_text(other)})")
-
-        def backward(self: Any, other: Any, sign: str = sign, apply: Any = apply) -> Any:
-            if not isinstance(other, int | float):
-                return NotImplemented
-            return _named(apply(_plain(other), _plain(self)), f"({_text(other)} {sign} {self.expression})")
-
-        setattr(cls, f"__{name}__", forward)
-        setattr(cls, f"__r{name}__", backward)
-    cls.__neg__ = lambda self: _named(-_plain(self), f"(-{self.expression})")
-
-
 def _text(number: Any) -> str:
     return expression_of(number) or (repr(number) if math.isfinite(number) else f'float("{number}")')
-
-
-_with_arithmetic(NamedNumber)
-_with_arithmetic(NamedInteger)
 
 
 def attribute_text(model: nn.Module, path: str) -> str:

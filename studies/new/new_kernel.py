@@ -16,7 +16,7 @@ from tunebench.studies.new.check import Checked, check
 from tunebench.studies.new.core import Core
 from tunebench.studies.new.draft import BLOCKS, draft
 from tunebench.studies.new.hidden_names import hidden_names
-from tunebench.studies.new.samples import SAMPLES
+from tunebench.studies.new.problem_text import SAMPLES
 from tunebench.studies.new.trace import trace
 from tunebench.studies.new.write import model_text, texts_by_hand
 from tunebench.tuner.errors import UnknownNameError, UserError
@@ -70,7 +70,7 @@ def write_new(folder: Path, problem: Path | None, block: str | None) -> NewKerne
     _require_name(folder.name)
     if folder.exists() or folder.is_symlink():
         raise UserError(f"{folder} is there already: name a folder that is not")
-    text = SAMPLES[block or "pointwise"] if problem is None else read_text(problem)
+    text = SAMPLES[block or "pointwise"].reference if problem is None else read_text(problem)
     start_forkserver(PRELOADED)
     with scratch() as place:
         try:

@@ -11,7 +11,7 @@ import torch
 from torch import fx, nn
 
 from tunebench.studies.new.named_numbers import attribute_text, expression_of
-from tunebench.studies.new.trace import function_name, number_of
+from tunebench.studies.new.trace import attribute_of, function_name, number_of
 
 _SIGNS = {
     operator.add: "+",
@@ -60,7 +60,7 @@ def lines_of(nodes: Sequence[fx.Node], model: nn.Module, result: fx.Node, names:
     lines: list[str] = []
     for node in nodes:
         if node.op == "get_attr":
-            number = number_of(_attribute(model, str(node.target)))
+            number = number_of(attribute_of(model, str(node.target)))
             known[node] = attribute_text(model, str(node.target)) if number is None else _constant(number)
             continue
         text = _call(node, model, known)
@@ -134,8 +134,3 @@ def _constant(value: Any) -> str:
     if value is Ellipsis:
         return "..."
     raise UnwritableError(f"the argument {value!r}")
-
-
-def _attribute(model: nn.Module, path: str) -> Any:
-    place, _, name = path.rpartition(".")
-    return getattr(model.get_submodule(place), name)

@@ -69,7 +69,7 @@ class Reduced:
 def rows_of(node: fx.Node, traced: Traced) -> RowsOf | None:
     """What a node reduces or normalises; None where it does neither, or others than the last dimensions."""
     given = node.args[0] if node.args else None
-    shape = shape_of(given) if isinstance(given, fx.Node) else None
+    shape = shape_of(given)
     if shape is None:
         return None
     if (norm := norm_of(node, traced, len(shape))) is not None:

@@ -22,17 +22,9 @@ from tunebench.tuner.errors import UserError
 from tunebench.tuner.reference import Reference
 from tunebench.tuner.users_code import described, users_code
 
-_IN_PLACE = {
-    operator.iadd: operator.add,
-    operator.isub: operator.sub,
-    operator.imul: operator.mul,
-    operator.itruediv: operator.truediv,
-    operator.ifloordiv: operator.floordiv,
-    operator.ipow: operator.pow,
-    operator.imod: operator.mod,
-    operator.iand: operator.and_,
-    operator.ior: operator.or_,
-    operator.ixor: operator.xor,
+_IN_PLACE: dict[Any, Callable[..., Any]] = {
+    getattr(operator, f"__i{name}__"): getattr(operator, f"__{name}__")
+    for name in ("add", "sub", "mul", "truediv", "floordiv", "pow", "mod", "and", "or", "xor")
 }
 """Operators that change their left side, with those that do not."""
 _NOT_THE_SAME = ("bernoulli",)
@@ -260,34 +252,45 @@ def _note_training(graph: fx.Graph, in_training: fx.Graph) -> None:
             node.meta["training"] = places
 
 
+def attribute_of(model: nn.Module, path: str) -> Any:
+    """What stands at a path of a model."""
+    place, _, name = path.rpartition(".")
+    return getattr(model.get_submodule(place), name)
+
+
 def number_of(tensor: object) -> int | float | None:
     """The number that a tensor was made of in a trace; None of any other."""
     found: int | float | None = getattr(tensor, "number", None)
     return found
 
 
-def shape_of(node: fx.Node) -> torch.Size | None:
-    """The shape of a node's value; None where that is no tensor."""
+def _tensor_of(node: fx.Node) -> TensorMetadata | None:
+    """What is known of a node's value; None where that is no tensor."""
     told = node.meta.get("tensor_meta")
-    return told.shape if isinstance(told, TensorMetadata) else None
+    return told if isinstance(told, TensorMetadata) else None
+
+
+def shape_of(node: object) -> torch.Size | None:
+    """The shape of a node's value; None where that is no tensor, or of what is no node."""
+    told = _tensor_of(node) if isinstance(node, fx.Node) else None
+    return None if told is None else told.shape
 
 
 def dtype_of(node: fx.Node) -> torch.dtype | None:
     """The type of a node's value; None where that is no tensor."""
-    told = node.meta.get("tensor_meta")
-    return told.dtype if isinstance(told, TensorMetadata) else None
+    told = _tensor_of(node)
+    return None if told is None else told.dtype
 
 
 def strides_of(node: fx.Node) -> tuple[int, ...] | None:
     """Where the elements of a node's value are in memory; None where that is no tensor."""
-    told = node.meta.get("tensor_meta")
-    return tuple(told.stride) if isinstance(told, TensorMetadata) else None
+    told = _tensor_of(node)
+    return None if told is None else tuple(told.stride)
 
 
 def lies_in(node: fx.Node, formats: Iterable[torch.memory_format]) -> bool:
     """Whether a node's value lies in memory in one of these formats; True where it is no tensor."""
-    told = node.meta.get("tensor_meta")
-    if not isinstance(told, TensorMetadata):
+    if (told := _tensor_of(node)) is None:
         return True
     value = torch.empty_strided(told.shape, told.stride, device="meta")
     return any(value.is_contiguous(memory_format=one) for one in formats)

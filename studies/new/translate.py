@@ -29,6 +29,7 @@ from tunebench.studies.new.trace import (
     Given,
     Traced,
     ancestors,
+    attribute_of,
     dtype_of,
     function_name,
     number_of,
@@ -160,7 +161,9 @@ class Translator:
                 return self._broadcast(node.name, given.shape)
             raise UntranslatedError(f"the argument '{node.name}'")
         if node.op == "get_attr":
-            tensor = _attribute(self._traced.model, str(node.target))
+            tensor = attribute_of(self._traced.model, str(node.target))
+            if not isinstance(tensor, torch.Tensor):
+                raise UntranslatedError(f"'{node.target}'")
             if (number := number_of(tensor)) is not None:
                 return self.operands.number(number)
             if tensor.dtype != dtype_of(self._anchor):
@@ -281,7 +284,7 @@ class Translator:
 
     def _extreme(self, name: str, arguments: Sequence[Any], named: Mapping[str, Any]) -> Value:
         given = bound(PAIR, arguments, named)
-        if not (isinstance(given["other"], fx.Node) and shape_of(given["other"]) is not None):
+        if shape_of(given["other"]) is None:
             raise UntranslatedError(f"{name} over a dimension")
         left, right = self.value(given["x"]), self.value(given["other"])
         return Value(f"{EXTREMES[name]}({left.text}, {right.text})", reach_of(left, right))
@@ -347,11 +350,3 @@ def broadcast_kind(shape: torch.Size, main: torch.Size) -> str | None:
     if len(main) > 2 and padded[1] == main[1] and padded.numel() == main[1]:
         return "per_channel"
     return "per_row" if padded[-1] == 1 and padded[:-1] == main[:-1] else None
-
-
-def _attribute(model: nn.Module, path: str) -> torch.Tensor:
-    place, _, name = path.rpartition(".")
-    found = getattr(model.get_submodule(place), name)
-    if not isinstance(found, torch.Tensor):
-        raise UntranslatedError(f"'{path}'")
-    return found

@@ -3,44 +3,54 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from benchmarks.exam.problems import SMALL, ExamProblem, problems
+from benchmarks.exam.problems import ExamProblem, problems
 from benchmarks.exam.table import details, geometric_mean, summary
 
 import tunebench
 from tunebench.kernels.runtime.registry import load_model
 
-PROBLEMS = problems(small=True)
+PROBLEMS = problems(Path(), small=True)
 OF_THEMSELVES = "level1_32_hardtanh"
 """Of numbers between 0 and 1 it is the number itself: a copy of the input would do for what KernelBench draws."""
 SAMPLE = [one for one in PROBLEMS if one.name == OF_THEMSELVES] + random.Random(0).sample(PROBLEMS, 2)
 """The others are as quick to ask: `python -m tests.benchmarks.exam.check`."""
 
 
+BLOCKS = {"linear": "Linear", "linear_rows": "Linear", "rows": "Rows", "pointwise": "Pointwise", "convolution": "Conv"}
+
+
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda one: one.name)
-def test_a_kernel_is_a_few_lines_and_its_problem_stands_alone(problem: ExamProblem, tmp_path: Path) -> None:
+def test_a_kernel_is_a_few_lines_that_new_writes(problem: ExamProblem, tmp_path: Path) -> None:
+    problem = replace(problem, folder=tmp_path)
+    made = problem.write()
+    if problem.name == "level1_100_hinge_loss":
+        assert (made.block, made.left) == ("Pointwise", ("mean",))
+    else:
+        assert (made.block, made.left) == (BLOCKS[problem.group], ())
     assert problem.lines <= 15
-    assert load_model(str(problem.path)).kernel.name == problem.name
-    file = tmp_path / "reference.py"
-    file.write_text(problem.reference_text, encoding="utf-8")
-    assert "tunebench" not in problem.reference_text
-    left = tunebench.new(tmp_path / "anew", problem=file).left
-    assert left == (("mean",) if problem.name == "level1_100_hinge_loss" else ())
+    model = load_model(str(problem.path))
+    assert model.kernel.name == problem.name
+    assert [base.__name__ for base in model.__bases__] == [BLOCKS[problem.group], "Model"]
+    assert "tunebench" not in problem.problem.reference
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("problem", SAMPLE, ids=lambda one: one.name)
-def test_the_gate_passes(problem: ExamProblem) -> None:
+def test_the_gate_passes(problem: ExamProblem, tmp_path: Path) -> None:
+    problem = replace(problem, folder=tmp_path)
+    problem.write()
     for report in tunebench.check(problem.path, sizes=problem.sizes, device="cpu"):
         assert report.verdict.passed, report.verdict.reason
 
 
 def test_sizes_are_kernelbenchs_where_they_fit() -> None:
-    for problem in problems():
-        assert problem.sizes.keys() <= {"batch_size"}, problem.name
-    assert SMALL
+    large = {problem.name: problem.sizes for problem in problems(Path()) if problem.sizes}
+    assert large["level1_19_relu"] == {"batch_size": 2048} and "level2_4_mish_mish" not in large
+    assert all(sizes.keys() == {"batch_size"} for sizes in large.values())
 
 
 def test_tables_have_means_by_class() -> None:

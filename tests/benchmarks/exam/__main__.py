@@ -1,7 +1,7 @@
 """The exam: `python -m tests.benchmarks.exam CHECKOUT --json FILE`, on a machine with one or more GPUs.
 
-CHECKOUT is a checkout of KernelBench, as for `tests.benchmarks.kernelbench`. Each problem of `studies/kernelbench/` is
-tuned for a few seconds, timed in the same rounds as eager and torch.compile's max-autotune, and evaluated by
+CHECKOUT is a checkout of KernelBench, as for `tests.benchmarks.kernelbench`. Each problem of `studies/kernelbench.toml`
+is tuned for a few seconds, timed in the same rounds as eager and torch.compile's max-autotune, and evaluated by
 KernelBench: five seeds, its tolerance, its clock, the model as it is constructed. FILE has a row as soon as a problem
 is done; the same command goes on where the last one stopped. `python -m tests.benchmarks.exam.table FILE` makes the
 tables of the page.
@@ -59,7 +59,7 @@ def main(
     known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"rows": []}
     rows: list[dict[str, Any]] = known["rows"]
     finished = {row["name"] for row in rows}
-    wanted = [one for one in problems(small=small, only=only or ()) if one.name not in finished]
+    wanted = [one for one in problems(folder / "kernels", small=small, only=only or ()) if one.name not in finished]
     gpus = _gpus()
     ceilings = ceilings_of(None if gpus[0] else "cpu")
     head = {**known, **_head(ceilings)}

@@ -138,8 +138,9 @@ def examine(problem: ExamProblem, budget: Budget, device: str | None, checkout: 
         checkout: of KernelBench; None leaves its evaluation out.
     """
     start_forkserver([__name__])
-    row = Row(problem.name, problem.group, problem.lines, "", dict(problem.sizes))
+    row = Row(problem.name, problem.group, 0, "", dict(problem.sizes))
     stages: list[tuple[str, Callable[[], None]]] = [
+        ("new", partial(_write, row, problem)),
         ("tune", partial(_tune, row, problem, budget, device)),
         ("bench", partial(_bench, row, problem, budget, device, ceilings)),
     ]
@@ -156,6 +157,11 @@ def examine(problem: ExamProblem, budget: Budget, device: str | None, checkout: 
         finally:
             row.seconds[name] = round(time.monotonic() - began, 1)
     return row
+
+
+def _write(row: Row, problem: ExamProblem) -> None:
+    problem.write()
+    row.lines = problem.lines
 
 
 def _tune(row: Row, problem: ExamProblem, budget: Budget, device: str | None) -> None:
@@ -217,7 +223,7 @@ def _verdict(problem: ExamProblem, checkout: Path) -> Verdict:
     from tests.benchmarks.kernelbench import Submission, evaluated
 
     text = _SUBMISSION.format(path=str(problem.path))
-    submission = Submission(problem.name, "ModelNew", text, problem.reference_text + _DRAWN_ON_THE_GPU)
+    submission = Submission(problem.name, "ModelNew", text, problem.problem.reference + _DRAWN_ON_THE_GPU)
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         return evaluated(checkout, submission, folder, contextlib.nullcontext())
 

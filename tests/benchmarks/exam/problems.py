@@ -1,4 +1,4 @@
-"""The problems of the exam: what `studies/kernelbench/` holds, by class, with the sizes that they are measured at."""
+"""The problems of the exam: those of `studies/kernelbench.toml`, with the sizes that they are measured at."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
 
-import torch
-
-from tunebench.tuner.reference import load_reference
-
-FOLDER = Path(__file__).parents[3] / "studies" / "kernelbench"
+from tunebench.studies.kernelbench import BenchProblem, chosen
+from tunebench.studies.new.new_kernel import NewKernel
 
 CLASSES = {
     "linear": "Linear, pointwise behind it",
@@ -22,7 +19,7 @@ CLASSES = {
     "pointwise": "pointwise",
     "convolution": "convolution, pointwise behind it",
 }
-"""The folders, with what their problems are."""
+"""The classes, with what their problems are."""
 
 FIRST = {"linear": 13, "linear_rows": 10, "rows": 10, "pointwise": 10, "convolution": 5}
 """How many of each class come first, one of each in turn."""
@@ -55,76 +52,70 @@ SMALL = {
 
 @dataclass(frozen=True)
 class ExamProblem:
-    """A file of `studies/kernelbench/`.
+    """A problem of the exam, with its kernel's folder.
 
     Attributes:
-        group: of `CLASSES`.
+        folder: where the kernel's folder is written.
         sizes: constants to change for tuning and timing.
     """
 
-    path: Path
-    group: str
+    problem: BenchProblem
+    folder: Path
     sizes: Mapping[str, int | float]
 
     @property
     def name(self) -> str:
-        """As the file is called, such as `level1_19_relu`."""
-        return self.path.stem
+        """The kernel's name, such as `level1_19_relu`."""
+        return self.problem.name
+
+    @property
+    def group(self) -> str:
+        """The class, of `CLASSES`."""
+        return self.problem.group
+
+    @property
+    def path(self) -> Path:
+        """The kernel's folder, which `write` makes."""
+        return self.folder / self.name
 
     @property
     def lines(self) -> int:
-        """Lines of the file that make the kernel: those of `ModelNew`, and the import of the blocks."""
-        tree = ast.parse(self.path.read_text(encoding="utf-8"))
-        (made,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "ModelNew")
+        """Lines that make the kernel: those of `ModelNew`, and the import of the blocks."""
+        tree = ast.parse((self.path / "model.py").read_text(encoding="utf-8"))
+        (made,) = (node for node in tree.body if isinstance(node, ast.ClassDef))
         assert made.end_lineno is not None
         return made.end_lineno - made.lineno + 2
 
-    @property
-    def reference_text(self) -> str:
-        """The file without `ModelNew`: a problem in KernelBench's form."""
-        tree = ast.parse(self.path.read_text(encoding="utf-8"))
-        tree.body = [node for node in tree.body if not _is_ours(node)]
-        return ast.unparse(tree) + "\n"
+    def write(self) -> NewKernel:
+        """Write the kernel's folder, as `tunebench new` does."""
+        return self.problem.write(self.folder)
 
 
-def _is_ours(node: ast.stmt) -> bool:
-    if isinstance(node, ast.ImportFrom):
-        return node.module == "tunebench"
-    return isinstance(node, ast.ClassDef) and node.name == "ModelNew"
-
-
-def paths(group: str) -> list[Path]:
-    """The files of a class, in the order of KernelBench's numbers."""
-    return sorted((FOLDER / group).glob("level*.py"), key=lambda path: int(path.stem.split("_")[1]))
-
-
-def problems(*, small: bool = False, only: Sequence[str] = ()) -> list[ExamProblem]:
+def problems(folder: Path, *, small: bool = False, only: Sequence[str] = ()) -> list[ExamProblem]:
     """All of them, in an order in which a run that is cut short has enough of each class.
 
     Args:
+        folder: where their kernels are written.
         small: at `SMALL` sizes, for a machine without a GPU.
         only: classes, and parts of names; nothing for all.
     """
-    first = [[(path, group) for path in paths(group)[:count]] for group, count in FIRST.items()]
-    then = [[(path, group) for path in paths(group)[count:]] for group, count in FIRST.items()]
-    turns = [one for part in (first, then) for one in chain.from_iterable(zip_longest(*part)) if one is not None]
+    every = chosen(only)
+    classes = [([one for one in chosen(()) if one.group == group], count) for group, count in FIRST.items()]
+    turns = chain(zip_longest(*(some[:n] for some, n in classes)), zip_longest(*(some[n:] for some, n in classes)))
     return [
-        ExamProblem(path, group, _small(path) if small else _fitting(path))
-        for path, group in turns
-        if not only or any(part == group or part in path.stem for part in only)
+        ExamProblem(one, folder, _small(one) if small else _fitting(one))
+        for one in chain.from_iterable(turns)
+        if one in every
     ]
 
 
-def _small(path: Path) -> dict[str, int | float]:
-    return {name: SMALL[name] for name in load_reference(path).sizes if name in SMALL}
+def _small(problem: BenchProblem) -> dict[str, int | float]:
+    return {name: SMALL[name] for name in problem.constants if name in SMALL}
 
 
-def _fitting(path: Path) -> dict[str, int | float]:
-    """The batch at which the gate's answers fit into the GPU's memory, where that is not the file's own."""
-    reference = load_reference(path)
-    with torch.device("meta"):
-        inputs = reference.get_inputs()
-    elements = max(value.numel() for value in inputs if isinstance(value, torch.Tensor))
+def _fitting(problem: BenchProblem) -> dict[str, int | float]:
+    """The batch at which the gate's answers fit into the GPU's memory, where that is not the problem's own."""
+    elements = math.prod(problem.x.values())
     if elements <= MOST_ELEMENTS:
         return {}
-    return {"batch_size": reference.sizes["batch_size"] // 2 ** math.ceil(math.log2(elements / MOST_ELEMENTS))}
+    return {"batch_size": problem.x["batch_size"] // 2 ** math.ceil(math.log2(elements / MOST_ELEMENTS))}

@@ -24,6 +24,7 @@ from tunebench.kernels.runtime.shipped import (
     write_file,
 )
 from tunebench.studies.for_problem import problem_of, sizes_for
+from tunebench.studies.kernelbench import bench_problems
 from tunebench.studies.study_file import read_study_file
 from tunebench.studies.tune import resolve
 from tunebench.tuner.configuration import Configuration
@@ -32,7 +33,6 @@ from tunebench.tuner.errors import UserError
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Problem
 
-KERNELBENCH = Path(__file__).parents[3] / "studies" / "kernelbench"
 STUDIES = Path(__file__).parents[3] / "studies" / "files" / "shipped"
 
 
@@ -214,8 +214,8 @@ def test_studies_of_three_sizes_or_more_and_of_each_half_type_reproduce_what_shi
     assert sizes["float16"] == sizes["bfloat16"] == [own]
 
 
-def test_a_kernel_of_a_block_is_tried_with_what_ships_with_others_of_its_block(kernel: Kernel) -> None:
-    swish = load_model(str(KERNELBENCH / "linear" / "level2_59_swish_scale.py")).kernel
+def test_a_kernel_of_a_block_is_tried_with_what_ships_with_others_of_its_block(kernel: Kernel, tmp_path: Path) -> None:
+    swish = load_model(str(bench_problems()["level2_59_swish_scale"].write(tmp_path).folder)).kernel
     problem = Problem({"rows": 200, "in_features": 8192, "out_features": 8192}, "float32", {"mode": "eval"})
     h200 = replace(H200, max_shared_bytes=232448)  # as the real one: the winners ask for it
     known = what_is_known(swish, problem, h200)

@@ -1,1 +1,0 @@
-"""Convolutions with operations of each element behind them."""

@@ -1,1 +1,0 @@
-"""Linear layers with operations of each element behind them."""

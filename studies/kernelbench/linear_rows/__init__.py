@@ -1,1 +1,0 @@
-"""Linear layers with a normalisation, a softmax or a reduction behind them."""

@@ -1,1 +1,0 @@
-"""One operation of each element."""

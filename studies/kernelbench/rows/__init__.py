@@ -1,1 +1,0 @@
-"""Reductions of rows, and norms."""
