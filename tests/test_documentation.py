@@ -33,6 +33,8 @@ from tunebench.studies.cli.reference import reference
 from tunebench.studies.study_file import request_of, studies_in
 from tunebench.studies.tune import resolve, tune
 
+pytestmark = pytest.mark.usefixtures("short_studies")
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 

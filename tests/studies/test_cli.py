@@ -22,6 +22,8 @@ from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.cli.run import run as run_command_line
 from tunebench.tuner.errors import DatabaseError
 
+pytestmark = pytest.mark.usefixtures("short_studies")
+
 SMALL = ("--device", "cpu", "--size", "M=64", "--size", "N=33")
 
 

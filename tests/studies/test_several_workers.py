@@ -21,7 +21,10 @@ from tunebench.tuner.device import Device, DeviceKind, find_device, require_one_
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.study.study import Ending, Progress
 
-pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+pytestmark = [
+    pytest.mark.usefixtures("short_studies"),
+    pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores"),
+]
 LAUNCH = "        blocks = plan"
 TRIALS = 12
 

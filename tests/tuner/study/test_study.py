@@ -26,7 +26,7 @@ from tunebench.tuner.study.study import Budget, Ending, Outcome, Phase, Progress
 CPU = find_device("cpu")
 
 
-pytestmark = pytest.mark.usefixtures("few_questions")
+pytestmark = pytest.mark.usefixtures("short_studies")
 
 
 def run(
