@@ -26,6 +26,7 @@ from tunebench.kernels.runtime.registry import load_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.checking import PRELOADED
 from tunebench.tuner.isolation import TRACER, in_order
+from tunebench.tuner.result import Stage
 
 TESTS = Path(__file__).parent
 
@@ -81,13 +82,15 @@ def write_kernel(tmp_path: Path) -> WriteKernel:
 
 @pytest.fixture(scope="module")
 def short_studies() -> Iterator[None]:
-    """Studies whose finalists are asked little, and which leave no copy for Optuna's tools: for tests of their course.
+    """Studies whose finalists and winner are asked little, and which leave no copy for Optuna's tools.
 
-    What the full battery asks is tested in `tests/tuner/gate`, and the copy in `tests/db/upkeep`.
+    For tests of their course. What is asked is tested in `tests/tuner/gate`, the winner's last check in
+    `tests/tuner/study/test_confirm_winner.py`, and the copy in `tests/db/upkeep`.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, "1")
         patch.setattr("tunebench.studies.tune.publish", lambda *_, **__: None)
+        patch.setattr("tunebench.studies.tune._confirmation", lambda *_: lambda _: Stage("boundary", True, 0.0))
         yield
 
 

@@ -6,23 +6,24 @@ import random
 from pathlib import Path
 
 import pytest
-from benchmarks.exam.problems import SMALL, ExamProblem, problems
+from benchmarks.exam.problems import CLASSES, SMALL, ExamProblem, at_small, paths, problems
 from benchmarks.exam.table import details, geometric_mean, summary
 
 import tunebench
 from tunebench.kernels.runtime.registry import load_model
 
-PROBLEMS = problems(small=True)
+PATHS = [path for group in CLASSES for path in paths(group)]
 OF_THEMSELVES = "level1_32_hardtanh"
 """Of numbers between 0 and 1 it is the number itself: a copy of the input would do for what KernelBench draws."""
-SAMPLE = [one for one in PROBLEMS if one.name == OF_THEMSELVES] + random.Random(0).sample(PROBLEMS, 2)
+SAMPLE = [one for one in PATHS if one.stem == OF_THEMSELVES] + random.Random(0).sample(PATHS, 2)
 """The others are as quick to ask: `python -m tests.benchmarks.exam.check`."""
 
 
-@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda one: one.name)
-def test_a_kernel_is_a_few_lines_and_its_problem_stands_alone(problem: ExamProblem, tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", PATHS, ids=lambda one: one.stem)
+def test_a_kernel_is_a_few_lines_and_its_problem_stands_alone(path: Path, tmp_path: Path) -> None:
+    problem = ExamProblem(path, "", {})
     assert problem.lines <= 15
-    assert load_model(str(problem.path)).kernel.name == problem.name
+    assert load_model(str(path)).kernel.name == problem.name
     file = tmp_path / "reference.py"
     file.write_text(problem.reference_text, encoding="utf-8")
     assert "tunebench" not in problem.reference_text
@@ -31,9 +32,9 @@ def test_a_kernel_is_a_few_lines_and_its_problem_stands_alone(problem: ExamProbl
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("problem", SAMPLE, ids=lambda one: one.name)
-def test_the_gate_passes(problem: ExamProblem) -> None:
-    for report in tunebench.check(problem.path, sizes=problem.sizes, device="cpu"):
+@pytest.mark.parametrize("path", SAMPLE, ids=lambda one: one.stem)
+def test_the_gate_passes(path: Path) -> None:
+    for report in tunebench.check(path, sizes=at_small(path), device="cpu"):
         assert report.verdict.passed, report.verdict.reason
 
 

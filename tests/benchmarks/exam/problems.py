@@ -109,13 +109,14 @@ def problems(*, small: bool = False, only: Sequence[str] = ()) -> list[ExamProbl
     then = [[(path, group) for path in paths(group)[count:]] for group, count in FIRST.items()]
     turns = [one for part in (first, then) for one in chain.from_iterable(zip_longest(*part)) if one is not None]
     return [
-        ExamProblem(path, group, _small(path) if small else _fitting(path))
+        ExamProblem(path, group, at_small(path) if small else _fitting(path))
         for path, group in turns
         if not only or any(part == group or part in path.stem for part in only)
     ]
 
 
-def _small(path: Path) -> dict[str, int | float]:
+def at_small(path: Path) -> dict[str, int | float]:
+    """A problem's small sizes."""
     return {name: SMALL[name] for name in load_reference(path).sizes if name in SMALL}
 
 
