@@ -5,8 +5,9 @@ import compileall
 import gc
 import math
 import os
+import sys
 from collections.abc import Iterator
-from multiprocessing import set_forkserver_preload
+from multiprocessing import forkserver, set_forkserver_preload
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from folder_listing import LAYERS, ROOT
 from hostile_count import tried
 from sample_kernel import MODEL, REFERENCE, SOURCE, WriteKernel
+from short_studies import VARIABLE
 from warm_process import warm_server
 
 from tunebench.kernels.runtime.choices_file import load_choices
@@ -23,8 +25,10 @@ from tunebench.kernels.runtime.policy import Policy, set_accuracy, set_policy
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.checking import PRELOADED
-from tunebench.tuner.gate.battery import STEPS
 from tunebench.tuner.isolation import TRACER, in_order
+from tunebench.tuner.result import Stage
+
+TESTS = Path(__file__).parent
 
 LONG = (
     "test_documentation.py",
@@ -76,10 +80,18 @@ def write_kernel(tmp_path: Path) -> WriteKernel:
     return write
 
 
-@pytest.fixture
-def few_questions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the full battery asks is tested in `tests/tuner/gate`; a study puts its finalists through whatever it is."""
-    monkeypatch.setattr("tunebench.tuner.gate.battery.STEPS", STEPS[:2])
+@pytest.fixture(scope="module")
+def short_studies() -> Iterator[None]:
+    """Studies whose finalists and winner are asked little, and which leave no copy for Optuna's tools.
+
+    For tests of their course. What is asked is tested in `tests/tuner/gate`, the winner's last check in
+    `tests/tuner/study/test_confirm_winner.py`, and the copy in `tests/db/upkeep`.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, "1")
+        patch.setattr("tunebench.studies.tune.publish", lambda *_, **__: None)
+        patch.setattr("tunebench.studies.tune._confirmation", lambda *_: lambda _: Stage("boundary", True, 0.0))
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -109,12 +121,22 @@ def one_server() -> Iterator[None]:
                     "tunebench.studies.compare",
                     "tunebench.studies.new.new_kernel",
                 ),
-                *(TRACER, "database_process"),
+                *(TRACER, "database_process", "short_studies"),
             ]
         )
     )
+    ensure_running = forkserver.ensure_running
+
+    def with_tests() -> None:
+        """Start it where it finds the tests' own modules."""
+        with pytest.MonkeyPatch.context() as environment:
+            ours = [one for one in sys.path if Path(one).is_relative_to(TESTS)]
+            environment.setenv("PYTHONPATH", os.pathsep.join(ours))
+            ensure_running()
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("multiprocessing.set_forkserver_preload", lambda _: None)
+        patch.setattr(forkserver, "ensure_running", with_tests)
         yield
 
 

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 IMPORTED = (
     *("torch", "torch._dynamo", "plotly.graph_objects", "optuna", "scipy.stats", "sqlalchemy.orm", "alembic", "jinja2"),
     *("tunebench.studies.cli", "tunebench.studies.api", "tunebench.studies.tune", "tunebench.studies.check"),
-    *("tunebench.studies.compare", "tunebench.studies.bench", "tunebench.studies.report.page"),
+    *("tunebench.studies.compare", "tunebench.studies.bench", "tunebench.studies.report.page", "short_studies"),
 )
 
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from tests.benchmarks.one_study import AtOnce
 from tests.benchmarks.writing import _ENVIRONMENT, _result, _study
+from tests.table_evaluator import AtOnce
 
 from tunebench.db.connection.database import open_database
 from tunebench.db.entries.study_log import open_study

@@ -16,86 +16,41 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 from tests.benchmarks.writing import _ENVIRONMENT, _study
+from tests.table_evaluator import AtOnce, TableEvaluator
 
 from tunebench.db.connection.database import open_database
 from tunebench.db.entries.study_log import open_study
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.studies.recordings import load_spaces
-from tunebench.tuner.build import Build, CompilerName, LoadedModule
-from tunebench.tuner.compile.base import Compiler
+from tunebench.tuner.build import Build
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.configuration import Configuration
-from tunebench.tuner.device import find_device
-from tunebench.tuner.problem import Problem
-from tunebench.tuner.result import CacheRegime, Comparison, Measurement, Stage, TrialResult, TrialStatus, Verdict
+from tunebench.tuner.result import Stage, TrialResult
 from tunebench.tuner.search.recorded import RecordedSpace
 from tunebench.tuner.search.strategies import find_sampler
 from tunebench.tuner.study.evaluate import NOBODY, Finalist, Leaders
 from tunebench.tuner.study.executor import LocalExecutor
 from tunebench.tuner.study.study import Budget, StudyRun
-from tunebench.tuner.variant import Variant
 
 
-class AtOnce(Compiler):
-    """A compiler that has nothing to do."""
-
-    name = CompilerName.CPU
-
-    def version(self) -> str:
-        """Part of the cache's key."""
-        return "none"
-
-    def flags(self, variant: Variant) -> tuple[str, ...]:
-        """None."""
-        del variant
-        return ()
-
-    def compile(self, variant: Variant) -> Build:
-        """An empty build."""
-        return Build(variant.digest, self.name, "none", b"", "", {}, 0.0)
-
-    def load(self, build: Build, device_index: int | None = None) -> LoadedModule:
-        """Nothing is run."""
-        raise NotImplementedError
-
-
-class Waiting:
-    """An evaluator that waits as long as a trial takes, and tells the recorded time."""
+class Waiting(TableEvaluator):
+    """Waits as long as a trial takes, and tells the recorded time."""
 
     def __init__(self, recorded: RecordedSpace, seconds: float) -> None:
-        self.problem = Problem({})
-        self.device = find_device("cpu")
-        self._recorded = recorded
+        super().__init__(lambda one: float(recorded.times_ms[recorded.space.require(one)]))
         self._seconds = seconds
 
     def evaluate(self, configuration: Configuration, build: Build, leaders: Leaders = NOBODY) -> TrialResult:
         """See `Evaluator.evaluate`."""
-        del build, leaders
         time.sleep(self._seconds * random.lognormvariate(0, 0.5))
-        time_ms = float(self._recorded.times_ms[self._recorded.space.require(configuration)])
-        if np.isnan(time_ms):
-            return TrialResult(configuration, TrialStatus.COMPILE, message="refused")
-        verdict = Verdict(True, (Stage("values", True, 0.0),), None, None)
-        measured = Measurement((time_ms,) * 3, time_ms, time_ms, time_ms, CacheRegime.WARM, "recorded")
-        return TrialResult(configuration, TrialStatus.CORRECT, None, verdict, measured)
+        return super().evaluate(configuration, build, leaders)
 
     def sanitize(self, finalists: Sequence[Finalist]) -> list[Stage]:
         """See `Evaluator.sanitize`."""
         del finalists
         raise KeyboardInterrupt  # the search is over
-
-    def compare(self, finalists: Sequence[Finalist], default: Finalist | None, leader: Configuration) -> Comparison:
-        """See `Evaluator.compare`."""
-        raise NotImplementedError
-
-    def kill(self) -> None:
-        """There is no other thread."""
-
-    def close(self) -> None:
-        """Nothing to let go of."""
 
 
 def _recorded(file: Path) -> RecordedSpace:

@@ -21,8 +21,8 @@ from typing import Annotated
 import numpy as np
 import typer
 from tests.benchmarks.driver import GPU, Answers
-from tests.benchmarks.one_study import AtOnce
 from tests.benchmarks.writing import _ENVIRONMENT, _result, _study
+from tests.table_evaluator import AtOnce
 
 from tunebench.db.connection.database import Database, open_database
 from tunebench.db.entries.live import trial_facts

@@ -22,7 +22,7 @@ from tunebench.tuner.result import TrialStatus
 
 INEXACT = {"weight[0];": "weight[0] * (variety == 1 ? 1.000001f : 1.0f);"}
 
-pytestmark = pytest.mark.usefixtures("few_questions")
+pytestmark = pytest.mark.usefixtures("short_studies")
 
 
 @pytest.fixture

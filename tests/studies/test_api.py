@@ -19,6 +19,8 @@ import tunebench
 from tunebench.db.entries.study_log import open_study
 from tunebench.tuner.result import TrialStatus
 
+pytestmark = pytest.mark.usefixtures("short_studies")
+
 DOCUMENT = Path(__file__).parents[2] / "docs" / "python.md"
 
 

@@ -22,6 +22,8 @@ from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.cli.run import run as run_command_line
 from tunebench.tuner.errors import DatabaseError
 
+pytestmark = pytest.mark.usefixtures("short_studies")
+
 SMALL = ("--device", "cpu", "--size", "M=64", "--size", "N=33")
 
 
@@ -150,6 +152,8 @@ def test_json_is_all_there_is_on_standard_output(tmp_path: Path) -> None:
     assert set(report["speedups"]) == {"reference", "default", "copy"}
     for ratio in report["speedups"].values():
         assert 0 < ratio["low"] <= ratio["value"] <= ratio["high"]
+    with contextlib.closing(sqlite3.connect(tmp_path / "a.db")) as connection:  # Optuna's own tables have a copy
+        assert connection.execute("SELECT count(*) FROM trials").fetchone() == (3,)
 
 
 @pytest.mark.slow

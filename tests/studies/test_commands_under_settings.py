@@ -19,6 +19,8 @@ from tunebench.studies.tables import eager_had
 from tunebench.studies.tune import resolve
 from tunebench.tuner.settings import under
 
+pytestmark = pytest.mark.usefixtures("short_studies")
+
 SIZES = {"batch_size": 16, "in_features": 32, "out_features": 24}
 HIGH = {"matmul": "tf32"}
 

@@ -26,6 +26,8 @@ from tunebench.tuner.errors import UserError
 from tunebench.tuner.kernel import Kernel, Mode
 from tunebench.tuner.problem import Problem
 
+pytestmark = pytest.mark.usefixtures("short_studies")
+
 CPU = find_device("cpu")
 CONV = {"batch": 2, "in_channels": 3, "height": 30, "width": 17, "out_channels": 5, "kernel_height": 5}
 

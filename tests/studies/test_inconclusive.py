@@ -26,6 +26,8 @@ from tunebench.studies.tune import tune
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.result import Baseline, Decision
 
+pytestmark = pytest.mark.usefixtures("short_studies")
+
 # Each call takes anything from 0.5 to 10 ms, more often little than much, whatever the machine: no rounds tell which is
 # the faster one.
 SCATTERED = {"import torch\n": "import random\nimport time\nimport torch\n"}
@@ -51,7 +53,6 @@ def served(factory: type[TunedModule], policy: Policy) -> Choice:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("few_questions")
 def test_what_rounds_leave_open_is_not_served_and_is_asked_again(
     write_kernel: WriteKernel, monkeypatch: pytest.MonkeyPatch, command: CommandLine
 ) -> None:
@@ -104,7 +105,6 @@ def test_what_rounds_leave_open_is_not_served_and_is_asked_again(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("few_questions")
 def test_a_trial_of_another_choice_of_tunables_is_not_gone_on_with(write_kernel: WriteKernel) -> None:
     factory = write_kernel(reference=ONE_SIZE)
     folder, place = str(factory.kernel.folder), os.environ["TUNEBENCH_DB"]

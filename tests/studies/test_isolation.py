@@ -27,6 +27,8 @@ from tunebench.tuner.result import TrialResult, TrialStatus
 from tunebench.tuner.study.evaluate import NOBODY, Leaders
 from tunebench.tuner.study.worker import EVALUATE_SECONDS, WorkerEvaluator
 
+pytestmark = pytest.mark.usefixtures("short_studies")
+
 CPU = find_device("cpu")
 WEIGH = "y[i] = x[i] * weight[0];"
 CRASH = "if (variety == 1) { *reinterpret_cast<volatile int*>(variety) = 0; } " + WEIGH

@@ -12,6 +12,8 @@ from command_line import CommandLine
 
 from tunebench.db.connection.database import open_database
 
+pytestmark = pytest.mark.usefixtures("short_studies")
+
 LOOK = """
 import json, locale, sys, warnings
 warnings.filterwarnings("error", category=EncodingWarning, module=r"tunebench\\.")

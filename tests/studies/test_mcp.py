@@ -23,6 +23,8 @@ from mcp import Client, StdioServerParameters
 from tunebench.studies.mcp import answers
 from tunebench.studies.mcp.server import published
 
+pytestmark = pytest.mark.usefixtures("short_studies")
+
 ROOT = Path(__file__).parents[2]
 TOOLS = ("kernels", "space", "check", "evaluate", "tune", "best", "trials", "explain")
 

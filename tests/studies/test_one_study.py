@@ -17,6 +17,8 @@ from warm_process import warm_python
 from tunebench.db.connection.database import open_database
 from tunebench.db.queries.trials import trials
 
+pytestmark = pytest.mark.usefixtures("short_studies")
+
 SERVER = os.environ.get("TUNEBENCH_TEST_POSTGRES")
 PROCESSES, TRIALS = 3, 24
 

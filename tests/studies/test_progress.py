@@ -19,6 +19,8 @@ from tunebench.studies.summary import print_reports
 from tunebench.studies.tune import Announcement, resolve, tune
 from tunebench.tuner.study.study import Phase, Progress
 
+pytestmark = pytest.mark.usefixtures("short_studies")
+
 
 def test_the_first_line_needs_no_torch() -> None:
     code = "import sys, tunebench.studies.progress; sys.exit('torch' in sys.modules)"

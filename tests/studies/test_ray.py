@@ -18,6 +18,8 @@ from tunebench.studies.tune import Announcement, resolve, tune
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.study.study import Ending, Progress
 
+pytestmark = pytest.mark.usefixtures("short_studies")
+
 ray = pytest.importorskip("ray")
 TRIALS = 10
 

@@ -36,6 +36,8 @@ from tunebench.tuner.result import TrialResult, TrialStatus
 from tunebench.tuner.study.worker import WorkerEvaluator
 from tunebench.tuner.variant import Variant
 
+pytestmark = pytest.mark.usefixtures("short_studies")
+
 CPU = find_device("cpu")
 LAUNCH = "        blocks = plan"
 

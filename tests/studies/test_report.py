@@ -44,6 +44,8 @@ from tunebench.tuner.result import (
 from tunebench.tuner.study.history import StudyDescription
 from tunebench.tuner.timing.statistics import control_ratio
 
+pytestmark = pytest.mark.usefixtures("short_studies")
+
 SECTIONS = (
     *("Convergence", "Speed-ups and roofline", "Effect of each tunable", "Pairs of tunables", "Fastest trials"),
     *("Refused variants", "Samples by round", "Environment"),

@@ -19,6 +19,8 @@ from tunebench.studies.tune import resolve, tune
 from tunebench.tuner import environment
 from tunebench.tuner.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("short_studies")
+
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:

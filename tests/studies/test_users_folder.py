@@ -16,6 +16,8 @@ from tunebench.tuner.errors import CompilerMissingError, UserError
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import TrialStatus
 
+pytestmark = pytest.mark.usefixtures("short_studies")
+
 DECLARED = 'Kernel.declare(__file__, SPACE, axes={"x": "n"}, work=work)'
 PROBLEM = 'return super().problem(x) if x.is_contiguous() else self.unserved("x has holes")'
 METHOD = "    def tuned_forward(self, plan, x):\n"

@@ -28,6 +28,8 @@ from tunebench.tuner.errors import UserError
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.study.study import Ending
 
+pytestmark = pytest.mark.usefixtures("short_studies")
+
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:

@@ -264,7 +264,7 @@ def tune(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("few_questions")
+@pytest.mark.usefixtures("short_studies")
 def test_a_study_whose_finalists_are_all_refused_has_no_winner(database: Database, write_kernel: WriteKernel) -> None:
     factory = write_kernel()
     _, outcome, asked = tune(database, factory, 500, lambda _: True)
@@ -279,7 +279,7 @@ def test_a_study_whose_finalists_are_all_refused_has_no_winner(database: Databas
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("few_questions")
+@pytest.mark.usefixtures("short_studies")
 def test_a_study_goes_on_without_what_was_refused(database: Database, write_kernel: WriteKernel) -> None:
     factory = write_kernel(reference=SLOW_REFERENCE)
 

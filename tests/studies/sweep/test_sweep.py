@@ -30,7 +30,7 @@ from tunebench.tuner.device import find_device
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.study.study import Progress
 
-pytestmark = pytest.mark.usefixtures("few_questions")
+pytestmark = pytest.mark.usefixtures("short_studies")
 TWO_CORES = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 REFUSED = {"def get_inputs():": "def get_inputs():\n    if rows == 7:\n        raise ValueError('seven')"}
 

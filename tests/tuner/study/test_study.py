@@ -1,4 +1,7 @@
-"""Studies on the CPU, with the real compiler, gate and clock; nothing here depends on how fast anything is."""
+"""Studies on the CPU, with the real compiler, gate and clock, or from a table where these are not what is asked about.
+
+Nothing here depends on how fast anything is.
+"""
 
 import re
 from collections.abc import Callable, Sequence
@@ -7,6 +10,8 @@ from dataclasses import replace
 import pytest
 from memory_log import MemoryLog
 from sample_kernel import WriteKernel
+from short_studies import ALL
+from table_evaluator import AtOnce, TableEvaluator
 
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.tuner.build import Build
@@ -15,6 +20,7 @@ from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.kernel import Mode
+from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import CONTROL, Baseline, Comparison, TrialResult, TrialStatus
 from tunebench.tuner.search.sampler import PoolSampler
 from tunebench.tuner.search.strategies import make_sampler
@@ -24,9 +30,10 @@ from tunebench.tuner.study.executor import LocalExecutor
 from tunebench.tuner.study.study import Budget, Ending, Outcome, Phase, Progress, StudyRun
 
 CPU = find_device("cpu")
+PROBLEM = Problem({"n": 2112})
 
 
-pytestmark = pytest.mark.usefixtures("few_questions")
+pytestmark = pytest.mark.usefixtures("short_studies")
 
 
 def run(
@@ -45,13 +52,36 @@ def run(
     return study.run(Budget(trials), report)
 
 
+def tabled(
+    factory: type[TunedModule],
+    log: MemoryLog,
+    trials: int,
+    sampler: str = "random",
+    report: Callable[[Progress], None] = lambda _: None,
+    evaluators: int = 1,
+    warm_starts: Sequence[WarmStart] = (),
+) -> Outcome:
+    """The same from a table of times: what is tried when, and what becomes of it."""
+    kernel = factory.kernel
+    space = kernel.space.enumerate(PROBLEM, CPU)
+    steps = [step.name for step in ALL]
+
+    def time_ms(configuration: Configuration) -> float:
+        return 1 + space.require(configuration) * 7 % 33 / 33
+
+    asked = [TableEvaluator(time_ms, PROBLEM, steps) for _ in range(evaluators)]
+    executor = LocalExecutor(kernel, asked, AtOnce())
+    study = StudyRun(executor, space, make_sampler(sampler, space, 3), log, tuple(warm_starts))
+    return study.run(Budget(trials), report)
+
+
 def keys(log: MemoryLog) -> list[str]:
     return [result.configuration.key for result in log.results]
 
 
 def test_the_default_comes_first_and_nothing_twice(write_kernel: WriteKernel) -> None:
     log = MemoryLog()
-    outcome = run(write_kernel(), log, trials=12)
+    outcome = tabled(write_kernel(), log, trials=12)
     assert dict(log.results[0].configuration) == {"block_size": 64, "blocks": 2, "variety": 0}
     assert len(set(keys(log))) == len(log.results) == outcome.trials == 12
     assert outcome.ending is Ending.BUDGET
@@ -80,36 +110,33 @@ def test_the_comparison_is_against_the_reference_and_the_default(write_kernel: W
     assert log.comparison.speedups[Baseline.DEFAULT].value >= 1.0
 
 
-@pytest.mark.slow
 def test_a_whole_space_is_exhausted_and_proven(write_kernel: WriteKernel) -> None:
     log = MemoryLog()
-    outcome = run(write_kernel(), log, trials=500, sampler="exhaustive")
+    outcome = tabled(write_kernel(), log, trials=500, sampler="exhaustive")
     assert outcome.ending is Ending.EXHAUSTED
     assert outcome.proven
     assert outcome.trials == outcome.space_size == len(set(keys(log)))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["random", "exhaustive"])
 def test_a_resumed_study_tries_what_an_undisturbed_one_would(write_kernel: WriteKernel, sampler: str) -> None:
     factory = write_kernel()
     whole, parts = MemoryLog(), MemoryLog()
-    run(factory, whole, trials=14, sampler=sampler)
+    tabled(factory, whole, trials=14, sampler=sampler)
     for trials in (1, 5, 6, 14):
-        run(factory, parts, trials, sampler)
+        tabled(factory, parts, trials, sampler)
     assert keys(parts) == keys(whole)
 
 
 def test_going_on_with_a_finished_study_adds_nothing(write_kernel: WriteKernel) -> None:
     factory, log = write_kernel(), MemoryLog()
-    run(factory, log, trials=4)
+    tabled(factory, log, trials=4)
     first = keys(log)
-    outcome = run(factory, log, trials=4)
+    outcome = tabled(factory, log, trials=4)
     assert keys(log) == first
     assert outcome.comparison is not None
 
 
-@pytest.mark.slow
 def test_an_interrupt_keeps_everything_done(write_kernel: WriteKernel) -> None:
     factory, log = write_kernel(), MemoryLog()
 
@@ -117,17 +144,16 @@ def test_an_interrupt_keeps_everything_done(write_kernel: WriteKernel) -> None:
         if progress.done == 3:
             raise KeyboardInterrupt
 
-    outcome = run(factory, log, trials=10, report=interrupt)
+    outcome = tabled(factory, log, trials=10, report=interrupt)
     assert outcome.ending is Ending.INTERRUPTED
     assert outcome.trials == len(log.results) == 3
     assert outcome.comparison is None
     whole = MemoryLog()
-    run(factory, whole, trials=10)
-    run(factory, log, trials=10)
+    tabled(factory, whole, trials=10)
+    tabled(factory, log, trials=10)
     assert keys(log) == keys(whole)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["gp", "tpe", "random", "exhaustive"])
 def test_what_another_run_records_meanwhile_is_taken_in_and_not_tried_again(
     write_kernel: WriteKernel, sampler: str
@@ -140,9 +166,9 @@ def test_what_another_run_records_meanwhile_is_taken_in_and_not_tried_again(
             return
         seen.append(progress.done)
         if progress.done in (0, 4):
-            run(factory, log, progress.done + 3, sampler)
+            tabled(factory, log, progress.done + 3, sampler)
 
-    outcome = run(factory, log, 12, sampler, another)
+    outcome = tabled(factory, log, 12, sampler, another)
     # Its default, and whatever else it had in flight, was there before it came to it.
     assert seen == [0, 4, 8, 9, 10, 11, 12]
     assert outcome.trials == len(log.results) == len(set(keys(log))) == 12
@@ -152,7 +178,6 @@ def test_what_another_run_records_meanwhile_is_taken_in_and_not_tried_again(
     assert outcome.best.median_ms == min(times)
 
 
-@pytest.mark.slow
 def test_a_configuration_that_two_evaluate_at_once_is_recorded_once(write_kernel: WriteKernel) -> None:
     class OthersAreFaster(MemoryLog):
         def record(self, result: TrialResult) -> int | None:
@@ -161,13 +186,12 @@ def test_a_configuration_that_two_evaluate_at_once_is_recorded_once(write_kernel
             return super().record(result)
 
     log = OthersAreFaster()
-    outcome = run(write_kernel(), log, 8, "gp")
+    outcome = tabled(write_kernel(), log, 8, "gp")
     assert outcome.trials == len(set(keys(log))) == 8
     assert outcome.repeats == 2
     assert log.comparison is not None
 
 
-@pytest.mark.slow
 def test_of_several_devices_none_waits_for_what_the_driver_does(
     write_kernel: WriteKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,7 +211,7 @@ def test_of_several_devices_none_waits_for_what_the_driver_does(
     trials = 10
     for evaluators in (1, 2):
         happened.clear()
-        run(write_kernel(), MemoryLog(), trials, evaluators=evaluators)
+        tabled(write_kernel(), MemoryLog(), trials, evaluators=evaluators)
         del happened[[place for place, name in enumerate(happened) if name == "record"][trials - 1] + 1 :]
         begun = [happened[:place].count("begin") for place, name in enumerate(happened) if name == "record"]
         if evaluators == 1:
@@ -198,15 +222,14 @@ def test_of_several_devices_none_waits_for_what_the_driver_does(
         assert all(so_far >= min(recorded + 1 + 2, trials) for recorded, so_far in enumerate(begun[1:], 1))
 
 
-@pytest.mark.slow
 def test_runs_that_share_a_space_exhaust_it(write_kernel: WriteKernel) -> None:
     factory, log = write_kernel(), MemoryLog()
 
     def another(progress: Progress) -> None:
         if progress.done == 5:
-            run(factory, log, 15, "exhaustive")
+            tabled(factory, log, 15, "exhaustive")
 
-    outcome = run(factory, log, 500, "exhaustive", another)
+    outcome = tabled(factory, log, 500, "exhaustive", another)
     assert outcome.ending is Ending.EXHAUSTED and outcome.proven
     assert len(log.results) == len(set(keys(log))) == outcome.space_size
 
@@ -260,7 +283,7 @@ def test_a_model_that_cannot_serve_its_reference_is_a_question_that_was_wrong(wr
 
 def test_progress_counts_up_to_the_plan(write_kernel: WriteKernel) -> None:
     seen: list[Progress] = []
-    run(write_kernel(), MemoryLog(), trials=5, report=seen.append)
+    tabled(write_kernel(), MemoryLog(), trials=5, report=seen.append)
     assert [(progress.done, progress.phase) for progress in seen] == [
         *((done, None) for done in range(6)),
         (5, Phase.PROVING),
@@ -275,19 +298,13 @@ def test_progress_counts_up_to_the_plan(write_kernel: WriteKernel) -> None:
 
 def test_warm_start_configurations_come_after_the_default(write_kernel: WriteKernel) -> None:
     factory, log = write_kernel(), MemoryLog()
-    kernel = factory.kernel
     warm_starts = [
         WarmStart(Configuration({"block_size": 32, "blocks": 4, "variety": 2}), "trial 3, elsewhere"),
         WarmStart(Configuration({"block_size": 128, "blocks": 1, "variety": 1}), "trial 9, elsewhere"),
         WarmStart(Configuration({"block_size": 999}), "not valid here"),
     ]
     for trials in (2, 5):
-        subject = Subject.prepare(kernel, factory, kernel.reference(), Mode.EVAL, CPU)
-        space = kernel.space.enumerate(subject.problem, CPU)
-        evaluator = LocalEvaluator(subject, compiler_for(CPU))
-        sampler = make_sampler("random", space, 3)
-        executor = LocalExecutor(kernel, [evaluator], compiler_for(CPU))
-        StudyRun(executor, space, sampler, log, warm_starts).run(Budget(trials))
+        tabled(factory, log, trials, warm_starts=warm_starts)
     assert [result.configuration for result in log.results[1:3]] == [one.configuration for one in warm_starts[:2]]
     assert len(log.results) == 5
 
