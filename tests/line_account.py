@@ -89,7 +89,7 @@ ADDED: dict[str, tuple[str, ...]] = {
         *(f"{RUNTIME}/installed.py", "db/migrations/versions/0006_kernel_path.py"),
     ),
     "a gate that what it judges cannot reach: another process, what changed, what a source says": (
-        *(f"tuner/gate/{name}" for name in ("boundary", "party.py", "changes.py", "sources.py", "process_state.py")),
+        *(f"tuner/gate/{name}" for name in ("boundary", "changes.py", "sources.py", "process_state.py")),
         "studies/checking/on_file.py",
     ),
     "a gate for whatever a model may return, which asks about the holes that its readers found": (
