@@ -25,7 +25,7 @@ from tunebench.tuner.device import find_device
 from tunebench.tuner.device_lock import alone_on
 from tunebench.tuner.errors import CompileError, UserError, WorkerError, member_of
 from tunebench.tuner.files import path_named
-from tunebench.tuner.gate.boundary.room import RoomError
+from tunebench.tuner.gate.boundary.sandbox import SandboxError
 from tunebench.tuner.isolation import DeathError, run_isolated, start_forkserver
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Problem, told_apart
@@ -199,7 +199,7 @@ def compare(question: KernelQuestion | FileQuestion) -> CompareReport:
             if isinstance(question, FileQuestion):
                 return run_isolated(seconds, compare_files, question, has_children=True)
             return run_isolated(seconds, _compare_configurations, question)
-    except (DeathError, RoomError) as death:
+    except (DeathError, SandboxError) as death:
         raise WorkerError(f"the comparison came to no end: {death}") from death
 
 

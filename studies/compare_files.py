@@ -20,17 +20,23 @@ from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.errors import KernelFolderError, UserError
 from tunebench.tuner.files import read_text
 from tunebench.tuner.gate.battery import Depth
-from tunebench.tuner.gate.boundary.contents import Files, OfCandidate, OfReference
 from tunebench.tuner.gate.boundary.judgement import judge_contender, judge_state
-from tunebench.tuner.gate.boundary.remote_turns import RemoteTurns
-from tunebench.tuner.gate.boundary.room import RemoteContender, RemoteParty, RemoteSource, Room, RoomError
 from tunebench.tuner.gate.boundary.rounds import Batches, JudgeClock, TimedModel, Truths, calls_of_a_batch
+from tunebench.tuner.gate.boundary.sandbox import (
+    RemoteCalls,
+    RemoteContender,
+    RemoteModel,
+    RemoteSource,
+    Sandbox,
+    SandboxError,
+)
+from tunebench.tuner.gate.boundary.spec import CandidateSpec, Files, ReferenceSpec
 from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.judge import judge_structure, judge_values
 from tunebench.tuner.gate.memory import SENTINELS
+from tunebench.tuner.gate.model import CallOptions, Model
 from tunebench.tuner.gate.oracle import consult_reference
-from tunebench.tuner.gate.party import Manner, Party
 from tunebench.tuner.gate.refusal import Claim
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.gate.values import tensors_in
@@ -40,7 +46,7 @@ from tunebench.tuner.reference import REQUIRED
 from tunebench.tuner.timing.confirm import confirm, tells
 from tunebench.tuner.timing.measure import Control, clocks_for
 from tunebench.tuner.timing.statistics import Samples
-from tunebench.tuner.users_code import ToldError, described
+from tunebench.tuner.users_code import ReportedError, described
 
 MODEL, NEW = "Model", "ModelNew"
 
@@ -177,7 +183,7 @@ class _Side:
     """
 
     label: str
-    make: Callable[[], Party]
+    make: Callable[[], Model]
     contender: RemoteContender | None
     log: StageLog
 
@@ -203,12 +209,12 @@ class _Comparison:
         self._question = question
         self._device = device
         self._rooms = rooms
-        room = rooms.enter_context(Room(OfReference(self._files(None))))
+        room = rooms.enter_context(Sandbox(ReferenceSpec(self._files(None))))
         try:
             self._source = RemoteSource(room, room.open())
-            self._original = self._source.party(question.mode)
+            self._original = self._source.model(question.mode)
             self._oracle = consult_reference(self._source, self._original)
-        except (*FAILURES, RoomError) as error:
+        except (*FAILURES, SandboxError) as error:
             path = question.reference.path
             raise KernelFolderError(f"{path}: the reference does not run: {described(error)}") from error
         self._state = self._original.state()
@@ -239,22 +245,22 @@ class _Comparison:
                 continue
             contender = self._opened(replace(self._files(file), on_trial=MODEL))
             try:
-                party = contender.party(self._source, asked.mode, self._state)
-                party.remember()
+                model = contender.model(self._source, asked.mode, self._state)
+                model.remember()
                 for case in self._oracle.cases:
-                    party.reset(SENTINELS[0])
-                    answer = party.call(case.inputs, Manner(seed=case.call_seed))
+                    model.reset(SENTINELS[0])
+                    answer = model.call(case.inputs, CallOptions(seed=case.call_seed))
                     judge_values(case, judge_structure(case, answer.output, aliases=answer.aliases, dense=True))
-            except (StageRefused, *FAILURES, RoomError) as error:
-                told = str(error) if isinstance(error, StageRefused | RoomError) else described(error)
+            except (StageRefused, *FAILURES, SandboxError) as error:
+                told = str(error) if isinstance(error, StageRefused | SandboxError) else described(error)
                 raise _RefusedError(f"the two references differ: {file.path}: {MODEL}: {told}") from error
 
     def _opened(self, files: Files) -> RemoteContender:
-        room = self._rooms.enter_context(Room(OfCandidate(files)))
+        room = self._rooms.enter_context(Sandbox(CandidateSpec(files)))
         try:
             room.open()
-        except (ToldError, RoomError) as error:
-            raise _RefusedError(f"{OfCandidate(files).path} is refused (import): {error}") from error
+        except (ReportedError, SandboxError) as error:
+            raise _RefusedError(f"{CandidateSpec(files).path} is refused (import): {error}") from error
         return RemoteContender(room, exemptions_of(self._question.declared))
 
     def _side(self, file: File | None) -> _Side:
@@ -266,9 +272,9 @@ class _Comparison:
         asked, log = self._question, StageLog()
         if file is None or (file is asked.reference and file.model == MODEL):
             path = asked.reference.path
-            return _Side(f"{path}: {MODEL}", lambda: self._source.party(asked.mode, self._state), None, log)
+            return _Side(f"{path}: {MODEL}", lambda: self._source.model(asked.mode, self._state), None, log)
         contender = self._opened(self._files(file))
-        make = partial(contender.party, self._source, asked.mode, self._state)
+        make = partial(contender.model, self._source, asked.mode, self._state)
         side = _Side(str(file), make, contender, log)
         where = self._device.torch_device
         judge_contender(
@@ -301,7 +307,7 @@ class _Comparison:
             batches = Batches(count, truths.smallest_scale())
             for model in timed.values():
                 model.begin(batches, count)
-            clock = JudgeClock(RemoteTurns(cast(RemoteParty, self._original), truths.bases, count), count)
+            clock = JudgeClock(RemoteCalls(self._original, truths.bases, count), count)
             control = Control(self._device, clocks_for(self._device, Work(size, _UNKNOWN_OPERATIONS))[-1])
             calls = {name: model.take for name, model in timed.items()}
             samples = confirm(
@@ -319,7 +325,7 @@ class _Comparison:
 
     def _timed(self, side: _Side, truths: Truths) -> TimedModel:
         exemptions = Exemptions() if side.contender is None else side.contender.exemptions
-        return TimedModel(cast(RemoteParty, side.make()), truths, exemptions, side.log)
+        return TimedModel(cast(RemoteModel, side.make()), truths, exemptions, side.log)
 
 
 def _shape(value: object) -> str:

@@ -32,10 +32,10 @@ from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, DeviceKind, find_devices
 from tunebench.tuner.environment import Environment, current_environment
 from tunebench.tuner.errors import CompilerMissingError, DiskFullError, UserError, WorkerError
-from tunebench.tuner.gate.boundary.contents import Files
+from tunebench.tuner.gate.boundary.spec import Files
 from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.exemptions import Exemptions
-from tunebench.tuner.gate.sources import LocalSource
+from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.isolation import TRACER, DeathError, is_from_outside, is_watched, start_forkserver
 from tunebench.tuner.kernel import Kernel, Mode, ModelFactory
 from tunebench.tuner.problem import Problem, told_apart
@@ -249,9 +249,7 @@ def make_evaluator(
     return LocalEvaluator(subject, resolved.compiler, compiled=request.compile, driving=driving, prepared=prepared)
 
 
-def make_contender(
-    request: StudyRequest, configuration: Configuration, build: Build
-) -> tuple[LocalSource, KernelContender]:
+def make_contender(request: StudyRequest, configuration: Configuration, build: Build) -> tuple[Source, KernelContender]:
     """A configuration of a request's kernel, and its reference; called in a process of its own."""
     set_policy(wait=True)
     resolved = resolve(request)
@@ -259,7 +257,7 @@ def make_contender(
     contender = KernelContender(
         resolved.kernel, factory, configuration, resolved.compiler, build, accuracy=request.accuracy
     )
-    return LocalSource(resolved.reference, resolved.device.torch_device), contender
+    return Source(resolved.reference, resolved.device.torch_device), contender
 
 
 def _confirmation(resolved: Resolved, mode: Mode, problem: Problem) -> ConfirmWinner:

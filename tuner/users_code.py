@@ -27,7 +27,7 @@ class UsersCodeError(KernelFolderError):
     """Code of a user's own that raised; the message has the place."""
 
 
-class ToldError(RuntimeError):
+class ReportedError(RuntimeError):
     """What a user's code raised in another process, in the words of one line."""
 
 
@@ -83,7 +83,7 @@ def place_of(error: BaseException, folder: Path) -> str | None:
 
 def described(error: BaseException) -> str:
     """An exception in one line, without its place; of another process's, with it."""
-    if isinstance(error, ToldError):
+    if isinstance(error, ReportedError):
         return str(error)
     try:
         text = str(error.msg if isinstance(error, SyntaxError) else error).strip()

@@ -11,9 +11,9 @@ from tunebench.studies.checking.request import Submission
 from tunebench.studies.checking.telling import Judged, Teller, exemptions_of
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import KernelFolderError
-from tunebench.tuner.gate.boundary.contents import Files, OfCandidate, OfReference
 from tunebench.tuner.gate.boundary.judgement import judge_contender
-from tunebench.tuner.gate.boundary.room import RemoteContender, RemoteSource, Room
+from tunebench.tuner.gate.boundary.sandbox import RemoteContender, RemoteSource, Sandbox
+from tunebench.tuner.gate.boundary.spec import CandidateSpec, Files, ReferenceSpec
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.oracle import consult_reference
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
@@ -21,7 +21,7 @@ from tunebench.tuner.isolation import IsolationError, report
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.reference import require_dtype
 from tunebench.tuner.result import Verdict
-from tunebench.tuner.users_code import ToldError, described
+from tunebench.tuner.users_code import ReportedError, described
 
 
 def verdict_on_file(submission: Submission, mode: Mode) -> Verdict:
@@ -44,10 +44,10 @@ def verdict_on_file(submission: Submission, mode: Mode) -> Verdict:
     )
     teller = Teller(report)
     log = StageLog(teller)
-    with Room(OfReference(files)) as reference, Room(OfCandidate(files)) as candidate:
+    with Sandbox(ReferenceSpec(files)) as reference, Sandbox(CandidateSpec(files)) as candidate:
         try:
             source = RemoteSource(reference, reference.open())
-            original = source.party(mode)
+            original = source.model(mode)
             oracle = consult_reference(source, original, submission.accuracy)
         except (*FAILURES, IsolationError) as error:
             path = submission.reference[0]
@@ -58,7 +58,7 @@ def verdict_on_file(submission: Submission, mode: Mode) -> Verdict:
             with log.stage("import"):
                 try:
                     candidate.open()
-                except ToldError as error:
+                except ReportedError as error:
                     raise StageRefused(str(error)) from error
             judge_contender(log, oracle, contender, source, original.state(), mode, files.device)
     return log.verdict(oracle.tolerance)

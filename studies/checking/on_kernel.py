@@ -23,9 +23,9 @@ from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Answers
 from tunebench.tuner.gate.judgement import both_batteries, model_made, refusals_kept
-from tunebench.tuner.gate.local_party import LocalParty
+from tunebench.tuner.gate.model import Model
 from tunebench.tuner.gate.oracle import consult_reference
-from tunebench.tuner.gate.sources import LocalSource
+from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.isolation import report
 from tunebench.tuner.kernel import Kernel, Mode, ModelFactory, TunableModel, prepare_model
@@ -47,12 +47,12 @@ def verdict_on_kernel(request: CheckRequest, mode: Mode) -> Verdict:
     kernel, where = factory.kernel, device.torch_device
     apply_settings(request.settings or {}, where.type)
     kernel.space.fix(request.configuration)  # refuses what is no value of it before anything that takes time
-    source = LocalSource(kernel.reference(request.sizes, request.dtype), where)
+    source = Source(kernel.reference(request.sizes, request.dtype), where)
     compiler = compiler_for(device, request.compiler, kernel.languages)
     teller, accuracy = Teller(report), request.accuracy or Accuracy.TOLERANCE
     log = StageLog(teller)
     try:
-        original = source.party(mode)
+        original = source.model(mode)
         oracle = consult_reference(source, original, accuracy)
     except FAILURES as error:
         raise KernelFolderError(f"{source.reference.path}: the reference does not run: {described(error)}") from error
@@ -68,7 +68,7 @@ def verdict_on_kernel(request: CheckRequest, mode: Mode) -> Verdict:
             prepare(inputs)
         _build_for_gpu(contender, request, device, model, inputs, log)
         teller.judged = Judged(source, contender, mode, inputs)
-        both_batteries(log, LocalParty(model), contender, oracle, Answers(source, oracle, where, mode), prepare)
+        both_batteries(log, Model(model), contender, oracle, Answers(source, oracle, where, mode), prepare)
     return log.verdict(oracle.tolerance)
 
 

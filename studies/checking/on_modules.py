@@ -12,21 +12,20 @@ from typing import Any
 import torch
 from torch import nn
 
+import tunebench.tuner.gate.model as tested
 from tunebench.studies.checking.report import CheckReport, Subject
 from tunebench.studies.checking.request import CheckRequest
 from tunebench.studies.checking.telling import Judged, Teller, exemptions_of
 from tunebench.tuner.device import device_of
 from tunebench.tuner.errors import UserError
+from tunebench.tuner.gate.contender import Contender
 from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Answers
 from tunebench.tuner.gate.judgement import both_batteries, model_made, refusals_kept
-from tunebench.tuner.gate.local_party import LocalParty
 from tunebench.tuner.gate.oracle import consult_reference
-from tunebench.tuner.gate.party import Party
 from tunebench.tuner.gate.refusal import Claim, Refusal
-from tunebench.tuner.gate.sanitizer import Inspection, NothingToInspect
-from tunebench.tuner.gate.sources import LocalSource, Source
+from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.gate.stage_log import StageLog
 from tunebench.tuner.kernel import Mode, prepare_model
 from tunebench.tuner.problem import Accuracy
@@ -94,26 +93,16 @@ class _Function(nn.Module):
         return self._function(*inputs)
 
 
-class _ModuleContender:
-    """What makes modules of this process; see `Contender`."""
+class _ModuleContender(Contender):
+    """Makes modules of this process."""
 
     def __init__(self, make: Callable[..., nn.Module], device: torch.device, exemptions: Exemptions) -> None:
         self.exemptions = exemptions
         self._make = make
         self._device = device
 
-    def party(self, source: Source, mode: Mode, state: Mapping[str, torch.Tensor] | None) -> LocalParty:
-        assert isinstance(source, LocalSource), "a module runs beside its reference"
-        return LocalParty(prepare_model(source.reference, mode, self._device, self._make, state))
-
-    @staticmethod
-    def choosing(_source: Source, _mode: Mode, _state: Mapping[str, torch.Tensor]) -> Mapping[str, Party]:
-        """None: a module has nothing to choose from."""
-        return {}
-
-    def inspection(self, party: Party, source: Source, mode: Mode) -> Inspection:  # noqa: ARG002
-        """None: the sanitizer watches a process from its start."""
-        return NothingToInspect("asked of files and of kernels only")
+    def model(self, source: Source, mode: Mode, state: Mapping[str, torch.Tensor] | None) -> tested.Model:
+        return tested.Model(prepare_model(source.reference, mode, self._device, self._make, state))
 
 
 def _verdict(
@@ -122,17 +111,17 @@ def _verdict(
     started = time.perf_counter()
     told: list[object] = []
     teller = Teller(told.append)
-    source, log = LocalSource(original, device), StageLog(teller)
+    source, log = Source(original, device), StageLog(teller)
     contender = _ModuleContender(make, device, exemptions_of(request.declared))
     try:
-        party = source.party(mode)
+        model = source.model(mode)
         accuracy = request.accuracy or Accuracy.TOLERANCE
-        oracle = consult_reference(source, party, accuracy)
+        oracle = consult_reference(source, model, accuracy)
     except FAILURES as error:
         raise UserError(f"the reference does not run: {described(error)}") from error
     teller.judged = Judged(source, contender, mode, oracle.cases[0].inputs)
     with refusals_kept(log, described):
-        candidate = model_made(log, lambda: contender.party(source, mode, party.state()), described)
+        candidate = model_made(log, lambda: contender.model(source, mode, model.state()), described)
         both_batteries(log, candidate, contender, oracle, Answers(source, oracle, device, mode))
     subject = Subject(device_of(device).name, str(device), None, tuple(request.declared))
     refusals = tuple(one for one in told if isinstance(one, Refusal))

@@ -26,7 +26,7 @@ from tunebench.tuner.gate.battery import Depth, run_battery
 from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.harness import synchronise
-from tunebench.tuner.gate.local_party import LocalParty
+from tunebench.tuner.gate.model import Model
 from tunebench.tuner.gate.quick import QuickGate, pinned
 from tunebench.tuner.gate.stage_log import StageLog
 from tunebench.tuner.gate.values import Values
@@ -55,7 +55,7 @@ def main(
     prepared = time.perf_counter() - started
     space = declared.space.enumerate(subject.problem, where)
     compiler = compiler_for(where)
-    gate = QuickGate(LocalParty(cast(nn.Module, subject.model)), subject.oracle, Exemptions.of(declared))
+    gate = QuickGate(Model(cast(nn.Module, subject.model)), subject.oracle, Exemptions.of(declared))
     quick: list[Mapping[str, float]] = []
     full: list[Mapping[str, float]] = []
     for number in range(0, len(space), max(1, len(space) // variants))[:variants]:

@@ -25,7 +25,7 @@ from tunebench.tuner.gate.harness import Answers
 from tunebench.tuner.gate.judgement import both_batteries, refusals_kept
 from tunebench.tuner.gate.oracle import consult_reference
 from tunebench.tuner.gate.refusal import Claim
-from tunebench.tuner.gate.sources import LocalSource
+from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.reference import load_candidate, load_reference
@@ -60,18 +60,18 @@ def report_here(file: GateFile, folder: Path) -> Mapping[str, Any]:
 
 def _report(file: GateFile, folder: Path) -> Mapping[str, Any]:
     log = StageLog()
-    source = LocalSource(load_reference(folder / "reference.py", text=file.reference), CPU)
-    original = source.party(Mode.TRAIN)
+    source = Source(load_reference(folder / "reference.py", text=file.reference), CPU)
+    original = source.model(Mode.TRAIN)
     oracle = consult_reference(source, original)
     factory = load_candidate(folder / "submission.py", file.text)
     contender = ModuleContender(factory, _exemptions(file))
     with refusals_kept(log, described):
         with log.stage("model"):
             try:
-                party = contender.party(source, Mode.TRAIN, original.state())
+                model = contender.model(source, Mode.TRAIN, original.state())
             except Exception as error:
                 raise StageRefused(described(error)) from error
-        both_batteries(log, party, contender, oracle, Answers(source, oracle, CPU, Mode.TRAIN))
+        both_batteries(log, model, contender, oracle, Answers(source, oracle, CPU, Mode.TRAIN))
     stages = log.verdict(oracle.tolerance).stages
     return _verdicts([{"name": s.name, "passed": s.passed, "seconds": s.seconds, "detail": s.detail} for s in stages])
 

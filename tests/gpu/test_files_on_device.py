@@ -19,13 +19,13 @@ from tunebench.tuner.gate.sanitizer import find_sanitizer
 pytestmark = pytest.mark.gpu
 
 OTHER_EVENTS = """
-import tunebench.tuner.gate.boundary.turns as turns
-made = turns._event
+import tunebench.tuner.gate.boundary.batched_calls as calls
+made = calls._event
 class Slow:
     def __init__(self): self.event = made()
     def record(self): self.event.record()
     def elapsed_time(self, other): return self.event.elapsed_time(other.event) / 10
-turns._event = Slow
+calls._event = Slow
 ModelNew = type("ModelNew", (Model,), {})
 """
 PATCHED_EVENTS = """
@@ -47,7 +47,7 @@ class ModelNew(Model):
     def forward(self, x):
         frame = sys._getframe()
         while frame := frame.f_back:
-            if frame.f_code.co_filename.endswith("turns.py"):
+            if frame.f_code.co_filename.endswith("batched_calls.py"):
                 with torch.cuda.stream(SIDE):
                     torch.cuda._sleep(50_000_000)
                     return super().forward(x)

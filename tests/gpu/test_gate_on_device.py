@@ -16,7 +16,7 @@ from tunebench.tuner.gate.battery import Depth, run_battery
 from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.harness import Harness
-from tunebench.tuner.gate.local_party import LocalParty
+from tunebench.tuner.gate.model import Model
 from tunebench.tuner.gate.quick import QuickGate, pinned
 from tunebench.tuner.gate.sanitizer import NOT_INSTALLED, find_sanitizer
 from tunebench.tuner.gate.stage_log import StageLog
@@ -61,7 +61,7 @@ def contender_of(subject: Subject, plan: Plan, build: Build) -> KernelContender:
 def verdict_of(factory: type[TunedModule], device: Device, mode: Mode = Mode.EVAL) -> Verdict:
     subject, plan, build = prepared(factory, device, mode)
     log = StageLog()
-    gate = QuickGate(LocalParty(subject.model), subject.oracle, Exemptions.of(subject.kernel))  # type: ignore[arg-type]
+    gate = QuickGate(Model(subject.model), subject.oracle, Exemptions.of(subject.kernel))  # type: ignore[arg-type]
     verdict = gate.check(pinned(subject.model, plan), log)
     if verdict.passed:
         run_battery(subject.answers, contender_of(subject, plan, build), log, Depth.EVERYTHING)

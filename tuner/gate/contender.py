@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -19,18 +20,17 @@ from tunebench.tuner.device import Device, device_of
 from tunebench.tuner.errors import CompileError, LaunchError
 from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.launches import Launch, LaunchRecorder
-from tunebench.tuner.gate.local_party import LocalParty
-from tunebench.tuner.gate.party import Party
+from tunebench.tuner.gate.model import Model
 from tunebench.tuner.gate.sanitizer import Inspection, LaunchInspection, NothingToInspect
-from tunebench.tuner.gate.sources import LocalSource, Source
+from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.kernel import Kernel, Mode, ModelFactory, Plan, TunableModel, prepare_model
 from tunebench.tuner.problem import Accuracy, Problem
 
 ModuleFactory = Callable[..., nn.Module]
 
 
-class Contender(Protocol):
-    """Whatever is compared with the reference in the full battery.
+class Contender(abc.ABC):
+    """Makes what is compared with the reference.
 
     Attributes:
         exemptions: what it has declared.
@@ -38,18 +38,21 @@ class Contender(Protocol):
 
     exemptions: Exemptions
 
-    def party(self, source: Source, mode: Mode, state: Mapping[str, torch.Tensor] | None) -> Party:
-        """Its module, made like the reference's from one seed, with these weights, in this mode."""
+    @abc.abstractmethod
+    def model(self, source: Source, mode: Mode, state: Mapping[str, torch.Tensor] | None) -> Model:
+        """Make its module like the reference's from one seed, with these weights, in this mode."""
 
-    def choosing(self, source: Source, mode: Mode, state: Mapping[str, torch.Tensor]) -> Mapping[str, Party]:
-        """Its modules as programs have them, which choose for themselves what serves a call, by the policy that they
-        choose by; none of what has no choice."""
+    def choosing(self, source: Source, mode: Mode, state: Mapping[str, torch.Tensor]) -> Mapping[str, Model]:  # noqa: ARG002
+        """Make its modules as programs have them, which choose for themselves what serves a call, by the policy that
+        they choose by; none of what has no choice, or of which nobody knows."""
+        return {}
 
-    def inspection(self, party: Party, source: Source, mode: Mode) -> Inspection:
-        """What compute-sanitizer is to watch of one call of a party that was made so."""
+    def inspection(self, model: Model, source: Source, mode: Mode) -> Inspection:  # noqa: ARG002
+        """Return what compute-sanitizer is to watch of one call of a model that was made so."""
+        return NothingToInspect("asked of files and of kernels only")  # it watches a process from its start
 
 
-class KernelContender:
+class KernelContender(Contender):
     """A kernel's model under one configuration, which is built for whatever problem a call is.
 
     Args:
@@ -81,22 +84,20 @@ class KernelContender:
         self._modules: dict[tuple[str, Device], LoadedModule] = {}
         self._plans: dict[tuple[Problem, Device], Plan | str] = {}
 
-    def party(self, source: Source, mode: Mode, state: Mapping[str, torch.Tensor] | None) -> LocalParty:
-        """See `Contender.party`."""
-        assert isinstance(source, LocalSource), "a kernel runs beside its reference"
+    def model(self, source: Source, mode: Mode, state: Mapping[str, torch.Tensor] | None) -> Model:
+        """See `Contender.model`."""
         module = prepare_model(source.reference, mode, source.device, self._factory, state)
-        return LocalParty(module, self.ready)
+        return Model(module, self.ready)
 
-    def choosing(self, source: Source, mode: Mode, state: Mapping[str, torch.Tensor]) -> Mapping[str, LocalParty]:
+    def choosing(self, source: Source, mode: Mode, state: Mapping[str, torch.Tensor]) -> Mapping[str, Model]:
         """See `Contender.choosing`; what serves a call may be another configuration, or the reference."""
-        assert isinstance(source, LocalSource), "a kernel runs beside its reference"
-        parties: dict[str, LocalParty] = {}
+        models: dict[str, Model] = {}
         make = partial(prepare_model, source.reference, mode, source.device, self._factory, state)
         for policy in cast(TunableModel, make()).policies:
             module = make()
             cast(TunableModel, module).choose(policy, self._accuracy)
-            parties[policy] = LocalParty(module)
-        return parties
+            models[policy] = Model(module)
+        return models
 
     def ready(self, module: nn.Module, inputs: Sequence[Any]) -> str | None:
         """Pin the configuration's plan for these inputs, where a kernel serves them at all.
@@ -129,29 +130,27 @@ class KernelContender:
         assert problem is not None, "it is ready"
         return refusal_for_gpu(self._kernel, self._configuration, problem, architecture)
 
-    def inspection(self, party: Party, source: Source, mode: Mode) -> Inspection:  # noqa: ARG002 - the party has it
+    def inspection(self, model: Model, source: Source, mode: Mode) -> Inspection:  # noqa: ARG002 - the model has it
         """See `Contender.inspection`."""
-        assert isinstance(source, LocalSource), "a kernel runs beside its reference"
-        launches = self.launches(party, source.inputs(1))
+        launches = self.launches(model, source.inputs(1))
         if not launches:
             return NothingToInspect("no launch of a kernel that was compiled here")
         return LaunchInspection(source.device.index or 0, tuple(launches), self.exemptions.bulk_copies)
 
-    def launches(self, party: Party, inputs: Sequence[Any]) -> Sequence[Launch]:
+    def launches(self, model: Model, inputs: Sequence[Any]) -> Sequence[Launch]:
         """The launches of one call, with what their arguments held."""
-        assert isinstance(party, LocalParty)
-        model = cast(TunableModel, party.module)
-        if self.ready(party.module, inputs) is not None or (problem := self._problem(model, inputs)) is None:
+        module = cast(TunableModel, model.module)
+        if self.ready(model.module, inputs) is not None or (problem := self._problem(module, inputs)) is None:
             return ()
         plan = next(plan for (known, _), plan in self._plans.items() if known == problem)
         assert isinstance(plan, Plan)
         variant = self._kernel.variant(plan.configuration, problem, plan.device.architecture)
         recorder = LaunchRecorder(plan.module, self._builds[variant.digest], plan.device.torch_device)
-        model.pin(replace(plan, module=recorder))
+        module.pin(replace(plan, module=recorder))
         try:
-            model(*inputs)
+            module(*inputs)
         finally:
-            model.pin(plan)
+            module.pin(plan)
         return recorder.launches
 
     def _problem(self, model: TunableModel, inputs: Sequence[Any]) -> Problem | None:

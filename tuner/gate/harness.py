@@ -23,8 +23,8 @@ from tunebench.tuner.gate.effort import Limit
 from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal
 from tunebench.tuner.gate.judge import judge_buffers, judge_inputs, judge_structure, judge_values
 from tunebench.tuner.gate.memory import Bands
+from tunebench.tuner.gate.model import ORDINARY, Answer, CallOptions, Model
 from tunebench.tuner.gate.oracle import Oracle, ask, consult_reference
-from tunebench.tuner.gate.party import ORDINARY, Answer, Manner, Party
 from tunebench.tuner.gate.sources import Sizes, Source, capped, divided
 from tunebench.tuner.gate.stage_log import StageRefused, about
 from tunebench.tuner.gate.tolerance import FEW_SAMPLES_MULTIPLE, REFERENCE_MULTIPLE
@@ -55,19 +55,19 @@ class Pair:
 
     source: Source
     mode: Mode
-    reference: Party
-    candidate: Party
+    reference: Model
+    candidate: Model
     key: str
     asked: list[str] = field(default_factory=list)
 
-    def both(self, action: Callable[[Party], object]) -> None:
+    def both(self, action: Callable[[Model], object]) -> None:
         """Do the same to both."""
         action(self.reference)
         action(self.candidate)
 
     def change(self, name: str) -> None:
         """Make one of `CHANGES` of both."""
-        self.both(lambda party: party.change(name))
+        self.both(lambda model: model.change(name))
 
     def copied(self) -> Pair:
         """Deep copies of both."""
@@ -142,7 +142,7 @@ class Answers:
             return True
         key = str(dict(source.sizes))
         if key not in self._alike:
-            case = ask(source.party(self.mode), "precision", source.inputs(0))
+            case = ask(source.model(self.mode), "precision", source.inputs(0))
             self._alike[key] = case.own_error >= self._own_error / _ALIKE
         return self._alike[key]
 
@@ -177,12 +177,12 @@ class Answers:
                 continue  # sizes that are multiplied may be large together
             if (source := self.at(sizes)) is None:
                 return None
-            party, inputs = source.party(Mode.TRAIN), source.inputs(0)
+            model, inputs = source.model(Mode.TRAIN), source.inputs(0)
             try:
-                party.call(inputs, Manner(byte=None, guarded=False))
+                model.call(inputs, CallOptions(byte=None, guarded=False))
             except FAILURES:
                 return None
-            if max(sum(tensor.numel() for tensor in tensors_in(inputs)), party.parameter_elements()) <= _MOST_ELEMENTS:
+            if max(sum(tensor.numel() for tensor in tensors_in(inputs)), model.parameter_elements()) <= _MOST_ELEMENTS:
                 return source
         return None
 
@@ -190,7 +190,7 @@ class Answers:
         """Whether answers at these sizes tell a right one from none, unlike the zeros that a normalisation makes of one
         feature."""
         try:
-            return not consult_reference(source, source.party(self.mode)).degenerate
+            return not consult_reference(source, source.model(self.mode)).degenerate
         except (*FAILURES, ReferenceRefusal):
             return False
 
@@ -236,7 +236,7 @@ class Answers:
         return replace(expected, allowance=max(expected.allowance, multiple * expected.own.max_relative, *bounds))
 
     @staticmethod
-    def _catch_up(reference: Party, case: Case | None) -> None:
+    def _catch_up(reference: Model, case: Case | None) -> None:
         """The call that is spared would have moved the buffers."""
         if case is not None and case.expected_buffers:
             reference.set_buffers(case.expected_buffers)
@@ -324,9 +324,9 @@ class Harness:
         """
         source = source or self.base
         mode = self.answers.mode
-        reference = source.party(mode)
+        reference = source.model(mode)
         try:
-            candidate = self.contender.party(source, mode, reference.state())
+            candidate = self.contender.model(source, mode, reference.state())
         except FAILURES as error:
             raise StageRefused(f"the model cannot be made like the reference: {described(error)}") from error
         candidate.guard()
@@ -341,7 +341,7 @@ class Harness:
         pair: Pair,
         inputs: Sequence[Any],
         label: str,
-        manner: Manner = ORDINARY,
+        options: CallOptions = ORDINARY,
         *,
         strict: bool = False,
         everywhere: bool = False,
@@ -351,7 +351,7 @@ class Harness:
 
         Args:
             label: which question of its stage this is.
-            manner: how the contender is called.
+            options: how the contender is called.
             strict: the output has to lie in memory as the reference's does (see `judge.judge_structure`).
             everywhere: what is not finite is judged on finite inputs too (see `oracle.ask`).
             multiple: of the reference's own error, which passes.
@@ -364,14 +364,14 @@ class Harness:
                 if (reason := pair.candidate.ready(inputs)) is not None:
                     self.pass_over(reason)
                     return None
-            name, given = f"{self._stage}: {label}", lambda: _copies(inputs, manner)
-            case = self.answers.case(pair, name, given, manner.autocast, multiple, everywhere=everywhere)
+            name, given = f"{self._stage}: {label}", lambda: _copies(inputs, options)
+            case = self.answers.case(pair, name, given, options.autocast, multiple, everywhere=everywhere)
             if case is None:
                 self.pass_over("the reference refuses such inputs")
                 return None
             self.count()
             with self.refusing(label):
-                asked = replace(manner, sums=True, after=bool(case.changed), seed=case.call_seed)
+                asked = replace(options, sums=True, after=bool(case.changed), seed=case.call_seed)
                 answer = pair.candidate.call(inputs, asked)
                 synchronise(self.device)
             output = self.judge(case, answer, strict=strict)
@@ -415,9 +415,9 @@ def synchronise(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _copies(inputs: Sequence[Any], manner: Manner) -> tuple[Any, ...]:
+def _copies(inputs: Sequence[Any], options: CallOptions) -> tuple[Any, ...]:
     """Copies with the strides and the alignment of the inputs, on the device where they are asked about."""
     copies = (Bands().around(value) for value in inputs)
-    if manner.device is None:
+    if options.device is None:
         return tuple(copies)
-    return tuple(mapped(value, lambda tensor: tensor.to(manner.device)) for value in copies)
+    return tuple(mapped(value, lambda tensor: tensor.to(options.device)) for value in copies)

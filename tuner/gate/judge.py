@@ -10,7 +10,7 @@ import torch
 from tunebench.tuner.gate.case import Case, Expected, figures
 from tunebench.tuner.gate.comparison import relative_norm
 from tunebench.tuner.gate.memory import all_equal
-from tunebench.tuner.gate.party import Answer
+from tunebench.tuner.gate.model import Answer
 from tunebench.tuner.gate.stage_log import StageRefused
 from tunebench.tuner.gate.tolerance import allowed_buffer_error
 from tunebench.tuner.gate.truth import named_tensors

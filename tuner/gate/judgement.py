@@ -10,8 +10,8 @@ from tunebench.tuner.gate.battery import Depth, run_battery
 from tunebench.tuner.gate.contender import Contender
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Answers
+from tunebench.tuner.gate.model import Model
 from tunebench.tuner.gate.oracle import Oracle
-from tunebench.tuner.gate.party import Party
 from tunebench.tuner.gate.quick import Prepare, QuickGate
 from tunebench.tuner.gate.refusal import Claim
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
@@ -37,7 +37,7 @@ def model_made(log: StageLog, make: Callable[[], Made], told: Callable[[BaseExce
 
 def both_batteries(
     log: StageLog,
-    party: Party,
+    model: Model,
     contender: Contender,
     oracle: Oracle,
     answers: Answers,
@@ -49,10 +49,10 @@ def both_batteries(
     """The quick battery, and where it passes the full one to its end.
 
     Args:
-        party: the contender's model at the problem's own sizes, with the reference's weights.
+        model: the contender's model at the problem's own sizes, with the reference's weights.
         depth, claim: see `run_battery`.
     """
-    if QuickGate(party, oracle, contender.exemptions).check(prepare, log).passed:
+    if QuickGate(model, oracle, contender.exemptions).check(prepare, log).passed:
         run_battery(answers, contender, log, depth, claim=claim, keep_going=True)
 
 

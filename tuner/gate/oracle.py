@@ -17,9 +17,8 @@ from tunebench.tuner.gate.comparison import relative_norm
 from tunebench.tuner.gate.distributions import DISTRIBUTIONS, changed, graded, mixed_signs
 from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal
 from tunebench.tuner.gate.judge import judge_structure, judge_values
-from tunebench.tuner.gate.local_party import LocalParty
 from tunebench.tuner.gate.memory import SENTINELS, Bands, checksums
-from tunebench.tuner.gate.party import Manner, Party
+from tunebench.tuner.gate.model import CallOptions, Model
 from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.gate.stage_log import StageRefused
 from tunebench.tuner.gate.tolerance import tolerance_of
@@ -71,7 +70,7 @@ class Oracle:
 
 
 def consult_reference(
-    source: Source, party: Party, accuracy: Accuracy = Accuracy.TOLERANCE, seeds: Sequence[int] | None = None
+    source: Source, model: Model, accuracy: Accuracy = Accuracy.TOLERANCE, seeds: Sequence[int] | None = None
 ) -> Oracle:
     """Run the reference, at its own precision and in float64, on inputs of several seeds.
 
@@ -80,20 +79,20 @@ def consult_reference(
     of the output, as one for all inputs does for a mean over many elements, further cases are further from the first.
 
     Args:
-        party: the reference's model, which is left as it was.
+        model: the reference's model, which is left as it was.
         accuracy: of the oracle.
         seeds: None for those of the accuracy.
     """
     seeds = SEEDS[accuracy] if seeds is None else seeds
     in_full = accuracy is Accuracy.EAGER
-    state = {name: tensor.clone() for name, tensor in party.state().items()}
+    state = {name: tensor.clone() for name, tensor in model.state().items()}
     bands = Bands()
-    party.remember()
+    model.remember()
 
     def case_of(name: str, inputs: Sequence[Any], *, everywhere: bool = False) -> Case:
-        party.reset(SENTINELS[0])
+        model.reset(SENTINELS[0])
         given = tuple(bands.around(value) for value in inputs)
-        return ask(party, name, given, everywhere=everywhere, in_full=in_full)
+        return ask(model, name, given, everywhere=everywhere, in_full=in_full)
 
     with torch.no_grad():
         cases = [case_of(f"seed {seed}", source.inputs(seed), everywhere=True) for seed in seeds]
@@ -106,19 +105,19 @@ def consult_reference(
                 with contextlib.suppress(ReferenceRefusal):
                     cases.append(case_of(name, [change(value, number) for number, value in enumerate(drawn)]))
                 found = _degenerate(cases)
-        party.reset(SENTINELS[0])
-        steady = _is_steady(party, cases[0])
-        party.reset(SENTINELS[0])
+        model.reset(SENTINELS[0])
+        steady = _is_steady(model, cases[0])
+        model.reset(SENTINELS[0])
         return Oracle(tuple(cases), state, bands, _answers_to_all(found), steady, len(seeds), accuracy)
 
 
-def _is_steady(party: Party, case: Case) -> bool:
+def _is_steady(model: Model, case: Case) -> bool:
     """Whether a second call has the first one's answer: it neither changes its inputs nor draws random numbers."""
     if case.changed:
         return False
-    plain = Manner(byte=None, guarded=False)
-    party.call(case.inputs, plain)
-    again = party.call(case.inputs, plain)
+    plain = CallOptions(byte=None, guarded=False)
+    model.call(case.inputs, plain)
+    again = model.call(case.inputs, plain)
     try:
         judge_values(case, judge_structure(case, again.output, aliases=again.aliases))
     except StageRefused:
@@ -128,11 +127,11 @@ def _is_steady(party: Party, case: Case) -> bool:
 
 def consult(model: nn.Module, name: str, inputs: tuple[Any, ...]) -> Case:
     """One case of a model of this process; see `ask`."""
-    return ask(LocalParty(model), name, inputs)
+    return ask(Model(model), name, inputs)
 
 
 def ask(
-    party: Party,
+    model: Model,
     name: str,
     inputs: tuple[Any, ...],
     autocast: torch.dtype | None = None,
@@ -153,7 +152,7 @@ def ask(
     """
     sums, seed = checksums(inputs), crc32(name.encode())
     try:
-        truth = party.consult(inputs, seed, autocast, in_full=in_full)
+        truth = model.consult(inputs, seed, autocast, in_full=in_full)
     except FAILURES as error:
         raise ReferenceRefusal(f"the reference does not run: {described(error)}") from error
     if strange := truth.own.strange:

@@ -18,8 +18,8 @@ from tunebench.tuner.gate.case import Case
 from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.judge import errors_in, judge_buffers, judge_inputs, judge_structure, judge_values
 from tunebench.tuner.gate.memory import SENTINELS, count_untouched, same_bits
+from tunebench.tuner.gate.model import ORDINARY, Answer, CallOptions, Model
 from tunebench.tuner.gate.oracle import Oracle
-from tunebench.tuner.gate.party import ORDINARY, Answer, Manner, Party
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused, about
 from tunebench.tuner.gate.values import Values
 from tunebench.tuner.kernel import Plan, TunableModel
@@ -51,16 +51,16 @@ class QuickGate:
     float64), `accuracy` (where the oracle asks for more than the tolerance), `after timing`.
 
     Args:
-        party: carries the reference's weights; its parameters and buffers are put between guard bands.
+        model: carries the reference's weights; its parameters and buffers are put between guard bands.
     """
 
-    def __init__(self, party: Party, oracle: Oracle, exemptions: Exemptions) -> None:
-        self._party = party
+    def __init__(self, model: Model, oracle: Oracle, exemptions: Exemptions) -> None:
+        self._model = model
         self._oracle = oracle
         self._exemptions = exemptions
         self._errors: dict[str, dict[str, ErrorFigures]] = {}
-        party.remember()
-        party.guard()
+        model.remember()
+        model.guard()
 
     def check(self, prepare: Prepare, log: StageLog) -> Verdict:
         """The verdict on whatever `prepare` makes ready: cheap stages first; the first refusal ends it.
@@ -106,17 +106,17 @@ class QuickGate:
             with torch.no_grad(), contextlib.suppress(StageRefused):  # the log has it
                 yield
         finally:
-            self._party.reset(SENTINELS[0])
-            self._party.forget()
+            self._model.reset(SENTINELS[0])
+            self._model.forget()
 
-    def _run(self, prepare: Prepare, case: Case, byte: int, manner: Manner = ORDINARY) -> Answer:
-        """What the party answers, from the state of the beginning; `intact` is of every guard band."""
-        self._party.reset(byte)
+    def _run(self, prepare: Prepare, case: Case, byte: int, options: CallOptions = ORDINARY) -> Answer:
+        """What the model answers, from the state of the beginning; `intact` is of every guard band."""
+        self._model.reset(byte)
         prepare(case.inputs)
         self._oracle.bands.fill(byte)
         # The case's inputs stand between bands already; copies of them do where the call changes them.
-        manner = replace(manner, byte=byte, guarded=bool(case.changed), seed=case.call_seed)
-        answer = self._party.call(case.inputs, manner)
+        options = replace(options, byte=byte, guarded=bool(case.changed), seed=case.call_seed)
+        answer = self._model.call(case.inputs, options)
         return replace(answer, intact=answer.intact and self._oracle.bands.intact)
 
     def _judge_oracle(self, log: StageLog) -> None:
@@ -131,13 +131,13 @@ class QuickGate:
     def _first_run(self, prepare: Prepare, log: StageLog) -> Answer:
         case = self._oracle.cases[0]
         with log.stage("structure"), about(None, case.inputs):
-            answer = self._run(prepare, case, SENTINELS[0], Manner(sums=True, after=bool(case.changed), keep=True))
+            answer = self._run(prepare, case, SENTINELS[0], CallOptions(sums=True, after=bool(case.changed), keep=True))
             judge_structure(case, answer.output, aliases=answer.aliases)
         with log.stage("bounds"):
             if not answer.intact:
                 raise StageRefused(f"{case.name}: memory outside of a buffer was written")
         with log.stage("inputs"):
-            for name in self._party.changed_parameters():
+            for name in self._model.changed_parameters():
                 raise StageRefused(f"{case.name}: parameter '{name}' was changed")
             judge_inputs(case, answer)
         return replace(answer, buffers={name: buffer.clone() for name, buffer in answer.buffers.items()})

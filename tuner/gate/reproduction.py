@@ -12,8 +12,8 @@ from tunebench.tuner.gate.case import Case, figures
 from tunebench.tuner.gate.contender import Contender
 from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal
 from tunebench.tuner.gate.judge import judge_structure, judge_values
+from tunebench.tuner.gate.model import CallOptions
 from tunebench.tuner.gate.oracle import ask
-from tunebench.tuner.gate.party import Manner
 from tunebench.tuner.gate.refusal import Element, Reproduction
 from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.gate.stage_log import StageRefused
@@ -38,8 +38,8 @@ def reproduce(
         strict: where the output lies in memory counts as well.
     """
     try:
-        reference = source.party(mode)
-        candidate = contender.party(source, mode, reference.state())
+        reference = source.model(mode)
+        candidate = contender.model(source, mode, reference.state())
         if candidate.ready(inputs) is not None:
             return None
         case = ask(reference, "one call", tuple(inputs))
@@ -47,7 +47,7 @@ def reproduce(
         return None
     exemptions, element = contender.exemptions, None
     try:
-        output = candidate.call(inputs, Manner(byte=None, guarded=False, seed=case.call_seed)).output
+        output = candidate.call(inputs, CallOptions(byte=None, guarded=False, seed=case.call_seed)).output
         judge_structure(case, output)
         element = _first_wrong(case, output, exemptions.rewrites_algebra)
         judge_values(case, output, rewritten=exemptions.rewrites_algebra)

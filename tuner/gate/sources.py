@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
 
 from tunebench.tuner.gate.effort import Limit, elements_made
-from tunebench.tuner.gate.local_party import LocalParty
-from tunebench.tuner.gate.party import Party
+from tunebench.tuner.gate.model import Model
 from tunebench.tuner.gate.values import Values
 from tunebench.tuner.kernel import Mode, prepare_model
 from tunebench.tuner.reference import Reference
@@ -36,41 +35,12 @@ def divided(sizes: Sizes, cap: int) -> Sizes:
     }
 
 
-class Source(Protocol):
+class Source:
     """A reference's file at some sizes, on one device.
 
     Attributes:
         is_remote: it runs in another process, so that inputs and answers are passed on by their bytes.
     """
-
-    is_remote: ClassVar[bool]
-
-    @property
-    def sizes(self) -> Sizes:
-        """The file's numbers after any change."""
-
-    def resized(self, sizes: Sizes) -> Source:
-        """The same at other sizes.
-
-        Raises:
-            Exception: whatever the file raises at these sizes, also when it makes a model or inputs.
-        """
-
-    def inputs(self, seed: int) -> tuple[Any, ...]:
-        """One call's inputs, drawn from this seed."""
-
-    def party(self, mode: Mode, state: Mapping[str, torch.Tensor] | None = None) -> Party:
-        """The reference's model, made from one seed, with these weights, in this mode."""
-
-    def elements(self, changes: Sizes) -> tuple[int, int]:
-        """The elements of the output and of all parameters at other sizes, told without memory for them."""
-
-    def effort(self, changes: Sizes, limit: Limit) -> int | None:
-        """How many elements are made by all operations of a call at other sizes; None where it is beyond the limit."""
-
-
-class LocalSource:
-    """A reference of this process; see `Source`."""
 
     is_remote: ClassVar = False
 
@@ -80,25 +50,34 @@ class LocalSource:
 
     @property
     def sizes(self) -> Sizes:
+        """The file's numbers after any change."""
         return self.reference.numbers
 
-    def resized(self, sizes: Sizes) -> LocalSource:
-        source = LocalSource(self.reference.resized(sizes), self.device)
+    def resized(self, sizes: Sizes) -> Source:
+        """Return the same at other sizes.
+
+        Raises:
+            Exception: whatever the file raises at these sizes, also when it makes a model or inputs.
+        """
+        source = Source(self.reference.resized(sizes), self.device)
         source.reference.make_model(0, self.device)
         source.inputs(0)
         return source
 
     def inputs(self, seed: int) -> tuple[Any, ...]:
+        """Draw one call's inputs from this seed."""
         return self.reference.make_inputs(seed, self.device)
 
     def module(self, mode: Mode, state: Mapping[str, torch.Tensor] | None = None) -> nn.Module:
-        """The model itself."""
+        """Make the reference's module from one seed, with these weights, in this mode."""
         return prepare_model(self.reference, mode, self.device, None, state)
 
-    def party(self, mode: Mode, state: Mapping[str, torch.Tensor] | None = None) -> LocalParty:
-        return LocalParty(self.module(mode, state))
+    def model(self, mode: Mode, state: Mapping[str, torch.Tensor] | None = None) -> Model:
+        """Make the same as a model under test."""
+        return Model(self.module(mode, state))
 
     def elements(self, changes: Sizes) -> tuple[int, int]:
+        """Count the elements of the output and of all parameters at other sizes, without memory for them."""
         meta = torch.device("meta")
         source = self.reference.resized(changes)
         model = source.make_model(0, meta)
@@ -107,6 +86,8 @@ class LocalSource:
         return elements, sum(parameter.numel() for parameter in model.parameters())
 
     def effort(self, changes: Sizes, limit: Limit) -> int | None:
+        """Count the elements that all operations of a call make at other sizes; None where it is beyond the limit."""
+
         def call(place: torch.device) -> None:
             source = self.reference.resized({**self.sizes, **changes})
             source.make_model(0, place)(*source.make_inputs(0, place))

@@ -21,25 +21,25 @@ from tunebench.tuner.build import Build
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.errors import KernelFolderError, WorkerError
 from tunebench.tuner.gate.accuracy import SEEDS
-from tunebench.tuner.gate.boundary.contents import Files, OfReference, Opened
 from tunebench.tuner.gate.boundary.judgement import judge_state
-from tunebench.tuner.gate.boundary.room import (
-    ReferenceRoomError,
+from tunebench.tuner.gate.boundary.sandbox import (
+    ReferenceSandboxError,
     RemoteContender,
     RemoteSource,
-    Room,
-    RoomError,
+    Sandbox,
+    SandboxError,
 )
+from tunebench.tuner.gate.boundary.spec import Files, Loaded, ReferenceSpec
 from tunebench.tuner.gate.case import Case
 from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal
 from tunebench.tuner.gate.judgement import refusals_kept
+from tunebench.tuner.gate.model import Model
 from tunebench.tuner.gate.oracle import consult_reference
-from tunebench.tuner.gate.party import Party
 from tunebench.tuner.gate.process_state import Watch
 from tunebench.tuner.gate.quick import QuickGate
-from tunebench.tuner.gate.sources import LocalSource, Sizes, capped, divided
+from tunebench.tuner.gate.sources import Sizes, Source, capped, divided
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.gate.tolerance import FEW_SAMPLES_MULTIPLE
 from tunebench.tuner.isolation import DeathError, asked_again_if_killed, run_isolated
@@ -64,7 +64,7 @@ _CAPS = (256, 128, 64, 32, 16, 8)
 
 
 @dataclass(frozen=True)
-class OfKernel:
+class KernelSpec:
     """A kernel's folder under one configuration, as a room's contents.
 
     Attributes:
@@ -76,16 +76,16 @@ class OfKernel:
 
     path: Path
     device: torch.device
-    make: Callable[[], tuple[LocalSource, KernelContender]]
+    make: Callable[[], tuple[Source, KernelContender]]
     settings: Mapping[str, str]
     prepares: ClassVar[bool] = True
 
-    def open(self, watch: Watch) -> Opened:
-        """See `Contents.open`."""
+    def open(self, watch: Watch) -> Loaded:
+        """See `SandboxSpec.open`."""
         apply_settings(self.settings, self.device.type)
         watch.start()
         source, contender = self.make()
-        return Opened(source.reference, source.device, contender.party)
+        return Loaded(source.reference, source.device, contender.model)
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class ConfirmWinner:
     Attributes:
         reference: the file of the kernel's reference.
         path: of the kernel's files.
-        make: makes a configuration's contender in its process, see `OfKernel`.
+        make: makes a configuration's contender in its process, see `KernelSpec`.
         exemptions: what the kernel has declared.
         bytes: moved by one call at the study's sizes.
         small: that is little enough to travel between processes.
@@ -104,7 +104,7 @@ class ConfirmWinner:
 
     reference: Files
     path: Path
-    make: Callable[[Configuration, Build], tuple[LocalSource, KernelContender]]
+    make: Callable[[Configuration, Build], tuple[Source, KernelContender]]
     exemptions: Exemptions
     mode: Mode
     bytes: int
@@ -117,7 +117,7 @@ class ConfirmWinner:
         Raises:
             WorkerError: the judge's process came to no end.
         """
-        kernel = OfKernel(self.path, self.reference.device, partial(self.make, *finalist), self.reference.settings)
+        kernel = KernelSpec(self.path, self.reference.device, partial(self.make, *finalist), self.reference.settings)
         started = time.perf_counter()
         try:
             reason, detail = asked_again_if_killed(
@@ -131,18 +131,18 @@ class ConfirmWinner:
 # What follows runs in the judge's process.
 
 
-def _judge(asked: ConfirmWinner, kernel: OfKernel) -> tuple[str, str]:
+def _judge(asked: ConfirmWinner, kernel: KernelSpec) -> tuple[str, str]:
     """Why it is refused, empty where it is not; and what was asked, for people."""
     log, detail = StageLog(), ""
-    with torch.no_grad(), Room(OfReference(asked.reference)) as reference, Room(kernel) as candidate:
+    with torch.no_grad(), Sandbox(ReferenceSpec(asked.reference)) as reference, Sandbox(kernel) as candidate:
         contender = RemoteContender(candidate, asked.exemptions)
         try:
             with refusals_kept(log, described):
                 candidate.open()
                 detail = _quick(asked, RemoteSource(reference, reference.open()), contender, log)
-        except ReferenceRoomError as error:
+        except ReferenceSandboxError as error:
             return "", f"{_UNASKED}: the reference's process: {error}"
-        except RoomError as error:
+        except SandboxError as error:
             return f"{error}, {log.until}", ""
     refused = (f"{stage.name}: {stage.detail}" for stage in log.verdict(0.0).stages if not stage.passed)
     return next(refused, ""), detail
@@ -158,10 +158,10 @@ def _quick(asked: ConfirmWinner, source: RemoteSource, contender: RemoteContende
         is_own = at is source
         if is_own and not asked.small and (reason := _no_room(asked)):
             return f"{_UNASKED}: this configuration serves no smaller size that tells answers apart, and {reason}"
-        original = at.party(asked.mode)
+        original = at.model(asked.mode)
         state = original.state()
-        party = contender.party(at, asked.mode, state)
-        if party.ready(at.inputs(0)) is not None:
+        model = contender.model(at, asked.mode, state)
+        if model.ready(at.inputs(0)) is not None:
             continue  # another configuration serves there
         draw = random.SystemRandom()
         # What rounding leaves depends on sizes: of smaller ones it says nothing.
@@ -176,7 +176,7 @@ def _quick(asked: ConfirmWinner, source: RemoteSource, contender: RemoteContende
             continue  # answers there tell nothing: of groups of one feature each a normalisation makes zeros
         if not is_own:
             oracle = replace(oracle, cases=tuple(_eased(case, bounds) for case in oracle.cases))
-        QuickGate(party, oracle, contender.exemptions).check(partial(_prepare, party), log)
+        QuickGate(model, oracle, contender.exemptions).check(partial(_prepare, model), log)
         judge_state(log, oracle, contender, at)
         return _told(at.sizes, source.sizes)
     return f"{_UNASKED}: this configuration does not serve the reference's inputs"
@@ -192,8 +192,8 @@ def _no_room(asked: ConfirmWinner) -> str:
     return f"its own sizes need {needed / 1e9:.0f} GB of free memory" if needed > free else ""
 
 
-def _prepare(party: Party, inputs: Sequence[Any]) -> None:
-    if (reason := party.ready(inputs)) is not None:
+def _prepare(model: Model, inputs: Sequence[Any]) -> None:
+    if (reason := model.ready(inputs)) is not None:
         raise StageRefused(reason)
 
 

@@ -27,10 +27,10 @@ from tunebench.tuner.gate.battery import Depth, run_battery
 from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.harness import Answers, Harness, synchronise
-from tunebench.tuner.gate.local_party import LocalParty
+from tunebench.tuner.gate.model import Model
 from tunebench.tuner.gate.oracle import Oracle, consult_reference
 from tunebench.tuner.gate.quick import QuickGate, pinned
-from tunebench.tuner.gate.sources import LocalSource
+from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.gate.stage_log import StageLog
 from tunebench.tuner.gate.stages.sanitized import sanitize
 from tunebench.tuner.gate.values import Values
@@ -104,7 +104,7 @@ class Subject:
             UserError: the model cannot serve the reference's own inputs with a kernel, or takes them for another mode.
         """
         where, files = device.torch_device, kernel.folder
-        source = LocalSource(reference, where)
+        source = Source(reference, where)
         with users_code("the reference's Model cannot be made", files):
             original = prepare_model(reference, mode, where)
         state, make = original.state_dict(), cast(Callable[..., torch.nn.Module], factory)
@@ -112,7 +112,7 @@ class Subject:
             model = cast(TunableModel, prepare_model(reference, mode, where, make, state))
         with users_code("the reference does not run", files):
             hook = original.register_forward_hook(lambda *_: progress())
-            oracle = consult_reference(source, LocalParty(original), accuracy)
+            oracle = consult_reference(source, Model(original), accuracy)
             hook.remove()
         with users_code("problem()", files):
             problem = model.identify(*oracle.cases[0].inputs)
@@ -225,7 +225,7 @@ class LocalEvaluator:
         self._inputs = subject.oracle.cases[0].inputs
         self._floor_ms: float | None = None
         self._quick = QuickGate(
-            LocalParty(cast(torch.nn.Module, subject.model)), subject.oracle, Exemptions.of(subject.kernel)
+            Model(cast(torch.nn.Module, subject.model)), subject.oracle, Exemptions.of(subject.kernel)
         )
 
     def reference_seconds(self) -> float:

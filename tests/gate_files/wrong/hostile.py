@@ -17,13 +17,13 @@ def _hostile(name: str, *lines: str, before: str = "", ends_early: bool = False)
 _EVERY_PIPE = "for fd in range(3, 64):\n    try: {}\n    except OSError: ..."
 
 _PATCHED_JUDGE = """
-import tunebench.tuner.gate.judge as judge, tunebench.tuner.gate.quick as quick, tunebench.tuner.gate.party as party
+import tunebench.tuner.gate.judge as judge, tunebench.tuner.gate.quick as quick, tunebench.tuner.gate.model as model
 import tunebench.tuner.gate.comparison as comparison, tunebench.tuner.gate.battery as battery
 judge.judge_values = quick.judge_values = lambda *a, **k: None
 quick.QuickGate.check = lambda *a, **k: None
 battery.run_battery = lambda *a, **k: None
 comparison.compare = lambda *a, **k: None
-party.LocalParty.changed_parameters = lambda self: []
+model.Model.changed_parameters = lambda self: []
 """
 _PATCHED_TORCH = """
 torch.equal = lambda *a: True
@@ -33,14 +33,14 @@ torch.linalg.vector_norm = lambda *a, **k: torch.zeros(1)
 torch.allclose = lambda *a, **k: True
 """
 _SENDS = """
-import tunebench.tuner.gate.boundary.inside as inside
-inside.send = lambda connection, value: connection.send_bytes(json.dumps([{}, []]).encode())
+import tunebench.tuner.gate.boundary.host as host
+host.send = lambda connection, value: connection.send_bytes(json.dumps([{}, []]).encode())
 """
 _PATCHED_BANDS = """
-import tunebench.tuner.gate.memory as memory, tunebench.tuner.gate.party as party
+import tunebench.tuner.gate.memory as memory, tunebench.tuner.gate.model as model
 memory.Bands.intact = property(lambda self: True)
-party.checksums = memory.checksums = lambda values: []
-party.shares_memory = lambda *a: False
+model.checksums = memory.checksums = lambda values: []
+model.shares_memory = lambda *a: False
 """
 _EVIL = f"""
 class Evil:

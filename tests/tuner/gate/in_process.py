@@ -10,15 +10,14 @@ import torch
 from torch import nn
 
 from tunebench.tuner.gate.battery import STEPS, Depth, run_battery
+from tunebench.tuner.gate.contender import Contender
 from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.harness import Answers, Harness
-from tunebench.tuner.gate.local_party import LocalParty
 from tunebench.tuner.gate.memory import PoisonedAllocations
+from tunebench.tuner.gate.model import Model
 from tunebench.tuner.gate.oracle import consult_reference
-from tunebench.tuner.gate.party import Party
 from tunebench.tuner.gate.quick import QuickGate
-from tunebench.tuner.gate.sanitizer import Inspection, NothingToInspect
-from tunebench.tuner.gate.sources import LocalSource, Source
+from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.kernel import Mode, prepare_model
 from tunebench.tuner.reference import Reference, load_reference
@@ -28,25 +27,16 @@ CPU = torch.device("cpu")
 Inputs = Callable[[], Sequence[Any]]
 
 
-class ModuleContender:
+class ModuleContender(Contender):
     """A class of modules of this process."""
 
     def __init__(self, factory: Callable[..., nn.Module], exemptions: Exemptions) -> None:
         self.exemptions = exemptions
         self._factory = factory
 
-    def party(self, source: Source, mode: Mode, state: Mapping[str, torch.Tensor] | None) -> LocalParty:
-        assert isinstance(source, LocalSource)
+    def model(self, source: Source, mode: Mode, state: Mapping[str, torch.Tensor] | None) -> Model:
         module = prepare_model(source.reference, mode, CPU, self._factory, state)
-        return LocalParty(module, memory=PoisonedAllocations)
-
-    @staticmethod
-    def choosing(_source: Source, _mode: Mode, _state: Mapping[str, torch.Tensor]) -> Mapping[str, Party]:
-        return {}
-
-    @staticmethod
-    def inspection(_party: object, _source: object, _mode: object) -> Inspection:
-        return NothingToInspect("on a CPU")
+        return Model(module, memory=PoisonedAllocations)
 
 
 def refusals(
@@ -64,12 +54,12 @@ def refusals(
         quick: only the quick battery.
     """
     reference = Reference(Path("reference.py"), "", model, inputs, list, {})
-    source, log = LocalSource(reference, CPU), StageLog()
-    original = source.party(mode)
+    source, log = Source(reference, CPU), StageLog()
+    original = source.model(mode)
     oracle = consult_reference(source, original)
     contender = ModuleContender(new, exemptions or Exemptions())
-    party = contender.party(source, mode, original.state())
-    verdict = QuickGate(party, oracle, contender.exemptions).check(lambda _: None, log)
+    model = contender.model(source, mode, original.state())
+    verdict = QuickGate(model, oracle, contender.exemptions).check(lambda _: None, log)
     if verdict.passed and not quick:
         run_battery(Answers(source, oracle, CPU, mode), contender, log, Depth.FINALIST, keep_going=True)
     return {stage.name: stage.detail for stage in log.verdict(0.0).stages if not stage.passed}
@@ -80,13 +70,13 @@ SECONDS_LONG = ("torch.compile",)
 
 def stages_of(text: str, only: str | None = None, mode: Mode = Mode.TRAIN) -> tuple[Stage, ...]:
     """The quick battery, and every stage of the full one or one of them."""
-    source = LocalSource(load_reference(Path("file.py"), text=text), CPU)
-    original = source.party(mode)
+    source = Source(load_reference(Path("file.py"), text=text), CPU)
+    original = source.model(mode)
     oracle = consult_reference(source, original)
     assert source.reference.candidate is not None
     contender, log = ModuleContender(source.reference.candidate, Exemptions()), StageLog()
-    party = contender.party(source, mode, original.state())
-    verdict = QuickGate(party, oracle, contender.exemptions).check(lambda _: None, log)
+    model = contender.model(source, mode, original.state())
+    verdict = QuickGate(model, oracle, contender.exemptions).check(lambda _: None, log)
     if not verdict.passed:
         return verdict.stages
     harness = Harness(Answers(source, oracle, CPU, mode), contender)

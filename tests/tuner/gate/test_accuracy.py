@@ -20,10 +20,10 @@ from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.gate.accuracy import SEEDS, exactness
 from tunebench.tuner.gate.exemptions import Exemptions
-from tunebench.tuner.gate.local_party import LocalParty
+from tunebench.tuner.gate.model import Model
 from tunebench.tuner.gate.oracle import consult_reference
 from tunebench.tuner.gate.quick import QuickGate, pinned
-from tunebench.tuner.gate.sources import LocalSource
+from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.gate.stage_log import StageLog
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Accuracy, Problem
@@ -49,7 +49,7 @@ def verdict_on(
     # By the tolerance's own space: of what can never be as exact as eager the other one has nothing.
     configuration = kernel.space.choose(values, subject.problem.at(Accuracy.TOLERANCE), CPU)
     plan = build_plan(kernel, Configuration(configuration), subject.problem, CPU, compiler_for(CPU))
-    gate = QuickGate(LocalParty(cast(nn.Module, subject.model)), subject.oracle, Exemptions.of(kernel))
+    gate = QuickGate(Model(cast(nn.Module, subject.model)), subject.oracle, Exemptions.of(kernel))
     return gate.check(pinned(subject.model, plan), StageLog())
 
 
@@ -154,7 +154,7 @@ def test_eager_is_asked_at_full_precision_and_the_process_stays_as_it_was(write_
             model = reference.make_model(0, cpu)
             calls = type(model).forward.__globals__["SEEN"]
             calls.clear()
-            oracle = consult_reference(LocalSource(reference, cpu), LocalParty(model), accuracy)
+            oracle = consult_reference(Source(reference, cpu), Model(model), accuracy)
             asked = [one[:2] for one in calls if one[2] is torch.float32]
             assert asked[: oracle.draws] == [seen] * oracle.draws
             assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == ("high", True)

@@ -24,10 +24,10 @@ from tunebench.tuner.gate.changes import WEIGHT_CHANGES
 from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.harness import Harness
-from tunebench.tuner.gate.local_party import LocalParty
+from tunebench.tuner.gate.model import Model
 from tunebench.tuner.gate.oracle import Oracle, consult_reference
 from tunebench.tuner.gate.quick import QuickGate, pinned
-from tunebench.tuner.gate.sources import LocalSource
+from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.gate.stages.callers import gradients, training
 from tunebench.tuner.kernel import Mode, Plan
@@ -87,7 +87,7 @@ def verdict_of(
     plan = Plan(subject.kernel, configuration, subject.problem, device, compiler.load(build, device.index))
     log = StageLog()
     try:
-        gate = QuickGate(LocalParty(subject.model), subject.oracle, Exemptions.of(kernel))  # type: ignore[arg-type]
+        gate = QuickGate(Model(subject.model), subject.oracle, Exemptions.of(kernel))  # type: ignore[arg-type]
         verdict = gate.check(pinned(subject.model, plan), log)
     except LaunchError as error:
         return Verdict(False, (Stage("run", False, 0.0, str(error)),), 0.0, None, str(error))
@@ -166,7 +166,7 @@ def test_the_documented_table_is_this_one() -> None:
 def oracle_of(write_kernel: WriteKernel, **changes: dict[str, str]) -> Oracle:
     reference = write_kernel(**changes).kernel.reference()
     cpu = torch.device("cpu")
-    return consult_reference(LocalSource(reference, cpu), LocalParty(reference.make_model(0, cpu)))
+    return consult_reference(Source(reference, cpu), Model(reference.make_model(0, cpu)))
 
 
 def test_the_oracle_draws_different_inputs_and_both_signs(write_kernel: WriteKernel) -> None:
@@ -181,7 +181,7 @@ def test_consulting_leaves_the_reference_as_it_was(write_kernel: WriteKernel) ->
     reference = write_kernel().kernel.reference()
     cpu = torch.device("cpu")
     model = reference.make_model(0, cpu)
-    consult_reference(LocalSource(reference, cpu), LocalParty(model), seeds=(1,))
+    consult_reference(Source(reference, cpu), Model(model), seeds=(1,))
     assert float(model.get_buffer("calls")) == 0.0
 
 
@@ -255,7 +255,7 @@ def test_the_launches_of_a_call_are_recorded_with_what_their_arguments_hold(make
     space = kernel.space.enumerate(None, CPU)
     contender = KernelContender(kernel, factory, space[space.default], compiler_for(CPU))  # type: ignore[arg-type]
     with torch.no_grad():
-        (launch,) = contender.launches(LocalParty(model), inputs)
+        (launch,) = contender.launches(Model(model), inputs)
     assert (launch.entry_point, launch.grid, launch.block) == ("weigh", (2, 1, 1), (64, 1, 1))
     assert launch.buffers[:2] == (x.numpy().tobytes(), model.get_parameter("weight").detach().numpy().tobytes())
     assert len(launch.buffers[2]) == 4 * x.numel()

@@ -11,7 +11,7 @@ from in_process import CPU, stages_of
 from tunebench.tuner.gate.case import expect
 from tunebench.tuner.gate.effort import Limit, elements_made
 from tunebench.tuner.gate.questions import could_hold, settings_of
-from tunebench.tuner.gate.sources import LocalSource
+from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.gate.stages import sizes
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.reference import load_reference
@@ -194,7 +194,7 @@ def test_a_size_at_which_the_reference_has_no_end_is_passed_over(monkeypatch: py
 
 
 def test_what_a_call_makes_is_counted_without_memory_for_it() -> None:
-    source = LocalSource(load_reference(Path("file.py"), text=ROOT), CPU)
+    source = Source(load_reference(Path("file.py"), text=ROOT), CPU)
     few, many = Limit(1 << 20, 10.0), Limit(1 << 60, 10.0)
     made = source.effort({}, few)
     assert made is not None and made >= 5 * 20 * 24  # the input, and what four operations make of it

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from tunebench.tuner.gate.boundary import watched_call
-from tunebench.tuner.gate.boundary.contents import Contents
+from tunebench.tuner.gate.boundary.spec import SandboxSpec
 from tunebench.tuner.gate.boundary.supervisor import Supervised
 from tunebench.tuner.gate.sanitizer import FOUND, TOOLS, command_of, findings_in, is_of_a_library, last_line
 from tunebench.tuner.gate.sources import Sizes
@@ -85,14 +85,14 @@ class _Ended:
 class CallInspection:
     """One call of a model, at some sizes and in some mode; see `Inspection`."""
 
-    contents: Contents
+    spec: SandboxSpec
     sizes: Sizes
     mode: Mode
 
     def run(self) -> list[str]:
         """Have a new process make the call under each tool, both at once; see `Inspection.run`."""
         with ThreadPoolExecutor(len(TOOLS)) as pool:
-            runs = [pool.submit(_watched, tool, (self.contents, self.sizes, self.mode)) for tool in TOOLS]
+            runs = [pool.submit(_watched, tool, (self.spec, self.sizes, self.mode)) for tool in TOOLS]
             ended = [run.result() for run in runs]
         notes = [self._note(one) for one in ended]
         asked = sum(not note for note in notes)

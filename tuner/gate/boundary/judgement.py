@@ -1,4 +1,4 @@
-"""The judge's part: the gate's questions to a file's model in its room, and what is made of the answers."""
+"""The judge's part: the gate's questions to a file's model in its sandbox, and what is made of the answers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.gate.battery import DEATH_AS_DROP_IN, Depth, claim_of
-from tunebench.tuner.gate.boundary.room import ReferenceRoomError, RemoteContender, RemoteSource, RoomError
+from tunebench.tuner.gate.boundary.sandbox import ReferenceSandboxError, RemoteContender, RemoteSource, SandboxError
 from tunebench.tuner.gate.harness import Answers
 from tunebench.tuner.gate.judgement import both_batteries, model_made, refusals_kept
 from tunebench.tuner.gate.oracle import Oracle
@@ -47,13 +47,13 @@ def judge_contender(
     """
     try:
         with refusals_kept(log, described):
-            party = model_made(log, lambda: contender.party(source, mode, state), described)
+            model = model_made(log, lambda: contender.model(source, mode, state), described)
             answers = Answers(source, oracle, device, mode)
-            both_batteries(log, party, contender, oracle, answers, depth=depth, claim=claim)
+            both_batteries(log, model, contender, oracle, answers, depth=depth, claim=claim)
         judge_state(log, oracle, contender, source)
-    except ReferenceRoomError as error:
+    except ReferenceSandboxError as error:
         raise KernelFolderError(f"the reference's process: {error}, {log.until}") from error
-    except RoomError as error:
+    except SandboxError as error:
         until, name = log.until, "process"
         if any(claim_of(stage) is Claim.DROP_IN for stage in log.begun):
             anew = StageLog()
@@ -69,11 +69,12 @@ def judge_state(log: StageLog, oracle: Oracle, contender: RemoteContender, sourc
     """Refuse a file that has changed its process for all of its code, or draws where the reference draws nothing.
 
     Raises:
-        RoomError: a process is gone.
+        SandboxError: a process is gone.
     """
     with contextlib.suppress(StageRefused), log.stage("state"):
-        changes, draws = contender.changes()
-        if draws and not (source.changes()[1] or any(case.draws for case in oracle.cases)):
+        found = contender.sandbox.changes()
+        changes = list(found.changed)
+        if found.draws and not (source.sandbox.changes().draws or any(case.draws for case in oracle.cases)):
             changes.append("a call draws random numbers, and the reference's draws none")
         if changes:
             more = f"; and {len(changes) - _MOST_SHOWN} more" if len(changes) > _MOST_SHOWN else ""

@@ -1,6 +1,6 @@
 """How the bytes of large tensors on a GPU cross the boundary: in memory of the judge's, lent for one message.
 
-The judge allocates it, clears it, and frees it; a room only opens what it is lent, writes or reads there, and closes
+The judge allocates it, clears it, and frees it; a sandbox only opens what it is lent, writes or reads there, and closes
 it. So nothing of the judge's depends on memory that a file may free, and what a file writes there after its answer is
 read by nobody: the judge takes a copy first. Where memory cannot be lent, all bytes go through the connection.
 """
@@ -95,7 +95,7 @@ class Lending(Passage):
 
 
 class Borrowing(Passage):
-    """A room's side."""
+    """The side of the process that runs a file."""
 
     def chosen(self, blobs: Sequence[torch.Tensor]) -> list[int]:
         first = next((blob.device for blob in blobs if blob.is_cuda), None)

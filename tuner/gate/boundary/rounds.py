@@ -1,4 +1,4 @@
-"""Times on the judge's clock: batches of calls in rooms, on inputs that the judge chooses; it judges their outputs."""
+"""Time batches of calls in sandboxes on the judge's clock, on inputs that the judge chooses."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ from typing import Any
 import torch
 
 from tunebench.tuner.device import Device, DeviceKind
-from tunebench.tuner.gate.boundary.remote_turns import RemoteTurns
-from tunebench.tuner.gate.boundary.room import RemoteParty, RoomError
-from tunebench.tuner.gate.boundary.turns import elements_at, scaled
+from tunebench.tuner.gate.boundary.batched_calls import elements_at, scaled
+from tunebench.tuner.gate.boundary.sandbox import RemoteCalls, RemoteModel, SandboxError
 from tunebench.tuner.gate.case import Case
 from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal
 from tunebench.tuner.gate.judge import judge_structure, judge_values
 from tunebench.tuner.gate.memory import SENTINELS, same_bits
+from tunebench.tuner.gate.model import Model
 from tunebench.tuner.gate.oracle import Oracle, ask
-from tunebench.tuner.gate.party import Party
 from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.gate.values import Values
@@ -104,15 +103,15 @@ class Truths:
     """What the reference makes of the inputs of timed calls.
 
     Args:
-        party: the reference's model, which is asked with the state of the beginning.
+        model: the reference's model, which is asked with the state of the beginning.
         oracle: says whether an answer stays the same from call to call; where not, nothing is asked.
     """
 
-    def __init__(self, source: Source, party: Party, oracle: Oracle) -> None:
+    def __init__(self, source: Source, model: Model, oracle: Oracle) -> None:
         draw = random.SystemRandom()
         self.bases = [source.inputs(draw.randrange(1 << 31)) for _ in range(_BASES)]
         self.steady = oracle.steady
-        self._party = party
+        self._model = model
         self._known: tuple[tuple[int, float], Case] | None = None
 
     def smallest_scale(self) -> float:
@@ -127,24 +126,24 @@ class Truths:
         """What it makes of a base by a scale; the last answer is kept, since contenders get the same inputs in turn."""
         if self._known is None or self._known[0] != values:
             base, scale = values
-            self._party.reset(SENTINELS[0])
-            self._known = values, ask(self._party, "a timed call", scaled(self.bases[base], scale))
+            self._model.reset(SENTINELS[0])
+            self._known = values, ask(self._model, "a timed call", scaled(self.bases[base], scale))
         return self._known[1]
 
 
 class TimedModel:
-    """A contender's model in a room, called batch by batch.
+    """A contender's model in a sandbox, called batch by batch.
 
     Args:
         log: of the contender; a refusal is noted there.
     """
 
-    def __init__(self, party: RemoteParty, truths: Truths, exemptions: Exemptions, log: StageLog) -> None:
-        self._party = party
+    def __init__(self, model: RemoteModel, truths: Truths, exemptions: Exemptions, log: StageLog) -> None:
+        self._model = model
         self._truths = truths
         self._exemptions = exemptions
         self._log = log
-        self._turns: RemoteTurns | None = None
+        self._turns: RemoteCalls | None = None
         self._batches: Batches | None = None
         self._done = 0
         self._own_ms: list[float] = []
@@ -159,7 +158,7 @@ class TimedModel:
             StageRefused: it does not run.
         """
         with self._noted():
-            turns = RemoteTurns(self._party, self._truths.bases, count)
+            turns = RemoteCalls(self._model, self._truths.bases, count)
             called, empty = [], []
             for number in range(_PROBES):
                 turns.write([(number % _BASES, 1.0)] * count)
@@ -170,7 +169,7 @@ class TimedModel:
     def begin(self, batches: Batches, count: int) -> None:
         """Make room for batches of so many calls."""
         self._batches, self._last = batches, count - 1
-        self._turns = RemoteTurns(self._party, self._truths.bases, count)
+        self._turns = RemoteCalls(self._model, self._truths.bases, count)
 
     def take(self) -> float:
         """Milliseconds of the next batch with its message.
@@ -216,12 +215,12 @@ class TimedModel:
     def _noted(self) -> Iterator[None]:
         try:
             yield
-        except (StageRefused, RoomError, *FAILURES) as error:
-            told = str(error) if isinstance(error, StageRefused | RoomError) else described(error)
+        except (StageRefused, SandboxError, *FAILURES) as error:
+            told = str(error) if isinstance(error, StageRefused | SandboxError) else described(error)
             with self._log.stage("after timing"):
                 raise StageRefused(told, error.errors if isinstance(error, StageRefused) else None) from error
 
-    def _judge(self, turns: RemoteTurns, batch: Batch) -> None:
+    def _judge(self, turns: RemoteCalls, batch: Batch) -> None:
         output = turns.output(batch.looked_at)
         self._require_seen(output, batch.places)
         if self._truths.steady:
@@ -250,7 +249,7 @@ class JudgeClock(Clock):
     settle_seconds = 0.2
     drift = 0.05
 
-    def __init__(self, empty: RemoteTurns, count: int) -> None:
+    def __init__(self, empty: RemoteCalls, count: int) -> None:
         self._empty = empty
         self._count = count
         self._overheads_ms: list[float] = []

@@ -13,18 +13,18 @@ from pathlib import Path
 
 import torch
 
-from tunebench.tuner.gate.boundary.contents import Contents
+from tunebench.tuner.gate.boundary.spec import SandboxSpec
 from tunebench.tuner.gate.harness import synchronise
-from tunebench.tuner.gate.party import Manner
+from tunebench.tuner.gate.model import CallOptions
 from tunebench.tuner.gate.process_state import Watch
-from tunebench.tuner.gate.sources import LocalSource, Sizes
+from tunebench.tuner.gate.sources import Sizes
 from tunebench.tuner.isolation import limit_output
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.users_code import described
 
-Call = tuple[Contents, Sizes, Mode]
+Call = tuple[SandboxSpec, Sizes, Mode]
 
-_PLAIN = Manner(byte=None, guarded=False, seed=1)
+_PLAIN = CallOptions(byte=None, guarded=False, seed=1)
 """Nothing lies behind a buffer: a guard band would be memory that may be written."""
 
 
@@ -46,16 +46,15 @@ def main(call: str, told: str) -> None:
     Path(told).write_text(text, encoding="utf-8")
 
 
-def _call(contents: Contents, sizes: Sizes, mode: Mode) -> None:
-    opened = contents.open(Watch())
-    assert opened.make is not None, "a reference is not watched"
-    reference = opened.reference
-    source = LocalSource(reference if sizes == reference.numbers else reference.resized(sizes), opened.device)
-    party = opened.make(source, mode, None)
+def _call(spec: SandboxSpec, sizes: Sizes, mode: Mode) -> None:
+    loaded = spec.open(Watch())
+    assert loaded.make is not None, "a reference is not watched"
+    source = loaded.source(sizes)
+    model = loaded.make(source, mode, None)
     inputs = source.inputs(1)
-    if party.ready(inputs) is None:
-        party.call(inputs, _PLAIN)
-        synchronise(opened.device)
+    if model.ready(inputs) is None:
+        model.call(inputs, _PLAIN)
+        synchronise(loaded.device)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from tunebench.tuner.gate.distributions import DISTRIBUTIONS, all_changed
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Harness, Pair, synchronise
 from tunebench.tuner.gate.memory import same_bits
-from tunebench.tuner.gate.party import Answer, Manner
+from tunebench.tuner.gate.model import Answer, CallOptions
 from tunebench.tuner.gate.questions import LEAK_BYTES
 from tunebench.tuner.gate.stage_log import StageRefused
 from tunebench.tuner.gate.values import Values, mapped, own_part
@@ -27,7 +27,7 @@ _MOST_INPUTS = 4
 
 def same_memory(harness: Harness) -> None:
     """The same tensors with new content, and other tensors on the same memory: an answer kept for either is stale."""
-    pair, held = harness.pair(), Manner(held=True)
+    pair, held = harness.pair(), CallOptions(held=True)
     inputs = pair.inputs(1)
     pair.candidate.hold(inputs)
     harness.agree(pair, inputs, "the first call", held)
@@ -219,8 +219,8 @@ def held_results(harness: Harness) -> None:
     pair = harness.pair()
     copies: list[Values] = []
     for seed in range(_HELD):
-        manner = Manner(byte=None, keep=True)
-        output = harness.agree(pair, pair.inputs(seed), f"result {seed + 1}", manner)
+        options = CallOptions(byte=None, keep=True)
+        output = harness.agree(pair, pair.inputs(seed), f"result {seed + 1}", options)
         if output is None:
             return
         copies.append(output.mapped(torch.clone))
@@ -245,7 +245,7 @@ def _are_same(copies: Sequence[Values], kept: Sequence[Values]) -> bool:
 
 def _returns_own_memory(pair: Pair) -> bool:
     """Whether the reference itself returns one of its parameters or buffers."""
-    pair.reference.call(pair.inputs(0), Manner(byte=None, guarded=False, keep=True))
+    pair.reference.call(pair.inputs(0), CallOptions(byte=None, guarded=False, keep=True))
     return pair.reference.keeps_outputs()
 
 

@@ -16,8 +16,8 @@ from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.gradients import OUTPUT, Backward, Gradients, Incoming, Trained
 from tunebench.tuner.gate.harness import Harness, Pair
 from tunebench.tuner.gate.judge import require_buffers
+from tunebench.tuner.gate.model import CallOptions, Model
 from tunebench.tuner.gate.oracle import OTHER_DRAWS
-from tunebench.tuner.gate.party import Manner, Party
 from tunebench.tuner.gate.stage_log import StageRefused
 from tunebench.tuner.gate.tolerance import FEW_SAMPLES_MULTIPLE, REFERENCE_MULTIPLE, allowed_error, tolerance_of
 from tunebench.tuner.kernel import Mode
@@ -49,10 +49,10 @@ def keywords(harness: Harness) -> None:
     if not names:
         harness.pass_over("the reference's inputs have no names")
         return
-    harness.agree(pair, inputs, f"called with {', '.join(names)} by name", Manner(keywords=names))
+    harness.agree(pair, inputs, f"called with {', '.join(names)} by name", CallOptions(keywords=names))
     for option in pair.reference.options(len(inputs)):
         names, inputs = (*names, option), (*inputs, _OPTION)
-        harness.agree(harness.pair(), inputs, f"with {option} = {_OPTION}", Manner(keywords=names))
+        harness.agree(harness.pair(), inputs, f"with {option} = {_OPTION}", CallOptions(keywords=names))
 
 
 GRADIENTS: Mapping[str, Backward] = {
@@ -82,7 +82,7 @@ def gradients(harness: Harness) -> None:
     what the forward has dropped has no gradient, and generators and buffers are where the reference leaves them.
     """
     pair = harness.pair()
-    plainly = Manner(byte=None, guarded=False, recording=True)
+    plainly = CallOptions(byte=None, guarded=False, recording=True)
     harness.agree(pair, pair.inputs(1), "a call where gradients are recorded", plainly)
     for label, how in GRADIENTS.items():
         _ask(harness, label, how)
@@ -96,19 +96,19 @@ def training(harness: Harness) -> None:
     if harness.answers.mode is not Mode.TRAIN:
         _ask(harness, "of two steps in train mode", _STEPS, mode=Mode.TRAIN)
     pair = harness.pair()
-    for policy, party in harness.contender.choosing(pair.source, pair.mode, pair.reference.state()).items():
-        _ask(harness, f"under the policy '{policy}', in both modes", _STEPS_IN_BOTH_MODES, party)
+    for policy, model in harness.contender.choosing(pair.source, pair.mode, pair.reference.state()).items():
+        _ask(harness, f"under the policy '{policy}', in both modes", _STEPS_IN_BOTH_MODES, model)
 
 
-def _ask(harness: Harness, label: str, how: Backward, party: Party | None = None, mode: Mode | None = None) -> None:
+def _ask(harness: Harness, label: str, how: Backward, model: Model | None = None, mode: Mode | None = None) -> None:
     """Ask for gradients.
 
     Args:
-        party: who is asked in the contender's place.
+        model: who is asked in the contender's place.
         mode: in which; None for that which the question is about.
     """
     pair = harness.pair()
-    candidate = pair.candidate if party is None else party
+    candidate = pair.candidate if model is None else model
     if mode is not None:
         candidate.put(mode)
     drawn = pair.inputs(1)
@@ -152,7 +152,7 @@ class _Answer:
     @classmethod
     def of(cls, pair: Pair, mode: Mode, how: Backward, inputs: tuple[Any, ...]) -> _Answer | None:
         """None where the reference has none, or none that are finite."""
-        reference = pair.source.party(mode, pair.reference.state())
+        reference = pair.source.model(mode, pair.reference.state())
         try:
             exact = reference.gradients(inputs, how, exact=True)
             own = reference.gradients(inputs, how)

@@ -17,7 +17,7 @@ from tunebench.tuner.gate.distributions import (
 )
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Harness, Pair
-from tunebench.tuner.gate.party import Manner
+from tunebench.tuner.gate.model import CallOptions
 from tunebench.tuner.gate.stage_log import StageRefused
 from tunebench.tuner.gate.tolerance import FEW_SAMPLES_MULTIPLE
 
@@ -58,7 +58,7 @@ def signed_zeros(harness: Harness) -> None:
     what is done with them next may be a division."""
     pair = harness.pair()
     inputs = _drawn(harness, pair, zeros_among(-1.0))
-    plain = Manner(byte=None, guarded=False, seed=0)
+    plain = CallOptions(byte=None, guarded=False, seed=0)
     try:
         expected, others = (
             harness.pair().reference.call(given, plain).output.tensors

@@ -14,7 +14,7 @@ import torch
 from tunebench.tuner.gate.effort import Limit
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Harness, Pair
-from tunebench.tuner.gate.party import Manner
+from tunebench.tuner.gate.model import CallOptions
 from tunebench.tuner.gate.stage_log import StageRefused
 from tunebench.tuner.users_code import described
 
@@ -140,7 +140,7 @@ class _Resizing:
 def _takes(pair: Pair, inputs: tuple[Any, ...]) -> bool:
     """Whether the reference does, asked of one of its own."""
     try:
-        pair.source.party(pair.mode).call(inputs, Manner(byte=None, guarded=False))
+        pair.source.model(pair.mode).call(inputs, CallOptions(byte=None, guarded=False))
     except FAILURES:
         return False
     return True

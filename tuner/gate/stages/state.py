@@ -10,7 +10,7 @@ import torch
 from tunebench.tuner.gate.changes import STATISTICS_CHANGES, UNCOUNTED, WEIGHT_CHANGES
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Harness, Pair
-from tunebench.tuner.gate.party import Manner
+from tunebench.tuner.gate.model import CallOptions
 from tunebench.tuner.gate.questions import Setting
 from tunebench.tuner.gate.stage_log import StageRefused
 from tunebench.tuner.kernel import Mode
@@ -19,9 +19,9 @@ from tunebench.tuner.kernel import Mode
 def construction(harness: Harness) -> None:
     """Made after the same seed, both have the same state, name by name and bit by bit: nobody has to copy it."""
     source, mode = harness.base, harness.answers.mode
-    expected = source.party(mode).state()
+    expected = source.model(mode).state()
     with harness.refusing("making the model"):
-        got = harness.contender.party(source, mode, None).state()
+        got = harness.contender.model(source, mode, None).state()
     harness.count()
     if list(expected) != list(got):
         raise StageRefused(f"its state is ({', '.join(got) or 'empty'}) in place of ({', '.join(expected) or 'empty'})")
@@ -79,10 +79,10 @@ def mode(harness: Harness) -> None:
     inputs = pair.inputs(1)
     still = Mode.FROZEN if harness.answers.mode is Mode.FROZEN else Mode.EVAL
     for number, now in enumerate((Mode.TRAIN, still, Mode.TRAIN, still)):
-        pair.both(lambda party, now=now: party.put(now))  # type: ignore[misc]
+        pair.both(lambda model, now=now: model.put(now))  # type: ignore[misc]
         if harness.agree(pair, inputs, f"call {number + 1}, in {now} mode") is None:
             pair = harness.pair()  # a reference that refuses a batch of one may have counted it before
-            pair.both(lambda party: party.put(still))
+            pair.both(lambda model: model.put(still))
     pair.change("an in-place edit")
     harness.agree(pair, inputs, f"weights that were edited in {still} mode")
     pair = harness.pair()
@@ -110,22 +110,22 @@ def settings(harness: Harness) -> None:
         changed = harness.pair()
         harness.agree(changed, inputs, f"before another {name}")
         for number in (other, value):
-            changed.both(lambda party, name=name, number=number: party.set(name, number))  # type: ignore[misc]
+            changed.both(lambda model, name=name, number=number: model.set(name, number))  # type: ignore[misc]
             harness.agree(changed, inputs, f"with {name} = {number}")
 
 
 def _followed(pair: Pair, inputs: Sequence[Any], name: str, value: Setting) -> Setting | None:
     """Another value that the reference takes and shows in its output; None where there is none."""
-    plain = Manner(byte=None, guarded=False, seed=0)
+    plain = CallOptions(byte=None, guarded=False, seed=0)
     for other in _others(value):
         if not pair.reference.could_hold(name, other):
             continue
         outputs: list[Mapping[str, torch.Tensor]] = []
         try:
             for number in (value, other):
-                party = pair.source.party(pair.mode, pair.reference.state())
-                party.set(name, number)
-                outputs.append(party.call(inputs, plain).output.tensors)
+                model = pair.source.model(pair.mode, pair.reference.state())
+                model.set(name, number)
+                outputs.append(model.call(inputs, plain).output.tensors)
         except FAILURES:
             continue
         if _differ(*outputs):

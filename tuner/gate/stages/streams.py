@@ -8,7 +8,7 @@ from tunebench.tuner.errors import CaptureError
 from tunebench.tuner.gate.distributions import DISTRIBUTIONS, all_changed
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Harness
-from tunebench.tuner.gate.party import Manner
+from tunebench.tuner.gate.model import CallOptions
 from tunebench.tuner.gate.stage_log import StageRefused
 from tunebench.tuner.users_code import described
 
@@ -83,5 +83,5 @@ def devices(harness: Harness) -> None:
         return
     other = f"cuda:{0 if harness.device.index else 1}"
     pair = harness.pair()
-    pair.both(lambda party: party.to(other))
-    harness.agree(pair, pair.inputs(1), f"on {other}", Manner(device=other))
+    pair.both(lambda model: model.to(other))
+    harness.agree(pair, pair.inputs(1), f"on {other}", CallOptions(device=other))

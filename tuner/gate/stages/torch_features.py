@@ -7,7 +7,7 @@ from functools import partial
 import torch
 
 from tunebench.tuner.gate.harness import Harness
-from tunebench.tuner.gate.party import Manner
+from tunebench.tuner.gate.model import CallOptions
 from tunebench.tuner.gate.values import mapped
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float64)
@@ -17,7 +17,7 @@ def dtypes(harness: Harness) -> None:
     """Module and inputs in float16, bfloat16 and float64."""
     for dtype in _DTYPES:
         pair = harness.pair()
-        pair.both(lambda party, dtype=dtype: party.to(dtype))  # type: ignore[misc]
+        pair.both(lambda model, dtype=dtype: model.to(dtype))  # type: ignore[misc]
         inputs = tuple(mapped(value, partial(_in, dtype)) for value in pair.inputs(1))
         harness.agree(pair, inputs, str(dtype).removeprefix("torch."))
 
@@ -32,12 +32,12 @@ def autocast(harness: Harness) -> None:
     for dtype in (torch.bfloat16,) if device == "cpu" else (torch.float16, torch.bfloat16):
         pair = harness.pair()
         name = f"autocast to {str(dtype).removeprefix('torch.')}"
-        harness.agree(pair, pair.inputs(1), name, Manner(autocast=dtype))
+        harness.agree(pair, pair.inputs(1), name, CallOptions(autocast=dtype))
 
 
 def compiled(harness: Harness) -> None:
     """Traced by torch.compile; the graph runs eagerly, since it is the tracing that a model can break."""
     pair = harness.pair()
     for seed in (1, 2):
-        manner = Manner(byte=None, compiled=True)
-        harness.agree(pair, pair.inputs(seed), f"call {seed} under torch.compile", manner)
+        options = CallOptions(byte=None, compiled=True)
+        harness.agree(pair, pair.inputs(seed), f"call {seed} under torch.compile", options)

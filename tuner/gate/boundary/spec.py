@@ -1,4 +1,4 @@
-"""What a room runs: files that nobody vouches for, by content."""
+"""What a sandbox runs: files that nobody vouches for, by content."""
 
 from __future__ import annotations
 
@@ -11,33 +11,38 @@ import torch
 from torch import nn
 
 from tunebench.tuner.errors import KernelFolderError
-from tunebench.tuner.gate.local_party import LocalParty
 from tunebench.tuner.gate.memory import PoisonedAllocations, PoisonedMemory
+from tunebench.tuner.gate.model import Model
 from tunebench.tuner.gate.process_state import Watch
-from tunebench.tuner.gate.sources import LocalSource, Sizes
+from tunebench.tuner.gate.sources import Sizes, Source
 from tunebench.tuner.kernel import Mode, prepare_model
 from tunebench.tuner.reference import Reference, load_candidate, load_reference
 from tunebench.tuner.settings import apply_settings
 
-MakeParty = Callable[[LocalSource, Mode, Mapping[str, Any] | None], LocalParty]
-"""Makes a party beside a reference at some sizes, in a mode, with these weights."""
+MakeModel = Callable[[Source, Mode, Mapping[str, Any] | None], Model]
+"""Makes a model beside a reference at some sizes, in a mode, with these weights."""
 
 
 @dataclass(frozen=True)
-class Opened:
+class Loaded:
     """What was run.
 
     Attributes:
-        make: None where parties are the reference's own.
+        make: None where models are the reference's own.
     """
 
     reference: Reference
     device: torch.device
-    make: MakeParty | None
+    make: MakeModel | None
+
+    def source(self, sizes: Sizes) -> Source:
+        """Return the reference at some sizes."""
+        reference = self.reference
+        return Source(reference if sizes == reference.numbers else reference.resized(sizes), self.device)
 
 
-class Contents(Protocol):
-    """What a room runs; it travels to the room by pickle, from the judge and never back."""
+class SandboxSpec(Protocol):
+    """What a sandbox runs; it travels to the process by pickle, from the judge and never back."""
 
     prepares: ClassVar[bool]
     """Whether its models are made ready before they are called."""
@@ -50,7 +55,7 @@ class Contents(Protocol):
     def device(self) -> torch.device:
         """Where its models and inputs are."""
 
-    def open(self, watch: Watch) -> Opened:
+    def open(self, watch: Watch) -> Loaded:
         """Run it.
 
         Args:
@@ -84,7 +89,7 @@ class Files:
 
 
 @dataclass(frozen=True)
-class OfReference:
+class ReferenceSpec:
     """Files whose `Model` is asked."""
 
     files: Files
@@ -98,30 +103,23 @@ class OfReference:
     def device(self) -> torch.device:
         return self.files.device
 
-    def open(self, watch: Watch) -> Opened:
-        """See `Contents.open`."""
+    def open(self, watch: Watch) -> Loaded:
+        """Run the reference; see `SandboxSpec.open`."""
         apply_settings(self.files.settings, self.device.type)
         watch.start()
-        return Opened(_reference_of(self.files), self.files.device, None)
+        return Loaded(_reference_of(self.files), self.device, None)
 
 
 @dataclass(frozen=True)
-class OfCandidate:
+class CandidateSpec(ReferenceSpec):
     """Files whose `ModelNew` is asked."""
-
-    files: Files
-    prepares: ClassVar[bool] = False
 
     @property
     def path(self) -> Path:
         return (self.files.candidate or self.files.reference)[0]
 
-    @property
-    def device(self) -> torch.device:
-        return self.files.device
-
-    def open(self, watch: Watch) -> Opened:
-        """See `Contents.open`."""
+    def open(self, watch: Watch) -> Loaded:
+        """Run the reference and the candidate; see `SandboxSpec.open`."""
         apply_settings(self.files.settings, self.device.type)
         if self.files.prepare is not None:
             self.files.prepare()
@@ -136,7 +134,7 @@ class OfCandidate:
             raise KernelFolderError(
                 f"{self.path}: no ModelNew; define it there, or name its reference with --reference"
             )
-        return Opened(reference, self.files.device, _maker(factory))
+        return Loaded(reference, self.device, _maker(factory))
 
 
 def _reference_of(files: Files) -> Reference:
@@ -144,10 +142,10 @@ def _reference_of(files: Files) -> Reference:
     return load_reference(path, files.sizes, files.dtype, text)
 
 
-def _maker(factory: Callable[..., nn.Module]) -> MakeParty:
-    def make(source: LocalSource, mode: Mode, state: Mapping[str, Any] | None) -> LocalParty:
+def _maker(factory: Callable[..., nn.Module]) -> MakeModel:
+    def make(source: Source, mode: Mode, state: Mapping[str, Any] | None) -> Model:
         module = prepare_model(source.reference, mode, source.device, factory, state)
-        return LocalParty(module, memory=_memory_of(module))
+        return Model(module, memory=_memory_of(module))
 
     return make
 

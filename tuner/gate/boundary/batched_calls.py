@@ -1,4 +1,4 @@
-"""Batches of calls in a room, which the judge times: every call of a batch has inputs that the module has not met."""
+"""Batches of calls in a sandbox, which the judge times: every call has inputs that the module has not met."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 import torch
 
 from tunebench.tuner.gate.harness import synchronise
-from tunebench.tuner.gate.local_party import LocalParty
+from tunebench.tuner.gate.model import Model
 from tunebench.tuner.gate.truth import device_of_inputs
 from tunebench.tuner.gate.values import Values, mapped, tensors_in
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a room says of a batch.
+class BatchResult:
+    """What a sandbox reports of a batch.
 
     Attributes:
         own_ms: of the calls alone, by its own clock.
@@ -29,7 +29,7 @@ class Told:
     seen: Sequence[Mapping[str, torch.Tensor]]
 
 
-class Turns:
+class BatchedCalls:
     """A module, and as many sets of inputs as a batch has calls.
 
     The sets stay in their memory and get other values between batches: those of one of `bases`, by a scale for what is
@@ -40,8 +40,8 @@ class Turns:
         count: calls of a batch.
     """
 
-    def __init__(self, party: LocalParty, bases: Sequence[Sequence[Any]], count: int) -> None:
-        self._party = party
+    def __init__(self, model: Model, bases: Sequence[Sequence[Any]], count: int) -> None:
+        self._model = model
         self._bases = [tuple(base) for base in bases]
         self._inputs = [scaled(bases[0], 1.0) for _ in range(count)]
         self._kept: dict[int, object] = {}
@@ -58,20 +58,20 @@ class Turns:
             _write(inputs, self._bases[base], scale)
         synchronise(self._device)
 
-    def run(self, looked_at: Sequence[int], places: Sequence[float]) -> Told:
+    def run(self, looked_at: Sequence[int], places: Sequence[float]) -> BatchResult:
         """Make every call once, and wait for the device.
 
         Args:
             looked_at: the numbers of the calls whose outputs are kept.
             places: of the elements asked for, each as a share of a tensor's elements.
         """
-        return self._batch(self._party.module, looked_at, places)
+        return self._batch(self._model.module, looked_at, places)
 
-    def empty(self, looked_at: Sequence[int], places: Sequence[float]) -> Told:
+    def empty(self, looked_at: Sequence[int], places: Sequence[float]) -> BatchResult:
         """The same without the calls: what everything else costs."""
         return self._batch(_nothing, looked_at, places)
 
-    def _batch(self, call: Callable[..., object], looked_at: Sequence[int], places: Sequence[float]) -> Told:
+    def _batch(self, call: Callable[..., object], looked_at: Sequence[int], places: Sequence[float]) -> BatchResult:
         def calls() -> None:
             for number, inputs in enumerate(self._inputs):
                 output = call(*inputs)
@@ -79,7 +79,7 @@ class Turns:
                     self._kept[number] = output
 
         own_ms = self._timed(calls)
-        return Told(own_ms, [_elements(Values.of(self._kept[number]), places) for number in looked_at])
+        return BatchResult(own_ms, [_elements(Values.of(self._kept[number]), places) for number in looked_at])
 
     def _timed(self, work: Callable[[], None]) -> float:
         if self._device.type != "cuda":
@@ -100,7 +100,7 @@ class Turns:
 
 
 def scaled(inputs: Sequence[Any], scale: float) -> tuple[Any, ...]:
-    """Copies of inputs by a scale, as `Turns.write` writes them."""
+    """Copies of inputs by a scale, as `BatchedCalls.write` writes them."""
     copies = tuple(
         mapped(value, lambda tensor: tensor.detach().clone().resolve_conj().resolve_neg()) for value in inputs
     )

@@ -1,0 +1,237 @@
+"""The judge's side of the boundary: a file's process, and proxies of the models that it holds."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import os
+import types
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Self, TypeVar
+
+import torch
+
+from tunebench.tuner.gate.boundary.batched_calls import BatchedCalls
+from tunebench.tuner.gate.boundary.host import Host, ProcessChanges, serve
+from tunebench.tuner.gate.boundary.inspection import CallInspection
+from tunebench.tuner.gate.boundary.lending import Lending
+from tunebench.tuner.gate.boundary.plain import MalformedError, declared_types, put_together, taken_apart
+from tunebench.tuner.gate.boundary.spec import ReferenceSpec, SandboxSpec
+from tunebench.tuner.gate.boundary.supervisor import Supervised
+from tunebench.tuner.gate.boundary.wire import WireError, receive, send
+from tunebench.tuner.gate.contender import Contender
+from tunebench.tuner.gate.exemptions import Exemptions
+from tunebench.tuner.gate.model import ORDINARY, Answer, CallOptions, Model
+from tunebench.tuner.gate.sanitizer import Inspection
+from tunebench.tuner.gate.sources import Sizes, Source
+from tunebench.tuner.gate.stage_log import StageLog, StageRefused
+from tunebench.tuner.isolation import IsolationError
+from tunebench.tuner.kernel import Mode
+from tunebench.tuner.scratch import scratch_folder
+from tunebench.tuner.users_code import ReportedError
+
+Proxy = TypeVar("Proxy")
+
+_SHARE_OF_MEMORY = 4
+
+
+class SandboxError(IsolationError):
+    """The file's process is gone, or its reply is malformed."""
+
+
+class ReferenceSandboxError(SandboxError):
+    """That of a reference's file: whatever is on trial has no part in it."""
+
+
+class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
+    """A process that runs a file and holds its models; nothing that it reports is a verdict.
+
+    Attributes:
+        spec: what it runs.
+    """
+
+    def __init__(self, spec: SandboxSpec) -> None:
+        self.spec = spec
+        self._dropped: list[int] = []
+        self._made = 0
+        self._most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _SHARE_OF_MEMORY
+        self._passage = Lending(spec.device)
+        self._process = Supervised(functools.partial(serve, scratch=scratch_folder(), spec=spec))
+
+    def open(self) -> Sizes:
+        """Run the files; return the reference's sizes.
+
+        Raises:
+            ReportedError: a file raises.
+        """
+        sizes: Sizes = self.ask(Host.open)
+        return sizes
+
+    def ask(self, method: Callable[..., Any], key: object = None, **arguments: Any) -> Any:
+        """Return what a method of the `Host`, or of what it holds under this key, answers there.
+
+        Raises:
+            ReportedError: the file's code raised.
+            SandboxError: there is no answer; a `ReferenceSandboxError` of a reference's file.
+        """
+        if self._dropped and method is not Host.drop:
+            dropped = list(self._dropped)
+            self._dropped.clear()  # one list: every model that is let go of later knows it
+            self.ask(Host.drop, numbers=dropped)
+        kind, _, name = method.__qualname__.rpartition(".")
+        try:
+            send(self._process.connection, (kind, key, name, taken_apart(arguments)), self._passage)
+            reply = receive(self._process.connection, self._most, self._passage)
+        except (EOFError, OSError):
+            raise self._no_answer(self._process.how_it_ended()) from None
+        except WireError as error:
+            raise self._no_answer(str(error)) from error
+        if not isinstance(reply, dict) or set(reply) not in ({"value"}, {"error"}):
+            raise self._no_answer("a malformed reply")
+        if "error" in reply:
+            raise ReportedError(str(reply["error"]))
+        try:
+            return put_together(declared_types(method)["return"], reply["value"])
+        except MalformedError as error:
+            raise self._no_answer(f"a malformed reply: {error}") from error
+
+    def _no_answer(self, why: str) -> SandboxError:
+        # Exactly: a candidate's files are more than a reference's.
+        return ReferenceSandboxError(why) if type(self.spec) is ReferenceSpec else SandboxError(why)
+
+    def model(self, sizes: Sizes, mode: Mode, state: Mapping[str, torch.Tensor] | None) -> RemoteModel:
+        """Make a model from one seed, with these weights, in this mode."""
+        return self.new_model(Host.make, sizes=sizes, mode=mode, state=state)
+
+    def new_model(self, method: Callable[..., None], **arguments: Any) -> RemoteModel:
+        """Have the host make a model under a new number."""
+        self._made += 1
+        self.ask(method, number=self._made, **arguments)
+        model = RemoteModel(self, self._made)
+        weakref.finalize(model, self._dropped.append, self._made).atexit = False
+        return model
+
+    def changes(self) -> ProcessChanges:
+        """Return what the file has changed of its process, and whether a call draws random numbers."""
+        changes: ProcessChanges = self.ask(Host.changes)
+        return changes
+
+    def close(self) -> None:
+        """End the process and everything that it has started."""
+        self._process.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _asked_there(proxy: type[Proxy]) -> type[Proxy]:
+    """Give a proxy every public method of its base that it does not define: each asks the sandbox."""
+    for name, method in vars(proxy.__mro__[1]).items():
+        if isinstance(method, types.FunctionType) and not name.startswith("_") and name not in vars(proxy):
+            setattr(proxy, name, _asking(method))
+    return proxy
+
+
+def _asking(method: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(method)
+
+    @functools.wraps(method)
+    def ask(self: Any, *given: Any, **named: Any) -> Any:
+        _, *arguments = signature.bind(self, *given, **named).arguments.items()
+        return self.sandbox.ask(method, self.key, **dict(arguments))
+
+    return ask
+
+
+@_asked_there
+class RemoteModel(Model):
+    """A model in a sandbox, by its number there. What the file's code raises comes as a `ReportedError`."""
+
+    def __init__(self, sandbox: Sandbox, key: int) -> None:
+        self.sandbox = sandbox
+        self.key = key
+
+    def ready(self, inputs: Sequence[Any]) -> str | None:
+        if not self.sandbox.spec.prepares:
+            return None
+        reason: str | None = self.sandbox.ask(Model.ready, self.key, inputs=inputs)
+        return reason
+
+    def call(self, inputs: Sequence[Any], options: CallOptions = ORDINARY) -> Answer:
+        given = () if options.held else inputs
+        answer: Answer = self.sandbox.ask(Model.call, self.key, inputs=given, options=options)
+        return answer
+
+    def copied(self) -> RemoteModel:
+        return self.sandbox.new_model(Host.copy, of=self.key)
+
+
+@_asked_there
+class RemoteCalls(BatchedCalls):
+    """A model's batches of calls in a sandbox. Those that it had before are gone."""
+
+    def __init__(self, model: RemoteModel, bases: Sequence[Sequence[Any]], count: int) -> None:
+        self.sandbox, self.key = model.sandbox, model.key
+        self.sandbox.ask(Host.begin_calls, number=self.key, bases=bases, count=count)
+
+
+@_asked_there
+class RemoteSource(Source):
+    """A reference's file in a sandbox, at some sizes."""
+
+    is_remote: ClassVar = True
+
+    def __init__(self, sandbox: Sandbox, sizes: Sizes) -> None:
+        self.sandbox = sandbox
+        self.key = dict(sizes)
+        self.device = sandbox.spec.device
+
+    @property
+    def sizes(self) -> Sizes:
+        return self.key
+
+    def resized(self, sizes: Sizes) -> RemoteSource:
+        return RemoteSource(self.sandbox, self.sandbox.ask(Host.resize, sizes={**self.key, **sizes}))
+
+    def model(self, mode: Mode, state: Mapping[str, torch.Tensor] | None = None) -> RemoteModel:
+        return self.sandbox.model(self.key, mode, state)
+
+    def bounds(self, mode: Mode) -> Mapping[str, float]:
+        """Return the errors that pass at these sizes, by the path of each part; nothing else leaves the process."""
+        bounds: Mapping[str, float] = self.sandbox.ask(Host.bounds, sizes=self.key, mode=mode)
+        return bounds
+
+
+class RemoteContender(Contender):
+    """Makes a file's `ModelNew`, in a sandbox of its own."""
+
+    def __init__(self, sandbox: Sandbox, exemptions: Exemptions | None = None) -> None:
+        self.exemptions = exemptions or Exemptions()
+        self.sandbox = sandbox
+
+    def model(self, source: Source, mode: Mode, state: Mapping[str, torch.Tensor] | None) -> Model:
+        return self.sandbox.model(source.sizes, mode, state)
+
+    @contextlib.contextmanager
+    def renewed(self, log: StageLog) -> Iterator[RemoteContender]:
+        """The same in a new process.
+
+        Raises:
+            StageRefused: it does not begin; the log has it.
+        """
+        with Sandbox(self.sandbox.spec) as sandbox:
+            with log.stage("import"):
+                try:
+                    sandbox.open()
+                except (ReportedError, SandboxError) as error:
+                    raise StageRefused(str(error)) from error
+            yield RemoteContender(sandbox, self.exemptions)
+
+    def inspection(self, model: Model, source: Source, mode: Mode) -> Inspection:  # noqa: ARG002 - another process
+        """A call in a new process, see `CallInspection`."""
+        return CallInspection(self.sandbox.spec, dict(source.sizes), mode)
