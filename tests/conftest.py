@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from folder_listing import LAYERS, ROOT
 from hostile_count import tried
 from sample_kernel import MODEL, REFERENCE, SOURCE, WriteKernel
 from short_studies import VARIABLE
@@ -43,8 +42,8 @@ LONG = (
 def pytest_configure(config: pytest.Config) -> None:
     """The product's bytecode, which dozens of processes read, also where the environment has Python write none."""
     if not hasattr(config, "workerinput"):
-        for layer in LAYERS:
-            compileall.compile_dir(ROOT / layer, quiet=2)
+        for layer in ("tuner", "db", "kernels", "studies"):
+            compileall.compile_dir(Path(__file__).parents[1] / layer, quiet=2)
 
 
 def pytest_collection_finish() -> None:

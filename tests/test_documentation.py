@@ -21,7 +21,6 @@ from pathlib import Path
 
 import pytest
 import typer
-from folder_listing import listing
 from sample_kernel import MODEL, REFERENCE, SOURCE
 from warm_process import commands_in
 
@@ -206,11 +205,6 @@ def test_links_lead_somewhere() -> None:
 def test_the_reference_of_the_command_line_is_up_to_date() -> None:
     text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     assert text == reference(), "run: python -m tunebench.studies.cli.reference > docs/cli.md"
-
-
-def test_the_listing_of_folders_is_up_to_date() -> None:
-    text = (ROOT / "docs" / "folders.md").read_text(encoding="utf-8")
-    assert text == listing(), "run: python -m tests.folder_listing > docs/folders.md"
 
 
 def test_figures_of_the_readme_are_those_recorded() -> None:

@@ -1,4 +1,4 @@
-"""Of each of the five kernels: any tensor, a change between two calls, copies and seeds are as the reference has them."""
+"""Any tensor, a change between two calls, copies and seeds: each of the five kernels does as its reference does."""
 
 from __future__ import annotations
 
