@@ -2,14 +2,8 @@
 #pragma once
 
 __device__ __forceinline__ u32 two_inputs(float first, float second) {
-    first = to_eleven_bits(first * input_scale);
-    second = to_eleven_bits(second * input_scale);
-    u32 word;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
-    return word;
+    return pack2<half_t>(to_eleven_bits(first * input_scale), to_eleven_bits(second * input_scale));
 }
-
-__device__ __forceinline__ int abs_bits(float value) { return __float_as_int(value) & 0x7FFFFFFF; }
 
 __device__ __forceinline__ uint4 rounded(const float (&v)[8], int& largest) {
 #pragma unroll
@@ -249,9 +243,7 @@ __device__ __forceinline__ void load(unsigned char* ring, u64* full, u64* empty,
             next.advance();
         }
         if constexpr (scales) {
-            for (int distance = 16; distance > 0; distance /= 2) {
-                largest = max(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, distance));
-            }
+            largest = largest_of_lanes(largest);
             if (thread % 32 == 0) {
                 atomicMax(largest_of_sample + strip.sample, static_cast<unsigned>(largest));
             }

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "bfloat.cuh"
-#include "half.cuh"
 
 template <typename T, int width> struct alignas(sizeof(T) * width) Pack {
     T of[width];

@@ -24,12 +24,9 @@
 // (kernels/parts_product.py), `split_threads` of a block.
 #pragma once
 
-#include "bfloat.cuh"
-#include "eight.cuh"
-#include "half.cuh"
 #include "pack.cuh"
+#include "parts.cuh"
 #include "repair.cuh"
-#include "row_scale.cuh"
 #include "vector.cuh"
 
 constexpr bool from_parts = product == product_t::parts;
@@ -39,25 +36,25 @@ template <> struct Part<part_type_t::fp16> { using type = half_t; };
 template <> struct Part<part_type_t::bf16> { using type = bfloat_t; };
 using part_t = Part<part_type>::type;
 
-// What the small terms are made of and summed in. A row's largest magnitude is below 2^11 and a low part is 1/2 at most:
-// times these powers of two neither leaves the range of its type (448 and 127) by more than a rounding. What both make of
-// the terms' scale is undone by the product (`of_operand`, by each factor's) or by who reads it (`of_sum`).
+// What the small terms are made of and summed in. What the parts' powers of two make of the terms' scale is undone by the
+// product (`of_operand`, by each factor's) or by who reads it (`of_sum`).
 template <corrections_t> struct Corrections {
     using type = part_t;
     using sum_t = scalar_t;
-    static constexpr float of_high = 1.0f, of_low = 1.0f, of_operand = 1.0f, of_sum = 1.0f;
+    static constexpr float of_operand = 1.0f, of_sum = 1.0f;
 };
 template <correction_sums_t> struct CorrectionSum { using type = float; };
 template <> struct CorrectionSum<correction_sums_t::bf16> { using type = bfloat_t; };
 template <> struct Corrections<corrections_t::e4m3> {
     using type = e4m3_t;
     using sum_t = CorrectionSum<correction_sums>::type;
-    static constexpr float of_high = 0x1p-3f, of_low = 0x1p9f, of_operand = 0x1p-3f, of_sum = 1.0f;
+    static constexpr float of_operand = 0x1p-3f, of_sum = 1.0f;
+    static_assert(of_operand * of_operand * PartScale<type>::of_terms == 1.0f);
 };
 template <> struct Corrections<corrections_t::int8> {
     using type = s8_t;
     using sum_t = int;
-    static constexpr float of_high = 0x1p-4f, of_low = 0x1p8f, of_operand = 1.0f, of_sum = 0x1p-4f;
+    static constexpr float of_operand = 1.0f, of_sum = 1.0f / PartScale<type>::of_terms;
 };
 using correction_t = Corrections<corrections>;
 constexpr bool in_eight_bits = corrections != corrections_t::half;
@@ -72,15 +69,15 @@ __device__ __forceinline__ void store_parts(const Pack<float, 4>& values, float 
     float high8[4], low8[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-        const float value = values.of[i] * factor;
-        high.of[i] = part_t(value);
-        low.of[i] = part_t(value - high.of[i]);
-        high8[i] = high.of[i] * correction_t::of_high;
-        low8[i] = (value - high.of[i]) * correction_t::of_low;
+        const Split<part_t> parts(values.of[i] * factor);
+        high.of[i] = parts.high;
+        low.of[i] = part_t(parts.rest());
+        high8[i] = parts.high * PartScale<correction_t::type>::of_high;
+        low8[i] = parts.rest() * PartScale<correction_t::type>::of_rest;
     }
     if constexpr (in_eight_bits) {
-        const unsigned highs = pack4<typename correction_t::type>(high8);
-        const unsigned lows = pack4<typename correction_t::type>(low8);
+        const unsigned highs = pack4<correction_t::type>(high8);
+        const unsigned lows = pack4<correction_t::type>(low8);
         store_whole(halves + k, high);
         *reinterpret_cast<unsigned*>(eights + (is_weight ? padded : 0) + k) = highs;
         *reinterpret_cast<unsigned*>(eights + (is_weight ? 0 : padded) + k) = lows;
@@ -127,9 +124,8 @@ extern "C" __global__ void __launch_bounds__(split_threads)
         const float largest = largest_of_warps<split_threads, split_threads>(mine) * __int_as_float(abs_bits(factor));
         const int exponent = exponent_for(largest);
         if (threadIdx.x == 0) {
-            // A row that no exponent brings into range may be larger than 2^11, which eight bits do not hold.
             const float size = scaled(largest, exponent);
-            const bool fit = fits(size, exponent) && (!in_eight_bits || size < 2048.0f);
+            const bool fit = in_eight_bits ? fits_eights(size, exponent) : fits(size, exponent);
             exponents[row] = fit ? exponent : unfit_exponent;
             unfit[row] = !fit;
             if constexpr (in_eight_bits) {

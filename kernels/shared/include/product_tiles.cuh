@@ -5,7 +5,7 @@
 #pragma once
 
 #include "early_launches.cuh"
-#include "row_scale.cuh"
+#include "parts.cuh"
 #include "wgmma.cuh"
 
 constexpr bool fused = product == product_t::fused;

@@ -122,7 +122,7 @@ __device__ __forceinline__ void multiply_tiles(unsigned char* shared, u64* full,
         wgmma_wait<0>();
 #pragma unroll
         for (int i = 0; i < product_columns / 2; ++i) {
-            sum[i] = static_cast<float>(small[i]) * (1.0f / (tile_parts_t::of_high * tile_parts_t::of_low));
+            sum[i] = static_cast<float>(small[i]) * (1.0f / small_scale::of_terms);
         }
         for (int stage = 0; stage < halves; ++stage) {
             const bool adds = sum_lines > 0 && stage >= first_sum && (stage - first_sum) % sum_lines == 0;
