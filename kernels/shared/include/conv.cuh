@@ -38,12 +38,10 @@ constexpr bool casts_input = halves && channels_last == input_last;
 constexpr bool transposes_output = !implicit && channels_last != output_last;
 constexpr bool finishes = !implicit && channels_last == output_last;
 
-template <bool condition, typename A, typename B> struct Choose { using type = A; };
-template <typename A, typename B> struct Choose<false, A, B> { using type = B; };
-using source_t = typename Choose<halves, half_t, scalar_t>::type;
-using product_t = typename Choose<half_product, half_t, scalar_t>::type;
-using multiplied_t = typename Choose<is_half, scalar_t, half_t>::type;  // what tensor cores are given
-using weight_t = typename Choose<half_weight, multiplied_t, scalar_t>::type;
+using source_t = Choose<halves, half_t, scalar_t>;
+using product_t = Choose<half_product, half_t, scalar_t>;
+using multiplied_t = Choose<is_half, scalar_t, half_t>;  // what tensor cores are given
+using weight_t = Choose<half_weight, multiplied_t, scalar_t>;
 
 // ----------------------------------------------------------------------------------------------------------- geometry
 

@@ -109,7 +109,7 @@ private:
 // Groups of eight channels that x has: where their number is odd, the ring has one more, of zeros.
 constexpr int input_groups = static_cast<int>((in_channels + 7) / 8);
 
-using pair_t = typename Choose<is_half, HalfPair<scalar_t>, FloatPair>::type;
+using pair_t = Choose<is_half, HalfPair<scalar_t>, FloatPair>;
 
 // What one row of the ring is made of: eight channels by two columns, as many pairs of columns as the image has; what lies
 // beyond it reaches only sums that nobody writes. Where columns are padded, all that the ring has.

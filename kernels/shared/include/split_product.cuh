@@ -150,14 +150,7 @@ __device__ __forceinline__ void produce(unsigned char* shared, u64* full, u64* e
             if (thread == 0) {
                 mbarrier_arrive_expect_tx(full + position.slot, 2 * part_bytes);
                 unsigned char* target = shared + position.slot * stage_bytes + w_stage_bytes;
-                if constexpr (product_cluster == 1) {
-                    cp_async_bulk(target, x_source, 2 * part_bytes, full + position.slot);
-                } else {
-                    // Each block of a cluster fetches its share and sends it to all.
-                    constexpr int share = 2 * part_bytes / product_cluster;
-                    cp_async_bulk_multicast(target + rank * share, x_source + rank * share, share, full + position.slot,
-                                         whole_cluster);
-                }
+                bring_x<2 * part_bytes>(target, x_source, full + position.slot, rank);
             }
             u32 target = place + position.slot * stage_bytes;
             const float* source = w_source + stage * tile_depth;
@@ -307,26 +300,35 @@ __device__ __forceinline__ void split_product_of_block(const float* __restrict__
                                                        const int* __restrict__ w_exponents, int* __restrict__ w_unfit,
                                                        float* __restrict__ scratch, const ProductShape& shape,
                                                        const LateRows& late, const Epilogue& epilogue) {
-    if constexpr (from_tiles) {
-        const auto* const tiles = reinterpret_cast<const unsigned char*>(w);
-        tile_product_of_block(tiles, parts, x_exponents, w_exponents, w_unfit, scratch, shape, late, epilogue);
-    } else {
-        extern __shared__ __align__(128) unsigned char shared[];
-        u64* full = reinterpret_cast<u64*>(shared + product_stages * stage_bytes);
-        u64* empty = full + product_stages;
-        const u32 rank = begin_pipeline(full, empty, producer_threads + 1);
-        begin_launch();
-        let_next_begin();
-        if (threadIdx.x < producer_threads) {
-            setmaxnreg_dec<producer_registers>();
+    extern __shared__ __align__(128) unsigned char shared[];
+    u64* full = reinterpret_cast<u64*>(shared + product_stages * (from_tiles ? lines_bytes : stage_bytes));
+    u64* empty = full + product_stages;
+    const u32 rank = begin_pipeline(full, empty, from_tiles ? 1 : producer_threads + 1);
+    begin_launch();
+    let_next_begin();
+    if (threadIdx.x < producer_threads) {
+        setmaxnreg_dec<producer_registers>();
+        if constexpr (!from_tiles) {
             produce(shared, full, empty, w, parts, shape, rank);
+        } else if (threadIdx.x == 0) {
+            bring_tiles(shared, full, empty, reinterpret_cast<const unsigned char*>(w), parts, shape, rank, late);
+        } else if (splits_beside && threadIdx.x >= 32) {
+            unsigned char* const staged = reinterpret_cast<unsigned char*>(empty + product_stages);
+            split_late_rows(staged, late, const_cast<float*>(w), w_exponents, w_unfit, shape);
+        }
+    } else {
+        setmaxnreg_inc<consumer_registers>();
+        const Sums sums = sums_of_thread(scratch);
+        if constexpr (from_tiles) {
+            multiply_tiles(shared, full, empty, shape, x_exponents, w_exponents, sums, epilogue);
         } else {
-            setmaxnreg_inc<consumer_registers>();
-            const Sums sums = sums_of_thread(scratch);
             consume(shared, full, empty, shape, x_exponents, w_exponents, w_unfit, sums, rank, epilogue);
         }
-        cluster_sync();  // A block must not end while the other still sends to it.
     }
+    if constexpr (from_tiles) {
+        __syncthreads();
+    }
+    cluster_sync();  // A block must not end while the other still sends to it.
 }
 
 #endif  // TUNEBENCH_HOPPER

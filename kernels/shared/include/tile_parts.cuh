@@ -9,13 +9,10 @@
 #include "pack.cuh"
 #include "product_tiles.cuh"
 
-// What the small terms are made of.
-template <weight_parts_t> struct SmallType { using type = s8_t; };
-template <> struct SmallType<weight_parts_t::e4m3> { using type = e4m3_t; };
-template <> struct SmallType<weight_parts_t::fp16> { using type = half_t; };
-using small_t = SmallType<weight_parts>::type;
-using small_scale = PartScale<small_t>;
 constexpr bool small_halves = weight_parts == weight_parts_t::fp16;
+// What the small terms are made of.
+using small_t = Choose<small_halves, half_t, Choose<weight_parts == weight_parts_t::e4m3, e4m3_t, s8_t>>;
+using small_scale = PartScale<small_t>;
 
 constexpr int line_bytes = 128;   // Of a row in a stage.
 constexpr int smalls_of_line = line_bytes / sizeof(small_t);
