@@ -111,18 +111,16 @@ struct Epilogue {
 
     // Whether the tensors take packs of so many neighbouring channels, or elements.
     template <int width> __device__ __forceinline__ bool takes_channels() const {
-        bool takes = takes_packs<float, width>(factors);
-#pragma unroll
-        for (int k = 0; k < channel_tensors; ++k) {
-            takes = takes && takes_packs<scalar_t, width>(channel[k]);
-        }
-        return takes;
+        return all_take<width>(channel, channel_tensors, takes_packs<float, width>(factors));
     }
     template <int width> __device__ __forceinline__ bool takes_elements() const {
-        bool takes = true;
+        return all_take<width>(element, element_tensors, true);
+    }
+    template <int width>
+    static __device__ __forceinline__ bool all_take(const scalar_t* const* tensors, int count, bool takes) {
 #pragma unroll
-        for (int k = 0; k < element_tensors; ++k) {
-            takes = takes && takes_packs<scalar_t, width>(element[k]);
+        for (int k = 0; k < count; ++k) {
+            takes = takes && takes_packs<scalar_t, width>(tensors[k]);
         }
         return takes;
     }

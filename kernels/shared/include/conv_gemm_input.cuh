@@ -36,13 +36,6 @@ struct FloatPair {
         }
     }
 
-    __device__ __forceinline__ void clear() {
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            left[i] = right[i] = 0.0f;
-        }
-    }
-
     __device__ __forceinline__ void set(int channel, float of_left, float of_right) {
         left[channel] = of_left;
         right[channel] = of_right;
@@ -68,13 +61,6 @@ template <typename T> struct HalfPair {
                 words[i] = __ldcs(reinterpret_cast<const u32*>(source));
                 source += pixels;
             }
-        }
-    }
-
-    __device__ __forceinline__ void clear() {
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            words[i] = 0;
         }
     }
 
@@ -163,7 +149,7 @@ __device__ __forceinline__ void load_row_in_pairs(unsigned char* shared, const i
         for (int k = 0; k < in_flight; ++k) {
             if (first + k * loader_threads < units.count()) {
                 if ((pads_columns || input_groups < channel_groups) && is_padding[k]) {
-                    flying[k].clear();
+                    flying[k] = pair_t{};
                 }
                 flying[k].write_to(target[k], largest);
             }
@@ -180,8 +166,7 @@ __device__ __forceinline__ void load_row_one_by_one(unsigned char* shared, const
 #pragma unroll 1
     for (int unit = thread; unit < units.count(); unit += loader_threads) {
         const int group = units.group(unit), pair = units.pair(unit);
-        pair_t p;
-        p.clear();
+        pair_t p{};
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
             if (group * 8 + i < in_channels) {
