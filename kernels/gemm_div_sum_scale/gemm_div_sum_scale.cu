@@ -16,6 +16,7 @@
 // products of every row (`algorithm` strips).
 #include "early_launches.cuh"
 #include "vector.cuh"
+#include "warp.cuh"
 
 using vector_t = vector_of<scalar_t, vector_width>;
 
@@ -333,10 +334,7 @@ __device__ __forceinline__ void reduce_rows(const scalar_t* x, const accumulator
     RowSums totals = row_sums<factors>(mine, sums, splits, features, aligned);
 #pragma unroll
     for (int r = 0; r < rows_per_thread; ++r) {
-#pragma unroll
-        for (int distance = 16; distance > 0; distance /= 2) {
-            totals.of[r] += __shfl_xor_sync(0xffffffffu, totals.of[r], distance);
-        }
+        totals.of[r] = sum_of_lanes(totals.of[r]);
     }
     const int lane = threadIdx.x % row_threads;
     if constexpr (row_warps == 1) {
@@ -466,10 +464,7 @@ __device__ __forceinline__ void multiply_strip(const scalar_t* x, const accumula
         for (int k = 0; k < rows_in_flight; ++k) {
             accumulator_t total = 0;
             for_each(values[k], [&scale, &total](scalar_t& element, int i) { total += element * scale[i]; });
-#pragma unroll
-            for (int distance = 16; distance > 0; distance /= 2) {
-                total += __shfl_xor_sync(0xffffffffu, total, distance);
-            }
+            total = sum_of_lanes(total);
             mine = lane == k ? total : mine;
         }
         if (lane < rows_in_flight && row + lane < rows) {

@@ -38,12 +38,10 @@ constexpr bool casts_input = halves && channels_last == input_last;
 constexpr bool transposes_output = !implicit && channels_last != output_last;
 constexpr bool finishes = !implicit && channels_last == output_last;
 
-template <bool condition, typename A, typename B> struct Choose { using type = A; };
-template <typename A, typename B> struct Choose<false, A, B> { using type = B; };
-using source_t = typename Choose<halves, half_t, scalar_t>::type;
-using product_t = typename Choose<half_product, half_t, scalar_t>::type;
-using multiplied_t = typename Choose<is_half, scalar_t, half_t>::type;  // what tensor cores are given
-using weight_t = typename Choose<half_weight, multiplied_t, scalar_t>::type;
+using source_t = Choose<halves, half_t, scalar_t>;
+using product_t = Choose<half_product, half_t, scalar_t>;
+using multiplied_t = Choose<is_half, scalar_t, half_t>;  // what tensor cores are given
+using weight_t = Choose<half_weight, multiplied_t, scalar_t>;
 
 // ----------------------------------------------------------------------------------------------------------- geometry
 
@@ -113,18 +111,16 @@ struct Epilogue {
 
     // Whether the tensors take packs of so many neighbouring channels, or elements.
     template <int width> __device__ __forceinline__ bool takes_channels() const {
-        bool takes = takes_packs<float, width>(factors);
-#pragma unroll
-        for (int k = 0; k < channel_tensors; ++k) {
-            takes = takes && takes_packs<scalar_t, width>(channel[k]);
-        }
-        return takes;
+        return all_take<width>(channel, channel_tensors, takes_packs<float, width>(factors));
     }
     template <int width> __device__ __forceinline__ bool takes_elements() const {
-        bool takes = true;
+        return all_take<width>(element, element_tensors, true);
+    }
+    template <int width>
+    static __device__ __forceinline__ bool all_take(const scalar_t* const* tensors, int count, bool takes) {
 #pragma unroll
-        for (int k = 0; k < element_tensors; ++k) {
-            takes = takes && takes_packs<scalar_t, width>(element[k]);
+        for (int k = 0; k < count; ++k) {
+            takes = takes && takes_packs<scalar_t, width>(tensors[k]);
         }
         return takes;
     }

@@ -45,7 +45,7 @@ constexpr int shared_filter_bytes = filter_bytes - held_bytes;
 constexpr int loader_registers = 104;
 constexpr int multiplier_registers = 200;
 
-using input_t = typename Choose<is_half, scalar_t, float>::type;
+using input_t = Choose<is_half, scalar_t, float>;
 
 struct Images {
     const input_t* x;
@@ -89,17 +89,7 @@ struct Strips {
     }
 };
 
-// The ring's rows in the order they are used: where the next one stands, and the parity of its use.
-struct RingRow {
-    int slot = 0;
-    u32 parity = 0;
-    __device__ __forceinline__ void advance() {
-        if (++slot == ring_rows) {
-            slot = 0;
-            parity ^= 1;
-        }
-    }
-};
+using RingRow = RingPosition<ring_rows>;
 
 #include "conv_gemm_input.cuh"
 #include "conv_gemm_output.cuh"

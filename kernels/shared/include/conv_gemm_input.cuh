@@ -2,14 +2,8 @@
 #pragma once
 
 __device__ __forceinline__ u32 two_inputs(float first, float second) {
-    first = to_eleven_bits(first * input_scale);
-    second = to_eleven_bits(second * input_scale);
-    u32 word;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
-    return word;
+    return pack2<half_t>(to_eleven_bits(first * input_scale), to_eleven_bits(second * input_scale));
 }
-
-__device__ __forceinline__ int abs_bits(float value) { return __float_as_int(value) & 0x7FFFFFFF; }
 
 __device__ __forceinline__ uint4 rounded(const float (&v)[8], int& largest) {
 #pragma unroll
@@ -42,13 +36,6 @@ struct FloatPair {
         }
     }
 
-    __device__ __forceinline__ void clear() {
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            left[i] = right[i] = 0.0f;
-        }
-    }
-
     __device__ __forceinline__ void set(int channel, float of_left, float of_right) {
         left[channel] = of_left;
         right[channel] = of_right;
@@ -74,13 +61,6 @@ template <typename T> struct HalfPair {
                 words[i] = __ldcs(reinterpret_cast<const u32*>(source));
                 source += pixels;
             }
-        }
-    }
-
-    __device__ __forceinline__ void clear() {
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            words[i] = 0;
         }
     }
 
@@ -115,7 +95,7 @@ private:
 // Groups of eight channels that x has: where their number is odd, the ring has one more, of zeros.
 constexpr int input_groups = static_cast<int>((in_channels + 7) / 8);
 
-using pair_t = typename Choose<is_half, HalfPair<scalar_t>, FloatPair>::type;
+using pair_t = Choose<is_half, HalfPair<scalar_t>, FloatPair>;
 
 // What one row of the ring is made of: eight channels by two columns, as many pairs of columns as the image has; what lies
 // beyond it reaches only sums that nobody writes. Where columns are padded, all that the ring has.
@@ -169,7 +149,7 @@ __device__ __forceinline__ void load_row_in_pairs(unsigned char* shared, const i
         for (int k = 0; k < in_flight; ++k) {
             if (first + k * loader_threads < units.count()) {
                 if ((pads_columns || input_groups < channel_groups) && is_padding[k]) {
-                    flying[k].clear();
+                    flying[k] = pair_t{};
                 }
                 flying[k].write_to(target[k], largest);
             }
@@ -186,8 +166,7 @@ __device__ __forceinline__ void load_row_one_by_one(unsigned char* shared, const
 #pragma unroll 1
     for (int unit = thread; unit < units.count(); unit += loader_threads) {
         const int group = units.group(unit), pair = units.pair(unit);
-        pair_t p;
-        p.clear();
+        pair_t p{};
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
             if (group * 8 + i < in_channels) {
@@ -249,9 +228,7 @@ __device__ __forceinline__ void load(unsigned char* ring, u64* full, u64* empty,
             next.advance();
         }
         if constexpr (scales) {
-            for (int distance = 16; distance > 0; distance /= 2) {
-                largest = max(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, distance));
-            }
+            largest = largest_of_lanes(largest);
             if (thread % 32 == 0) {
                 atomicMax(largest_of_sample + strip.sample, static_cast<unsigned>(largest));
             }

@@ -9,15 +9,11 @@
 // A model of a half type is convolved in that type: nothing is scaled, and nothing lies outside the range.
 #pragma once
 
+#include "parts.cuh"
+
 constexpr float input_scale = 64.0f;
 constexpr float largest_input = 1000.0f;     // times input_scale still below 65504, the largest half
 constexpr float smallest_input = 0.015625f;  // times input_scale 1, whose rounding error is that of the least half
-
-// To the eleven bits that TF32 keeps, and a half: to nearest, and away from zero where two are as near, as cuDNN rounds the
-// operands of TF32 products. Every tie that went the other way would be another value than the reference multiplies.
-__device__ __forceinline__ float to_eleven_bits(float value) {
-    return __uint_as_float((__float_as_uint(value) + 0x1000u) & 0xffffe000u);
-}
 
 __device__ __forceinline__ float larger_of(float largest, float value) {
     const float size = fabsf(value);
@@ -32,12 +28,7 @@ template <int threads> __device__ __forceinline__ void note_largest(float mine, 
         of_block = 0;
     }
     __syncthreads();
-    unsigned bits = __float_as_uint(mine);
-#pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2) {
-        const unsigned other = __shfl_xor_sync(0xffffffffu, bits, distance);
-        bits = other > bits ? other : bits;
-    }
+    const unsigned bits = largest_of_lanes(__float_as_uint(mine));
     if (threadIdx.x % 32 == 0) {
         atomicMax(&of_block, bits);
     }
@@ -78,10 +69,7 @@ extern "C" __global__ void __launch_bounds__(weight_threads)
         for (long long i = threadIdx.x; i < elements; i += weight_threads) {
             sum += fabsf(static_cast<float>(weight[start + i]));
         }
-#pragma unroll
-        for (int distance = 16; distance > 0; distance /= 2) {
-            sum += __shfl_xor_sync(0xffffffffu, sum, distance);
-        }
+        sum = sum_of_lanes(sum);
         if (threadIdx.x % 32 == 0) {
             of_warps[threadIdx.x / 32] = sum;
         }
@@ -93,7 +81,7 @@ extern "C" __global__ void __launch_bounds__(weight_threads)
         // 2^exponent is the least power of two above the sum.
         const int exponent = static_cast<int>(__float_as_uint(sum) >> 23) - 126;
         const bool fits = exponent > -100 && exponent < 100;
-        const float scale = scales && fits ? __uint_as_float(static_cast<unsigned>(127 - exponent) << 23) : 1.0f;
+        const float scale = scales && fits ? power_of_two(-exponent) : 1.0f;
         for (long long i = threadIdx.x; i < elements; i += weight_threads) {
             const long long channel = weight_channels_last ? i % channels : i / area;
             const long long place = weight_channels_last ? i / channels : i % area;

@@ -2,15 +2,21 @@
 // numbers from -127 to 127. Both round to nearest even, and what is too large becomes the largest there is.
 #pragma once
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+__device__ __forceinline__ unsigned short e4m3x2(float first, float second) {
+    unsigned short pair;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(second), "f"(first));
+    return pair;
+}
+#endif
+
 struct e4m3_t {
     unsigned char bits;
 
     e4m3_t() = default;
     __device__ __forceinline__ explicit e4m3_t(float value) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-        unsigned short pair;
-        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(value));
-        bits = static_cast<unsigned char>(pair);
+        bits = static_cast<unsigned char>(e4m3x2(value, 0.0f));
 #else
         const unsigned whole = __float_as_uint(value);
         const unsigned size = whole & 0x7fffffffu;
@@ -57,9 +63,7 @@ template <> __device__ __forceinline__ unsigned pack4<s8_t>(const float (&values
 #endif
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
 template <> __device__ __forceinline__ unsigned pack4<e4m3_t>(const float (&values)[4]) {
-    unsigned short first, second;
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(first) : "f"(values[1]), "f"(values[0]));
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(second) : "f"(values[3]), "f"(values[2]));
+    const unsigned short first = e4m3x2(values[0], values[1]), second = e4m3x2(values[2], values[3]);
     return first | static_cast<unsigned>(second) << 16;
 }
 #endif

@@ -67,6 +67,18 @@ __device__ __forceinline__ void mbarrier_wait(u64* barrier, u32 parity) {
         : "memory");
 }
 
+// Where a ring of `slots` places is, and the parity of the place's current use.
+template <int slots> struct RingPosition {
+    int slot = 0;
+    u32 parity = 0;
+    __device__ __forceinline__ void advance() {
+        if (++slot == slots) {
+            slot = 0;
+            parity ^= 1;
+        }
+    }
+};
+
 // --- Clusters -----------------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ u32 cluster_ctarank() {

@@ -88,12 +88,10 @@ __device__ __forceinline__ void split_late_rows(unsigned char* staged, const Lat
             largest = largest_of(values, largest);
             target.store(values, power, static_cast<long long>(step) * whole_run + run_of_lane * run_of_thread);
         }
-        for (int distance = late_group; distance < 32; distance *= 2) {
-            largest = max(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, distance));
-        }
+        largest = largest_of_lanes<late_group, 16>(largest);
         if (lane < late_group && row < shape.w_rows) {
             const float found = __int_as_float(largest);
-            unfit[row] = exponent != exponent_for(found) || !parts_hold(scaled(found, exponent), exponent);
+            unfit[row] = exponent != exponent_for(found) || !fits_eights(scaled(found, exponent), exponent);
         }
         fence_proxy_async_global();
         __threadfence();

@@ -191,10 +191,6 @@ template <class Chain> struct MomentsEpilogue : ProductEpilogue<Chain> {
         const int rows = static_cast<int>(min(x_rows - begin, static_cast<long long>(product_columns)));
         const int first = lane % 4 * 2;
         const auto& arguments = this->chain.arguments;
-        const auto of_four = [](float mine) {
-            mine += __shfl_xor_sync(0xFFFFFFFFu, mine, 1);
-            return mine + __shfl_xor_sync(0xFFFFFFFFu, mine, 2);
-        };
 #pragma unroll
         for (int below = 0; below < 2; ++below) {
             const long long feature = exists[below] ? row + 8 * below : 0;
@@ -216,13 +212,13 @@ template <class Chain> struct MomentsEpilogue : ProductEpilogue<Chain> {
                     beyond += value - shift;
                 }
             }
-            const float mean = shift + of_four(beyond) / static_cast<float>(rows);
+            const float mean = shift + sum_of_lanes<1, 2>(beyond) / static_cast<float>(rows);
 #pragma unroll
             for (int j = 0; j < product_columns / 4; ++j) {
                 const float difference = values[j / 2 * 4 + 2 * below + j % 2] - mean;
                 squares += first + j / 2 * 8 + j % 2 < rows ? difference * difference : 0.0f;
             }
-            squares = of_four(squares);
+            squares = sum_of_lanes<1, 2>(squares);
             if (exists[below] && lane % 4 == 0) {
                 moments[tile.x_tile * this->features + feature] = {mean, squares};
             }

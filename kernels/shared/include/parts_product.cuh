@@ -24,42 +24,24 @@
 // (kernels/parts_product.py), `split_threads` of a block.
 #pragma once
 
-#include "bfloat.cuh"
-#include "eight.cuh"
-#include "half.cuh"
 #include "pack.cuh"
+#include "parts.cuh"
 #include "repair.cuh"
-#include "row_scale.cuh"
 #include "vector.cuh"
 
 constexpr bool from_parts = product == product_t::parts;
 
-template <part_type_t> struct Part;
-template <> struct Part<part_type_t::fp16> { using type = half_t; };
-template <> struct Part<part_type_t::bf16> { using type = bfloat_t; };
-using part_t = Part<part_type>::type;
+using part_t = Choose<part_type == part_type_t::fp16, half_t, bfloat_t>;
 
-// What the small terms are made of and summed in. A row's largest magnitude is below 2^11 and a low part is 1/2 at most:
-// times these powers of two neither leaves the range of its type (448 and 127) by more than a rounding. What both make of
-// the terms' scale is undone by the product (`of_operand`, by each factor's) or by who reads it (`of_sum`).
-template <corrections_t> struct Corrections {
-    using type = part_t;
-    using sum_t = scalar_t;
-    static constexpr float of_high = 1.0f, of_low = 1.0f, of_operand = 1.0f, of_sum = 1.0f;
-};
-template <correction_sums_t> struct CorrectionSum { using type = float; };
-template <> struct CorrectionSum<correction_sums_t::bf16> { using type = bfloat_t; };
-template <> struct Corrections<corrections_t::e4m3> {
-    using type = e4m3_t;
-    using sum_t = CorrectionSum<correction_sums>::type;
-    static constexpr float of_high = 0x1p-3f, of_low = 0x1p9f, of_operand = 0x1p-3f, of_sum = 1.0f;
-};
-template <> struct Corrections<corrections_t::int8> {
-    using type = s8_t;
-    using sum_t = int;
-    static constexpr float of_high = 0x1p-4f, of_low = 0x1p8f, of_operand = 1.0f, of_sum = 0x1p-4f;
-};
-using correction_t = Corrections<corrections>;
+// What the small terms are made of and summed in. What the parts' powers of two make of the terms' scale is undone by the
+// product, each of whose factors of e4m3 it multiplies with `of_operand`, or, of whole numbers, by who reads it (`of_sum`).
+constexpr bool in_e4m3 = corrections == corrections_t::e4m3, in_whole = corrections == corrections_t::int8;
+using small_part_t = Choose<in_e4m3, e4m3_t, Choose<in_whole, s8_t, part_t>>;
+using small_sum_t = Choose<in_e4m3, Choose<correction_sums == correction_sums_t::bf16, bfloat_t, float>,
+                           Choose<in_whole, int, scalar_t>>;
+constexpr float of_operand = in_e4m3 ? 0x1p-3f : 1.0f;
+constexpr float of_sum = in_whole ? 1.0f / PartScale<s8_t>::of_terms : 1.0f;
+static_assert(!in_e4m3 || of_operand * of_operand * PartScale<e4m3_t>::of_terms == 1.0f);
 constexpr bool in_eight_bits = corrections != corrections_t::half;
 
 constexpr int parts_of_row = pieces == 1 ? 3 : 2;  // Of halves.
@@ -72,15 +54,15 @@ __device__ __forceinline__ void store_parts(const Pack<float, 4>& values, float 
     float high8[4], low8[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-        const float value = values.of[i] * factor;
-        high.of[i] = part_t(value);
-        low.of[i] = part_t(value - high.of[i]);
-        high8[i] = high.of[i] * correction_t::of_high;
-        low8[i] = (value - high.of[i]) * correction_t::of_low;
+        const Split<part_t> parts(values.of[i] * factor);
+        high.of[i] = parts.high;
+        low.of[i] = part_t(parts.rest());
+        high8[i] = parts.high * PartScale<small_part_t>::of_high;
+        low8[i] = parts.rest() * PartScale<small_part_t>::of_rest;
     }
     if constexpr (in_eight_bits) {
-        const unsigned highs = pack4<typename correction_t::type>(high8);
-        const unsigned lows = pack4<typename correction_t::type>(low8);
+        const unsigned highs = pack4<small_part_t>(high8);
+        const unsigned lows = pack4<small_part_t>(low8);
         store_whole(halves + k, high);
         *reinterpret_cast<unsigned*>(eights + (is_weight ? padded : 0) + k) = highs;
         *reinterpret_cast<unsigned*>(eights + (is_weight ? 0 : padded) + k) = lows;
@@ -127,13 +109,12 @@ extern "C" __global__ void __launch_bounds__(split_threads)
         const float largest = largest_of_warps<split_threads, split_threads>(mine) * __int_as_float(abs_bits(factor));
         const int exponent = exponent_for(largest);
         if (threadIdx.x == 0) {
-            // A row that no exponent brings into range may be larger than 2^11, which eight bits do not hold.
             const float size = scaled(largest, exponent);
-            const bool fit = fits(size, exponent) && (!in_eight_bits || size < 2048.0f);
+            const bool fit = in_eight_bits ? fits_eights(size, exponent) : fits(size, exponent);
             exponents[row] = fit ? exponent : unfit_exponent;
             unfit[row] = !fit;
             if constexpr (in_eight_bits) {
-                *scale = correction_t::of_operand;
+                *scale = of_operand;
             }
         }
         const float power = power_of_two(exponent);
@@ -231,10 +212,10 @@ __device__ __forceinline__ vector_of<accumulator_t, width> elements(const Produc
     auto value = converted<accumulator_t, width>(load_anywhere<vector_t>(product.first + position));
     Pack<accumulator_t, width> sum{}, repaired;
     if (product.small) {
-        using small_t = typename correction_t::sum_t;
-        auto small = load_anywhere<vector_of<small_t, width>>(static_cast<const small_t*>(product.small) + position);
-        for_each(small, [&sum](small_t& element, int i) {
-            sum.of[i] = accumulator_t(element) * accumulator_t(correction_t::of_sum);
+        auto small =
+            load_anywhere<vector_of<small_sum_t, width>>(static_cast<const small_sum_t*>(product.small) + position);
+        for_each(small, [&sum](small_sum_t& element, int i) {
+            sum.of[i] = accumulator_t(element) * accumulator_t(of_sum);
         });
     }
     for_each(value, [&sum, &repaired](accumulator_t& element, int i) {

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "early_launches.cuh"
-#include "row_scale.cuh"
+#include "parts.cuh"
 #include "wgmma.cuh"
 
 constexpr bool fused = product == product_t::fused;
@@ -106,17 +106,7 @@ __device__ __forceinline__ void finish_tile(float (&sum)[product_columns / 2], c
 constexpr int producer_registers = splits_beside ? 72 : 40;
 constexpr int consumer_registers = splits_beside ? 216 : 232;
 
-// Where a pipeline of product_stages stages is: the slot, and the parity of its current use.
-struct Position {
-    int slot = 0;
-    u32 parity = 0;
-    __device__ __forceinline__ void advance() {
-        if (++slot == product_stages) {
-            slot = 0;
-            parity ^= 1;
-        }
-    }
-};
+using Position = RingPosition<product_stages>;
 
 // Barriers of all stages, known to the cluster; a full stage has `arrivals` of this block. The rank in the cluster.
 __device__ __forceinline__ u32 begin_pipeline(u64* full, u64* empty, int arrivals) {
@@ -130,6 +120,17 @@ __device__ __forceinline__ u32 begin_pipeline(u64* full, u64* empty, int arrival
     const u32 rank = product_cluster == 1 ? 0 : cluster_ctarank();
     cluster_sync();
     return rank;
+}
+
+// One thread: a stage of x. Each block of a cluster fetches its share and sends it to all.
+template <int bytes>
+__device__ __forceinline__ void bring_x(unsigned char* target, const unsigned char* source, u64* barrier, u32 rank) {
+    if constexpr (product_cluster == 1) {
+        cp_async_bulk(target, source, bytes, barrier);
+    } else {
+        constexpr int share = bytes / product_cluster;
+        cp_async_bulk_multicast(target + rank * share, source + rank * share, share, barrier, whole_cluster);
+    }
 }
 
 // What is added in fp32 outside the tensor cores, by the memory system itself: nobody waits for it. Each thread has its

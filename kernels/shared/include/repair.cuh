@@ -1,7 +1,7 @@
 // Strict fp32 for what depends on rows of x or w that half-precision parts cannot hold.
 #pragma once
 
-#include "row_scale.cuh"
+#include "parts.cuh"
 
 constexpr int repair_threads = 256;
 

@@ -500,11 +500,7 @@ template <class F> __device__ __forceinline__ void rows_of_blocks(Task<F> task) 
     if constexpr (!splits_rows) {
         extern __shared__ __align__(16) unsigned char shared_memory[];
         scalar_t* const shared = reinterpret_cast<scalar_t*>(shared_memory);
-        if (task.is_aligned_throughout()) {
-            task.template all_rows<true>(shared);
-        } else {
-            task.template all_rows<false>(shared);
-        }
+        task.is_aligned_throughout() ? task.template all_rows<true>(shared) : task.template all_rows<false>(shared);
     }
 }
 
@@ -513,11 +509,8 @@ template <class F>
 __device__ __forceinline__ void parts_of_rows(Task<F> task, accumulator_t* partials, long long splits, int stage,
                                               bool finishes) {
     if constexpr (splits_rows) {
-        if (task.is_aligned_throughout()) {
-            task.template split_rows<true>(partials, splits, stage, finishes);
-        } else {
-            task.template split_rows<false>(partials, splits, stage, finishes);
-        }
+        task.is_aligned_throughout() ? task.template split_rows<true>(partials, splits, stage, finishes)
+                                     : task.template split_rows<false>(partials, splits, stage, finishes);
     }
 }
 

@@ -22,9 +22,9 @@
 // (of 32 along K) between sums in fp32 (0: none), and `split_threads` a block of the smaller kernels.
 #pragma once
 
+#include "parts.cuh"
 #include "product_tiles.cuh"
 #include "repair.cuh"
-#include "row_scale.cuh"
 #include "tile_product.cuh"
 
 constexpr int tile_depth = 32;          // Along K, of one stage.
@@ -44,35 +44,11 @@ extern "C" __global__ void __launch_bounds__(split_threads)
 
 #if TUNEBENCH_HOPPER
 
-// Two halves in a word, the first in its low bits.
-__device__ __forceinline__ u32 halves(float first, float second) {
-    u32 word;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
-    return word;
-}
-__device__ __forceinline__ float first_half(u32 word) {
-    float value;
-    asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %1;\ncvt.f32.f16 %0, low;\n}" : "=f"(value) : "r"(word));
-    return value;
-}
-__device__ __forceinline__ float second_half(u32 word) {
-    float value;
-    asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %1;\ncvt.f32.f16 %0, high;\n}" : "=f"(value) : "r"(word));
-    return value;
-}
 __device__ __forceinline__ u32 larger_halves(u32 a, u32 b) {
     u32 word;
     asm("{\n.reg .b32 m;\nabs.f16x2 m, %2;\nmax.NaN.f16x2 %0, %1, m;\n}" : "=r"(word) : "r"(a), "r"(b));
     return word;
 }
-
-struct Parts {
-    u32 high, low;
-    __device__ __forceinline__ Parts(float first, float second) {
-        high = halves(first, second);
-        low = halves(first - first_half(high), second - second_half(high));
-    }
-};
 
 constexpr int part_bytes = product_columns * tile_depth * 2;  // Of x, one part of one stage.
 
@@ -133,12 +109,12 @@ __device__ __forceinline__ void split_rows_of_block(const float* __restrict__ x,
                 v[i] = inside && k + i < depth ? source[k + i] : 0.0f;
             }
         }
-        const Parts p0(v[0] * factor, v[1] * factor), p1(v[2] * factor, v[3] * factor);
-        const Parts p2(v[4] * factor, v[5] * factor), p3(v[6] * factor, v[7] * factor);
+        const SplitHalves p0(v[0] * factor, v[1] * factor), p1(v[2] * factor, v[3] * factor);
+        const SplitHalves p2(v[4] * factor, v[5] * factor), p3(v[6] * factor, v[7] * factor);
         unsigned char* place = target + piece / (tile_depth / 8) * (2 * part_bytes) +
                                piece % (tile_depth / 8) * (product_columns * core_bytes);
         *reinterpret_cast<uint4*>(place) = {p0.high, p1.high, p2.high, p3.high};
-        *reinterpret_cast<uint4*>(place + part_bytes) = {p0.low, p1.low, p2.low, p3.low};
+        *reinterpret_cast<uint4*>(place + part_bytes) = {p0.rest, p1.rest, p2.rest, p3.rest};
     }
 }
 
@@ -174,14 +150,7 @@ __device__ __forceinline__ void produce(unsigned char* shared, u64* full, u64* e
             if (thread == 0) {
                 mbarrier_arrive_expect_tx(full + position.slot, 2 * part_bytes);
                 unsigned char* target = shared + position.slot * stage_bytes + w_stage_bytes;
-                if constexpr (product_cluster == 1) {
-                    cp_async_bulk(target, x_source, 2 * part_bytes, full + position.slot);
-                } else {
-                    // Each block of a cluster fetches its share and sends it to all.
-                    constexpr int share = 2 * part_bytes / product_cluster;
-                    cp_async_bulk_multicast(target + rank * share, x_source + rank * share, share, full + position.slot,
-                                         whole_cluster);
-                }
+                bring_x<2 * part_bytes>(target, x_source, full + position.slot, rank);
             }
             u32 target = place + position.slot * stage_bytes;
             const float* source = w_source + stage * tile_depth;
@@ -216,9 +185,9 @@ struct Fragment {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const float2 pair = *reinterpret_cast<const float2*>(source + i % 2 * 8 * w_pitch + i / 2 * 8 * 4);
-            const Parts parts(pair.x * factors[i % 2], pair.y * factors[i % 2]);
+            const SplitHalves parts(pair.x * factors[i % 2], pair.y * factors[i % 2]);
             high[i] = parts.high;
-            low[i] = parts.low;
+            low[i] = parts.rest;
             largest[i % 2] = larger_halves(largest[i % 2], parts.high);
         }
     }
@@ -311,9 +280,9 @@ __device__ __forceinline__ void consume(unsigned char* shared, u64* full, u64* e
 #pragma unroll
         for (int below = 0; below < 2; ++below) {
             const long long w_row = row + 8 * below;
-            int most = max(abs_bits(first_half(largest[below])), abs_bits(second_half(largest[below])));
-            most = max(most, __shfl_xor_sync(0xFFFFFFFFu, most, 1));
-            most = max(most, __shfl_xor_sync(0xFFFFFFFFu, most, 2));
+            int most = max(abs_bits(SplitHalves::first_half(largest[below])),
+                           abs_bits(SplitHalves::second_half(largest[below])));
+            most = largest_of_lanes<1, 2>(most);
             const bool exists = w_row < shape.w_rows;
             exponents[below] = exists ? w_exponents[w_row] : 0;
             if (exists && tile.x_tile == 0 && lane % 4 == 0) {
@@ -331,26 +300,35 @@ __device__ __forceinline__ void split_product_of_block(const float* __restrict__
                                                        const int* __restrict__ w_exponents, int* __restrict__ w_unfit,
                                                        float* __restrict__ scratch, const ProductShape& shape,
                                                        const LateRows& late, const Epilogue& epilogue) {
-    if constexpr (from_tiles) {
-        const auto* const tiles = reinterpret_cast<const unsigned char*>(w);
-        tile_product_of_block(tiles, parts, x_exponents, w_exponents, w_unfit, scratch, shape, late, epilogue);
-    } else {
-        extern __shared__ __align__(128) unsigned char shared[];
-        u64* full = reinterpret_cast<u64*>(shared + product_stages * stage_bytes);
-        u64* empty = full + product_stages;
-        const u32 rank = begin_pipeline(full, empty, producer_threads + 1);
-        begin_launch();
-        let_next_begin();
-        if (threadIdx.x < producer_threads) {
-            setmaxnreg_dec<producer_registers>();
+    extern __shared__ __align__(128) unsigned char shared[];
+    u64* full = reinterpret_cast<u64*>(shared + product_stages * (from_tiles ? lines_bytes : stage_bytes));
+    u64* empty = full + product_stages;
+    const u32 rank = begin_pipeline(full, empty, from_tiles ? 1 : producer_threads + 1);
+    begin_launch();
+    let_next_begin();
+    if (threadIdx.x < producer_threads) {
+        setmaxnreg_dec<producer_registers>();
+        if constexpr (!from_tiles) {
             produce(shared, full, empty, w, parts, shape, rank);
+        } else if (threadIdx.x == 0) {
+            bring_tiles(shared, full, empty, reinterpret_cast<const unsigned char*>(w), parts, shape, rank, late);
+        } else if (splits_beside && threadIdx.x >= 32) {
+            unsigned char* const staged = reinterpret_cast<unsigned char*>(empty + product_stages);
+            split_late_rows(staged, late, const_cast<float*>(w), w_exponents, w_unfit, shape);
+        }
+    } else {
+        setmaxnreg_inc<consumer_registers>();
+        const Sums sums = sums_of_thread(scratch);
+        if constexpr (from_tiles) {
+            multiply_tiles(shared, full, empty, shape, x_exponents, w_exponents, sums, epilogue);
         } else {
-            setmaxnreg_inc<consumer_registers>();
-            const Sums sums = sums_of_thread(scratch);
             consume(shared, full, empty, shape, x_exponents, w_exponents, w_unfit, sums, rank, epilogue);
         }
-        cluster_sync();  // A block must not end while the other still sends to it.
     }
+    if constexpr (from_tiles) {
+        __syncthreads();
+    }
+    cluster_sync();  // A block must not end while the other still sends to it.
 }
 
 #endif  // TUNEBENCH_HOPPER

@@ -4,9 +4,8 @@
 // hold 19 bits of the row's largest magnitude. Rows that these cannot hold are read as they are.
 #pragma once
 
-#include "eight.cuh"
 #include "pack.cuh"
-#include "row_scale.cuh"
+#include "parts.cuh"
 #include "vector.cuh"
 
 constexpr bool streams = product == product_t::stream;
@@ -43,7 +42,7 @@ __device__ __forceinline__ long long place_of_parts(long long row, long long k, 
 // An eight-bit part: a byte b with its sign turned, in the last bits of 2^23, is 2^23 + 128 + b.
 __device__ __forceinline__ float low_part(unsigned four, int i) {
     const unsigned byte = (four ^ 0x80808080u) >> i * 8 & 0xffu;
-    return (__uint_as_float(0x4b000000u | byte) - 8388736.0f) * 0x1p-8f;
+    return (__uint_as_float(0x4b000000u | byte) - 8388736.0f) * (1.0f / PartScale<s8_t>::of_rest);
 }
 
 // A weight in 3 bytes an element, a row to a block: of its whole chunks or steps, `chunked` elements.
@@ -57,18 +56,16 @@ extern "C" __global__ void __launch_bounds__(stream_threads)
         const float largest = largest_of_warps<stream_threads, stream_threads>(mine);
         const int exponent = exponent_for(largest);
         if (threadIdx.x == 0) {
-            // A row that no exponent brings into range may be larger than 2^11, whose low parts eight bits do not hold.
             const float size = scaled(largest, exponent);
             exponents[row] = exponent;
-            unfit[row] = !(fits(size, exponent) && size < 2048.0f);
+            unfit[row] = !fits_eights(size, exponent);
         }
         const float power = power_of_two(exponent);
         for (long long k = threadIdx.x; k < chunked; k += stream_threads) {
             const long long place = place_of_parts(row, k, chunked);
-            const float value = source[k] * power;
-            const half_t high(value);
-            highs[place] = high;
-            lows[place] = s8_t((value - high) * 256.0f).bits;
+            const Split<half_t> parts(source[k] * power);
+            highs[place] = parts.high;
+            lows[place] = s8_t(parts.rest() * PartScale<s8_t>::of_rest).bits;
         }
     }
 }

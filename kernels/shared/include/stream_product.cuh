@@ -143,11 +143,7 @@ __device__ __forceinline__ void stream_lanes_of_block(const StreamOperands& give
     __shared__ float of_warps[warps][stream_features * stream_rows];
 #pragma unroll
     for (int i = 0; i < stream_features * stream_rows; ++i) {
-        float sum = sums[i / stream_rows][i % stream_rows];
-#pragma unroll
-        for (int distance = 16; distance > 0; distance /= 2) {
-            sum += __shfl_xor_sync(0xFFFFFFFFu, sum, distance);
-        }
+        const float sum = sum_of_lanes(sums[i / stream_rows][i % stream_rows]);
         if (lane == 0) {
             of_warps[warp][i] = sum;
         }

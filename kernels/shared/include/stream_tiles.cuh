@@ -36,49 +36,40 @@ __device__ __forceinline__ void multiply_bf16(float (&sums)[4], const unsigned (
         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
         : "r"(w[0]), "r"(w[2]), "r"(w[1]), "r"(w[3]), "r"(x[0]), "r"(x[1]));
 }
-__device__ __forceinline__ unsigned pair_of_bf16(float first, float second) {
-    unsigned pair;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
-    return pair;
-}
 #elif defined(__CUDA_ARCH__)
 __device__ __forceinline__ void multiply_tf32(float (&)[4], const float (&)[8], const float (&)[4], int) { __trap(); }
 __device__ __forceinline__ void multiply_bf16(float (&)[4], const unsigned (&)[4], const unsigned (&)[2]) { __trap(); }
-__device__ __forceinline__ unsigned pair_of_bf16(float, float) { return 0; }
 #endif
-
-// The first 11 bits of a number of fp32: one of TF32.
-__device__ __forceinline__ float first_bits(float value) {
-    return __uint_as_float(__float_as_uint(value) & 0xffffe000u);
-}
 
 // What a lane has of a tile, as sums of a number of TF32 and what that leaves; for the small terms in TF32, or in pairs
 // of bf16, which are multiplied at twice the rate.
-template <int count> struct Split {
+template <int count> struct SplitTile {
     float large[count], small[count];
     unsigned large_pairs[count / 2], small_pairs[count / 2];
 
-    __device__ __forceinline__ void set(int i, float first, float rest) {
-        large[i] = first;
-        small[i] = coarse ? rest : first_bits(rest);
+    __device__ __forceinline__ void set(int i, float high, float rest) {
+        large[i] = high;
+        small[i] = coarse ? rest : tf32_t(rest);
+    }
+    __device__ __forceinline__ void split(int i, float value) {
+        const Split<tf32_t> parts(value);
+        set(i, parts.high, parts.rest());
     }
     // When all are set.
     __device__ __forceinline__ void pair() {
-#ifdef __CUDA_ARCH__
 #pragma unroll
         for (int i = 0; coarse && i < count / 2; ++i) {
-            large_pairs[i] = pair_of_bf16(large[2 * i], large[2 * i + 1]);
-            small_pairs[i] = pair_of_bf16(small[2 * i], small[2 * i + 1]);
+            large_pairs[i] = pack2<bfloat_t>(large[2 * i], large[2 * i + 1]);
+            small_pairs[i] = pack2<bfloat_t>(small[2 * i], small[2 * i + 1]);
         }
-#endif
     }
 };
-using TileOfW = Split<8>;  // Four neighbours of each of two rows of w.
-using TileOfX = Split<4>;  // Four neighbours of a row of x.
+using TileOfW = SplitTile<8>;  // Four neighbours of each of two rows of w.
+using TileOfX = SplitTile<4>;  // Four neighbours of a row of x.
 
 __device__ __forceinline__ TileOfX tile_of_x(float4 four) {
     TileOfX tile;
-    for_each(four, [&tile](float& value, int i) { tile.set(i, first_bits(value), value - first_bits(value)); });
+    for_each(four, [&tile](float& value, int i) { tile.split(i, value); });
     tile.pair();
     return tile;
 }
@@ -136,9 +127,7 @@ struct WholeTile {
         TileOfW tile;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            for_each(read.of[half], [&](float& value, int i) {
-                tile.set(4 * half + i, first_bits(value), value - first_bits(value));
-            });
+            for_each(read.of[half], [&](float& value, int i) { tile.split(4 * half + i, value); });
         }
         tile.pair();
         return tile;

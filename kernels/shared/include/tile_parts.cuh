@@ -9,22 +9,10 @@
 #include "pack.cuh"
 #include "product_tiles.cuh"
 
-// What brings high parts (below 2^11) and low parts (1/2 at most) into the range of eight bits, and what undoes it.
-template <weight_parts_t> struct TileParts {
-    using type = s8_t;
-    static constexpr float of_high = 0x1p-4f, of_low = 0x1p8f;
-};
-template <> struct TileParts<weight_parts_t::e4m3> {
-    using type = e4m3_t;
-    static constexpr float of_high = 0x1p-3f, of_low = 0x1p9f;
-};
-template <> struct TileParts<weight_parts_t::fp16> {
-    using type = half_t;
-    static constexpr float of_high = 1.0f, of_low = 0x1p11f;
-};
-using tile_parts_t = TileParts<weight_parts>;
-using small_t = tile_parts_t::type;
 constexpr bool small_halves = weight_parts == weight_parts_t::fp16;
+// What the small terms are made of.
+using small_t = Choose<small_halves, half_t, Choose<weight_parts == weight_parts_t::e4m3, e4m3_t, s8_t>>;
+using small_scale = PartScale<small_t>;
 
 constexpr int line_bytes = 128;   // Of a row in a stage.
 constexpr int smalls_of_line = line_bytes / sizeof(small_t);
@@ -66,10 +54,9 @@ struct TileRow {
             Pack<half_t, 8> low[run_of_thread / 8];
 #pragma unroll
             for (int i = 0; i < run_of_thread; ++i) {
-                const float value = values[i / 4].of[i % 4] * power;
-                const half_t half(value);
-                high[i / 8].of[i % 8] = half;
-                low[i / 8].of[i % 8] = half_t((value - half) * tile_parts_t::of_low);
+                const Split<half_t> parts(values[i / 4].of[i % 4] * power);
+                high[i / 8].of[i % 8] = parts.high;
+                low[i / 8].of[i % 8] = half_t(parts.rest() * small_scale::of_rest);
             }
             store_halves(low, lows, k);
         } else {
@@ -81,11 +68,10 @@ struct TileRow {
                 float high8[4], low8[4];
 #pragma unroll
                 for (int j = 0; j < 4; ++j) {
-                    const float value = values[i / 4].of[j] * power;
-                    const half_t half(value);
-                    high[i / 8].of[i % 8 + j] = half;
-                    high8[j] = half * tile_parts_t::of_high;
-                    low8[j] = (value - half) * tile_parts_t::of_low;
+                    const Split<half_t> parts(values[i / 4].of[j] * power);
+                    high[i / 8].of[i % 8 + j] = parts.high;
+                    high8[j] = parts.high * small_scale::of_high;
+                    low8[j] = parts.rest() * small_scale::of_rest;
                 }
                 *high_words[i / 4] = pack4<small_t>(high8);
                 *low_words[i / 4] = pack4<small_t>(low8);
@@ -97,12 +83,6 @@ struct TileRow {
         store_halves(high, halves, k);
     }
 };
-
-// Whether parts hold a row whose largest scaled magnitude is `largest`: one that no exponent brings into range may be larger
-// than 2^11, which eight bits do not hold.
-__device__ __forceinline__ bool parts_hold(float largest, int exponent) {
-    return fits(largest, exponent) && largest < 2048.0f;
-}
 
 __device__ __forceinline__ int largest_of(const Run& values, int largest) {
 #pragma unroll
@@ -116,10 +96,7 @@ __device__ __forceinline__ int largest_of(const Run& values, int largest) {
 __device__ __forceinline__ float largest_of_row_threads(int mine) {
     __shared__ int largest[tile_rows_of_block][split_threads / 32];
     const int row = threadIdx.x % tile_rows_of_block;
-#pragma unroll
-    for (int distance = 16; distance >= tile_rows_of_block; distance /= 2) {
-        mine = max(mine, __shfl_xor_sync(0xFFFFFFFFu, mine, distance));
-    }
+    mine = largest_of_lanes<16, tile_rows_of_block>(mine);
     if (threadIdx.x % 32 < tile_rows_of_block) {
         largest[row][threadIdx.x / 32] = mine;
     }
@@ -195,7 +172,7 @@ extern "C" __global__ void __launch_bounds__(split_threads, split_threads < 512 
     const int exponent = exponent_for(largest);
     if (thread == 0 && inside) {
         (is_weight ? w_exponents : x_exponents)[row] = exponent;
-        (is_weight ? w_unfit : x_unfit)[row] = !parts_hold(scaled(largest, exponent), exponent);
+        (is_weight ? w_unfit : x_unfit)[row] = !fits_eights(scaled(largest, exponent), exponent);
     }
     const float power = power_of_two(exponent);
     const TileRow target(is_weight ? w_parts : x_parts, row, is_weight ? product_rows : product_columns, depth, is_weight);

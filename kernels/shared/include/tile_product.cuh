@@ -20,7 +20,7 @@ constexpr int w_line_bytes = product_rows * line_bytes;     // A stage of w,
 constexpr int x_line_bytes = product_columns * line_bytes;  // and one of x.
 constexpr int lines_bytes = w_line_bytes + x_line_bytes;
 
-// One thread. Each block of a cluster fetches its share of a stage of x and sends it to all.
+// One thread.
 __device__ __forceinline__ void bring_tiles(unsigned char* shared, u64* full, u64* empty, const unsigned char* w,
                                             const unsigned char* x, const ProductShape& shape, u32 rank,
                                             const LateRows& late) {
@@ -45,13 +45,7 @@ __device__ __forceinline__ void bring_tiles(unsigned char* shared, u64* full, u6
                 unsigned char* const target = shared + position.slot * lines_bytes;
                 mbarrier_arrive_expect_tx(barrier, lines_bytes);
                 cp_async_bulk(target, w_source, w_line_bytes, barrier);
-                if constexpr (product_cluster == 1) {
-                    cp_async_bulk(target + w_line_bytes, x_source, x_line_bytes, barrier);
-                } else {
-                    constexpr int part = x_line_bytes / product_cluster;
-                    cp_async_bulk_multicast(target + w_line_bytes + rank * part, x_source + rank * part, part, barrier,
-                                         whole_cluster);
-                }
+                bring_x<x_line_bytes>(target + w_line_bytes, x_source, barrier, rank);
                 w_source += w_line_bytes;
                 x_source += x_line_bytes;
                 position.advance();
@@ -122,7 +116,7 @@ __device__ __forceinline__ void multiply_tiles(unsigned char* shared, u64* full,
         wgmma_wait<0>();
 #pragma unroll
         for (int i = 0; i < product_columns / 2; ++i) {
-            sum[i] = static_cast<float>(small[i]) * (1.0f / (tile_parts_t::of_high * tile_parts_t::of_low));
+            sum[i] = static_cast<float>(small[i]) * (1.0f / small_scale::of_terms);
         }
         for (int stage = 0; stage < halves; ++stage) {
             const bool adds = sum_lines > 0 && stage >= first_sum && (stage - first_sum) % sum_lines == 0;
@@ -150,34 +144,6 @@ __device__ __forceinline__ void multiply_tiles(unsigned char* shared, u64* full,
                                   row + 8 < shape.w_rows ? w_exponents[row + 8] : 0};
         finish_tile(sum, tile, row, exponents, x_exponents, shape, epilogue);
     }
-}
-
-template <class Epilogue>
-__device__ __forceinline__ void tile_product_of_block(const unsigned char* w, const unsigned char* x,
-                                                      const int* __restrict__ x_exponents,
-                                                      const int* __restrict__ w_exponents, int* __restrict__ w_unfit,
-                                                      float* __restrict__ scratch, const ProductShape& shape,
-                                                      const LateRows& late, const Epilogue& epilogue) {
-    extern __shared__ __align__(128) unsigned char shared[];
-    u64* full = reinterpret_cast<u64*>(shared + product_stages * lines_bytes);
-    u64* empty = full + product_stages;
-    const u32 rank = begin_pipeline(full, empty, 1);
-    begin_launch();
-    let_next_begin();
-    if (threadIdx.x < producer_threads) {
-        setmaxnreg_dec<producer_registers>();
-        if (threadIdx.x == 0) {
-            bring_tiles(shared, full, empty, w, x, shape, rank, late);
-        } else if (splits_beside && threadIdx.x >= 32) {
-            unsigned char* const staged = reinterpret_cast<unsigned char*>(empty + product_stages);
-            split_late_rows(staged, late, const_cast<float*>(reinterpret_cast<const float*>(w)), w_exponents, w_unfit, shape);
-        }
-    } else {
-        setmaxnreg_inc<consumer_registers>();
-        multiply_tiles(shared, full, empty, shape, x_exponents, w_exponents, sums_of_thread(scratch), epilogue);
-    }
-    __syncthreads();
-    cluster_sync();  // A block must not end while the other still sends to it.
 }
 
 #endif  // TUNEBENCH_HOPPER
