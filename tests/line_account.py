@@ -53,7 +53,7 @@ ADDED: dict[str, tuple[str, ...]] = {
     "saved choices": (*(f"{RUNTIME}/{name}.py" for name in ("choices_file", "saving")), "tuner/typed_json.py"),
     "problems without evidence: counted, tuned later or at first sight": (
         *("db/queries/misses.py", "db/queries/rows.py:Missed", "db/queries/rows.py:MissRow"),
-        *("db/schema/tables.py:Miss", "db/migrations/versions/0004_misses.py", f"{RUNTIME}/misses.py"),
+        *("db/schema/tables.py:Miss", f"{RUNTIME}/misses.py"),
         *(
             f"{RUNTIME}/on_sight.py",
             "studies/for_problem.py",
@@ -86,7 +86,7 @@ ADDED: dict[str, tuple[str, ...]] = {
     ),
     "`tunebench new`, and problems of KernelBench in a few lines": (
         *("studies/new", "studies/cli/new.py", "studies/kernelbench", "studies/targets.py"),
-        *(f"{RUNTIME}/installed.py", "db/migrations/versions/0006_kernel_path.py"),
+        f"{RUNTIME}/installed.py",
     ),
     "a gate that what it judges cannot reach: another process, what changed, what a source says": (
         *(f"tuner/gate/{name}" for name in ("boundary", "party.py", "changes.py", "sources.py", "process_state.py")),
@@ -136,7 +136,7 @@ ADDED: dict[str, tuple[str, ...]] = {
         *(f"studies/tune.py:{name}" for name in ("Resolved.device", "_devices", "make_executor", "environment_for")),
         *(f"tuner/study/worker.py:{name}" for name in ("WorkerEvaluator._alone", "_take_device", "_releases_device")),
         *(f"tuner/study/study.py:StudyRun.{name}" for name in ("_ask_ahead", "_begin")),
-        *("db/entries/study_log.py:study_of", "db/migrations/versions/0008_device_uuid.py"),
+        "db/entries/study_log.py:study_of",
     ),
     "many studies as one queue, and ranges that were tested": (
         *("studies/sweep", "studies/cli/sweep.py", "tuner/study/pending.py", "db/queries/studies.py:conclusion"),
@@ -158,7 +158,7 @@ ADDED: dict[str, tuple[str, ...]] = {
     "two git revisions against each other; what an edit left alone": ("studies/regress", "studies/cli/regress.py"),
     "sources in Triton": (
         *("tuner/compile/triton", "tuner/triton_source.py", "tuner/sources.py"),
-        *("db/migrations/versions/0005_triton.py", "tuner/compile/compilers.py:BothCompilers"),
+        "tuner/compile/compilers.py:BothCompilers",
         "tuner/build.py:DriverLaunch",
         *(f"tuner/kernel.py:Kernel.{name}" for name in ("source", "languages", "languages_in", "_source_in")),
     ),
@@ -208,10 +208,7 @@ ADDED: dict[str, tuple[str, ...]] = {
         "tuner/search/strategies.py",
         *(f"tuner/search/filtered.py:{name}" for name in ("optuna_sampler_names", "optuna_sampler", "_make_sampler")),
     ),
-    "versions and the kernel's commit in an environment": (
-        *("tuner/versions.py", "tuner/environment.py:commit_of", "db/migrations/versions/0002_kernel_commit.py"),
-        "db/migrations/versions/0003_cudnn_version.py",
-    ),
+    "versions and the kernel's commit in an environment": (*("tuner/versions.py", "tuner/environment.py:commit_of"),),
 }
 
 
