@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 
 ORDER = {
     "tuner": (".", "compile", "timing", "gate", "search", "study"),
-    "db": (".", "schema", "connection", "entries", "queries", "exchange", "upkeep", "migrations"),
+    "db": (".", "schema", "connection", "entries", "queries", "exchange", "upkeep"),
     "kernels": (".", "runtime", "shared", "blocks"),
     "studies": ("export", "new", "checking", ".", "sweep", "regress", "mcp", "report", "cli"),
 }

@@ -7,17 +7,14 @@ from pathlib import Path
 
 from sqlalchemy import Connection, Engine, inspect, text
 
+from tunebench.db.connection import older
 from tunebench.db.connection.files import back_up
+from tunebench.db.schema import tables
+from tunebench.db.schema.creation import create
 from tunebench.db.schema.tables import VERSION_TABLE
-from tunebench.db.schema.views import make_views
 from tunebench.tuner.errors import DatabaseError
 
-MIGRATIONS = Path(__file__).parent.parent / "migrations"
-
-REVISIONS = tuple(sorted(file.name.partition("_")[0] for file in (MIGRATIONS / "versions").glob("[0-9]*.py")))
-"""Every revision in order, from the names of the files, so that opening a database needs no Alembic."""
-
-HEAD = REVISIONS[-1]
+HEAD = tables.REVISION
 
 # Drawn at random, so that no other program of the same PostgreSQL database locks by it.
 _ADVISORY_LOCK = 7_305_188_402_617
@@ -43,7 +40,7 @@ def require_known(revision: str, where: str) -> None:
     Raises:
         DatabaseError: it is newer; the message says which.
     """
-    if revision not in REVISIONS:
+    if revision not in (*older.REVISIONS, HEAD):
         raise DatabaseError(
             f"{where} has revision {revision!r:.40}, newer than '{HEAD}' of this tunebench: upgrade tunebench"
         )
@@ -87,20 +84,9 @@ def upgrade(engine: Engine, where: str, file: Path | None) -> Upgrade:
             require_known(revision, where)
             if file is not None:
                 backup = back_up(file, f"revision-{revision}")
-        migrate(connection, HEAD)
-        make_views(connection, anew=revision is not None)
+            older.bring(connection)
+        else:
+            create(connection)
         if connection.dialect.name == "sqlite" and connection.exec_driver_sql("PRAGMA foreign_key_check").first():
             raise DatabaseError(f"{where} has rows that refer to rows that are not there: restore a backup")
     return Upgrade(revision, HEAD, backup)
-
-
-def migrate(connection: Connection, revision: str) -> None:
-    """Run the migrations up to a revision inside the connection's transaction."""
-    # Alembic costs 0.1 s to import and is needed once in a database's life.
-    from alembic import command
-    from alembic.config import Config
-
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-    config.attributes["connection"] = connection
-    command.upgrade(config, revision)

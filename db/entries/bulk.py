@@ -21,13 +21,14 @@ from datetime import datetime
 from itertools import islice
 from typing import TypeAlias
 
-from sqlalchemy import Connection, func, select, tuple_
+from sqlalchemy import Connection, case, func, select, tuple_
 
 from tunebench.db.connection.database import Database
 from tunebench.db.entries.entry import ComparisonFacts, Entry, Origin, StudyFacts, TrialFacts
 from tunebench.db.entries.writer import PlacedTrial, Writer
 from tunebench.db.schema import tables
 from tunebench.tuner.configuration import Configuration
+from tunebench.tuner.result import TrialStatus
 
 _BATCH = 1000
 """Entries in a transaction, which takes some tenths of a second."""
@@ -115,9 +116,10 @@ class _Batches:
             conflicts += is_new and place != study_id
         self._add_trials(new)
         comparisons = sum(self._add_comparisons(*one) for one in (*new, *found) if one[2].comparisons)
-        late_refusals = self._add_late_refusals([one for one in (*new, *found) if one[2].late_refusal])
+        refused = sum(one[2].late_refusal is not None for one in new)
+        refused += self._refuse([one for one in found if one[2].late_refusal])
         studies = self._writer.studies_added - studies_before
-        return Added(studies, len(new), comparisons, len(found), conflicts, late_refusals)
+        return Added(studies, len(new), comparisons, len(found), conflicts, refused)
 
     def _place(
         self, places: _Places, study_id: int, study: StudyFacts, configuration_id: int, trial: TrialFacts
@@ -167,15 +169,15 @@ class _Batches:
             self._next_numbers[study_id] = 0 if largest is None else largest + 1
         return self._next_numbers[study_id]
 
-    def _add_late_refusals(self, refused: Sequence[tuple[int, int, TrialFacts]]) -> int:
-        """Those of trials that have none yet; how many."""
+    def _refuse(self, refused: Sequence[tuple[int, int, TrialFacts]]) -> int:
+        """Refuse trials that are there, unless they were refused before; how many."""
         if not refused:
             return 0
         place = tuple_(tables.Trial.study_id, tables.Trial.configuration_id)
         refusals = {(study_id, configuration_id): trial.late_refusal for study_id, configuration_id, trial in refused}
         query = select(tables.Trial.id, tables.Trial.study_id, tables.Trial.configuration_id).where(place.in_(refusals))
         found = {number: refusals[study_id, tried] for number, study_id, tried in self._connection.execute(query)}
-        return self._writer.add_late_refusals({number: one for number, one in found.items() if one is not None})
+        return self._writer.refuse({number: one for number, one in found.items() if one is not None})
 
     def _add_comparisons(self, study_id: int, configuration_id: int, trial: TrialFacts) -> int:
         """Those that are not there yet; how many."""
@@ -217,9 +219,13 @@ class _Places:
             tables.Trial.recorded_at,
             tables.Trial.status,
             tables.Trial.median_ms,
+            # What a refused trial was recorded as is in its document alone.
+            case((tables.Trial.status == TrialStatus.CORRECTNESS, tables.Trial.document)),
         ).where(tables.Trial.configuration_id.in_(self._configurations), tables.Trial.study_id.in_(studies))
-        for study_id, configuration_id, recorded_at, status, median_ms in self._connection.execute(query):
-            self._outcomes[study_id, configuration_id] = (recorded_at, status, median_ms)
+        for study_id, configuration_id, recorded_at, status, median_ms, refused in self._connection.execute(query):
+            late = refused is not None and refused["late_refusal"] is not None
+            recorded = (refused["status"], refused["measurement"]["median_ms"]) if late else (status, median_ms)
+            self._outcomes[study_id, configuration_id] = (recorded_at, *recorded)
         self._loaded |= studies
 
 

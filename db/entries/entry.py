@@ -434,6 +434,19 @@ def values_of(entry: Entry) -> dict[str, Any]:
     return values
 
 
+_SHARED: dict[type, set[str]] = {
+    TrialFacts: {"number", "configuration", "environment", "build", "recorded_at", "comparisons"},
+    ComparisonFacts: {"environment", "concluded_at"},
+}
+
+
+def document_of(part: BuildFacts | TrialFacts | ComparisonFacts | LateRefusalFacts) -> dict[str, Any]:
+    """The part as its row's document: values that JSON can say, but for what the row refers to or has in columns."""
+    kind = type(part)
+    document: dict[str, Any] = _adapter(kind).dump_python(part, mode="json", exclude=_SHARED.get(kind))
+    return document
+
+
 def _first(error: PydanticError) -> str:
     """The first error: its place, and what it is."""
     detail = error.errors(include_url=False, include_input=False, include_context=False)[0]

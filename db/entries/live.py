@@ -16,7 +16,6 @@ from tunebench.tuner.device import Device
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import (
-    CONTROL,
     Baseline,
     Comparison,
     Conditions,
@@ -30,7 +29,7 @@ from tunebench.tuner.result import (
 )
 from tunebench.tuner.search.warm_start import WarmStart
 from tunebench.tuner.study.history import StudyDescription
-from tunebench.tuner.timing.statistics import control_ratio
+from tunebench.tuner.timing.statistics import control_of
 
 _FIGURES = tuple(one.name for one in fields(ErrorFigures))
 _CONDITIONS = tuple(one.name for one in fields(Conditions))
@@ -211,8 +210,4 @@ def conclusive(facts: parts.ComparisonFacts) -> bool:
 
 
 def _control_of(facts: parts.ComparisonFacts) -> Ratio | None:
-    """How much faster the second copy of a baseline seemed than the first; None where no such copy took part."""
-    samples_ms = {name: one.samples_ms for name, one in facts.contenders.items()}
-    # The second copy is of the default configuration where that took part, and of the reference otherwise.
-    pivot = next((name for name in (Baseline.DEFAULT, Baseline.REFERENCE) if name in samples_ms), None)
-    return control_ratio(samples_ms, pivot) if pivot is not None and CONTROL in samples_ms else None
+    return control_of({name: one.samples_ms for name, one in facts.contenders.items()})

@@ -16,11 +16,9 @@ from tunebench.db.entries import entry as parts
 from tunebench.db.entries.entry import Entry, entry_of, part_of
 from tunebench.db.entries.strict_json import EntryError
 from tunebench.db.schema import tables
-from tunebench.tuner.build import KernelFigures
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.errors import DatabaseError, UserError
-from tunebench.tuner.result import Stage
 
 _PAGE = 500
 """Trials at a time: their compilers' logs are in memory as well, and every table takes one query."""
@@ -199,30 +197,24 @@ class Reader:
         """The comparison of that number, and the configuration that won it."""
         row = self._by_id(tables.Comparison, [comparison_id])[comparison_id]
         won = self._by_id(tables.Configuration, [row["configuration_id"]])[row["configuration_id"]]
-        (values,) = self._with_parts([row])
-        return Configuration(_configuration(won["key"])), part_of(parts.ComparisonFacts, values)
+        return Configuration(_configuration(won["key"])), part_of(parts.ComparisonFacts, self._comparison(row))
 
     def entries(self, page: list[Values]) -> Iterator[Entry]:
         """The trials of these rows of their table."""
         self._load_studies(row["study_id"] for row in page)
         configurations = self._by_id(tables.Configuration, (row["configuration_id"] for row in page))
-        builds = self._builds({row["build_id"] for row in page} - {None})
-        verdicts = self._verdicts({row["verdict_id"] for row in page} - {None})
-        measurements = self._by_id(tables.Measurement, {row["measurement_id"] for row in page} - {None})
+        builds = self._by_id(tables.Build, {row["build_id"] for row in page} - {None})
         comparisons = self._comparisons({row["study_id"] for row in page}, {row["configuration_id"] for row in page})
-        refusals = self._parts(tables.LateRefusal, "trial_id", [row["id"] for row in page])
         for row in page:
-            trial = _only(row, _names(parts.TrialFacts))
-            trial["configuration"] = _configuration(configurations[row["configuration_id"]]["key"])
-            trial["environment"] = self._environment(row["environment_id"])
-            trial["build"] = builds.get(row["build_id"])
-            trial["verdict"] = verdicts.get(row["verdict_id"])
-            measured = measurements.get(row["measurement_id"])
-            trial["measurement"] = measured and _only(measured, _names(parts.MeasurementFacts))
-            trial["comparisons"] = comparisons.get((row["study_id"], row["configuration_id"]), [])
-            trial["late_refusal"] = next(
-                (_only(one, _names(parts.LateRefusalFacts)) for one in refusals[row["id"]]), None
-            )
+            build = builds.get(row["build_id"])
+            trial = _document(row) | {
+                "number": row["number"],
+                "configuration": _configuration(configurations[row["configuration_id"]]["key"]),
+                "environment": self._environment(row["environment_id"]),
+                "build": build and _document(build),
+                "recorded_at": row["recorded_at"],
+                "comparisons": comparisons.get((row["study_id"], row["configuration_id"]), []),
+            }
             yield entry_of({"study": self._studies[row["study_id"]], "trial": trial})
 
     def _load_studies(self, study_ids: Iterable[int]) -> None:
@@ -245,26 +237,6 @@ class Reader:
             self._environments[environment_id] = _only(row, _names(Environment))
         return self._environments[environment_id]
 
-    def _builds(self, numbers: Collection[int]) -> _Rows:
-        rows = self._by_id(tables.Build, numbers)
-        figures = self._parts(tables.BuildFigures, "build_id", numbers)
-        names = _names(KernelFigures)
-        return {
-            number: _only(row, _names(parts.BuildFacts))
-            | {"figures": {part["entry_point"]: _only(part, names) for part in figures[number]}}
-            for number, row in rows.items()
-        }
-
-    def _verdicts(self, numbers: Collection[int]) -> _Rows:
-        rows = self._by_id(tables.Verdict, numbers)
-        stages = self._parts(tables.VerdictStage, "verdict_id", numbers)
-        names = _names(Stage)
-        return {
-            number: _only(row, _names(parts.VerdictFacts))
-            | {"stages": [_only(s, names) for s in sorted(stages[number], key=lambda s: int(s["position"]))]}
-            for number, row in rows.items()
-        }
-
     def _comparisons(
         self, studies: Collection[int], configurations: Collection[int]
     ) -> dict[tuple[int, int], list[Values]]:
@@ -273,21 +245,13 @@ class Reader:
         ordered = query.order_by(tables.Comparison.concluded_at, tables.Comparison.id)
         rows = [row for row in _rows(self.connection, ordered) if row["configuration_id"] in configurations]
         found = defaultdict(list)
-        for row, comparison in zip(rows, self._with_parts(rows), strict=True):
-            found[row["study_id"], row["configuration_id"]].append(comparison)
+        for row in rows:
+            found[row["study_id"], row["configuration_id"]].append(self._comparison(row))
         return found
 
-    def _with_parts(self, comparisons: list[Values]) -> Iterator[Values]:
-        numbers = [row["id"] for row in comparisons]
-        contenders = self._parts(tables.Contender, "comparison_id", numbers)
-        speed_ups = self._parts(tables.SpeedUp, "comparison_id", numbers)
-        for row in comparisons:
-            of_contenders, of_speed_ups = contenders[row["id"]], speed_ups[row["id"]]
-            yield _only(row, _names(parts.ComparisonFacts)) | {
-                "environment": self._environment(row["environment_id"]),
-                "contenders": {part["name"]: _only(part, _names(parts.ContenderFacts)) for part in of_contenders},
-                "speed_ups": {part["baseline"]: _only(part, _names(parts.SpeedUpFacts)) for part in of_speed_ups},
-            }
+    def _comparison(self, row: Values) -> Values:
+        own = {"environment": self._environment(row["environment_id"]), "concluded_at": row["concluded_at"]}
+        return _document(row) | own
 
     def _by_id(self, table: type[tables.Base], numbers: Iterable[int]) -> _Rows:
         distinct = sorted(set(numbers))
@@ -300,15 +264,12 @@ class Reader:
             raise EntryError(f"row {missing} of {table.__tablename__} is referred to and is not there")
         return rows
 
-    def _parts(self, table: type[tables.Base], reference: str, numbers: Collection[int]) -> dict[int, list[Values]]:
-        """Rows that belong to others, by the number of the row that they belong to."""
-        found: dict[int, list[Values]] = defaultdict(list)
-        if numbers:
-            column = table.__table__.c[reference]
-            query = select(*table.__table__.columns).where(column.in_(sorted(numbers)))
-            for row in _rows(self.connection, query.order_by(*table.__table__.primary_key)):
-                found[row[reference]].append(row)
-        return found
+
+def _document(row: Values) -> Values:
+    document = row["document"]
+    if not isinstance(document, dict):
+        raise EntryError(f"{document!r:.80} is not a document")
+    return document
 
 
 def _configuration(key: str) -> Any:

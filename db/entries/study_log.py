@@ -147,14 +147,14 @@ class StudyLog:
             return int(number)
 
     def refuse(self, number: int, stage: Stage) -> None:
-        """Add a late refusal of a trial of this study, in one transaction; one that has one keeps it.
+        """Refuse a correct trial of this study, in one transaction; one that was refused before stays as it is.
 
         Raises:
             DatabaseError: the database cannot be written, or refuses it.
         """
         refusal = late_refusal_facts(stage, datetime.now(UTC))
         with self._database.writing() as connection:
-            self._writer(connection).add_late_refusals({self._trial_id(connection, number): refusal})
+            self._writer(connection).refuse({self._trial_id(connection, number): refusal})
 
     def conclude(self, comparison: Comparison) -> None:
         """Add the comparison that ends the study, in one transaction; its best must be one of the study's trials.
@@ -206,12 +206,9 @@ _PAST = (
         tables.Configuration.key,
         tables.Trial.status,
         tables.Trial.median_ms,
-        tables.Measurement.clock,
-        tables.LateRefusal.trial_id,
+        tables.Trial.clock,
     )
     .join(tables.Configuration, tables.Configuration.id == tables.Trial.configuration_id)
-    .outerjoin(tables.Measurement, tables.Measurement.id == tables.Trial.measurement_id)
-    .outerjoin(tables.LateRefusal, tables.LateRefusal.trial_id == tables.Trial.id)
     .where(_OF_STUDY, tables.Trial.number > bindparam("after"))
     .order_by(tables.Trial.number)
 )
@@ -222,13 +219,5 @@ _TRIED = select(
 )
 
 
-def _past(
-    number: int,
-    key: str,
-    status: str,
-    median_ms: float | None,
-    clock: str | None,
-    refused_late: int | None,
-) -> PastTrial:
-    trial = PastTrial(number, configuration_of(key), status_of(status), median_ms, clock)
-    return trial if refused_late is None else trial.refused()
+def _past(number: int, key: str, status: str, median_ms: float | None, clock: str | None) -> PastTrial:
+    return PastTrial(number, configuration_of(key), status_of(status), median_ms, clock)

@@ -6,25 +6,25 @@ writers that create the same one at the same moment end up with the same row.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeAlias
 
-from sqlalchemy import Connection, Insert, bindparam, insert, select
+from sqlalchemy import Connection, Insert, bindparam, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from tunebench.db.entries import entry as parts
 from tunebench.db.entries.live import conclusive
 from tunebench.db.schema import tables
+from tunebench.db.schema.documents import build_columns, comparison_columns, trial_columns
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.result import Conditions
+from tunebench.tuner.result import TrialStatus
 
 Values: TypeAlias = dict[str, Any]
 _Identity: TypeAlias = tuple[Any, ...]
 
-_CONDITIONS = tuple(one.name for one in fields(Conditions))
 _BUILD_IDENTITY = ("variant_digest", "compiler", "compiler_version", "code_sha256")
 
 
@@ -88,36 +88,34 @@ class Writer:
         return found
 
     def add_trials(self, trials: Sequence[PlacedTrial]) -> None:
-        """Add trials with their builds, verdicts and measurements; their late refusals and comparisons apart."""
+        """Add trials with their builds; their comparisons apart."""
         if not trials:
             return
         builds = self._builds([trial.facts.build for trial in trials])
-        verdicts = self._verdicts([trial.facts.verdict for trial in trials])
-        measurements = self._measurements([trial.facts.measurement for trial in trials])
         rows = []
-        for trial, build_id, verdict_id, measurement_id in zip(trials, builds, verdicts, measurements, strict=True):
-            facts = trial.facts
-            measured = facts.measurement
-            rows.append(
-                {
-                    "study_id": trial.study_id,
-                    "number": trial.number,
-                    "configuration_id": trial.configuration_id,
-                    "environment_id": self.environment(facts.environment),
-                    "status": facts.status.value,
-                    "build_id": build_id,
-                    "build_cached": facts.build_cached,
-                    "verdict_id": verdict_id,
-                    "verdict_passed": facts.verdict.passed if facts.verdict else None,
-                    "measurement_id": measurement_id,
-                    "median_ms": measured.median_ms if measured else None,
-                    "regime": measured.regime.value if measured else None,
-                    "recorded_at": facts.recorded_at,
-                    "seconds": dict(facts.seconds),
-                    "message": facts.message,
-                }
-            )
+        for trial, build_id in zip(trials, builds, strict=True):
+            document = parts.document_of(trial.facts)
+            place = {
+                "study_id": trial.study_id,
+                "number": trial.number,
+                "configuration_id": trial.configuration_id,
+                "environment_id": self.environment(trial.facts.environment),
+                "build_id": build_id,
+                "recorded_at": trial.facts.recorded_at,
+            }
+            rows.append(place | trial_columns(document) | {"document": document})
         self._connection.execute(_insert(tables.Trial), rows)
+
+    def refuse(self, refusals: Mapping[int, parts.LateRefusalFacts]) -> int:
+        """Refuse correct trials by their numbers, unless they were refused before; how many."""
+        table, refused = tables.Trial, {number: parts.document_of(one) for number, one in refusals.items()}
+        query = select(table.id, table.document).where(table.id.in_(refusals), table.status != TrialStatus.CORRECTNESS)
+        found = self._connection.execute(query).all()
+        for number, document in found:
+            changed = document | {"late_refusal": refused[number]}
+            values = trial_columns(changed) | {"document": changed}
+            self._connection.execute(update(table).where(table.id == number).values(**values))
+        return len(found)
 
     def _builds(self, listed: Sequence[parts.BuildFacts | None]) -> list[int | None]:
         """The numbers of builds, in order. Of two with one identity the first one's log and seconds are kept."""
@@ -125,21 +123,12 @@ class Writer:
         known = self._known_builds(by_identity)
         missing = [build for identity, build in by_identity.items() if identity not in known]
         if missing:
-            names = (*_BUILD_IDENTITY, "code_bytes", "log", "seconds")
             creation = self._adding(tables.Build, "id", *_BUILD_IDENTITY)
-            rows = [{name: getattr(build, name) for name in names} for build in missing]
+            rows = [_build_row(build) for build in missing]
             created = {tuple(identity): number for number, *identity in self._connection.execute(creation, rows)}
-            figures = [
-                {"build_id": created[_build_identity(build)], "entry_point": entry_point} | vars(one)
-                for build in missing
-                if _build_identity(build) in created
-                for entry_point, one in build.figures.items()
-            ]
-            if figures:
-                self._connection.execute(_insert(tables.BuildFigures), figures)
             known |= created
             if len(created) < len(missing):
-                # Another writer was first, and adds their figures.
+                # Another writer was first.
                 known |= self._known_builds({_build_identity(build): build for build in missing})
         return [None if build is None else known[_build_identity(build)] for build in listed]
 
@@ -148,54 +137,18 @@ class Writer:
         rows = self._connection.execute(_BUILDS, {"digests": digests}) if digests else ()
         return {tuple(identity): number for number, *identity in rows}
 
-    def _verdicts(self, listed: Sequence[parts.VerdictFacts | None]) -> list[int | None]:
-        """Add verdicts with their stages; their numbers, in order."""
-        rows = [{name: value for name, value in vars(one).items() if name != "stages"} for one in listed if one]
-        numbers = self._add_all(tables.Verdict, rows, listed)
-        stages = [
-            {"verdict_id": number, "position": position} | vars(stage)
-            for number, verdict in zip(numbers, listed, strict=True)
-            if verdict is not None
-            for position, stage in enumerate(verdict.stages)
-        ]
-        if stages:
-            self._connection.execute(_insert(tables.VerdictStage), stages)
-        return numbers
-
-    def _measurements(self, listed: Sequence[parts.MeasurementFacts | None]) -> list[int | None]:
-        """Add measurements; their numbers, in order."""
-        rows = [vars(one) | _samples(one.samples_ms) for one in listed if one is not None]
-        return self._add_all(tables.Measurement, rows, listed)
-
-    def add_late_refusals(self, refusals: Mapping[int, parts.LateRefusalFacts]) -> int:
-        """Add the late refusals of trials by their numbers, unless they have one; how many."""
-        table = tables.LateRefusal
-        there = set(self._connection.scalars(select(table.trial_id).where(table.trial_id.in_(refusals))))
-        rows = [{"trial_id": number} | vars(one) for number, one in refusals.items() if number not in there]
-        if rows:
-            self._add_shared(table, rows)
-        return len(rows)
-
     def add_comparison(self, study_id: int, configuration_id: int, comparison: parts.ComparisonFacts) -> None:
         """Add a comparison with its samples and ratios."""
-        values = {
+        document = parts.document_of(comparison)
+        place = {
             "study_id": study_id,
             "configuration_id": configuration_id,
             "environment_id": self.environment(comparison.environment),
             "concluded_at": comparison.concluded_at,
-            "missing_baselines": dict(comparison.missing_baselines) if comparison.missing_baselines else None,
             "conclusive": conclusive(comparison),
-        } | {name: getattr(comparison, name) for name in _CONDITIONS}
-        created = insert(tables.Comparison).returning(tables.Comparison.id)
-        owner = {"comparison_id": self._connection.execute(created, values).scalar_one()}
-        contenders = [
-            owner | {"name": name, "median_ms": one.median_ms} | _samples(one.samples_ms)
-            for name, one in comparison.contenders.items()
-        ]
-        speed_ups = [owner | {"baseline": name} | vars(one) for name, one in comparison.speed_ups.items()]
-        for table, rows in ((tables.Contender, contenders), (tables.SpeedUp, speed_ups)):
-            if rows:
-                self._connection.execute(_insert(table), rows)
+        }
+        row = place | comparison_columns(document) | {"document": document}
+        self._connection.execute(_insert(tables.Comparison), row)
 
     def _numbers_of(self, statement: Any, values: Values | Sequence[Values]) -> dict[str, int]:
         return {key: number for key, number in self._connection.execute(statement, values)}  # noqa: C416
@@ -234,14 +187,6 @@ class Writer:
     def _adding(self, table: type[tables.Base], *returning: str) -> Insert:
         return _insert_unless_there(self._connection.dialect.name, table, *returning)
 
-    def _add_all(self, table: type[tables.Base], rows: Sequence[Values], listed: Sequence[object]) -> list[int | None]:
-        """Add a row for each value that is not None; the rows' numbers in the values' order, None for None."""
-        numbers: Iterable[int] = ()
-        if rows:
-            numbers = self._connection.scalars(_insert_in_order(table), rows)
-        given = iter(numbers)
-        return [None if one is None else next(given) for one in listed]
-
 
 # Statements are put together once: that takes longer than running them.
 _CONFIGURATIONS = select(tables.Configuration.key, tables.Configuration.id).where(
@@ -256,12 +201,6 @@ _BUILDS = select(tables.Build.id, *(getattr(tables.Build, name) for name in _BUI
 @cache
 def _insert(table: type[tables.Base]) -> Insert:
     return insert(table)
-
-
-@cache
-def _insert_in_order(table: type[tables.Base]) -> Insert:
-    """Its rows give their numbers, in order."""
-    return insert(table).returning(table.__table__.c.id, sort_by_parameter_order=True)
 
 
 @cache
@@ -281,5 +220,6 @@ def _build_identity(build: parts.BuildFacts) -> _Identity:
     return tuple(getattr(build, name) for name in _BUILD_IDENTITY)
 
 
-def _samples(samples_ms: Sequence[float]) -> Values:
-    return {"sample_count": len(samples_ms), "samples_ms": list(samples_ms)}
+def _build_row(build: parts.BuildFacts) -> Values:
+    document = parts.document_of(build)
+    return {name: document[name] for name in _BUILD_IDENTITY} | build_columns(document) | {"document": document}

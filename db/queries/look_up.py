@@ -24,7 +24,7 @@ from tunebench.tuner.versions import Versions
 _BEST = """
 SELECT
     confirmed_at IS NOT NULL, trial, key, tunebench_problems.dtype, CAST(axes AS TEXT), CAST(options AS TEXT), device,
-    architecture, configuration, over_reference, over_reference_low, over_reference_high,
+    architecture, configuration, best.over_reference, best.over_reference_low, best.over_reference_high,
     measured.torch, measured.cuda, measured.cudnn, measured.driver
 FROM best JOIN tunebench_problems ON key = problem
 JOIN tunebench_trials ON tunebench_trials.id = trial

@@ -15,16 +15,13 @@ from typing import Any
 from sqlalchemy import (
     CTE,
     JSON,
-    ColumnElement,
     Connection,
     Row,
     Text,
-    and_,
     cast,
     exists,
     func,
     literal,
-    or_,
     select,
     tuple_,
 )
@@ -34,19 +31,16 @@ from tunebench.db.schema import tables
 from tunebench.db.schema.views import (
     CONFIRMED_AT,
     CONFIRMED_MS,
+    CORRECT,
     DEVICE_UUID,
-    MESSAGE,
-    RECORDED_CORRECT,
-    SPEED_UPS,
-    STANDS,
-    STATUS,
     AnySelect,
     Condition,
     with_parts,
 )
 from tunebench.tuner.configuration import Value
+from tunebench.tuner.errors import DatabaseError
 from tunebench.tuner.problem import ACCURACY_OPTION, Accuracy, Problem
-from tunebench.tuner.result import Baseline, Ratio, TrialStatus
+from tunebench.tuner.result import Baseline, Ratio
 
 _FEW = 50_000
 """So many trials are found through an index and sorted in some ten milliseconds."""
@@ -90,21 +84,6 @@ def _equal(table: Any, columns: Mapping[str, object]) -> list[Condition]:
     return [getattr(table, name) == value for name, value in columns.items() if value is not None]
 
 
-def with_status(connection: Connection, statuses: Collection[TrialStatus]) -> Condition:
-    """Trials that stand in one of these ways.
-
-    Where nothing was refused late, as nearly always, that is how they were recorded, which an index serves.
-    """
-    recorded = tables.Trial.status.in_([status.value for status in statuses])
-    late = select(tables.LateRefusal.trial_id)
-    changed = {TrialStatus.CORRECT, TrialStatus.CORRECTNESS} & set(statuses)
-    if len(changed) != 1 or connection.scalar(late.limit(1)) is None:
-        return recorded
-    if TrialStatus.CORRECTNESS in changed:
-        return or_(recorded, tables.Trial.id.in_(late))
-    return and_(recorded, STANDS)
-
-
 def unless_many(connection: Connection, condition: Condition) -> Condition:
     """The same condition on trials, in a form that is fast whether it holds for few trials or for many.
 
@@ -123,7 +102,7 @@ def of_many(connection: Connection, studies: AnySelect) -> Condition:
     Few are found by study and sorted; of many, a walk through all in that order soon meets enough.
     """
     condition = tables.Trial.study_id.in_(studies)
-    some = select(literal(1)).select_from(tables.Trial).where(condition, RECORDED_CORRECT).limit(_FEW + 1)
+    some = select(literal(1)).select_from(tables.Trial).where(condition, CORRECT).limit(_FEW + 1)
     if (connection.scalar(select(func.count()).select_from(some.subquery())) or 0) > _FEW:
         # An expression that the index by study does not serve.
         return (tables.Trial.study_id + 0).in_(studies)
@@ -175,26 +154,22 @@ def everything_about(picked: CTE) -> AnySelect:
             tables.Study.compiler,
             tables.Study.sampler,
             tables.Study.seed,
-            STATUS.label("status"),
+            tables.Trial.status,
             tables.Configuration.key.label("configuration"),
-            tables.Measurement.median_ms,
-            tables.Measurement.low_ms,
-            tables.Measurement.high_ms,
-            tables.Measurement.regime,
+            tables.Trial.median_ms,
+            tables.Trial.low_ms,
+            tables.Trial.high_ms,
+            tables.Trial.regime,
             tables.Trial.recorded_at,
-            MESSAGE.label("message"),
+            tables.Trial.message,
             CONFIRMED_AT.label("confirmed_at"),
             CONFIRMED_MS.label("confirmed_ms"),
-            *(column for baseline in Baseline for column in _ratio_columns(baseline)),
+            tables.Comparison.document.label("won"),
         )
         .select_from(picked)
         .join(tables.Trial, tables.Trial.id == picked.c.trial_id)
     )
     return with_parts(query)
-
-
-def _ratio_columns(baseline: Baseline) -> list[ColumnElement[Any]]:
-    return [getattr(SPEED_UPS[baseline], part).label(f"{baseline.value}_{part}") for part in _RATIO]
 
 
 def fields_of(row: Row[*tuple[Any, ...]], problems: dict[str, Problem]) -> dict[str, Any]:
@@ -210,12 +185,24 @@ def fields_of(row: Row[*tuple[Any, ...]], problems: dict[str, Problem]) -> dict[
     key, *rest = (values.pop(f"problem_{name}") for name in _PROBLEM)
     if key not in problems:
         problems[key] = problem_of(key, *rest)
-    for baseline in Baseline:
-        parts = [values.pop(f"{baseline.value}_{name}") for name in _RATIO]
-        values[f"over_{baseline.value}"] = None if parts[0] is None else Ratio(*parts)
+    won = values.pop("won")
     return values | {
         "problem": problems[key],
         "status": status_of(row.status),
         "configuration": configuration_of(row.configuration),
         "regime": None if row.regime is None else regime_of(row.regime),
+        **{f"over_{baseline.value}": won and _ratio(won, baseline) for baseline in Baseline},
     }
+
+
+def _ratio(won: Any, baseline: Baseline) -> Ratio | None:
+    """A comparison's speed-up over a baseline, from its document."""
+    try:
+        figures = won["speed_ups"].get(baseline.value)
+        return figures and Ratio(
+            *(float(figures[name]) for name in _RATIO[:3]), *(figures[name] for name in _RATIO[3:])
+        )
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise DatabaseError(
+            f"the database holds {won!r:.80} as a comparison: it was not written by tunebench"
+        ) from None

@@ -80,7 +80,7 @@ def best_of_studies(database: Database, study_ids: Collection[int] | None = None
         DatabaseError: the database cannot be read, or holds what tunebench does not write.
     """
     conditions = [] if study_ids is None else [tables.Study.id.in_(study_ids)]
-    query = everything_about(winners(conditions, group=(tables.Study.id,))).order_by(tables.Measurement.regime.desc())
+    query = everything_about(winners(conditions, group=(tables.Study.id,))).order_by(tables.Trial.regime.desc())
     problems: dict[str, Problem] = {}
     with database.reading() as connection:
         rows = (BestRow(**fields_of(row, problems)) for row in connection.execute(query))
@@ -194,7 +194,7 @@ def _picked(connection: Connection, order: Order, conditions: TrialConditions) -
     if (trial_id := conditions.get("trial_id")) is not None:
         found.append(tables.Trial.id == trial_id)
     if statuses is not None:
-        found.append(statements.with_status(connection, statuses))
+        found.append(tables.Trial.status.in_([one.value for one in statuses]))
     if of_studies and order is Order.FASTEST:
         found.append(statements.of_many(connection, studies))
     since, until = conditions.get("since"), conditions.get("until")

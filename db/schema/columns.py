@@ -26,6 +26,21 @@ def _mismatch(kind: str, value: object) -> DatabaseError:
     return DatabaseError(f"the database holds {value!r:.80} where {kind} belongs: it was not written by tunebench")
 
 
+def _storable_text(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
+
+
+def _storable(value: JsonValue) -> JsonValue:
+    """The same with every text in it as a database can hold it."""
+    if isinstance(value, str):
+        return _storable_text(value)
+    if isinstance(value, dict):
+        return {_storable_text(name): _storable(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_storable(one) for one in value]
+    return value
+
+
 class Words(TypeDecorator[str]):
     """Text, kept as it is but for what a database cannot hold: NUL and lone surrogates are written as escapes."""
 
@@ -34,9 +49,7 @@ class Words(TypeDecorator[str]):
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002
         """Escape what is not storable; a compiler's log may hold anything."""
-        if value is None:
-            return None
-        return str(value).encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
+        return None if value is None else _storable_text(str(value))
 
     def process_result_value(self, value: Any, dialect: Dialect) -> str | None:  # noqa: ARG002
         """Refuse what is not text."""
@@ -164,7 +177,7 @@ class Json(TypeDecorator[JsonValue]):
         """
         if value is None:
             return None
-        text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+        text = json.dumps(_storable(value), separators=(",", ":"), allow_nan=False)
         return text if dialect.name == "sqlite" else json.loads(text)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> JsonValue:

@@ -1,13 +1,15 @@
-"""The results database as typed tables: everything that a result depends on is a column.
+"""The results database as tables: documents, with what is asked of them in typed columns beside.
 
 Tables carry the prefix `tunebench_` because Optuna's own `studies` and `trials` live in the same database. Invariants
 are constraints, so that no program can write a row that breaks them; rows are only ever added (triggers refuse UPDATE
-and DELETE, see the migrations). A change here needs a migration: a test compares the two.
+and DELETE, see `schema.creation`). A change here needs another revision and a step that brings older databases to it:
+a test says so.
 
-A verdict and a measurement are written before the trial that they belong to, which refers to them. The check
-constraints of one row, the trial's, can then say exactly when each exists; `verdict_passed`, `median_ms` and `regime`
-are repeated in the trial for its constraints and for the index behind "best", and composite foreign keys keep them
-equal to the original.
+A trial, a build and a comparison are documents (JSON): a fact more needs no column. Beside each stand columns for what
+SQL asks, which the writer takes from the document. They are plain ones and not generated, because SQLite reads a number
+in JSON to 15 digits only, and its versions disagree on whether a view may look into JSON where the schema is not
+trusted. What many rows share, and what rankings and filters of a million trials go by, are rows of their own: problems,
+devices, environments, configurations.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from enum import StrEnum
 from types import NoneType
 from typing import Annotated, Any, ClassVar, get_args, get_type_hints
 
-from sqlalchemy import CheckConstraint, ForeignKey, ForeignKeyConstraint, Index, MetaData, UniqueConstraint, text, true
+from sqlalchemy import CheckConstraint, ForeignKey, ForeignKeyConstraint, Index, MetaData, UniqueConstraint, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeEngine
 
@@ -28,10 +30,16 @@ from tunebench.db.schema.columns import KEY, Json, JsonValue, Moment, Number, Tr
 from tunebench.tuner import environment
 from tunebench.tuner.build import CompilerName
 from tunebench.tuner.device import DeviceKind
-from tunebench.tuner.result import CacheRegime, TrialStatus
+from tunebench.tuner.result import Baseline, CacheRegime, TrialStatus
 
 TABLE_PREFIX = "tunebench_"
 VERSION_TABLE = "tunebench_version"
+
+REVISION = "0010"
+"""Of these tables and views."""
+
+OVER = tuple(f"over_{baseline.value}" for baseline in Baseline)
+"""The columns of speed-ups; each has its interval in `_low` and `_high`."""
 
 OWN_ORIGIN = 1
 """The `tunebench_origins` row of the database itself, written when it is created."""
@@ -241,9 +249,10 @@ class Build(Base):
     """A compiled variant without its binary; trials that share a binary share the row.
 
     Attributes:
-        code_sha256, code_bytes: digest and size of the binary.
-        log: the compiler's full output.
-        seconds: what compiling took when it was made.
+        code_sha256: digest of the binary.
+        registers, spill_bytes, shared_bytes, seconds: from the document, see `schema.documents`.
+        document: `tunebench.db.entries.entry.BuildFacts`: the compiler's full output, and its figures of each entry
+            point.
     """
 
     __tablename__ = "tunebench_builds"
@@ -252,7 +261,7 @@ class Build(Base):
             "variant_digest", "compiler", "compiler_version", "code_sha256", name="uq_tunebench_builds_identity"
         ),
         CheckConstraint(_one_of("compiler", CompilerName), name="compiler"),
-        CheckConstraint("code_bytes >= 0 AND seconds >= 0", name="sizes"),
+        CheckConstraint("seconds >= 0 AND registers >= 0 AND spill_bytes >= 0 AND shared_bytes >= 0", name="sizes"),
         Index(None, "code_sha256"),
         _STRICT,
     )
@@ -262,137 +271,23 @@ class Build(Base):
     compiler: Mapped[str]
     compiler_version: Mapped[str]
     code_sha256: Mapped[str]
-    code_bytes: Mapped[int]
-    log: Mapped[str]
-    seconds: Mapped[float]
-
-
-class BuildFigures(Base):
-    """What the compiler's log says of one entry point of a build; NULL where that compiler does not say.
-
-    Attributes:
-        registers: registers a thread.
-        spill_stores, spill_loads, stack: bytes a thread.
-        shared: static shared memory, bytes a block.
-    """
-
-    __tablename__ = "tunebench_build_figures"
-    __table_args__ = (
-        CheckConstraint(
-            "registers >= 0 AND spill_stores >= 0 AND spill_loads >= 0 AND stack >= 0 AND shared >= 0", name="sizes"
-        ),
-        {"sqlite_strict": True, "sqlite_with_rowid": False},
-    )
-
-    build_id: Mapped[int] = mapped_column(ForeignKey(Build.id), primary_key=True)
-    entry_point: Mapped[str] = mapped_column(primary_key=True)
     registers: Mapped[int | None]
-    spill_stores: Mapped[int | None]
-    spill_loads: Mapped[int | None]
-    stack: Mapped[int | None]
-    shared: Mapped[int | None]
-
-
-class Verdict(Base):
-    """The outcome of the correctness gate.
-
-    Attributes:
-        max_absolute to untouched: the error figures, all NULL where no output could be compared; a figure that is NULL
-            beside an `untouched` that is not was not a number.
-    """
-
-    __tablename__ = "tunebench_verdicts"
-    __table_args__ = (
-        UniqueConstraint("id", "passed"),
-        CheckConstraint("passed IN (true, false)", name="passed"),
-        CheckConstraint("passed = (reason = '')", name="refusal_has_reason"),
-        CheckConstraint(
-            "untouched IS NOT NULL OR (max_absolute IS NULL AND max_relative IS NULL AND relative_norm IS NULL AND "
-            "reference_max_relative IS NULL AND reference_relative_norm IS NULL AND first_wrong_index IS NULL)",
-            name="figures_together",
-        ),
-        CheckConstraint("first_wrong_index >= 0 AND untouched >= 0", name="counts"),
-        _STRICT,
-    )
-
-    id: Mapped[Identity]
-    passed: Mapped[bool]
-    reason: Mapped[str]
-    tolerance: Mapped[float | None]
-    max_absolute: Mapped[float | None]
-    max_relative: Mapped[float | None]
-    relative_norm: Mapped[float | None]
-    reference_max_relative: Mapped[float | None]
-    reference_relative_norm: Mapped[float | None]
-    first_wrong_index: Mapped[int | None]
-    untouched: Mapped[int | None]
-
-
-class VerdictStage(Base):
-    """One step of the gate, in the order taken. Rows, so that "which stage refuses what" is a query."""
-
-    __tablename__ = "tunebench_verdict_stages"
-    __table_args__ = (
-        CheckConstraint("passed IN (true, false)", name="passed"),
-        CheckConstraint("position >= 0", name="position"),
-        {"sqlite_strict": True, "sqlite_with_rowid": False},
-    )
-
-    verdict_id: Mapped[int] = mapped_column(ForeignKey(Verdict.id), primary_key=True)
-    position: Mapped[int] = mapped_column(primary_key=True)
-    name: Mapped[str]
-    passed: Mapped[bool]
+    spill_bytes: Mapped[int | None]
+    shared_bytes: Mapped[int | None]
     seconds: Mapped[float]
-    detail: Mapped[str]
-
-
-class _Conditions:
-    """The state of the device while a time was taken, in the words of `tunebench.tuner.result.Conditions`."""
-
-    control_ms: Mapped[float | None]
-    sm_clock_mhz: Mapped[int | None]
-    memory_clock_mhz: Mapped[int | None]
-    temperature_c: Mapped[int | None]
-    throttle_reasons: Mapped[str | None]
-    foreign_processes: Mapped[int | None]
-
-
-class Measurement(_Conditions, Base):
-    """A configuration's time.
-
-    Attributes:
-        samples_ms: JSON array of every sample in the order taken, milliseconds. A row a sample would be tens of
-            millions of rows; PostgreSQL's arrays do not exist on SQLite; a packed blob is closed to SQL. A JSON array
-            is read by both databases' own functions (`json_each`, `json_array_elements`) and keeps every bit.
-        median_ms, low_ms, high_ms: the median and its 95 % interval.
-    """
-
-    __tablename__ = "tunebench_measurements"
-    __table_args__ = (
-        UniqueConstraint("id", "median_ms", "regime"),
-        CheckConstraint(_one_of("regime", CacheRegime), name="regime"),
-        CheckConstraint("low_ms > 0 AND low_ms <= median_ms AND median_ms <= high_ms", name="interval"),
-        CheckConstraint("sample_count > 0 AND json_array_length(samples_ms) = sample_count", name="samples"),
-        _STRICT,
-    )
-
-    id: Mapped[Identity]
-    median_ms: Mapped[float]
-    low_ms: Mapped[float]
-    high_ms: Mapped[float]
-    regime: Mapped[str]
-    clock: Mapped[str]
-    sample_count: Mapped[int]
-    samples_ms: Mapped[JsonValue] = mapped_column(Json)
+    document: Mapped[JsonValue] = mapped_column(Json)
 
 
 class Trial(Base):
-    """One configuration tried in a study.
+    """One configuration tried in a study: a document, with what is asked for by SQL in columns beside it.
+
+    A correct trial may be refused by a stage of the gate that is asked later. That is the one change that a row allows:
+    its status becomes `correctness`, and the document keeps what was measured before.
 
     Attributes:
         environment_id: in force when the trial ran; a study may be resumed under a newer driver.
-        build_cached: the build came from the cache.
-        seconds: JSON object of what each phase took.
+        status to message: how the trial stands, from the document, see `schema.documents`.
+        document: `tunebench.db.entries.entry.TrialFacts` but for what is shared with other trials.
     """
 
     __tablename__ = "tunebench_trials"
@@ -400,29 +295,21 @@ class Trial(Base):
         UniqueConstraint("study_id", "number"),
         # In this order the index also finds the trials of a configuration.
         UniqueConstraint("configuration_id", "study_id"),
-        UniqueConstraint("measurement_id"),
-        UniqueConstraint("verdict_id"),
-        ForeignKeyConstraint(
-            ["measurement_id", "median_ms", "regime"],
-            [Measurement.id, Measurement.median_ms, Measurement.regime],
-        ),
-        ForeignKeyConstraint(["verdict_id", "verdict_passed"], [Verdict.id, Verdict.passed]),
         CheckConstraint(_one_of("status", TrialStatus), name="status"),
         CheckConstraint("number >= 0", name="number"),
-        CheckConstraint(f"({_TIMED}) = (measurement_id IS NOT NULL)", name="timed_has_measurement"),
+        CheckConstraint(f"({_TIMED}) = (median_ms IS NOT NULL)", name="timed_has_median"),
         CheckConstraint(
-            "(measurement_id IS NULL) = (median_ms IS NULL) AND (measurement_id IS NULL) = (regime IS NULL)",
-            name="measurement_repeated",
+            "(median_ms IS NULL) = (low_ms IS NULL) AND (median_ms IS NULL) = (high_ms IS NULL) "
+            "AND (median_ms IS NULL) = (regime IS NULL) AND (median_ms IS NULL) = (clock IS NULL) "
+            "AND (median_ms IS NULL) = (sample_count IS NULL)",
+            name="measured_together",
         ),
-        CheckConstraint("(verdict_id IS NULL) = (verdict_passed IS NULL)", name="verdict_repeated"),
-        CheckConstraint(f"NOT ({_TIMED}) OR (verdict_passed IS NOT NULL AND verdict_passed)", name="timed_has_passed"),
-        CheckConstraint(
-            "(status = 'correctness') = (verdict_passed IS NOT NULL AND NOT verdict_passed)", name="refused_by_verdict"
-        ),
+        CheckConstraint("low_ms > 0 AND low_ms <= median_ms AND median_ms <= high_ms", name="interval"),
+        CheckConstraint(_one_of("regime", CacheRegime), name="regime"),
+        CheckConstraint("sample_count > 0", name="samples"),
         CheckConstraint(f"{_TIMED} OR message <> ''", name="failure_says_why"),
-        CheckConstraint("(build_id IS NULL) = (build_cached IS NULL)", name="build_cached"),
         # A study's fastest correct trial in one cache regime is one step into this index. On PostgreSQL, too, it is of
-        # correct trials alone; only the migration says so, since to say it here imports that dialect for every command.
+        # correct trials alone: `schema.creation` says so, since to say it here imports that dialect for every command.
         Index(
             "ix_tunebench_trials_fastest",
             "study_id",
@@ -449,39 +336,22 @@ class Trial(Base):
     number: Mapped[int]
     configuration_id: Mapped[int] = mapped_column(ForeignKey(Configuration.id))
     environment_id: Mapped[int] = mapped_column(ForeignKey(Environment.id))
-    status: Mapped[str]
     build_id: Mapped[int | None] = mapped_column(ForeignKey(Build.id))
-    build_cached: Mapped[bool | None]
-    verdict_id: Mapped[int | None]
-    verdict_passed: Mapped[bool | None]
-    measurement_id: Mapped[int | None]
+    recorded_at: Mapped[datetime]
+    status: Mapped[str]
     median_ms: Mapped[float | None]
+    low_ms: Mapped[float | None]
+    high_ms: Mapped[float | None]
     regime: Mapped[str | None]
-    recorded_at: Mapped[datetime]
-    seconds: Mapped[JsonValue] = mapped_column(Json)
+    clock: Mapped[str | None]
+    sample_count: Mapped[int | None]
+    max_relative_error: Mapped[float | None]
+    tolerance: Mapped[float | None]
     message: Mapped[str]
+    document: Mapped[JsonValue] = mapped_column(Json)
 
 
-class LateRefusal(Base):
-    """A trial that was recorded as correct, and refused by a stage of the gate that was asked after that.
-
-    The trial's own row stays as it is; whatever reads trials takes one that has a row here for a refusal.
-
-    Attributes:
-        stage, seconds, detail: as `tunebench.tuner.result.Stage` has them.
-    """
-
-    __tablename__ = "tunebench_late_refusals"
-    __table_args__ = (CheckConstraint("stage <> '' AND detail <> ''", name="says_why"), _STRICT)
-
-    trial_id: Mapped[int] = mapped_column(KEY, ForeignKey(Trial.id), primary_key=True)
-    stage: Mapped[str]
-    seconds: Mapped[float]
-    detail: Mapped[str]
-    recorded_at: Mapped[datetime]
-
-
-class Comparison(_Conditions, Base):
+class Comparison(Base):
     """The interleaved comparison that ended a study; a study that went on has several.
 
     The newest conclusive one counts.
@@ -490,12 +360,18 @@ class Comparison(_Conditions, Base):
         configuration_id: the best, which is a trial of the study.
         concluded_at: never before that of an earlier one of the same kernel and problem, although the clock go back.
         conclusive: its rounds say how the best compares with the reference; where not, they confirm nothing.
-        missing_baselines: why a baseline that was asked for was not timed, by its name; NULL where none is missing.
+        best_ms, over_BASELINE: the best's median, and how many times faster it is, from the document, see
+            `schema.documents`.
+        document: `tunebench.db.entries.entry.ComparisonFacts` but for its environment and moment.
     """
 
     __tablename__ = "tunebench_comparisons"
     __table_args__ = (
         ForeignKeyConstraint(["study_id", "configuration_id"], [Trial.study_id, Trial.configuration_id]),
+        *(
+            CheckConstraint(f"{name}_low > 0 AND {name}_low <= {name} AND {name} <= {name}_high", name=name)
+            for name in OVER
+        ),
         Index(None, "study_id", "configuration_id"),
         _LASTING,
     )
@@ -505,48 +381,13 @@ class Comparison(_Conditions, Base):
     configuration_id: Mapped[int]
     environment_id: Mapped[int] = mapped_column(ForeignKey(Environment.id))
     concluded_at: Mapped[datetime]
-    missing_baselines: Mapped[JsonValue] = mapped_column(Json, nullable=True)
-    conclusive: Mapped[bool] = mapped_column(server_default=true())
+    conclusive: Mapped[bool]
+    best_ms: Mapped[float | None]
+    document: Mapped[JsonValue] = mapped_column(Json)
 
 
-class Contender(Base):
-    """One contender's samples in a comparison, such as `reference`, `default` or `best`."""
-
-    __tablename__ = "tunebench_contenders"
-    __table_args__ = (
-        CheckConstraint("median_ms > 0", name="median"),
-        CheckConstraint("sample_count > 0 AND json_array_length(samples_ms) = sample_count", name="samples"),
-        {"sqlite_strict": True, "sqlite_with_rowid": False},
-    )
-
-    comparison_id: Mapped[int] = mapped_column(ForeignKey(Comparison.id), primary_key=True)
-    name: Mapped[str] = mapped_column(primary_key=True)
-    median_ms: Mapped[float]
-    sample_count: Mapped[int]
-    samples_ms: Mapped[JsonValue] = mapped_column(Json)
-
-
-class SpeedUp(Base):
-    """How many times faster a comparison's best is than one of its baselines.
-
-    Attributes:
-        ratio, low, high: the median of per-round ratios and its interval.
-    """
-
-    __tablename__ = "tunebench_speed_ups"
-    __table_args__ = (
-        CheckConstraint("low > 0 AND low <= ratio AND ratio <= high", name="interval"),
-        CheckConstraint("rounds > 0 AND confidence > 0 AND confidence < 1", name="rounds"),
-        {"sqlite_strict": True, "sqlite_with_rowid": False},
-    )
-
-    comparison_id: Mapped[int] = mapped_column(ForeignKey(Comparison.id), primary_key=True)
-    baseline: Mapped[str] = mapped_column(primary_key=True)
-    ratio: Mapped[float]
-    low: Mapped[float]
-    high: Mapped[float]
-    rounds: Mapped[int]
-    confidence: Mapped[float]
+for _name in (f"{over}{ending}" for over in OVER for ending in ("", "_low", "_high")):
+    setattr(Comparison, _name, mapped_column(Number(), nullable=True))
 
 
 class Miss(Base):

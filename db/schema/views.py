@@ -1,8 +1,7 @@
 """The views for people who ask with SQL, and what they share with the questions in Python.
 
 Which trials stand, which of them are best, and what belongs to a trial are stated here once: `best` the view is
-`winners` the statement. Views hold nothing, so that no migration makes them: a database that reaches a revision gets
-them as they are now. A change here therefore needs a revision, if one that does nothing else; a test says so.
+`winners` the statement. A change here needs another revision; a test says so.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from sqlalchemy import (
     and_,
     case,
     cast,
-    exists,
     func,
     literal,
     literal_column,
@@ -36,56 +34,29 @@ from sqlalchemy.orm import aliased
 
 from tunebench.db.schema import tables
 from tunebench.db.schema.columns import Moment
-from tunebench.tuner.result import Baseline, CacheRegime, TrialStatus, late_message
+from tunebench.tuner.result import CacheRegime, TrialStatus
 
 AnySelect: TypeAlias = Select[*tuple[Any, ...]]
 Condition: TypeAlias = ColumnElement[bool]
 
-STANDS: Condition = ~exists().where(tables.LateRefusal.trial_id == tables.Trial.id)
-"""A trial that was not refused late."""
-
-RECORDED_CORRECT: Condition = tables.Trial.status == literal_column(f"'{TrialStatus.CORRECT.value}'")
+CORRECT: Condition = tables.Trial.status == literal_column(f"'{TrialStatus.CORRECT.value}'")
 """Spelt out because a partial index serves a constant only, not a bound parameter."""
-
-CORRECT: Condition = and_(RECORDED_CORRECT, STANDS)
-
-STATUS: ColumnElement[str] = case(
-    (tables.LateRefusal.trial_id.is_not(None), literal_column(f"'{TrialStatus.CORRECTNESS.value}'")),
-    else_=tables.Trial.status,
-)
-"""A trial's status as it stands, in a query that is joined by `with_parts`."""
-
-MESSAGE: ColumnElement[str] = case(
-    (
-        tables.LateRefusal.trial_id.is_not(None),
-        literal(late_message("", "").removesuffix(": ")) + tables.LateRefusal.stage + ": " + tables.LateRefusal.detail,
-    ),
-    else_=tables.Trial.message,
-)
-"""What a trial says as it stands, in such a query."""
 
 DEVICE_UUID: ColumnElement[str] = func.coalesce(tables.Environment.__table__.c.device_uuid, tables.Device.uuid)
 """The very device of a trial, in such a query: where that was not recorded, the one that its study began on."""
 
-SPEED_UPS = {baseline: aliased(tables.SpeedUp, name=f"over_{baseline.value}") for baseline in Baseline}
-"""A trial's speed-ups over each baseline, in such a query."""
-
-WINNER = aliased(tables.Contender, name="winner")
-"""A trial's own times in the newest comparison that it has won, in such a query."""
-
-
 CONFIRMED_AT: ColumnElement[datetime] = case((tables.Comparison.conclusive, tables.Comparison.concluded_at))
-"""When a trial won that comparison; NULL where it was inconclusive, so that its speed-ups are unconfirmed."""
+"""When a trial won its newest comparison; NULL where it was inconclusive, so that its speed-ups are unconfirmed."""
 
-CONFIRMED_MS: ColumnElement[float] = case((tables.Comparison.conclusive, WINNER.median_ms))
+CONFIRMED_MS: ColumnElement[float] = case((tables.Comparison.conclusive, tables.Comparison.best_ms))
 """A trial's median in that comparison; NULL likewise."""
 
 
 def with_parts(query: AnySelect) -> AnySelect:
-    """A query of trials, joined with what each is a trial of, its time and the newest comparison that it has won.
+    """A query of trials, joined with what each is a trial of and the newest comparison that it has won.
 
-    A conclusive comparison comes before one that confirms nothing, see `CONFIRMED_AT`. A trial that was refused late
-    has no time and has won nothing.
+    A conclusive comparison comes before one that confirms nothing, see `CONFIRMED_AT`. A trial that was refused since
+    has won nothing.
     """
     newer = aliased(tables.Comparison, name="newer")
     newest = (
@@ -96,22 +67,14 @@ def with_parts(query: AnySelect) -> AnySelect:
         .correlate(tables.Trial)
         .scalar_subquery()
     )
-    standing = tables.LateRefusal.trial_id.is_(None)
-    query = (
+    return (
         query.join(tables.Study, tables.Study.id == tables.Trial.study_id)
         .join(tables.Problem, tables.Problem.id == tables.Study.problem_id)
         .join(tables.Device, tables.Device.id == tables.Study.device_id)
         .join(tables.Configuration, tables.Configuration.id == tables.Trial.configuration_id)
         .join(tables.Environment, tables.Environment.id == tables.Trial.environment_id)
-        .outerjoin(tables.LateRefusal, tables.LateRefusal.trial_id == tables.Trial.id)
-        .outerjoin(tables.Measurement, and_(tables.Measurement.id == tables.Trial.measurement_id, standing))
-        .outerjoin(tables.Comparison, and_(tables.Comparison.id == newest, standing))
-        .outerjoin(WINNER, and_(WINNER.comparison_id == tables.Comparison.id, WINNER.name == literal_column("'best'")))
+        .outerjoin(tables.Comparison, and_(tables.Comparison.id == newest, tables.Trial.median_ms.is_not(None)))
     )
-    for baseline, speed_up in SPEED_UPS.items():
-        over = and_(speed_up.comparison_id == tables.Comparison.id, speed_up.baseline == baseline.value)
-        query = query.outerjoin(speed_up, over)
-    return query
 
 
 RANKED_TOGETHER = (
@@ -252,27 +215,23 @@ def _trials_flat() -> AnySelect:
         tables.Device.name.label("device"),
         tables.Device.architecture,
         tables.Study.compiler,
-        STATUS.label("status"),
+        tables.Trial.status,
         tables.Configuration.key.label("configuration"),
-        tables.Measurement.median_ms,
-        tables.Measurement.low_ms,
-        tables.Measurement.high_ms,
-        tables.Measurement.regime,
-        tables.Measurement.sample_count,
-        tables.Measurement.clock,
-        *(
-            getattr(speed_up, column).label(f"over_{baseline.value}{ending}")
-            for baseline, speed_up in SPEED_UPS.items()
-            for column, ending in (("ratio", ""), ("low", "_low"), ("high", "_high"))
-        ),
+        tables.Trial.median_ms,
+        tables.Trial.low_ms,
+        tables.Trial.high_ms,
+        tables.Trial.regime,
+        tables.Trial.sample_count,
+        tables.Trial.clock,
+        *(getattr(tables.Comparison, f"{over}{ending}") for over in tables.OVER for ending in ("", "_low", "_high")),
         CONFIRMED_AT.label("confirmed_at"),
         CONFIRMED_MS.label("confirmed_ms"),
-        _most(tables.BuildFigures.registers).label("registers"),
-        _most(tables.BuildFigures.spill_stores + tables.BuildFigures.spill_loads).label("spill_bytes"),
-        _most(tables.BuildFigures.shared).label("shared_bytes"),
+        tables.Build.registers,
+        tables.Build.spill_bytes,
+        tables.Build.shared_bytes,
         tables.Build.seconds.label("compile_seconds"),
-        tables.Verdict.max_relative.label("max_relative_error"),
-        tables.Verdict.tolerance,
+        tables.Trial.max_relative_error,
+        tables.Trial.tolerance,
         tables.Study.source_digest,
         tables.Study.sampler,
         tables.Study.seed,
@@ -280,7 +239,7 @@ def _trials_flat() -> AnySelect:
         DEVICE_UUID.label("device_uuid"),
         tables.Origin.uid.label("origin"),
         tables.Trial.recorded_at,
-        MESSAGE.label("message"),
+        tables.Trial.message,
     ]
     # SQLite promises the name of a view's column only where it is spelt out.
     named = [column if isinstance(column, Label) else column.label(column.key) for column in columns]
@@ -288,17 +247,6 @@ def _trials_flat() -> AnySelect:
         with_parts(select(*named).select_from(tables.Trial))
         .join(tables.Origin, tables.Origin.id == tables.Study.origin_id)
         .outerjoin(tables.Build, tables.Build.id == tables.Trial.build_id)
-        .outerjoin(tables.Verdict, tables.Verdict.id == tables.Trial.verdict_id)
-    )
-
-
-def _most(figure: SQLColumnExpression[int | None]) -> SQLColumnExpression[Any]:
-    """The largest figure of a trial's entry points."""
-    return (
-        select(func.max(figure))
-        .where(tables.BuildFigures.build_id == tables.Trial.build_id)
-        .correlate(tables.Trial)
-        .scalar_subquery()
     )
 
 
@@ -352,22 +300,18 @@ def _leaderboard() -> AnySelect:
     )
 
 
+VIEWS = ("trials_flat", "best", "leaderboard")
+"""In the order in which they can be made."""
+
+
 def views(dialect: Dialect) -> dict[str, str]:
     """The text of each view by its name, in the order in which they can be made."""
-    statements = {"trials_flat": _trials_flat(), "best": _best(), "leaderboard": _leaderboard()}
+    statements = zip(VIEWS, (_trials_flat(), _best(), _leaderboard()), strict=True)
     constants = {"literal_binds": True}
-    return {name: str(one.compile(dialect=dialect, compile_kwargs=constants)) for name, one in statements.items()}
+    return {name: str(one.compile(dialect=dialect, compile_kwargs=constants)) for name, one in statements}
 
 
-def make_views(connection: Connection, *, anew: bool) -> None:
-    """Make the views.
-
-    Args:
-        anew: those of an earlier revision are there. Where they are not, a view of somebody else's is left alone.
-    """
-    texts = views(connection.dialect)
-    if anew:
-        for name in reversed(texts):
-            connection.exec_driver_sql(f"DROP VIEW IF EXISTS {name}")
-    for name, text in texts.items():
+def make_views(connection: Connection) -> None:
+    """Make the views; one of somebody else's of such a name is left alone, and an error."""
+    for name, text in views(connection.dialect).items():
         connection.exec_driver_sql(f"CREATE VIEW {name} AS {text}")

@@ -19,9 +19,9 @@ from tunebench.db.connection.database import Database, upgrade_database
 from tunebench.db.connection.engine import connect_file, file_of
 from tunebench.db.entries.decode import configuration_of, problem_of
 from tunebench.db.schema import tables
-from tunebench.db.schema.views import STATUS
+from tunebench.db.schema.creation import triggers
+from tunebench.db.schema.documents import build_columns, comparison_columns, trial_columns
 from tunebench.tuner.errors import DatabaseError
-from tunebench.tuner.result import TrialStatus
 from tunebench.tuner.scratch import scratch
 
 _SHOWN = 3
@@ -79,13 +79,12 @@ def statistics(database: Database) -> Statistics:
     Raises:
         DatabaseError: the database cannot be read.
     """
-    grouping = (tables.Study.kernel, tables.Device.name, STATUS)
+    grouping = (tables.Study.kernel, tables.Device.name, tables.Trial.status)
     counts = (
         select(*grouping, func.count())
         .select_from(tables.Trial)
         .join(tables.Study, tables.Study.id == tables.Trial.study_id)
         .join(tables.Device, tables.Device.id == tables.Study.device_id)
-        .outerjoin(tables.LateRefusal, tables.LateRefusal.trial_id == tables.Trial.id)
         .group_by(*grouping)
         .order_by(*grouping)
     )
@@ -120,8 +119,11 @@ def inspect_database(database: Database) -> list[Finding]:
         "every configuration decodes": _check_configurations,
         "every device has its digest": lambda connection: _check_digests(connection, tables.Device),
         "every environment has its digest": lambda connection: _check_digests(connection, tables.Environment),
-        "every trial decodes": _check_trials,
-        "every late refusal is of a correct trial": _check_late_refusals,
+        "every build is its document": lambda connection: _check_documents(connection, tables.Build, build_columns),
+        "every trial is its document": lambda connection: _check_documents(connection, tables.Trial, trial_columns),
+        "every comparison is its document": lambda connection: _check_documents(
+            connection, tables.Comparison, comparison_columns
+        ),
         "every sample is a time": _check_samples,
     }
     file = file_of(database.url)
@@ -221,14 +223,9 @@ def _schema(file: Path) -> dict[str, object]:
 
 
 def _check_server_triggers(connection: Connection) -> tuple[int, list[str]]:
-    query = text(
-        "SELECT c.relname, max(CASE WHEN t.tgenabled = 'O' THEN 1 ELSE 0 END) FROM pg_class c LEFT JOIN pg_trigger t "
-        "ON t.tgrelid = c.oid AND t.tgname = c.relname || '_append_only' WHERE c.relkind = 'r' "
-        "AND c.relname LIKE 'tunebench\\_%' "
-        f"AND c.relname NOT IN ('{tables.VERSION_TABLE}', '{tables.Miss.__tablename__}') GROUP BY c.relname"
-    )
-    rows = connection.execute(query).all()
-    return len(rows), [f"{table} can be changed: its trigger is gone or disabled" for table, on in rows if not on]
+    on = set(connection.scalars(text("SELECT tgname FROM pg_trigger WHERE tgenabled = 'O'")))
+    own = triggers("postgresql")
+    return len(own), [f"trigger {name} is gone or disabled: rows can be changed" for name in own if name not in on]
 
 
 def _check_problems(connection: Connection) -> tuple[int, list[str]]:
@@ -258,38 +255,35 @@ def _check_digests(connection: Connection, table: type[tables.Device | tables.En
     return _check_each(connection, tuple(getattr(table, name) for name in ("id", "digest", *names)), check)
 
 
-def _check_trials(connection: Connection) -> tuple[int, list[str]]:
-    def check(row: Any) -> None:
-        phases = row.seconds.values() if isinstance(row.seconds, dict) else ["none"]
-        if not all(isinstance(seconds, int | float) for seconds in phases):
-            raise DatabaseError(f"trial {row.id} has {row.seconds!r:.80} where seconds by phase belong")
-
-    return _check_each(connection, (tables.Trial.id, tables.Trial.seconds, tables.Trial.recorded_at), check)
-
-
-def _check_late_refusals(connection: Connection) -> tuple[int, list[str]]:
-    table = tables.LateRefusal
+def _check_documents(
+    connection: Connection, table: type[tables.Base], columns_of: Callable[[Mapping[str, Any]], dict[str, Any]]
+) -> tuple[int, list[str]]:
+    """Compare the columns beside each document with what they are of it."""
 
     def check(row: Any) -> None:
-        if row.status != TrialStatus.CORRECT:
-            raise DatabaseError(f"trial {row.trial_id} ended as {row.status!r:.80}: it cannot be refused late")
+        try:
+            expected = columns_of(row.document)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise DatabaseError(f"row {row.id} of {table.__tablename__} has no document of tunebench's") from None
+        found = {name: getattr(row, name) for name in expected}
+        wrong = [name for name, value in expected.items() if found[name] != value]
+        if wrong:
+            raise DatabaseError(f"row {row.id} of {table.__tablename__} has another {wrong[0]} than its document")
 
-    status = select(tables.Trial.status).where(tables.Trial.id == table.trial_id).scalar_subquery().label("status")
-    return _check_each(connection, (*table.__table__.columns, status), check)
+    return _check_each(connection, tuple(table.__table__.columns), check)
 
 
 def _check_samples(connection: Connection) -> tuple[int, list[str]]:
-    table = tables.Measurement
-
     def check(row: Any) -> None:
-        samples = row.samples_ms
+        measurement = row.document["measurement"] if isinstance(row.document, dict) else None
+        samples = measurement["samples_ms"] if isinstance(measurement, dict) else None
         times = isinstance(samples, list) and all(
             isinstance(sample, int | float) and 0 < sample < math.inf for sample in samples
         )
-        if not times or len(samples) != row.sample_count:
-            raise DatabaseError(f"measurement {row.id} has {json.dumps(samples)[:80]} where positive times belong")
+        if measurement is not None and not times:
+            raise DatabaseError(f"trial {row.id} has {json.dumps(samples)[:80]} where positive times belong")
 
-    return _check_each(connection, (table.id, table.samples_ms, table.sample_count), check)
+    return _check_each(connection, (tables.Trial.id, tables.Trial.document), check)
 
 
 def _check_each(connection: Connection, columns: Any, check: Callable[[Any], object]) -> tuple[int, list[str]]:

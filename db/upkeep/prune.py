@@ -22,7 +22,7 @@ from tunebench.tuner.errors import UserError
 _GOING = Table(
     "tunebench_pruned",
     MetaData(),
-    *(Column(name, KEY) for name in ("id", "study_id", "configuration_id", "build_id", "verdict_id", "measurement_id")),
+    *(Column(name, KEY) for name in ("id", "study_id", "configuration_id", "build_id")),
     prefixes=["TEMPORARY"],
 )
 """The trials that go, with what they refer to."""
@@ -32,15 +32,8 @@ _BUILDS, _COMPARISONS = f"{_PRUNED}_builds", f"{_PRUNED}_comparisons"
 
 # In an order in which no row loses a row that it refers to. Writers take the tables in the opposite order.
 _STEPS = (
-    ("speed_ups", f"comparison_id IN (SELECT id FROM {_COMPARISONS})"),
-    ("contenders", f"comparison_id IN (SELECT id FROM {_COMPARISONS})"),
     ("comparisons", f"id IN (SELECT id FROM {_COMPARISONS})"),
-    ("late_refusals", f"trial_id IN (SELECT id FROM {_PRUNED})"),
     ("trials", f"id IN (SELECT id FROM {_PRUNED})"),
-    ("measurements", f"id IN (SELECT measurement_id FROM {_PRUNED})"),
-    ("verdict_stages", f"verdict_id IN (SELECT verdict_id FROM {_PRUNED})"),
-    ("verdicts", f"id IN (SELECT verdict_id FROM {_PRUNED})"),
-    ("build_figures", f"build_id IN (SELECT id FROM {_BUILDS})"),
     ("builds", f"id IN (SELECT id FROM {_BUILDS})"),
     (
         "configurations",

@@ -11,7 +11,7 @@ import json
 import sqlite3
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -25,6 +25,7 @@ from tunebench.db.connection.engine import for_writing, locate, make_engine
 from tunebench.db.entries.live import device_facts, problem_facts
 from tunebench.db.entries.writer import Writer
 from tunebench.db.queries.trials import Order, best, trials
+from tunebench.db.schema.documents import comparison_columns, trial_columns
 from tunebench.kernels.runtime.selection import recorded_offers
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, DeviceKind
@@ -71,26 +72,15 @@ def build(file: Path, studies: int, trials_each: int) -> None:
             for n in range(_CONFIGURATIONS)
         )
         connection.executemany("INSERT INTO tunebench_configurations (key) VALUES (?)", keys)
-        connection.execute("INSERT INTO tunebench_verdicts (passed, reason, tolerance) VALUES (1, '', 1e-4)")
         connection.executemany(
             "INSERT INTO tunebench_studies (id, origin_id, kernel, source_digest, space_digest, problem_id, device_id, "
             "compiler, sampler, seed, begun_at) VALUES (?, 1, ?, ?, 'space', ?, ?, 'nvrtc', 'gp', ?, ?)",
             (_study(number) for number in range(studies)),
         )
         count = studies * trials_each
+        names = ("id", "study_id", "number", "configuration_id", "environment_id", "recorded_at", "document")
         connection.executemany(
-            "INSERT INTO tunebench_verdicts (id, passed, reason, tolerance) VALUES (?, 1, '', 1e-4)",
-            ((number + 2,) for number in range(count) if _is_correct(number)),
-        )
-        connection.executemany(
-            "INSERT INTO tunebench_measurements (id, median_ms, low_ms, high_ms, regime, clock, sample_count, "
-            "samples_ms) VALUES (?, ?, ?, ?, 'cold', 'cuda-event', ?, ?)",
-            (_measurement(number) for number in range(count) if _is_correct(number)),
-        )
-        connection.executemany(
-            "INSERT INTO tunebench_trials (id, study_id, number, configuration_id, environment_id, status, verdict_id, "
-            "verdict_passed, measurement_id, median_ms, regime, recorded_at, seconds, message) "
-            "VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, '{}', ?)",
+            _inserting("trials", (*names, *trial_columns(_document(0)))),
             (_trial(number, trials_each) for number in range(count)),
         )
         _add_comparisons(connection)
@@ -141,34 +131,57 @@ def _median_ms(number: int) -> float:
     return 1 + (number * 2_654_435_761 % 2**32) / 2**32
 
 
-def _measurement(number: int) -> tuple[object, ...]:
+def _inserting(table: str, names: Sequence[str]) -> str:
+    return f"INSERT INTO tunebench_{table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
+
+
+def _document(number: int) -> dict[str, Any]:
+    """A trial as the database keeps it, without a build."""
+    rest = {"build_cached": None, "seconds": {}, "late_refusal": None}
+    if not _is_correct(number):
+        return {"status": "compile", "verdict": None, "measurement": None, "message": "error: no"} | rest
     median_ms = _median_ms(number)
-    samples = json.dumps([round(median_ms * (1 + place / 1000), 6) for place in range(_SAMPLES)])
-    return number + 1, median_ms, median_ms * 0.99, median_ms * 1.01, _SAMPLES, samples
+    verdict = {"passed": True, "reason": "", "tolerance": 1e-4, "max_relative": None, "stages": []}
+    measurement = {
+        "median_ms": median_ms,
+        "low_ms": median_ms * 0.99,
+        "high_ms": median_ms * 1.01,
+        "regime": "cold",
+        "clock": "cuda-event",
+        "samples_ms": [round(median_ms * (1 + place / 1000), 6) for place in range(_SAMPLES)],
+    }
+    return {"status": "correct", "verdict": verdict, "measurement": measurement, "message": ""} | rest
 
 
 def _trial(number: int, trials_each: int) -> tuple[object, ...]:
     study, place = divmod(number, trials_each)
     moment = time.strftime("%Y-%m-%dT%H:%M:%S.000000+00:00", time.gmtime(1_767_225_600 + number * 10))
-    start = (number + 1, study + 1, place, (study * 7 + place) % _CONFIGURATIONS + 1)
-    if _is_correct(number):
-        return *start, "correct", number + 2, 1, number + 1, _median_ms(number), "cold", moment, ""
-    return *start, "compile", None, None, None, None, None, moment, "error: no"
+    document = _document(number)
+    start = (number + 1, study + 1, place, (study * 7 + place) % _CONFIGURATIONS + 1, 1, moment, json.dumps(document))
+    return *start, *trial_columns(document).values()
 
 
 def _add_comparisons(connection: sqlite3.Connection) -> None:
     """Every study ended with a comparison, which its fastest trial won."""
-    connection.execute(
-        "INSERT INTO tunebench_comparisons (study_id, configuration_id, environment_id, concluded_at) "
-        "SELECT study_id, configuration_id, 1, max(recorded_at) FROM (SELECT study_id, configuration_id, recorded_at, "
-        "row_number() OVER (PARTITION BY study_id ORDER BY median_ms) AS place FROM tunebench_trials "
+    ratios = (("reference", 2.0), ("default", 1.3), ("copy", 0.9))
+    won = {
+        name: {"ratio": ratio, "low": ratio * 0.99, "high": ratio * 1.01, "rounds": 40, "confidence": 0.95}
+        for name, ratio in ratios
+    }
+    samples = [1.0 + place / 1000 for place in range(40)]
+    contenders = {name: {"median_ms": 1.0, "samples_ms": samples} for name in ("best", *won)}
+    document = {"contenders": contenders, "speed_ups": won}
+    names = ("study_id", "configuration_id", "environment_id", "concluded_at", "conclusive", "document")
+    fastest = connection.execute(
+        "SELECT study_id, configuration_id, 1, max(recorded_at), 1 FROM (SELECT study_id, configuration_id, "
+        "recorded_at, row_number() OVER (PARTITION BY study_id ORDER BY median_ms) AS place FROM tunebench_trials "
         "WHERE status = 'correct') WHERE place = 1 GROUP BY study_id"
+    ).fetchall()
+    columns = comparison_columns(document)
+    connection.executemany(
+        _inserting("comparisons", (*names, *columns)),
+        ((*row, json.dumps(document), *columns.values()) for row in fastest),
     )
-    for baseline, ratio in (("reference", 2.0), ("default", 1.3), ("copy", 0.9)):
-        connection.execute(
-            "INSERT INTO tunebench_speed_ups SELECT id, ?, ?, ?, ?, 40, 0.95 FROM tunebench_comparisons",
-            (baseline, ratio, ratio * 0.99, ratio * 1.01),
-        )
 
 
 def questions(database: Database) -> Iterator[tuple[str, Callable[[], list[Any]]]]:

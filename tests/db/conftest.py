@@ -28,7 +28,7 @@ def server() -> Iterator[Engine]:
 
 @pytest.fixture(scope="session")
 def empty_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty SQLite database, to be copied: running all migrations takes longer than most tests."""
+    """An empty SQLite database, to be copied: making the tables takes longer than most tests."""
     path = tmp_path_factory.mktemp("empty") / "results.db"
     open_database(path).close()
     return path

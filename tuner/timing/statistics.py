@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate
 
-from tunebench.tuner.result import CONTROL, Ratio
+from tunebench.tuner.result import CONTROL, Baseline, Ratio
 
 CONFIDENCE = 0.99
 """Of the intervals that decide."""
@@ -54,6 +54,13 @@ def speedup(of: Sequence[float], over: Sequence[float], confidence: float = CONF
 def control_ratio(samples: Samples, pivot: str) -> Ratio:
     """How much faster the second copy of a contender seemed than the first."""
     return speedup(samples[CONTROL], samples[pivot])
+
+
+def control_of(samples: Samples) -> Ratio | None:
+    """How much faster the second copy of a baseline seemed than the first; None where no such copy took part."""
+    # The second copy is of the default configuration where that took part, and of the reference otherwise.
+    pivot = next((name for name in (Baseline.DEFAULT, Baseline.REFERENCE) if name in samples), None)
+    return control_ratio(samples, pivot) if pivot is not None and CONTROL in samples else None
 
 
 def medians_of(samples: Samples) -> dict[str, float]:

@@ -10,6 +10,7 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sample_results import (
@@ -41,6 +42,11 @@ def one(database: Database, query: object) -> dict[str, object]:
         return dict(connection.execute(query).mappings().one())  # type: ignore[call-overload]
 
 
+def document_of(database: Database, table: Any = tables.Trial) -> Any:
+    """The document of a table's only row."""
+    return one(database, select(table.document))["document"]
+
+
 def count(database: Database, table: type) -> int:
     with database.reading() as connection:
         return connection.scalar(select(func.count()).select_from(table)) or 0
@@ -64,9 +70,10 @@ def test_every_status_comes_back_as_it_was_recorded(database: Database, log: Tri
     assert row.median_ms == (measured.median_ms if measured else None)
     assert (row.low_ms, row.high_ms) == ((measured.low_ms, measured.high_ms) if measured else (None, None))
     assert list(log.past()) == [PastTrial.of(0, recorded)]
-    assert one(database, select(tables.Trial.seconds))["seconds"] == dict(recorded.seconds)
-    assert count(database, tables.Measurement) == (measured is not None)
-    assert count(database, tables.Verdict) == (recorded.verdict is not None)
+    document = document_of(database)
+    assert document["seconds"] == dict(recorded.seconds)
+    assert (document["measurement"] is not None) == (measured is not None)
+    assert (document["verdict"] is not None) == (recorded.verdict is not None)
     assert count(database, tables.Build) == (recorded.build is not None)
 
 
@@ -74,41 +81,45 @@ def test_samples_come_back_bit_for_bit(database: Database, log: TrialLog) -> Non
     samples = (math.pi, 1 / 3, 5e-324, 1.7976931348623157e308)
     timed = replace(correct(0), measurement=replace(correct(0).measurement or pytest.fail(), samples_ms=samples))
     log.record(timed)
-    row = one(
-        database, select(tables.Measurement.samples_ms, tables.Measurement.sample_count, tables.Measurement.clock)
-    )
-    assert (tuple(row["samples_ms"]), row["sample_count"], row["clock"]) == (samples, 4, "cuda-event")
+    row = one(database, select(tables.Trial.sample_count, tables.Trial.clock))
+    assert (row["sample_count"], row["clock"]) == (4, "cuda-event")
+    assert tuple(document_of(database)["measurement"]["samples_ms"]) == samples
 
 
 def test_a_verdict_keeps_its_figures_and_stages_in_order(database: Database, log: TrialLog) -> None:
     log.record(failed(0, TrialStatus.CORRECTNESS))
-    row = one(database, select(tables.Verdict.__table__))
-    assert (row["passed"], row["reason"], row["tolerance"]) == (False, "element 3000000000 is wrong", 1e-4)
-    assert (row["max_absolute"], row["max_relative"], row["relative_norm"]) == (math.inf, None, 0.5)
-    assert (row["first_wrong_index"], row["untouched"]) == (3_000_000_000, 7)
-    with database.reading() as connection:
-        stage = tables.VerdictStage
-        query = select(stage.name, stage.passed, stage.seconds, stage.detail).order_by(stage.position)
-        stages = [tuple(row) for row in connection.execute(query)]
+    verdict = document_of(database)["verdict"]
+    assert (verdict["passed"], verdict["reason"], verdict["tolerance"]) == (False, "element 3000000000 is wrong", 1e-4)
+    assert (verdict["max_absolute"], verdict["max_relative"], verdict["relative_norm"]) == ("Infinity", None, 0.5)
+    assert (verdict["first_wrong_index"], verdict["untouched"]) == (3_000_000_000, 7)
+    stages = [tuple(stage.values()) for stage in verdict["stages"]]
     assert stages == [("shapes", True, 0.001, ""), ("values", False, 0.02, "case 1")]
+    columns = one(database, select(tables.Trial.max_relative_error, tables.Trial.tolerance))
+    assert columns == {"max_relative_error": None, "tolerance": 1e-4}
+
+
+def test_an_infinite_error_is_infinite_in_sql(database: Database, log: TrialLog) -> None:
+    assert PASSED.errors is not None
+    log.record(replace(correct(0), verdict=replace(PASSED, errors=replace(PASSED.errors, max_relative=math.inf))))
+    assert one(database, select(tables.Trial.max_relative_error)) == {"max_relative_error": math.inf}
 
 
 def test_a_verdict_without_figures_has_none(database: Database, log: TrialLog) -> None:
     log.record(replace(correct(0), verdict=replace(PASSED, errors=None)))
-    row = one(database, select(tables.Verdict.max_absolute, tables.Verdict.untouched))
-    assert set(row.values()) == {None}
+    verdict = document_of(database)["verdict"]
+    assert (verdict["max_absolute"], verdict["untouched"]) == (None, None)
 
 
 def test_a_build_keeps_its_figures_and_not_its_binary(database: Database, log: TrialLog) -> None:
     log.record(correct(1))
-    row = one(database, select(tables.Build.__table__))
-    assert (row["variant_digest"], row["log"], row["code_bytes"]) == ("variant-1", "log of 1", 7)
-    assert len(str(row["code_sha256"])) == 64
-    with database.reading() as connection:
-        query = select(tables.BuildFigures.__table__).order_by(tables.BuildFigures.entry_point)
-        figures = [tuple(row)[1:] for row in connection.execute(query)]
+    document = document_of(database, tables.Build)
+    assert (document["variant_digest"], document["log"], document["code_bytes"]) == ("variant-1", "log of 1", 7)
+    assert len(document["code_sha256"]) == 64
+    figures = [(name, *one.values()) for name, one in document["figures"].items()]
     assert figures == [("scale", 32, 0, 0, 16, 4096), ("tail", None, None, None, None, None)]
-    assert one(database, select(tables.Trial.build_cached)) == {"build_cached": True}
+    columns = select(tables.Build.registers, tables.Build.spill_bytes, tables.Build.shared_bytes)
+    assert one(database, columns) == {"registers": 32, "spill_bytes": 0, "shared_bytes": 4096}
+    assert document_of(database)["build_cached"] is True
 
 
 def test_trials_that_share_a_build_share_its_row(database: Database, log: TrialLog) -> None:
@@ -116,7 +127,6 @@ def test_trials_that_share_a_build_share_its_row(database: Database, log: TrialL
     log.record(replace(correct(1), build=build(7)))
     log.record(replace(correct(2), build=build(7, code=b"other")))
     assert count(database, tables.Build) == 2
-    assert count(database, tables.BuildFigures) == 4
 
 
 def test_a_study_goes_on_where_it_ended(url: str) -> None:
@@ -164,11 +174,10 @@ def test_a_comparison_keeps_samples_and_ratios(database: Database, log: StudyLog
     log.record(correct(0))
     ended = comparison(0, with_default=with_default)
     log.conclude(ended)
-    with database.reading() as connection:
-        contenders = connection.execute(select(tables.Contender)).all()
-        ratios = {row.baseline: row for row in connection.execute(select(tables.SpeedUp))}
-    assert {row.name: tuple(row.samples_ms) for row in contenders} == dict(ended.samples_ms)
-    assert {row.name: row.median_ms for row in contenders} == dict(ended.medians_ms)
+    document = document_of(database, tables.Comparison)
+    contenders, ratios = document["contenders"], document["speed_ups"]
+    assert {name: tuple(one["samples_ms"]) for name, one in contenders.items()} == dict(ended.samples_ms)
+    assert {name: one["median_ms"] for name, one in contenders.items()} == dict(ended.medians_ms)
     assert set(ratios) == {baseline.value for baseline in ended.speedups}
     (row,) = trials(database)
     assert row.over_reference == ended.speedups[Baseline.REFERENCE]
@@ -179,7 +188,7 @@ def test_a_comparison_is_won_by_a_trial_of_the_study(database: Database, log: St
     log.record(correct(0))
     with pytest.raises(DatabaseError):
         log.conclude(comparison(1))
-    assert count(database, tables.Comparison) == count(database, tables.Contender) == 0
+    assert count(database, tables.Comparison) == 0
 
 
 def test_a_configuration_is_recorded_once_and_numbers_are_the_databases(database: Database, log: StudyLog) -> None:
@@ -187,7 +196,8 @@ def test_a_configuration_is_recorded_once_and_numbers_are_the_databases(database
     assert (log.record(correct(0)), same.record(correct(1)), log.record(correct(2))) == (0, 1, 2)
     assert same.record(correct(2, 5.0)) is None
     # The trial that came too late left nothing of itself behind.
-    assert count(database, tables.Trial) == count(database, tables.Measurement) == count(database, tables.Verdict) == 3
+    assert count(database, tables.Trial) == 3
+    assert count(database, tables.Build) == 3
     assert [trial.number for trial in log.past(after=0)] == [1, 2]
     assert open_study(database, replace(STUDY, seed=9), ENVIRONMENT).record(correct(2)) == 0
 
@@ -268,7 +278,7 @@ def test_processes_that_write_at_once_lose_nothing(url: str) -> None:
     assert [process.returncode for process in processes] == [0] * writers, errors
     with open_database(url) as database:
         assert count(database, tables.Study) == count(database, tables.Comparison) == writers
-        assert count(database, tables.Trial) == count(database, tables.Measurement) == writers * each
+        assert count(database, tables.Trial) == writers * each
         assert count(database, tables.Configuration) == count(database, tables.Build) == each
         assert count(database, tables.Problem) == count(database, tables.Device) == 1
         for seed in range(writers):

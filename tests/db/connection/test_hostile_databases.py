@@ -146,16 +146,16 @@ COLUMNS = {
     "tunebench_trials": (
         "status",
         "message",
-        "seconds",
+        "document",
         "recorded_at",
         "median_ms",
         "regime",
         "number",
-        "verdict_id",
+        "low_ms",
+        "clock",
     ),
-    "tunebench_measurements": ("samples_ms", "low_ms", "clock", "sample_count", "regime"),
-    "tunebench_builds": ("log", "compiler_version", "code_bytes", "seconds"),
-    "tunebench_verdicts": ("reason", "passed", "tolerance", "untouched"),
+    "tunebench_builds": ("document", "compiler_version", "code_sha256", "registers", "seconds"),
+    "tunebench_comparisons": ("document", "concluded_at", "over_reference", "best_ms", "conclusive"),
 }
 
 VALUES: dict[str, object] = {
@@ -261,8 +261,8 @@ def test_nothing_outside_the_declared_space_is_ever_chosen(
 
 SCHEMAS = {
     "a view for a table": (
-        "DROP TABLE tunebench_speed_ups",
-        "CREATE VIEW tunebench_speed_ups AS SELECT 1 AS comparison_id, load_extension('evil') AS ratio",
+        "DROP TABLE tunebench_comparisons",
+        "CREATE VIEW tunebench_comparisons AS SELECT 1 AS study_id, load_extension('evil') AS document",
     ),
     "a view that writes files": (
         "DROP VIEW best",
@@ -278,11 +278,11 @@ SCHEMAS = {
         "CREATE TRIGGER evil AFTER INSERT ON tunebench_trials BEGIN SELECT load_extension('evil'); END",
         "CREATE TRIGGER evil_version AFTER UPDATE ON tunebench_version BEGIN DELETE FROM tunebench_builds; END",
     ),
-    "an index that computes": ("CREATE INDEX evil ON tunebench_builds (abs(length(log)))",),
+    "an index that computes": ("CREATE INDEX evil ON tunebench_builds (abs(length(document)))",),
     "a virtual table": ("CREATE VIRTUAL TABLE evil USING fts5(body)",),
-    "a generated column": ("ALTER TABLE tunebench_builds ADD COLUMN evil TEXT AS (hex(log))",),
-    "a table less": ("DROP TABLE tunebench_contenders",),
-    "a column less": ("ALTER TABLE tunebench_builds DROP COLUMN log",),
+    "a generated column": ("ALTER TABLE tunebench_builds ADD COLUMN evil TEXT AS (hex(document))",),
+    "a table less": ("DROP TABLE tunebench_misses",),
+    "a column less": ("ALTER TABLE tunebench_builds DROP COLUMN document",),
 }
 
 

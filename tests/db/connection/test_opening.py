@@ -328,7 +328,7 @@ def test_a_hostile_value_is_refused_when_it_is_read(tmp_path: Path) -> None:
         "tunebench_problems SET options": ['{"mode": 1}', "3"],
         "tunebench_trials SET status": ["fine"],
         "tunebench_trials SET recorded_at": ["yesterday", "2026-01-01 00:00:00"],
-        "tunebench_measurements SET low_ms": ["fast", b"pickle"],
+        "tunebench_trials SET low_ms": ["fast", b"pickle"],
     }
     with closing(sqlite3.connect(file, isolation_level=None)) as connection:
         connection.execute("PRAGMA writable_schema = 1")

@@ -64,7 +64,7 @@ def test_everything_of_every_machine_is_there_once(tmp_path: Path, machines: lis
     assert everything(into) == sorted(line for machine in machines for line in everything(machine))
     before = counts(into)
     # Parts that results share are there once: all three have the same devices, problems, builds.
-    for name in ("devices", "problems", "environments", "configurations", "builds", "build_figures"):
+    for name in ("devices", "problems", "environments", "configurations", "builds"):
         assert before[f"tunebench_{name}"] == counts(machines[0])[f"tunebench_{name}"]
     assert merged(into, *machines, *machines) == [Added(present=10)] * 6
     assert counts(into) == before
@@ -173,7 +173,7 @@ def hostile(path: Path) -> None:
 def dangling(path: Path) -> None:
     hostile(path)
     with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("UPDATE tunebench_trials SET number = 2, measurement_id = 77 WHERE id = 3")
+        connection.execute("UPDATE tunebench_trials SET number = 2, build_id = 77 WHERE id = 3")
 
 
 @pytest.mark.parametrize("spoil", [text_file, foreign, newer, older, truncated, hostile, dangling])

@@ -62,6 +62,9 @@ def test_what_breaks_a_result_s_invariants_is_refused(tmp_path: Path) -> None:
     with open_database(tmp_path / "results.db") as database:
         open_study(database, STUDY, ENVIRONMENT).record(correct(0))
         with database.writing() as connection:
-            connection.exec_driver_sql("INSERT INTO tunebench_verdict_stages VALUES (1, 9, 'late', 0, 0.1, '')")
+            connection.exec_driver_sql("DROP TRIGGER tunebench_trials_no_update")
+            stage = '"name":"values","passed":'
+            changed = f"replace(document, '{stage}true', '{stage}false')"
+            connection.exec_driver_sql(f"UPDATE tunebench_trials SET document = {changed}")
         with pytest.raises(DatabaseError, match="trial 1 is not as tunebench writes it: a verdict passes exactly"):
             trial_details(database, 1)

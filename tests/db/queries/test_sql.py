@@ -49,16 +49,16 @@ def test_rows_and_columns_come_back(filled: Database) -> None:
         "DELETE FROM tunebench_trials",
         "INSERT INTO tunebench_configurations (key) VALUES ('{}')",
         "UPDATE tunebench_trials SET median_ms = 0.1",
-        "DROP TABLE tunebench_speed_ups",
+        "DROP TABLE tunebench_comparisons",
         "CREATE TABLE mine (a INTEGER)",
         "CREATE TEMP TABLE mine AS SELECT 1",
         "ALTER TABLE tunebench_trials RENAME TO mine",
-        "SELECT 1; DROP TABLE tunebench_speed_ups",
-        "SELECT 1; COMMIT; DROP TABLE tunebench_speed_ups",
+        "SELECT 1; DROP TABLE tunebench_comparisons",
+        "SELECT 1; COMMIT; DROP TABLE tunebench_comparisons",
         "COMMIT",
         "BEGIN",
         "VACUUM",
-        "WITH gone AS (DELETE FROM tunebench_speed_ups RETURNING *) SELECT * FROM gone",
+        "WITH gone AS (DELETE FROM tunebench_comparisons RETURNING *) SELECT * FROM gone",
         "REINDEX",
         "",
         "-- nothing",
@@ -75,7 +75,7 @@ def test_what_does_not_read_is_refused(filled: Database, sql: str) -> None:
     assert count_rows(filled) == (1, 2)
     with filled.reading() as connection:
         assert not filled.engine.dialect.has_table(connection, "mine")
-        assert filled.engine.dialect.has_table(connection, "tunebench_speed_ups")
+        assert filled.engine.dialect.has_table(connection, "tunebench_comparisons")
 
 
 @pytest.mark.slow
@@ -91,7 +91,7 @@ def test_what_does_not_read_is_refused(filled: Database, sql: str) -> None:
         "SELECT writefile('{folder}/other.db', 'x')",
         "SELECT fts3_tokenizer('simple')",
         "SELECT length(randomblob(1000000000))",
-        "EXPLAIN DROP TABLE tunebench_speed_ups",
+        "EXPLAIN DROP TABLE tunebench_comparisons",
         "SELECT * FROM pragma_table_list",
         "SELECT zeroblob(2000000000)",
     ],

@@ -12,11 +12,13 @@ import pytest
 from sample_results import A100, ENVIRONMENT, H200, STUDY, build, comparison, correct, failed
 from sqlalchemy import text
 from sqlalchemy.dialects import sqlite
+from sqlalchemy.schema import CreateTable
 
 from tunebench.db.connection.database import Database, open_database
-from tunebench.db.connection.upgrade import HEAD
 from tunebench.db.entries.study_log import open_study
 from tunebench.db.queries.trials import best, trials
+from tunebench.db.schema import tables
+from tunebench.db.schema.creation import triggers
 from tunebench.db.schema.views import views
 from tunebench.tuner.errors import DatabaseError
 from tunebench.tuner.result import CacheRegime, TrialStatus
@@ -101,8 +103,10 @@ def test_a_view_of_one_s_own_of_that_name_stops_the_creation(tmp_path: Path) -> 
         assert unchanged.execute("SELECT name FROM sqlite_schema").fetchall() == [("best",)]
 
 
-def test_views_that_change_get_a_revision() -> None:
-    """Databases that are there have the views of their revision: only another one makes them anew."""
-    texts = views(sqlite.dialect())  # type: ignore[no-untyped-call]
+def test_tables_and_views_that_change_get_a_revision() -> None:
+    """Databases that are there have those of their revision: only another one makes them anew."""
+    dialect = sqlite.dialect()  # type: ignore[no-untyped-call]
+    made = [str(CreateTable(table).compile(dialect=dialect)) for table in tables.Base.metadata.sorted_tables]
+    texts = (*made, views(dialect), triggers("sqlite"))
     digest = hashlib.sha256(repr(texts).encode()).hexdigest()
-    assert (HEAD, digest[:12]) == ("0009", "c4eac199a1d1")
+    assert (tables.REVISION, digest[:12]) == ("0010", "ed0f2d1760a0")

@@ -11,6 +11,7 @@ from sqlalchemy.exc import DBAPIError
 
 from tunebench.db.connection.database import Database, open_database
 from tunebench.db.entries.study_log import open_study
+from tunebench.db.queries.trials import trials
 from tunebench.db.schema import tables
 from tunebench.tuner.result import Stage, TrialStatus
 
@@ -19,7 +20,7 @@ TABLES = sorted(tables.Base.metadata.tables)
 
 @pytest.fixture
 def filled(database: Database) -> Database:
-    """Trial 1 is correct and confirmed, trial 2 was refused and trial 3 late; a measurement and verdict are free."""
+    """Trial 1 is correct and confirmed, trial 2 was refused and trial 3 was refused later; a configuration is free."""
     log = open_study(database, STUDY, ENVIRONMENT)
     log.record(correct(0))
     log.record(failed(1, TrialStatus.CORRECTNESS))
@@ -27,63 +28,48 @@ def filled(database: Database) -> Database:
     log.refuse(2, Stage("sanitizer", False, 2.5, "memcheck: Invalid read"))
     log.conclude(comparison(0))
     with database.writing() as connection:
-        for statement in (
-            "INSERT INTO tunebench_measurements (id, median_ms, low_ms, high_ms, regime, clock, sample_count, "
-            "samples_ms) VALUES (90, 2.0, 1.0, 3.0, 'cold', 'clock', 2, '[1.5, 2.5]')",
-            "INSERT INTO tunebench_verdicts (id, passed, reason, tolerance) VALUES (90, true, '', 1e-4)",
-            "INSERT INTO tunebench_verdicts (id, passed, reason, tolerance) VALUES (91, false, 'wrong', 1e-4)",
-            "INSERT INTO tunebench_configurations (id, key) VALUES (90, '{}')",
-        ):
-            connection.execute(text(statement))
+        connection.execute(text("INSERT INTO tunebench_configurations (id, key) VALUES (90, '{}')"))
     return database
 
 
-TRIAL: dict[str, object] = {
-    "study_id": 1,
-    "number": 9,
-    "configuration_id": 90,
-    "environment_id": 1,
-    "status": "correct",
-    "build_id": 1,
-    "build_cached": True,
-    "verdict_id": 90,
-    "verdict_passed": True,
-    "measurement_id": 90,
-    "median_ms": 2.0,
-    "regime": "cold",
-    "recorded_at": "2026-01-01 00:00:00+00:00",
-    "seconds": "{}",
-    "message": "",
-}
-UNTIMED = {"measurement_id": None, "median_ms": None, "regime": None}
-UNCHECKED = {"verdict_id": None, "verdict_passed": None}
-MEASUREMENT: dict[str, object] = {
+MEASURED: dict[str, object] = {
     "median_ms": 2.0,
     "low_ms": 1.0,
     "high_ms": 3.0,
     "regime": "cold",
     "clock": "clock",
     "sample_count": 2,
-    "samples_ms": "[1.5, 2.5]",
 }
-VERDICT: dict[str, object] = {"passed": True, "reason": "", "tolerance": 1e-4}
-SPEED_UP: dict[str, object] = {
-    "comparison_id": 1,
-    "baseline": "torch.compile",
-    "ratio": 2.0,
-    "low": 1.9,
-    "high": 2.1,
-    "rounds": 40,
-    "confidence": 0.95,
-}
-
-
-LATE_REFUSAL: dict[str, object] = {
-    "trial_id": 1,
-    "stage": "sanitizer",
-    "seconds": 2.5,
-    "detail": "memcheck: Invalid read",
+UNTIMED = dict.fromkeys(MEASURED)
+TRIAL: dict[str, object] = {
+    "study_id": 1,
+    "number": 9,
+    "configuration_id": 90,
+    "environment_id": 1,
+    "build_id": 1,
     "recorded_at": "2026-01-01 00:00:00+00:00",
+    "status": "correct",
+    **MEASURED,
+    "message": "",
+    "document": "{}",
+}
+COMPARISON: dict[str, object] = {
+    "study_id": 1,
+    "configuration_id": 1,
+    "environment_id": 1,
+    "concluded_at": "2026-01-01 00:00:00+00:00",
+    "conclusive": True,
+    "over_reference": 2.0,
+    "over_reference_low": 1.9,
+    "over_reference_high": 2.1,
+    "document": "{}",
+}
+BUILD: dict[str, object] = {
+    **dict.fromkeys(("variant_digest", "compiler_version", "code_sha256"), "x"),
+    "compiler": "cpu",
+    "registers": None,
+    "seconds": 1.0,
+    "document": "{}",
 }
 
 
@@ -94,8 +80,7 @@ def add(database: Database, table: str, values: Mapping[str, object]) -> None:
     with database.engine.begin() as connection:
         if connection.dialect.name == "postgresql":
             # Raw SQL has no types; the driver's are too narrow for time and JSON.
-            kinds = {"recorded_at": "timestamptz", "samples_ms": "json"}
-            kinds |= {"seconds": "json"} if table == "trials" else {}
+            kinds = {"recorded_at": "timestamptz", "concluded_at": "timestamptz", "document": "json"}
             parameters = ", ".join(f"CAST(:{n} AS {kinds[n]})" if n in kinds else f":{n}" for n in values)
         connection.execute(text(f"INSERT INTO tunebench_{table} ({columns}) VALUES ({parameters})"), dict(values))
 
@@ -105,12 +90,9 @@ def add(database: Database, table: str, values: Mapping[str, object]) -> None:
     [
         ("trials", TRIAL),
         ("trials", TRIAL | {"status": "pruned"}),
-        ("trials", TRIAL | {"status": "compile", "message": "log"} | UNTIMED | UNCHECKED),
-        ("trials", TRIAL | {"status": "runtime", "message": "lost"} | UNTIMED),
-        ("measurements", MEASUREMENT),
-        ("verdicts", VERDICT),
-        ("speed_ups", SPEED_UP),
-        ("late_refusals", LATE_REFUSAL),
+        ("trials", TRIAL | {"status": "compile", "message": "log"} | UNTIMED),
+        ("comparisons", COMPARISON),
+        ("builds", BUILD),
     ],
 )
 def test_a_sound_row_is_taken(filled: Database, table: str, row: dict[str, object]) -> None:
@@ -122,23 +104,17 @@ def test_a_sound_row_is_taken(filled: Database, table: str, row: dict[str, objec
     "change",
     [
         pytest.param({"status": "fine"}, id="unknown status"),
-        pytest.param(UNTIMED, id="correct without measurement"),
-        pytest.param({"status": "compile", "message": "log"} | UNCHECKED, id="measurement of a failure"),
-        pytest.param({"measurement_id": None}, id="a median from nowhere"),
-        pytest.param({"median_ms": 1.0}, id="a median other than the measurement's"),
-        pytest.param({"regime": "warm"}, id="a regime other than the measurement's"),
-        pytest.param({"measurement_id": 1, "median_ms": 1.0}, id="another trial's measurement"),
-        pytest.param({"measurement_id": 77}, id="no such measurement"),
-        pytest.param(UNCHECKED, id="correct without verdict"),
-        pytest.param({"verdict_id": 91, "verdict_passed": False}, id="correct though refused"),
-        pytest.param({"verdict_id": 91}, id="passed other than the verdict"),
-        pytest.param({"status": "correctness", "message": "wrong"} | UNTIMED, id="refused though passed"),
-        pytest.param({"status": "correctness", "message": "wrong"} | UNTIMED | UNCHECKED, id="refused by nothing"),
-        pytest.param(
-            {"status": "runtime", "message": "lost", "verdict_id": 91, "verdict_passed": False} | UNTIMED,
-            id="refused under another name",
-        ),
-        pytest.param({"status": "compile", "message": ""} | UNTIMED | UNCHECKED, id="a failure that does not say why"),
+        pytest.param(UNTIMED, id="correct without a time"),
+        pytest.param({"status": "compile", "message": "log"}, id="the time of a failure"),
+        pytest.param({"median_ms": None}, id="an interval without a median"),
+        pytest.param({"regime": None}, id="a time without its regime"),
+        pytest.param({"regime": "tepid"}, id="unknown regime"),
+        pytest.param({"low_ms": 2.5}, id="median below its interval"),
+        pytest.param({"high_ms": 1.5}, id="median above its interval"),
+        pytest.param({"low_ms": 0.0}, id="time zero"),
+        pytest.param({"sample_count": 0}, id="no samples"),
+        pytest.param({"median_ms": "fast"}, id="a median that is text"),
+        pytest.param({"status": "compile", "message": ""} | UNTIMED, id="a failure that does not say why"),
         pytest.param({"number": 0}, id="a number twice"),
         pytest.param({"number": -1}, id="a negative number"),
         pytest.param({"configuration_id": 1}, id="a configuration twice"),
@@ -146,7 +122,7 @@ def test_a_sound_row_is_taken(filled: Database, table: str, row: dict[str, objec
         pytest.param({"study_id": 77}, id="no such study"),
         pytest.param({"environment_id": None}, id="no environment"),
         pytest.param({"build_id": 77}, id="no such build"),
-        pytest.param({"build_cached": None}, id="a build of unknown origin"),
+        pytest.param({"document": None}, id="no document"),
     ],
 )
 def test_a_trial_that_contradicts_itself_is_refused(filled: Database, change: dict[str, object]) -> None:
@@ -158,23 +134,11 @@ def test_a_trial_that_contradicts_itself_is_refused(filled: Database, change: di
 @pytest.mark.parametrize(
     ("table", "row"),
     [
-        pytest.param("measurements", MEASUREMENT | {"low_ms": 2.5}, id="median below its interval"),
-        pytest.param("measurements", MEASUREMENT | {"high_ms": 1.5}, id="median above its interval"),
-        pytest.param("measurements", MEASUREMENT | {"low_ms": 0.0}, id="time zero"),
-        pytest.param("measurements", MEASUREMENT | {"sample_count": 0, "samples_ms": "[]"}, id="no samples"),
-        pytest.param("measurements", MEASUREMENT | {"sample_count": 3}, id="samples miscounted"),
-        pytest.param("measurements", MEASUREMENT | {"samples_ms": "[1.5, 2.5"}, id="samples that are no JSON"),
-        pytest.param("measurements", MEASUREMENT | {"regime": "tepid"}, id="unknown regime"),
-        pytest.param("measurements", MEASUREMENT | {"median_ms": "fast"}, id="a median that is text"),
-        pytest.param("verdicts", VERDICT | {"reason": "wrong"}, id="a pass with a reason"),
-        pytest.param("verdicts", VERDICT | {"passed": False}, id="a refusal without one"),
-        pytest.param("verdicts", VERDICT | {"max_absolute": 1.0}, id="half of the figures"),
-        pytest.param("speed_ups", SPEED_UP | {"low": 2.05}, id="a ratio outside its interval"),
-        pytest.param("speed_ups", SPEED_UP | {"confidence": 1.5}, id="too sure"),
-        pytest.param("speed_ups", SPEED_UP | {"comparison_id": 77}, id="no such comparison"),
-        pytest.param("late_refusals", LATE_REFUSAL | {"trial_id": 77}, id="a refusal of no trial"),
-        pytest.param("late_refusals", LATE_REFUSAL | {"trial_id": 3}, id="a second refusal of a trial"),
-        pytest.param("late_refusals", LATE_REFUSAL | {"detail": ""}, id="a refusal that does not say why"),
+        pytest.param("comparisons", COMPARISON | {"over_reference_low": 2.05}, id="a ratio outside its interval"),
+        pytest.param("comparisons", COMPARISON | {"study_id": 77}, id="no such study"),
+        pytest.param("comparisons", COMPARISON | {"configuration_id": 90}, id="a winner that was not tried"),
+        pytest.param("builds", BUILD | {"seconds": -1.0}, id="less than no time"),
+        pytest.param("builds", BUILD | {"compiler": "rm"}, id="unknown compiler"),
     ],
 )
 def test_a_part_that_contradicts_itself_is_refused(filled: Database, table: str, row: dict[str, object]) -> None:
@@ -191,6 +155,25 @@ def test_rows_are_neither_changed_nor_removed(filled: Database, table: str) -> N
             assert before > 0
             with pytest.raises(DBAPIError, match="only ever added"):
                 connection.execute(text(statement))
+
+
+def test_a_correct_trial_may_be_refused_and_nothing_else(filled: Database) -> None:
+    """The one change that is legal; a refusal is not taken back."""
+    untimed = ", ".join(f"{name} = NULL" for name in UNTIMED)
+    refusing = f"UPDATE tunebench_trials SET status = 'correctness', message = 'wrong', {untimed}"
+    illegal = (
+        f"{refusing}, number = 9 WHERE id = 1",
+        f"{refusing}, recorded_at = (SELECT max(recorded_at) FROM tunebench_trials) WHERE id = 1",
+        f"{refusing} WHERE id = 2",
+        "UPDATE tunebench_trials SET status = 'pruned' WHERE id = 1",
+        "UPDATE tunebench_trials SET document = '{}' WHERE id = 1",
+    )
+    for statement in illegal:
+        with filled.engine.connect() as connection, pytest.raises(DBAPIError, match="only ever added"):
+            connection.execute(text(statement))
+    with filled.engine.begin() as connection:
+        connection.execute(text(f"{refusing} WHERE id = 1"))
+    assert [row.status for row in trials(filled)] == [TrialStatus.CORRECTNESS] * 3
 
 
 def test_rows_are_not_replaced(tmp_path: object) -> None:

@@ -15,6 +15,8 @@ from tunebench.db.entries.study_log import open_study
 from tunebench.db.upkeep.check import TrialCount, inspect_database, statistics
 from tunebench.tuner.result import TrialStatus
 
+CHANGING = "DROP TRIGGER tunebench_trials_no_update; UPDATE tunebench_trials SET"
+
 
 @pytest.fixture
 def filled(database: Database) -> Database:
@@ -32,7 +34,7 @@ def test_a_database_of_ours_is_sound(filled: Database) -> None:
     assert [(one.subject, one.problems) for one in findings if not one.sound] == []
     looked_at = {one.subject: one.looked_at for one in findings}
     assert looked_at["every configuration decodes"] == 3
-    assert looked_at["every sample is a time"] == 2
+    assert looked_at["every sample is a time"] == looked_at["every trial is its document"] == 3
 
 
 def test_how_a_view_is_written_does_not_matter(tmp_path: Path) -> None:
@@ -76,9 +78,10 @@ def test_rows_are_counted(filled: Database) -> None:
             "row 1 of tunebench_devices was changed",
         ),
         (
-            "PRAGMA foreign_keys = 0; INSERT INTO tunebench_build_figures (build_id, entry_point) VALUES (77, 'x')",
+            "PRAGMA foreign_keys = 0; INSERT INTO tunebench_comparisons (study_id, configuration_id, environment_id, "
+            "concluded_at, conclusive, document) VALUES (1, 77, 1, '2026-01-01T00:00:00+00:00', 1, '{}')",
             "every reference",
-            "refers to a row of tunebench_builds",
+            "refers to a row of tunebench_trials",
         ),
         (
             "INSERT INTO tunebench_problems (key, dtype, axes, options) VALUES ('a', 'b', '{', '{}')",
@@ -86,11 +89,12 @@ def test_rows_are_counted(filled: Database) -> None:
             "where JSON belongs",
         ),
         (
-            "INSERT INTO tunebench_measurements (median_ms, low_ms, high_ms, regime, clock, sample_count, samples_ms) "
-            "VALUES (1, 1, 1, 'cold', 'c', 2, '[1,-1]')",
+            f"{CHANGING} document = replace(document, '\"samples_ms\":[1.0', '\"samples_ms\":[-1.0')",
             "every sample",
             "where positive times belong",
         ),
+        (f"{CHANGING} median_ms = 0.95", "every trial", "another median_ms than its document"),
+        (f"{CHANGING} document = '[]'", "every trial", "has no document of tunebench's"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, damage: str, subject: str, problem: str) -> None:
