@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tunebench.studies.cli.completion import complete_block
+from tunebench.studies.request.completion import complete_block
 
 
 def new(

@@ -82,7 +82,7 @@ def test_a_client_drives_a_study(
                 ("check", {"target": "link"}, "outside of the working folder"),
                 ("check", {"target": "weigh", "reference": "/etc/passwd"}, "outside of the working folder"),
                 ("space", {"kernel": "nosuch"}, "no shipped kernel"),
-                ("evaluate", {"kernel": "weigh", "configuration": {"--db": 1}}, "is not a name"),
+                ("evaluate", {"kernel": "weigh", "configuration": {"--db": 1}, "device": "cpu"}, "unknown tunable '--db'"),
                 ("best", {}, "run a study first"),
                 ("trials", {"limit": -1, "study": "first"}, "trials: study: Input should be a valid integer"),
                 ("trials", {"limit": -1}, "trials: limit: Input should be greater than or equal to 1"),
