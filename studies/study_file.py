@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 
 from tunebench.kernels.runtime.registry import is_kernel_file
-from tunebench.studies.request.completion import complete_mode, complete_sampler
+from tunebench.studies.request.completion import SAMPLERS, among
 from tunebench.studies.request.options import HOW_WRONG, LEGAL, Compiler, Device, Dtype, Settings, Sizes, Text, make
 from tunebench.studies.request.text import LARGEST, LONGEST, read_configurations, read_list, read_tunables
 from tunebench.tuner.configuration import Value
@@ -74,14 +74,14 @@ class StudyRequest(SweepRequest):
     """
 
     kernel: str
-    sampler: Annotated[str, Text(metavar="NAME", complete=complete_sampler)] = "gp"
+    sampler: Annotated[str, Text(metavar="NAME", complete=among(SAMPLERS))] = "gp"
     """gp, tpe, random, exhaustive, or Optuna's, such as optuna:GPSampler. Default: gp."""
     seed: Annotated[int, Field(ge=0, le=LARGEST)] = 0
     """Seed of the search. Default: 0."""
     compiler: Compiler = None
-    modes: Annotated[
-        tuple[Annotated[Mode, Field(strict=False)], ...] | None, Text("--mode", "MODE", complete=complete_mode)
-    ] = Field(default=None, strict=False, min_length=1)
+    modes: Annotated[tuple[Annotated[Mode, Field(strict=False)], ...] | None, Text("--mode", "MODE")] = Field(
+        default=None, strict=False, min_length=1
+    )
     """eval, train or frozen; repeatable. Default: every mode of the kernel."""
     compile: bool = False
     """Compare with torch.compile's max-autotune too. Default: not."""

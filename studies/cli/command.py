@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from functools import wraps
 from importlib import import_module
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -40,15 +40,15 @@ class Command(TyperCommand):
 class Commands(TyperGroup):
     """The commands, each of which is put together when it is asked for: declarations take time to import."""
 
-    functions: Mapping[str, Callable[..., None]]
+    functions: ClassVar[Mapping[str, Callable[..., None]]]
 
     @property
-    def commands(self) -> dict[str, Any]:  # type: ignore[override]
+    def commands(self) -> MutableMapping[str, Any]:
         """Every command by its name."""
         return {name: self.get_command(None, name) for name in self.list_commands(None)}
 
     @commands.setter
-    def commands(self, groups: dict[str, Any]) -> None:
+    def commands(self, groups: MutableMapping[str, Any]) -> None:
         self._groups = groups
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
@@ -127,10 +127,11 @@ def ask(command: Callable[..., None], arguments: dict[str, Any]) -> None:
     from tunebench.studies.request import options
     from tunebench.tuner.empty import require_said
 
-    for name, value in {**arguments, **arguments.get(GIVEN, {})}.items():
+    said = arguments.pop(GIVEN, {})
+    for name, value in {**arguments, **said}.items():
         require_said(name, value)
-    if GIVEN in arguments:
-        arguments[GIVEN] = options.given(_declaration_of(command)[0], arguments[GIVEN])
+    if said:
+        arguments[GIVEN] = options.given(_declaration_of(command)[0], said)
     command(**{name: value for name, value in arguments.items() if value is not None}, as_json=True)
 
 
@@ -144,10 +145,14 @@ def _option(field: Any, text: Any) -> Any:
     """The annotation by which typer makes an option of a field."""
     import enum
 
+    from tunebench.studies.request.completion import among
     from tunebench.studies.request.options import help_of, kind_of
 
     kind, several = kind_of(field.annotation)
-    if text.read is not None or issubclass(kind, enum.Enum):
+    complete = text.complete
+    if issubclass(kind, enum.StrEnum):
+        complete, kind = among(kind), str
+    elif text.read is not None:
         kind = str
     limits = {
         name: getattr(one, bound)
@@ -158,6 +163,6 @@ def _option(field: Any, text: Any) -> Any:
     default = text.flag.split("/")[0].removeprefix("--") if field.default is True else field.default
     shown = str(default) if isinstance(field.default, int | float) and field.default is not False else False
     option = typer.Option(
-        text.flag, metavar=text.metavar, help=help_of(field), autocompletion=text.complete, show_default=shown, **limits
+        text.flag, metavar=text.metavar, help=help_of(field), autocompletion=complete, show_default=shown, **limits
     )
     return Annotated[(list[kind] if several and not text.once else kind) | None, option]  # type: ignore[valid-type]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tunebench.db.connection.database import Database
     from tunebench.studies.checking.request import Declaration
 
-Given = Mapping[str, object]
+Given = Mapping[str, Any]
 """Options of a declaration that were given, by their names in it; see `options_of`."""
 
 NOTHING: Given = {}

@@ -240,6 +240,7 @@ def _told(method: Tool) -> Tool:
         except TunebenchError as error:
             raise ToolError(str(error)) from error
 
+    vars(tool)["__signature__"] = inspect.signature(method, eval_str=True)
     return tool
 
 

@@ -1,11 +1,20 @@
-"""What the shell completes: names of kernels, compilers, samplers, modes, and of how trials end."""
+"""What the shell completes where an option's type does not say it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 SAMPLERS = ("gp", "tpe", "random", "exhaustive", "optuna:GPSampler", "optuna:TPESampler", "optuna:CmaEsSampler")
 """Spelt out because importing Optuna takes longer than the shell waits."""
+
+
+def among(names: Iterable[str]) -> Callable[[str], list[str]]:
+    """Return what completes the beginning of one of these."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [str(name) for name in names if name.startswith(incomplete)]
+
+    return complete
 
 
 def complete_kernel(incomplete: str) -> list[str]:
@@ -13,44 +22,11 @@ def complete_kernel(incomplete: str) -> list[str]:
     from tunebench.kernels.runtime.installed import installed_names
     from tunebench.kernels.runtime.registry import kernel_names
 
-    return _beginning(incomplete, [*kernel_names(), *installed_names()])
-
-
-def complete_compiler(incomplete: str) -> list[str]:
-    """Names of compilers."""
-    from tunebench.tuner.build import CompilerName
-
-    return _beginning(incomplete, CompilerName)
-
-
-def complete_status(incomplete: str) -> list[str]:
-    """How trials end."""
-    from tunebench.tuner.result import TrialStatus
-
-    return _beginning(incomplete, TrialStatus)
-
-
-def complete_sampler(incomplete: str) -> list[str]:
-    """Names of samplers."""
-    return _beginning(incomplete, SAMPLERS)
-
-
-def complete_mode(incomplete: str) -> list[str]:
-    """Modes of a module."""
-    return _beginning(incomplete, ("eval", "train", "frozen"))
+    return among([*kernel_names(), *installed_names()])(incomplete)
 
 
 def complete_setting(incomplete: str) -> list[str]:
     """PyTorch's settings with their values."""
     from tunebench.tuner.settings import VALUES
 
-    return _beginning(incomplete, [f"{name}={value}" for name, values in VALUES.items() for value in values])
-
-
-def complete_block(incomplete: str) -> list[str]:
-    """Building blocks of kernels."""
-    return _beginning(incomplete, ("pointwise", "rows", "linear", "conv"))
-
-
-def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:
-    return [str(name) for name in names if name.startswith(incomplete)]
+    return among([f"{name}={value}" for name, values in VALUES.items() for value in values])(incomplete)

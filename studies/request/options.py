@@ -10,8 +10,8 @@ import enum
 import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, ParamSpec, TypeVar, Union, get_args, get_origin
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ParamSpec, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
@@ -83,7 +83,7 @@ Device = Annotated[
 Compiler = Annotated[
     CompilerName | None,
     Field(strict=False, description="nvrtc or inline for a GPU, cpu for the CPU. Default: nvrtc on a GPU."),
-    Text(metavar="NAME", complete=completion.complete_compiler),
+    Text(metavar="NAME"),
 ]
 HOW_WRONG = "How wrong a configuration may be: tolerance, or eager for no more than eager is. Default: tolerance."
 
@@ -97,8 +97,7 @@ def options_of(model: type[Any], only: Sequence[str] = ()) -> dict[str, FieldInf
 def text_of(name: str, field: FieldInfo) -> Text:
     """Return how an option is written on a command line."""
     said = next((one for one in field.metadata if isinstance(one, Text)), Text())
-    flag = said.flag or f"--{name.replace('_', '-')}"
-    return Text(flag, said.metavar, said.read, said.once, said.complete)
+    return replace(said, flag=said.flag or f"--{name.replace('_', '-')}")
 
 
 def help_of(field: FieldInfo) -> str:
@@ -141,14 +140,15 @@ def given(model: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _meant(name: str, field: FieldInfo, value: Any) -> Any:
-    text, (kind, several) = text_of(name, field), kind_of(field.annotation)
+    text, kind, several = text_of(name, field), *kind_of(field.annotation)
     words = value if several and not isinstance(value, str) else [value]
-    if text.read is not None and isinstance(words, list) and all(isinstance(one, str) for one in words):
+    is_text = isinstance(value, str | list) and all(isinstance(one, str) for one in words)
+    if text.read is not None and is_text and isinstance(value, str) is (text.once or not several):
         return text.read(str(text.flag), value)
     if not issubclass(kind, enum.Enum):
         return value
     noun = field.title or str(text.flag).removeprefix("--")
-    found = [member_of(kind, noun, one) for one in words]
+    found = [member_of(cast(type[enum.StrEnum], kind), noun, one) for one in words]
     return found if several else found[0]
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from tunebench.studies.request.completion import complete_compiler, complete_sampler, complete_status
+from tunebench.studies.request.completion import SAMPLERS, among
 from tunebench.studies.request.options import LEGAL, Text
 from tunebench.studies.request.text import LARGEST, read_moment, read_tunables
 from tunebench.tuner.build import CompilerName
@@ -33,7 +33,7 @@ class ResultsRequest(BaseModel):
     """Only results for tolerance, or only for eager. Default: both."""
     architecture: Annotated[str | None, NAME] = None
     """Only devices of this architecture, such as sm_90. Default: every architecture."""
-    compiler: Annotated[CompilerName | None, Text(metavar="NAME", complete=complete_compiler)] = None
+    compiler: Annotated[CompilerName | None, NAME] = None
     """Only results of this compiler: nvrtc, inline, cpu or triton. Default: every compiler."""
 
 
@@ -47,10 +47,10 @@ class BestRequest(ResultsRequest):
 class TrialsRequest(ResultsRequest):
     """What `trials` lists."""
 
-    status: Annotated[Sequence[TrialStatus] | None, Text(metavar="STATUS", complete=complete_status)] = None
+    status: Annotated[Sequence[TrialStatus] | None, Text(metavar="STATUS")] = None
     """Only trials that ended so: correct, pruned, constraints, compile, runtime, correctness or timeout; repeatable.
     Default: all."""
-    sampler: Annotated[str | None, Text(metavar="NAME", complete=complete_sampler)] = None
+    sampler: Annotated[str | None, Text(metavar="NAME", complete=among(SAMPLERS))] = None
     """Only studies of this sampler. Default: every sampler."""
     study: Annotated[int | None, Field(ge=1, le=LARGEST)] = None
     """Only this study's trials. Default: every study."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any
 
 import pytest
@@ -13,7 +15,7 @@ from pydantic import Field, create_model
 from typer.main import get_command
 
 import tunebench
-from tunebench.studies import study_file
+from tunebench.studies import api, study_file
 from tunebench.studies.cli import app, command, reference
 from tunebench.studies.request import keywords, options
 from tunebench.studies.study_file import StudyRequest, make_request, read_study_file
@@ -23,25 +25,34 @@ HELP = "How many more there are, for this test alone."
 
 
 @pytest.fixture
-def extra(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[StudyRequest]]:
+def extra(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """`StudyRequest` with one more option, declared in one place."""
     field = Annotated[int, Field(ge=0, le=9, description=HELP)]
     more = create_model("StudyRequest", __base__=StudyRequest, spare_parts=(field, 3))
     monkeypatch.setattr(study_file, "StudyRequest", more)
-    yield more
+    yield
 
 
-def test_an_option_that_is_added_is_everywhere(extra: type[StudyRequest], tmp_path: Path) -> None:
-    # The command line, with its reference, which is made of the same commands.
-    tune: Any = next(one for name, one in get_command(app).commands.items() if name == "tune")  # type: ignore[attr-defined]
-    (option,) = [one for one in tune.params if one.name == "spare_parts"]
-    assert (option.opts, option.help, option.type.min, option.type.max) == (["--spare-parts"], HELP, 0, 9)
+def again(module: ModuleType) -> ModuleType:
+    """A module that is imported once more, beside itself."""
+    spec = importlib.util.spec_from_file_location(f"{module.__name__}_again", str(module.__file__))
+    assert spec is not None and spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+@pytest.mark.usefixtures("extra")
+def test_an_option_that_is_added_is_everywhere(tmp_path: Path) -> None:
+    root: Any = get_command(app)
+    (option,) = [one for one in root.get_command(None, "tune").params if one.name == "spare_parts"]
+    assert (option.opts, option.help) == (["--spare-parts"], HELP)
     assert f"| `--spare-parts` `SPARE_PARTS` | {HELP} |" in reference.reference()
-    # Python: the function is made again, as it is at an import.
-    again = options.taking(extra)(inspect.unwrap(tunebench.tune))
-    assert inspect.signature(again).parameters["spare_parts"].annotation == "int | None"
-    assert f"spare_parts: {HELP}" in inspect.getdoc(again)
-    # Study files.
+
+    tune = again(api).tune
+    assert inspect.signature(tune).parameters["spare_parts"].annotation == "int | None"
+    assert f"spare_parts: {HELP}" in inspect.getdoc(tune)
+
     file = tmp_path / "study.toml"
     file.write_text('kernel = "scalar_mul"\nspare_parts = 4\n', encoding="utf-8")
     assert read_study_file(file).model_dump()["spare_parts"] == 4
@@ -49,18 +60,15 @@ def test_an_option_that_is_added_is_everywhere(extra: type[StudyRequest], tmp_pa
         make_request({"kernel": "scalar_mul", "spare_parts": 10}, "a file")
 
 
-def test_a_tool_has_an_option_that_is_added(extra: type[StudyRequest], tmp_path: Path) -> None:
-    server = pytest.importorskip("tunebench.studies.mcp.server")
-
-    async def tune(kernel: str, **given: Any) -> None: ...
-
-    told = server.offering(extra)(tune)
-    annotation = inspect.signature(told).parameters["spare_parts"].annotation
-    assert HELP in [getattr(one, "description", None) for one in annotation.__metadata__]
+@pytest.mark.usefixtures("extra")
+def test_a_tool_has_an_option_that_is_added(tmp_path: Path) -> None:
+    server = again(pytest.importorskip("tunebench.studies.mcp.server"))
     (tool,) = [one for one in server.published(tmp_path) if one["name"] == "tune"]
     published = tool["inputSchema"]["properties"]
-    assert published["stop_early"]["description"] == options.options_of(StudyRequest)["stop_early"].description
-    assert set(published) == {"kernel", *options.options_of(StudyRequest)} - {"executor", "address"}
+    assert published["spare_parts"]["description"] == HELP
+    (limits,) = [one for one in published["spare_parts"]["anyOf"] if one["type"] == "integer"]
+    assert (limits["minimum"], limits["maximum"]) == (0, 9)
+    assert set(published) == {"kernel", "spare_parts", *options.options_of(StudyRequest)} - {"executor", "address"}
 
 
 def test_type_checkers_know_the_keywords() -> None:
