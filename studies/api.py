@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
+from tunebench.studies.checking.request import CheckRequest, Declaration
+from tunebench.studies.request.measure import ExportRequest
+from tunebench.studies.request.options import given, make, taking
+from tunebench.studies.request.results import BestRequest, TrialsRequest, conditions_of
+from tunebench.studies.study_file import StudyRequest, request_of
 from tunebench.tuner.empty import refusing_empty
 
 if TYPE_CHECKING:
@@ -22,9 +26,16 @@ if TYPE_CHECKING:
     from tunebench.studies.compare import Side
     from tunebench.studies.compare_report import CompareReport
     from tunebench.studies.new.new_kernel import NewKernel
+    from tunebench.studies.request.keywords import (
+        BestOptions,
+        CheckOptions,
+        CompareOptions,
+        ExportOptions,
+        TrialsOptions,
+        TuneOptions,
+    )
     from tunebench.studies.tune import StudyReport
     from tunebench.tuner.compile.bundle import BundledBuild
-    from tunebench.tuner.configuration import Value
     from tunebench.tuner.problem import Problem
 
 Row = TypeVar("Row", bound="TrialRow")
@@ -79,25 +90,17 @@ def opened(db: Database | str | Path | None, *, read_only: bool) -> Iterator[Dat
             yield database
 
 
-@refusing_empty
+@taking(BestRequest)
 def best(
     kernel: str | None = None,
     *,
-    device: str | None = None,
-    dtype: str | None = None,
-    accuracy: str | None = None,
-    architecture: str | None = None,
-    compiler: str | None = None,
     problem: Problem | None = None,
-    any_source: bool = False,
     db: Database | str | Path | None = None,
+    **options: Unpack[BestOptions],
 ) -> Rows[BestRow]:
     """The best configuration of each kernel, problem and kind of device, and how it was measured.
 
     Args:
-        device: a device's name, such as `NVIDIA H200`.
-        accuracy: results for `tolerance`, or for `eager`; both unless given.
-        any_source: results of other versions of a shipped kernel's source too.
         db: an open database, or where it is; see `connect`.
 
     Raises:
@@ -106,54 +109,27 @@ def best(
     """
     from tunebench.db.queries.trials import best as best_of
     from tunebench.kernels.runtime.registry import of_current_kernels
-    from tunebench.tuner.build import CompilerName
-    from tunebench.tuner.errors import member_of
-    from tunebench.tuner.problem import Accuracy
 
+    conditions = given(BestRequest, options)
+    any_source = conditions.pop("any_source", False)
     with opened(db, read_only=True) as database:
-        rows = best_of(
-            database,
-            kernel=kernel,
-            device=device,
-            dtype=dtype,
-            accuracy=member_of(Accuracy, "accuracy", accuracy),
-            architecture=architecture,
-            compiler=member_of(CompilerName, "compiler", compiler),
-            problem=problem,
-        )
+        rows = best_of(database, kernel=kernel, problem=problem, **conditions)
     return Rows(rows if any_source else of_current_kernels(rows))
 
 
-@refusing_empty
+@taking(TrialsRequest)
 def trials(
     kernel: str | None = None,
     *,
-    status: str | Collection[str] | None = None,
-    study: int | None = None,
-    device: str | None = None,
-    dtype: str | None = None,
-    accuracy: str | None = None,
-    architecture: str | None = None,
-    compiler: str | None = None,
-    sampler: str | None = None,
     problem: Problem | None = None,
-    tunables: Mapping[str, Value] | None = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
-    fastest: bool = False,
     limit: int | None = 100,
     offset: int = 0,
     db: Database | str | Path | None = None,
+    **options: Unpack[TrialsOptions],
 ) -> Rows[TrialRow]:
     """Trials that meet every condition given, the newest first.
 
     Args:
-        status: `correct`, `pruned`, `compile`, `runtime`, `correctness`, `timeout` or `constraints`; one or several.
-        device: a device's name.
-        accuracy: results for `tolerance`, or for `eager`; both unless given.
-        tunables: values that the configuration has.
-        since, until: moments with a time zone; `until` is not included.
-        fastest: correct trials only, the lowest median first.
         limit: None for all of them.
         db: an open database, or where it is; see `connect`.
 
@@ -161,36 +137,11 @@ def trials(
         DatabaseError: the database cannot be read.
         UserError: there is no such status or compiler.
     """
-    from tunebench.db.queries.trials import Order
     from tunebench.db.queries.trials import trials as trials_of
-    from tunebench.tuner.build import CompilerName
-    from tunebench.tuner.errors import member_of
-    from tunebench.tuner.problem import Accuracy
-    from tunebench.tuner.result import TrialStatus
 
-    statuses = [status] if isinstance(status, str) else status
+    conditions = conditions_of(given(TrialsRequest, options))
     with opened(db, read_only=True) as database:
-        return Rows(
-            trials_of(
-                database,
-                kernel=kernel,
-                status=None if statuses is None else [member_of(TrialStatus, "status", one) for one in statuses],
-                study_id=study,
-                device=device,
-                dtype=dtype,
-                accuracy=member_of(Accuracy, "accuracy", accuracy),
-                architecture=architecture,
-                compiler=member_of(CompilerName, "compiler", compiler),
-                sampler=sampler,
-                problem=problem,
-                tunables=tunables,
-                since=since,
-                until=until,
-                order=Order.FASTEST if fastest else Order.NEWEST,
-                limit=limit,
-                offset=offset,
-            )
-        )
+        return Rows(trials_of(database, kernel=kernel, problem=problem, limit=limit, offset=offset, **conditions))
 
 
 @refusing_empty
@@ -257,101 +208,51 @@ def new(folder: str | Path, *, problem: str | Path | None = None, block: str | N
     return write_new(Path(folder), None if problem is None else Path(problem), block)
 
 
-@refusing_empty
+@taking(ExportRequest)
 def export(
     kernel: str | Path,
     output: str | Path | None = None,
     *,
-    sizes: Mapping[str, int | float] | None = None,
-    dtype: str | None = None,
-    mode: str | None = None,
-    device: str | None = None,
-    trial: int | None = None,
-    any_source: bool = False,
     db: str | Path | None = None,
+    **options: Unpack[ExportOptions],
 ) -> str:
     """A tuned model as the text of one file in KernelBench's form, which needs torch and nvcc alone.
 
     Args:
         kernel: a shipped kernel's name, or the path of a kernel's folder.
         output: a file to write it to, replacing what is there.
-        sizes: constants of the reference to change; the file serves calls of exactly these.
-        mode: `eval` or `train`; None for `train` where that makes a difference.
-        device: results of the device of this name; None for this machine's, else any.
-        trial: this trial of the database; None for the best result that is recorded or shipped.
-        any_source: results of other versions of the kernel's source too.
         db: see `connect`.
 
     Raises:
         UserError: there is no such result, or it needs more than one file can have.
         DatabaseError: the database cannot be read.
     """
-    from tunebench.studies.export_command import ExportRequest
-    from tunebench.studies.export_command import export as make
+    from tunebench.studies.export_command import export as export_model
     from tunebench.tuner.files import require_writable, whole_file
 
     if output is not None:
         require_writable(Path(output))
-    text = make(ExportRequest(str(kernel), sizes or {}, dtype, mode, device, trial, any_source, db)).text
+    request = make(ExportRequest, {**given(ExportRequest, options), "kernel": str(kernel), "db": db}, "export")
+    text = export_model(request).text
     if output is not None:
         with whole_file(Path(output)) as stream:
             stream.write(text.encode())
     return text
 
 
-@refusing_empty
+@taking(StudyRequest)
 def tune(
     kernel: str | Path,
     *,
-    trials: int | None = None,
-    seconds: float | None = None,
-    sizes: Mapping[str, int | float] | None = None,
-    dtype: str | None = None,
-    accuracy: str | None = None,
-    settings: Mapping[str, str] | None = None,
-    tunables: Mapping[str, Sequence[Value]] | None = None,
-    start: Sequence[Mapping[str, Value]] | None = None,
-    modes: Sequence[str] | None = None,
-    device: str | None = None,
-    devices: Sequence[str] | None = None,
-    workers: int | None = None,
-    executor: str | None = None,
-    address: str | None = None,
-    sampler: str | None = None,
-    seed: int | None = None,
-    compiler: str | None = None,
-    compile: bool | None = None,
-    fresh: bool | None = None,
-    stop_early: bool | None = None,
     progress: bool = False,
     db: Database | str | Path | None = None,
+    **options: Unpack[TuneOptions],
 ) -> list[StudyReport]:
     """Run a kernel's studies, or go on with them: one for each mode, everything recorded. Ctrl-C ends them early.
 
     Args:
         kernel: a shipped kernel's name, the path of a kernel's folder, or a study file (.toml), whose keys the other
             arguments override.
-        trials: in all; 100 unless given. The same call again goes on where it ended.
-        seconds: limit of one run, for each mode.
-        sizes: numeric constants of `reference.py` to change, by their names there.
-        dtype: what models and inputs are converted to, such as `bfloat16`; as `reference.py` makes them unless given.
-        accuracy: `eager` for configurations that are no more wrong than eager is; `tolerance` unless given.
-        settings: what PyTorch may do in eager, such as `{"matmul": "tf32"}`; what it may do in this process unless
-            given, as after `torch.set_float32_matmul_precision("high")`.
-        tunables: values to restrict tunables to.
-        start: configurations to begin with, where they are valid; what one leaves out is as in the default.
-        modes: `eval`, `train`, `frozen`; every mode of the kernel unless given.
-        device: `cuda`, `cuda:INDEX` or `cpu`; a GPU where there is one, unless given.
-        devices: several GPUs of one model in place of `device`, each of which evaluates configurations: their names, or
-            `["all"]`.
-        workers: on the CPU, so many evaluate configurations at once, each on its share of the cores; 1 unless given.
-        executor: `local`, or `ray` for a Ray cluster, where `workers` are so many devices at most.
-        address: of the Ray cluster; one that runs here or is named by RAY_ADDRESS, else a new one, unless given.
-        sampler: `gp` unless given; docs/search.md has the others.
-        compiler: `nvrtc`, `inline` or `cpu`; by device unless given. Triton sources are Triton's own.
-        compile: compare the winner with the reference under torch.compile too.
-        fresh: begin without anything from earlier studies of the kernel.
-        stop_early: end when another trial is not expected to gain what the timing can tell.
         progress: show what is done on standard error.
         db: an open database, or where it is; see `connect`. It is created where there is none.
 
@@ -362,35 +263,10 @@ def tune(
     from rich.console import Console
 
     from tunebench.studies.progress import StudyDisplay
-    from tunebench.studies.study_file import request_of
     from tunebench.studies.tune import resolve
     from tunebench.studies.tune import tune as run_studies
-    from tunebench.tuner.errors import member_of
-    from tunebench.tuner.problem import Accuracy
 
-    options = {
-        "trials": trials,
-        "seconds": seconds,
-        "sizes": sizes,
-        "dtype": dtype,
-        "accuracy": member_of(Accuracy, "accuracy", accuracy),
-        "settings": settings,
-        "tunables": tunables,
-        "start": start,
-        "modes": modes,
-        "device": device,
-        "devices": devices,
-        "workers": workers,
-        "executor": executor,
-        "address": address,
-        "sampler": sampler,
-        "seed": seed,
-        "compiler": compiler,
-        "compile": compile,
-        "fresh": fresh,
-        "stop_early": stop_early,
-    }
-    resolved = resolve(request_of(str(kernel), {key: value for key, value in options.items() if value is not None}))
+    resolved = resolve(request_of(str(kernel), given(StudyRequest, options)))
     with opened(db, read_only=False) as database:
         if not progress:
             return run_studies(resolved, database)
@@ -398,7 +274,7 @@ def tune(
             return run_studies(resolved, database, display)
 
 
-@refusing_empty
+@taking(CheckRequest)
 def check(
     target: str | Path | Sequence[str | Path] | Model,
     reference: str | Path | Model | None = None,
@@ -406,20 +282,10 @@ def check(
     inputs: Inputs | None = None,
     init_inputs: Sequence[Any] = (),
     problems: str | Path | None = None,
-    configuration: Mapping[str, Value] | None = None,
-    sizes: Mapping[str, int | float] | None = None,
-    dtype: str | None = None,
-    accuracy: str | None = None,
-    settings: Mapping[str, str] | None = None,
-    modes: Sequence[str] | None = None,
-    device: str | None = None,
-    compiler: str | None = None,
-    architecture: str | None = None,
-    seconds: float = 600.0,
-    require: str | None = None,
     declared: Sequence[str] = (),
     jobs: int = 1,
     db: str | Path | None = None,
+    **options: Unpack[CheckOptions],
 ) -> list[CheckReport]:
     """Run the whole correctness gate, one report for each target and mode.
 
@@ -436,15 +302,6 @@ def check(
             given inputs the elements come in other orders as well; where that is wrong, give what draws them.
         init_inputs: what classes are called with.
         problems: KernelBench's folder: `level_1_problem_23_sample_0_kernel.py` is judged against `level1/23_*.py`.
-        configuration: values of a kernel's tunables in place of the default's.
-        sizes: numeric constants of the reference's file to change.
-        dtype, accuracy, settings: as in `tune`.
-        modes: every mode of a kernel unless given; for a file `train`, as in KernelBench; for a module its own.
-        device, compiler: as in `tune`.
-        architecture: of a GPU that a kernel has to build for as well, such as `sm_90`.
-        seconds: a check of one mode that takes longer is refused.
-        require: what `passed` of a report needs: `problem` (right at the problem's own sizes; default of files and
-            models) or `drop-in` (whatever else a caller does with the reference as well; default of kernels).
         declared: of a file or a model: `atomics` (sums come in any order), `rewrites-algebra` (what is not finite may
             be so in another way), `dense` (outputs may lie in memory in any order of their axes).
         jobs: so many of several targets at a time.
@@ -459,34 +316,21 @@ def check(
     """
     from tunebench.studies.check import check as run_check
     from tunebench.studies.check import check_all
-    from tunebench.studies.checking.request import CheckRequest, Declaration
     from tunebench.studies.checking.submissions import is_run_folder, requests_for
-    from tunebench.tuner.build import CompilerName
     from tunebench.tuner.errors import UserError, member_of
-    from tunebench.tuner.gate.refusal import Claim
-    from tunebench.tuner.problem import Accuracy
-    from tunebench.tuner.settings import parse_settings
 
     are_files = isinstance(target, str | Path | Sequence)
     if are_files != (reference is None or isinstance(reference, str | Path)):
         raise UserError("a model is compared with a model, and a file with a file: give two of a kind")
-    request = CheckRequest(
-        target="" if are_files else getattr(target, "__name__", type(target).__name__),
-        reference=str(reference) if are_files and reference is not None else None,
-        configuration=configuration or {},
-        sizes=sizes or {},
-        dtype=dtype,
-        accuracy=member_of(Accuracy, "accuracy", accuracy),
-        settings=None if settings is None else parse_settings(settings),
-        modes=modes,
-        device=device,
-        compiler=member_of(CompilerName, "compiler", compiler),
-        architecture=architecture,
-        seconds=seconds,
-        require=member_of(Claim, "requirement", require),
-        declared=[member_of(Declaration, "declaration", one) for one in declared],
-        database=db,
-    )
+    name = "files" if are_files else getattr(target, "__name__", type(target).__name__)
+    content = {
+        **given(CheckRequest, options),
+        "target": name,
+        "reference": str(reference) if are_files and reference is not None else None,
+        "declared": [member_of(Declaration, "declaration", one) for one in declared],
+        "database": db,
+    }
+    request = make(CheckRequest, content, "check")
     if not isinstance(target, str | Path | Sequence):
         from tunebench.studies.checking.on_modules import check_modules
 
@@ -559,20 +403,16 @@ def bundle(
     )
 
 
-@refusing_empty
+@taking(StudyRequest, "device", "compiler", "sizes", "dtype", "settings")
 def compare(
     first: Side,
     second: Side,
     *,
     kernel: str | Path | None = None,
     mode: str | None = None,
-    sizes: Mapping[str, int | float] | None = None,
-    dtype: str | None = None,
-    settings: Mapping[str, str] | None = None,
-    device: str | None = None,
-    compiler: str | None = None,
     declared: Sequence[str] = (),
     db: str | Path | None = None,
+    **options: Unpack[CompareOptions],
 ) -> CompareReport:
     """Is the first really faster than the second? Both are checked, then timed in interleaved rounds.
 
@@ -581,7 +421,7 @@ def compare(
             the path of a `.py` file.
         kernel: a name, a folder or a study file; a trial brings its own.
         mode: the kernel's first mode unless given.
-        sizes, dtype, settings, device, compiler: as in `tune`; a trial brings its sizes, dtype and settings.
+        sizes, dtype, settings: a trial brings its own.
         declared: of files, as in `check`.
         db: where the trials are.
 
@@ -592,8 +432,7 @@ def compare(
     from tunebench.studies.compare import compare as compare_sides
     from tunebench.studies.compare import question_of
 
-    options = {"sizes": sizes, "dtype": dtype, "settings": settings, "device": device, "compiler": compiler}
-    given = {key: value for key, value in options.items() if value is not None}
+    asked = given(StudyRequest, options)
     target = None if kernel is None else str(kernel)
-    question = question_of(first, second, kernel=target, mode=mode, options=given, declared=declared, database=db)
+    question = question_of(first, second, kernel=target, mode=mode, options=asked, declared=declared, database=db)
     return compare_sides(question)

@@ -10,7 +10,6 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -19,6 +18,7 @@ from tunebench.kernels.runtime.policy import set_accuracy, set_policy
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.kernels.runtime.selection import Tier
 from tunebench.kernels.runtime.tuned_module import TunedModule
+from tunebench.studies.request.measure import BenchRequest
 from tunebench.studies.targets import find_target
 from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.compilers import compiler_for
@@ -178,23 +178,6 @@ class Bench:
     ceilings: Ceilings | None
     results: tuple[Result, ...]
     failures: tuple[Failure, ...]
-
-
-@dataclass(frozen=True)
-class BenchRequest:
-    """What the command line asks for, for all its targets alike."""
-
-    modes: Sequence[str] = ()
-    sizes: Mapping[str, Any] = field(default_factory=dict)
-    batches: Sequence[int] = ()
-    accuracies: Sequence[Accuracy] = ()
-    dtype: str | None = None
-    settings: Mapping[str, str] | None = None
-    device: str | None = None
-    configuration: Mapping[str, Value] | None = None
-    compiled: bool = True
-    seconds: float = 5.0
-    database: str | Path | None = None
 
 
 def cases_of(targets: Sequence[str], asked: BenchRequest) -> list[BenchCase]:

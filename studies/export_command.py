@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
 from tunebench.db.connection.database import Database, open_database
 from tunebench.db.queries.one_trial import trial_details
@@ -15,6 +14,7 @@ from tunebench.kernels.runtime.registry import kernel_names, load_model, place_o
 from tunebench.kernels.runtime.shipped import files_of, is_stale, read_file
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.export.write import Evidence, file_text, layout_of
+from tunebench.studies.request.measure import ExportRequest
 from tunebench.studies.ship import result_of
 from tunebench.tuner.device import DeviceKind, find_device, is_gpu
 from tunebench.tuner.errors import DatabaseMissingError, UserError, member_of
@@ -23,31 +23,6 @@ from tunebench.tuner.kernel import Kernel, Mode
 from tunebench.tuner.problem import CALL_OPTION, Problem, told_apart
 from tunebench.tuner.result import CacheRegime, TrialStatus
 from tunebench.tuner.watched import watched
-
-
-@dataclass(frozen=True)
-class ExportRequest:
-    """What is to be exported.
-
-    Attributes:
-        kernel: a shipped kernel's name, or a kernel folder's path.
-        sizes: constants of its reference to change.
-        dtype: None for the reference's own.
-        mode: None for KernelBench's, which is `train` where that makes a difference.
-        device: the name of the device that the result is from; None for this machine's, else any.
-        trial: its number in the database; None for the best result.
-        any_source: results of other versions of the kernel's source too.
-        db: see `connect`.
-    """
-
-    kernel: str
-    sizes: Mapping[str, int | float]
-    dtype: str | None = None
-    mode: str | None = None
-    device: str | None = None
-    trial: int | None = None
-    any_source: bool = False
-    db: str | Path | None = None
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field
 
 from tunebench.kernels.runtime.registry import is_kernel_file
-from tunebench.tuner.build import CompilerName
-from tunebench.tuner.empty import require_said
+from tunebench.studies.request.completion import SAMPLERS, among
+from tunebench.studies.request.options import HOW_WRONG, LEGAL, Compiler, Device, Dtype, Settings, Sizes, Text, make
+from tunebench.studies.request.text import LARGEST, LONGEST, read_configurations, read_list, read_tunables
+from tunebench.tuner.configuration import Value
 from tunebench.tuner.errors import StudyFileError, UnknownNameError
 from tunebench.tuner.files import path_named
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Accuracy
-from tunebench.tuner.settings import parse_settings
 
 TABLES = "studies"
 """The key of a study file whose tables have keys of their own beside the file's."""
@@ -36,60 +37,67 @@ class ExecutorName(enum.StrEnum):
     RAY = "ray"
 
 
-class StudyRequest(BaseModel):
+class PlaceRequest(BaseModel):
+    """Where studies run."""
+
+    model_config = LEGAL
+
+    device: Device = None
+    devices: Annotated[tuple[str, ...] | None, Text(metavar="DEVICE,...", read=read_list, once=True)] = Field(
+        default=None, strict=False, min_length=1
+    )
+    """Several GPUs of one model, such as cuda:0,cuda:1, or all: each evaluates configurations."""
+    workers: Annotated[int | None, Field(ge=1, le=LARGEST), Text(metavar="N")] = None
+    """On the CPU: so many evaluate at once, each on its share of the cores. On Ray: so many at most."""
+    executor: Annotated[ExecutorName, Text(metavar="NAME")] = Field(default=ExecutorName.LOCAL, strict=False)
+    """Where to evaluate: local, or ray for a Ray cluster. Default: local."""
+    address: Annotated[str | None, Text(metavar="HOST:PORT")] = None
+    """With --executor ray: the cluster's. Default: one that runs here or $RAY_ADDRESS, else a new one."""
+
+
+class SweepRequest(PlaceRequest):
+    """What all studies of a sweep may be told alike."""
+
+    trials: Annotated[int, Field(ge=1, le=LARGEST)] = 100
+    """Trials of each study, those of earlier runs included. Default: 100."""
+    seconds: Annotated[float | None, Field(ge=0.001, le=LONGEST)] = None
+    """Seconds that each study's search may take. What is evaluated then has half as long again, at least 5 s, and is
+    let go of unless nothing right is known. Default: no limit."""
+    settings: Settings = None
+
+
+class StudyRequest(SweepRequest):
     """What to tune, on what, and for how long: the keys of a study file, and the options of `tunebench tune`.
 
     Attributes:
         kernel: a shipped kernel's name, or the path of a kernel folder.
-        trials: in all; running the same study again goes on where it ended.
-        seconds: limit of one run, for each problem; None for none.
-        devices: several GPUs of one model, each evaluating configurations, such as `cuda:0` and `cuda:1`, or `all`.
-        workers: on the CPU, so many processes that evaluate configurations, each on its share of the cores; on a Ray
-            cluster, so many devices at most.
-        executor: where configurations are evaluated: on this machine, or on a Ray cluster.
-        address: of the cluster; None for one that runs here or is named by RAY_ADDRESS, else one that is started.
-        compile: compare the winner with the reference under torch.compile too; it takes tens of seconds to compile.
-        fresh: begin without anything from earlier studies of the kernel.
-        start: tunables to set beside the default's, of each configuration that the study begins with; one that is not
-            valid for a problem is passed over there.
-        stop_early: end when another trial is not expected to gain what the timing can tell.
-        accuracy: how wrong a configuration may be.
-        dtype: what models and inputs are converted to; None leaves them as `reference.py` makes them.
-        modes: the module's modes to tune; None for every mode that the kernel names.
-        settings: of PyTorch's, such as the precision of products: what eager is permitted while it is tuned; None for
-            those in force in this process.
-        sizes: numeric constants of `reference.py` to change, by their names there.
-        tunables: values to restrict tunables to.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
     kernel: str
-    trials: int = Field(default=100, ge=1)
-    seconds: float | None = Field(default=None, gt=0)
-    sampler: str = "gp"
-    seed: int = Field(default=0, ge=0, lt=2**63)
-    device: str | None = None
-    devices: tuple[str, ...] | None = Field(default=None, strict=False, min_length=1)
-    workers: int | None = Field(default=None, ge=1)
-    executor: ExecutorName = Field(default=ExecutorName.LOCAL, strict=False)
-    address: str | None = None
-    compiler: CompilerName | None = Field(default=None, strict=False)
+    sampler: Annotated[str, Text(metavar="NAME", complete=among(SAMPLERS))] = "gp"
+    """gp, tpe, random, exhaustive, or Optuna's, such as optuna:GPSampler. Default: gp."""
+    seed: Annotated[int, Field(ge=0, le=LARGEST)] = 0
+    """Seed of the search. Default: 0."""
+    compiler: Compiler = None
+    modes: Annotated[tuple[Annotated[Mode, Field(strict=False)], ...] | None, Text("--mode", "MODE")] = Field(
+        default=None, strict=False, min_length=1
+    )
+    """eval, train or frozen; repeatable. Default: every mode of the kernel."""
     compile: bool = False
+    """Compare with torch.compile's max-autotune too. Default: not."""
     fresh: bool = False
-    stop_early: bool = False
-    accuracy: Accuracy = Field(default=Accuracy.TOLERANCE, strict=False)
-    dtype: str | None = None
-    modes: tuple[Annotated[Mode, Field(strict=False)], ...] | None = Field(default=None, strict=False, min_length=1)
-    settings: Mapping[str, str] | None = None
-    sizes: Mapping[str, int | Annotated[float, Field(allow_inf_nan=False)]] = Field(default_factory=dict)
-    tunables: Mapping[str, Sequence[bool | int | float | str]] = Field(default_factory=dict)
-    start: Sequence[Mapping[str, bool | int | float | str]] = ()
-
-    @field_validator("settings")
-    @classmethod
-    def _legal(cls, given: Mapping[str, str] | None) -> Mapping[str, str] | None:
-        return None if given is None else parse_settings(given)
+    """Begin without warm-start configurations. Default: with them."""
+    stop_early: Annotated[bool, Text("--stop-early/--no-stop-early")] = False
+    """End when another trial is not expected to gain what the timing can tell. Default: do not."""
+    accuracy: Annotated[Accuracy, Text(metavar="NAME")] = Field(
+        default=Accuracy.TOLERANCE, strict=False, description=HOW_WRONG
+    )
+    sizes: Sizes = {}
+    dtype: Dtype = None
+    tunables: Annotated[Mapping[str, Sequence[Value]], Text("--tunable", "NAME=V1,V2,...", read_tunables)] = {}
+    """Restrict a tunable's values; repeatable."""
+    start: Annotated[Sequence[Mapping[str, Value]], Text("--start", "NAME=VALUE,...", read_configurations)] = ()
+    """Begin with this configuration, otherwise the default's; where it is valid; repeatable."""
 
 
 def request_of(target: str, options: Mapping[str, object] | None = None) -> StudyRequest:
@@ -184,11 +192,4 @@ def make_request(content: Mapping[str, object], source: str) -> StudyRequest:
         StudyFileError: one line on the first value that is not legal.
         UserError: a value is an empty text.
     """
-    for key, value in content.items():
-        require_said(f"{source}: '{key}'", value)
-    try:
-        return StudyRequest.model_validate(dict(content))
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("function", "constrained")))
-        raise StudyFileError(f"{source}: '{key}' is not legal: {first['msg']} (got {first['input']!r:.80})") from error
+    return make(StudyRequest, content, source, StudyFileError)

@@ -21,7 +21,7 @@ ORDER = {
     "tuner": (".", "compile", "timing", "gate", "search", "study"),
     "db": (".", "schema", "connection", "entries", "queries", "exchange", "upkeep"),
     "kernels": (".", "runtime", "shared", "blocks"),
-    "studies": ("export", "new", "checking", ".", "sweep", "regress", "mcp", "report", "cli"),
+    "studies": ("request", "export", "new", "checking", ".", "sweep", "regress", "mcp", "report", "cli"),
 }
 """The layers, and in each its folders (`.` is what lies beside them): whatever is imported comes before. A kernel's own
 folder comes after all of these, and knows nothing of another kernel's."""

@@ -6,13 +6,16 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
-from tunebench.tuner.build import CompilerName
+import pydantic
+from pydantic import Field
+
+from tunebench.studies.request.options import HOW_WRONG, OF_DATACLASS, Compiler, Device, Dtype, Settings, Sizes, Text
+from tunebench.studies.request.text import LONGEST, read_values
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.gate.refusal import Claim
 from tunebench.tuner.problem import Accuracy
-
-SECONDS = 600.0
 
 
 class Declaration(enum.StrEnum):
@@ -26,41 +29,40 @@ class Declaration(enum.StrEnum):
     """The output may lie in memory in any order of its axes, without gaps."""
 
 
-@dataclass(frozen=True)
+@pydantic.dataclasses.dataclass(frozen=True, config=OF_DATACLASS)
 class CheckRequest:
     """What to check.
 
     Attributes:
         target: a shipped kernel's name, a kernel folder, a study file, a trial's number, or a `.py` file that defines
             `ModelNew`. What a study file or a trial says stands where nothing is said here.
-        reference: the file with `Model`, `get_inputs` and `get_init_inputs`, where the target does not define them.
-        configuration: values of a kernel's tunables in place of the default's.
-        sizes: numeric constants of the reference's file to change.
-        dtype: what models and inputs are converted to; None leaves them as the reference's file makes them.
-        accuracy: how wrong it may be; None for what the target says, and else the tolerance.
-        settings: of PyTorch's, in force while both models run; None for what the target says, and else this process's.
-        modes: None for every mode of a kernel; for a file, train mode, as KernelBench runs it.
-        architecture: of a GPU that a kernel has to build for, such as `sm_90`, beside running where it is checked; None
-            for that of the CPU's kernels only, where NVRTC is installed.
-        seconds: a check that takes longer is ended, and refused.
-        require: what has to hold for the check to be passed; None for `problem` of a file and `drop-in` of a kernel.
+        accuracy, settings: None for what the target says, and else the tolerance, and this process's settings.
         declared: what is declared of a file; a kernel's folder declares it itself.
         database: where trials are; None for the default.
     """
 
     target: str
-    reference: str | None = None
-    configuration: Mapping[str, Value] = field(default_factory=dict)
-    sizes: Mapping[str, int | float] = field(default_factory=dict)
-    dtype: str | None = None
-    accuracy: Accuracy | None = None
-    settings: Mapping[str, str] | None = None
-    modes: Sequence[str] | None = None
-    device: str | None = None
-    compiler: CompilerName | None = None
-    architecture: str | None = None
-    seconds: float = SECONDS
-    require: Claim | None = None
+    reference: Annotated[str | None, Text(metavar="FILE")] = None
+    """The file with Model, get_inputs and get_init_inputs. Default: TARGET."""
+    configuration: Annotated[Mapping[str, Value], Text("--config", "NAME=VALUE", read_values)] = field(
+        default_factory=dict
+    )
+    """A kernel's tunable, in place of its default; repeatable."""
+    sizes: Sizes = field(default_factory=dict)
+    dtype: Dtype = None
+    accuracy: Annotated[Accuracy | None, Text(metavar="NAME"), Field(description=HOW_WRONG)] = None
+    settings: Settings = None
+    modes: Annotated[Sequence[str] | None, Text("--mode", "MODE")] = None
+    """eval or train. Default: every mode of the kernel; for a file, train as in KernelBench."""
+    device: Device = None
+    compiler: Compiler = None
+    architecture: Annotated[str | None, Text("--arch", "sm_NN")] = None
+    """A GPU that a kernel has to build for as well. Default: sm_90 on the CPU, where NVRTC is installed."""
+    seconds: Annotated[float, Field(ge=1, le=LONGEST)] = 600.0
+    """Seconds; a check of one mode that takes longer is refused."""
+    require: Annotated[Claim | None, Text(metavar="problem|drop-in"), Field(title="requirement")] = None
+    """What has to hold. problem: right values at the problem's own sizes, memory, honesty. drop-in: also whatever else
+    a caller does with the reference. Default: problem for a file, drop-in for a kernel."""
     declared: Sequence[Declaration] = ()
     database: str | Path | None = None
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+import sys
+from typing import Annotated, ClassVar
 
 import typer
 
@@ -11,7 +13,7 @@ from tunebench.studies.cli.bench import bench
 from tunebench.studies.cli.best import best
 from tunebench.studies.cli.bundle import bundle
 from tunebench.studies.cli.check import check
-from tunebench.studies.cli.command import Command
+from tunebench.studies.cli.command import Commands, ask
 from tunebench.studies.cli.compare import compare
 from tunebench.studies.cli.dashboard import dashboard
 from tunebench.studies.cli.db import database_app
@@ -37,8 +39,19 @@ from tunebench.studies.cli.trials import trials
 from tunebench.studies.cli.tune import tune
 from tunebench.studies.cli.warm import warm
 
+_FUNCTIONS = (
+    *(new, tune, sweep, check, bench, compare, regress, replay, ship, warm, bundle, export),
+    *(kernels, space, best, studies, trials, misses, show, query, diff, report, dashboard, mcp, prune, doctor),
+)
+
+
+class _Commands(Commands):
+    functions: ClassVar = {function.__name__: function for function in _FUNCTIONS}
+
+
 app = typer.Typer(
     name="tunebench",
+    cls=_Commands,
     help="An autotuning workbench for CUDA kernels in PyTorch.",
     invoke_without_command=True,
     rich_markup_mode=None,
@@ -63,9 +76,11 @@ def _root(
     help_without_command(context)
 
 
-for command in (
-    *(new, tune, sweep, check, bench, compare, regress, replay, ship, warm, bundle, export),
-    *(kernels, space, best, studies, trials, misses, show, query, diff, report, dashboard, mcp, prune, doctor),
-):
-    app.command(cls=Command)(command)
+@app.command(hidden=True)
+def answer() -> None:
+    """Run the command of which standard input has the name and the arguments, as JSON: for programs."""
+    name, arguments = json.load(sys.stdin)
+    ask(_Commands.functions[name], arguments)
+
+
 app.add_typer(database_app)

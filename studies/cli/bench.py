@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tunebench.studies.cli import options
+from tunebench.studies.cli.command import options_of
 from tunebench.studies.cli.output import print_csv, print_json, require_one_form
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from tunebench.tuner.result import Baseline, Ratio
 
 
+@options_of("request.measure:BenchRequest")
 def bench(
     targets: Annotated[
         list[str] | None,
@@ -22,28 +24,7 @@ def bench(
             metavar="[TARGET]...", help="Kernels' names or folders, study files, or trials' numbers. Default: shipped."
         ),
     ] = None,
-    device: options.RunDeviceOption = None,
-    mode: Annotated[list[str] | None, typer.Option(help="eval, train or frozen. Default: every mode.")] = None,
-    sizes: options.SizesOption = None,
-    dtype: options.RunDtypeOption = None,
-    accuracy: options.AccuraciesOption = None,
-    setting: options.SettingsOption = None,
-    batch: Annotated[
-        list[int] | None,
-        typer.Option(
-            min=1,
-            max=options.LARGEST,
-            help="A batch size, or first size where there is no batch; repeatable. Default: as it is.",
-        ),
-    ] = None,
-    config: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Time this configuration, not the model's own choice; repeatable."),
-    ] = None,
-    compiled: Annotated[
-        bool, typer.Option("--compile/--no-compile", help="Time torch.compile's max-autotune too, or not.")
-    ] = True,
-    seconds: Annotated[float, typer.Option(min=0.1, max=options.LONGEST, help="Seconds of timing of each case.")] = 5.0,
+    given: options.Given = options.NOTHING,
     db: options.DatabaseOption = None,
     as_json: options.JsonOption = False,
     as_csv: options.CsvOption = False,
@@ -56,29 +37,17 @@ def bench(
     import os
 
     from tunebench.kernels.runtime.registry import kernel_names
-    from tunebench.studies.bench import BenchRequest, cases_of
     from tunebench.studies.bench import bench as run
+    from tunebench.studies.bench import cases_of
+    from tunebench.studies.request.measure import BenchRequest
+    from tunebench.studies.request.options import make
     from tunebench.studies.terminal import print_line
-    from tunebench.tuner.errors import member_of
-    from tunebench.tuner.problem import Accuracy
 
     require_one_form(as_json=as_json, as_csv=as_csv)
     options.require_database(db)
     if db is not None:
         os.environ["TUNEBENCH_DB"] = db  # where the models themselves look
-    request = BenchRequest(
-        modes=mode or (),
-        sizes=options.parse_sizes(sizes or []),
-        dtype=dtype,
-        settings=options.parse_settings(setting),
-        batches=batch or (),
-        accuracies=[member_of(Accuracy, "accuracy", one) for one in accuracy or ()],
-        device=device,
-        configuration=options.parse_values(config) if config else None,
-        compiled=compiled,
-        seconds=seconds,
-        database=db,
-    )
+    request = make(BenchRequest, {**given, "database": db}, "bench")
     outcome = run(cases_of(targets or kernel_names(), request), partial(print_line, error=True))
     if as_json:
         print_json(_values(outcome))

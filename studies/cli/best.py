@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from tunebench.studies.cli import options
+from tunebench.studies.cli.command import options_of
 from tunebench.studies.cli.output import print_rows, require_one_form
 
 
+@options_of("request.results:BestRequest")
 def best(
     kernel: options.KernelArgument = None,
-    device: options.DeviceOption = None,
-    dtype: options.DtypeOption = None,
-    accuracy: options.OnlyAccuracyOption = None,
-    architecture: options.ArchitectureOption = None,
-    compiler: options.CompilerOption = None,
-    any_source: Annotated[
-        bool,
-        typer.Option("--any-source", help="Also results of earlier versions of a kernel's source. Default: not."),
-    ] = False,
+    given: options.Given = options.NOTHING,
     db: options.DatabaseOption = None,
     as_json: options.JsonOption = False,
     as_csv: options.CsvOption = False,
@@ -40,13 +30,9 @@ def best(
         found = best_rows(
             database,
             kernel=options.known_kernel(kernel, database),
-            device=device,
-            dtype=dtype,
-            accuracy=options.known_accuracy(accuracy),
-            architecture=architecture,
-            compiler=options.known_compiler(compiler),
+            **{name: value for name, value in given.items() if name != "any_source"},
         )
-    rows = found if any_source else of_current_kernels(found)
+    rows = found if given.get("any_source") else of_current_kernels(found)
     nothing = "no result meets these conditions"
     if found and not rows:
         nothing += ": there are results of earlier versions of the source, which --any-source shows"

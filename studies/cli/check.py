@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from tunebench.studies.cli import options
+from tunebench.studies.cli.command import options_of
 from tunebench.studies.cli.output import print_json, print_json_array
 from tunebench.studies.terminal import print_table, printable
 from tunebench.tuner.result import NOT_ASKED, Stage
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _COLUMNS = ("file", "mode", "problem", "drop-in", "first refusal", "seconds")
 
 
+@options_of("checking.request:CheckRequest")
 def check(
     targets: Annotated[
         list[str],
@@ -34,10 +36,6 @@ def check(
             "folder of such files, such as KernelBench's run directories.",
         ),
     ],
-    reference: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="The file with Model, get_inputs and get_init_inputs. Default: TARGET."),
-    ] = None,
     problems: Annotated[
         Path | None,
         typer.Option(
@@ -45,42 +43,10 @@ def check(
             help="KernelBench's folder: level_1_problem_23_sample_0_kernel.py is judged against level1/23_*.py in it.",
         ),
     ] = None,
-    config: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A kernel's tunable, in place of its default; repeatable."),
-    ] = None,
-    sizes: options.SizesOption = None,
-    dtype: options.RunDtypeOption = None,
-    accuracy: options.AccuracyOption = None,
-    setting: options.SettingsOption = None,
-    mode: Annotated[
-        list[str] | None,
-        typer.Option(help="eval or train. Default: every mode of the kernel; for a file, train as in KernelBench."),
-    ] = None,
-    device: options.RunDeviceOption = None,
-    compiler: options.RunCompilerOption = None,
-    arch: Annotated[
-        str | None,
-        typer.Option(
-            metavar="sm_NN",
-            help="A GPU that a kernel has to build for as well. Default: sm_90 on the CPU, where NVRTC is installed.",
-        ),
-    ] = None,
-    seconds: Annotated[
-        float,
-        typer.Option(min=1, max=options.LONGEST, help="Seconds; a check of one mode that takes longer is refused."),
-    ] = 600.0,
+    given: options.Given = options.NOTHING,
     atomics: options.AtomicsOption = False,
     rewrites_algebra: options.RewritesAlgebraOption = False,
     dense: options.DenseOption = False,
-    require: Annotated[
-        str | None,
-        typer.Option(
-            metavar="problem|drop-in",
-            help="What has to hold. problem: right values at the problem's own sizes, memory, honesty. drop-in: also "
-            "whatever else a caller does with the reference. Default: problem for a file, drop-in for a kernel.",
-        ),
-    ] = None,
     reproduce: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write a script that shows the first refusal of a file with torch alone."),
@@ -97,28 +63,13 @@ def check(
     """
     from tunebench.studies.checking.request import CheckRequest
     from tunebench.studies.checking.submissions import is_run_folder, is_submission, requests_for
-    from tunebench.tuner.errors import UserError, member_of
+    from tunebench.studies.request.options import make
+    from tunebench.tuner.errors import UserError
     from tunebench.tuner.files import require_writable
-    from tunebench.tuner.gate.refusal import Claim
 
     options.require_database(db)
-    request = CheckRequest(
-        target="",
-        reference=reference,
-        configuration=options.parse_values(config or []),
-        sizes=options.parse_sizes(sizes or []),
-        dtype=dtype,
-        accuracy=options.known_accuracy(accuracy),
-        settings=options.parse_settings(setting),
-        modes=mode,
-        device=device,
-        compiler=options.known_compiler(compiler),
-        architecture=arch,
-        seconds=seconds,
-        require=member_of(Claim, "requirement", require),
-        declared=options.declarations(atomics=atomics, rewrites_algebra=rewrites_algebra, dense=dense),
-        database=db,
-    )
+    declared = options.declarations(atomics=atomics, rewrites_algebra=rewrites_algebra, dense=dense)
+    request = make(CheckRequest, {"target": targets[0], **given, "declared": declared, "database": db}, "check")
     for option, value in (("--problems", problems), ("--reproduce", reproduce)):
         if value is not None and not any(is_submission(one) or is_run_folder(one) for one in targets):
             raise UserError(f"{option} is for files with a ModelNew: {targets[0]} is none")

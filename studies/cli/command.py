@@ -1,10 +1,21 @@
-"""A command of tunebench: what every one of them refuses."""
+"""Commands of tunebench: what every one of them refuses, and the options that a declaration gives it."""
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from functools import wraps
+from importlib import import_module
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from typer.core import TyperCommand
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.models import CommandInfo
+
+Function = TypeVar("Function", bound=Callable[..., None])
+
+GIVEN = "given"
+"""The parameter of a command that takes the options of a declaration which were given, by name."""
 
 
 class Command(TyperCommand):
@@ -24,3 +35,134 @@ class Command(TyperCommand):
             name = parameter.opts[0] if is_option else (parameter.metavar or parameter.name.upper()).strip("[].")
             require_said(name, given.get(parameter.name))
         return super().parse_args(ctx, args)
+
+
+class Commands(TyperGroup):
+    """The commands, each of which is put together when it is asked for: declarations take time to import."""
+
+    functions: ClassVar[Mapping[str, Callable[..., None]]]
+
+    @property
+    def commands(self) -> MutableMapping[str, Any]:
+        """Every command by its name."""
+        return {name: self.get_command(None, name) for name in self.list_commands(None)}
+
+    @commands.setter
+    def commands(self, groups: MutableMapping[str, Any]) -> None:
+        self._groups = groups
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
+        """The names of all commands, in the order of the help."""
+        return [*self.functions, *self._groups]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+        """The command of a name; None where there is none."""
+        if (function := self.functions.get(cmd_name)) is None:
+            return self._groups.get(cmd_name)
+        return typer.main.get_command_from_info(
+            CommandInfo(cmd_name, cls=Command, callback=with_options(function)),
+            pretty_exceptions_short=False,
+            rich_markup_mode=None,
+        )
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
+        """Write each command with the beginning of its help."""
+        helps = {name: inspect.getdoc(function) for name, function in self.functions.items()}
+        helps |= {name: group.help for name, group in self._groups.items() if not group.hidden}
+        limit = formatter.width - 6 - max(map(len, helps))
+        rows = [(name, TyperCommand(name, help=said).get_short_help_str(limit)) for name, said in helps.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def options_of(declaration: str, *only: str) -> Callable[[Function], Function]:
+    """Give a command the options of a declaration in place of its parameter `given`.
+
+    Args:
+        declaration: its module and name, as `module:Name` within tunebench.studies; imported when the options are used.
+        only: these of its options; all of them unless given.
+    """
+
+    def declare(command: Function) -> Function:
+        vars(command)["declaration"] = (declaration, only)
+        return command
+
+    return declare
+
+
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """A command with the options of its declaration, as typer takes them; the same where it has none."""
+    if "declaration" not in vars(command):
+        return command
+    from tunebench.studies.request import options
+
+    model, only = _declaration_of(command)
+    declared = options.options_of(model, only)
+
+    def parameters() -> Iterator[inspect.Parameter]:
+        for parameter in inspect.signature(command, eval_str=True).parameters.values():
+            if parameter.name != GIVEN:
+                yield parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+                continue
+            for one, field in declared.items():
+                annotation = _option(field, options.text_of(one, field))
+                yield inspect.Parameter(one, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+    @wraps(command)
+    def run(**named: Any) -> None:
+        said = {one: value for one in declared if (value := named.pop(one)) not in (None, [])}
+        command(**named, **{GIVEN: options.given(model, said)})
+
+    vars(run)["__signature__"] = inspect.Signature(list(parameters()))
+    run.__annotations__ = {}
+    return run
+
+
+def ask(command: Callable[..., None], arguments: dict[str, Any]) -> None:
+    """Run a command with arguments that were JSON, where null is one that is not given; it prints JSON.
+
+    Raises:
+        UserError: one is empty or not legal.
+    """
+    from tunebench.studies.request import options
+    from tunebench.tuner.empty import require_said
+
+    said = arguments.pop(GIVEN, {})
+    for name, value in {**arguments, **said}.items():
+        require_said(name, value)
+    if said:
+        arguments[GIVEN] = options.given(_declaration_of(command)[0], said)
+    command(**{name: value for name, value in arguments.items() if value is not None}, as_json=True)
+
+
+def _declaration_of(command: Callable[..., None]) -> tuple[type[Any], tuple[str, ...]]:
+    declaration, only = vars(command)["declaration"]
+    module, _, name = declaration.partition(":")
+    return getattr(import_module(f"tunebench.studies.{module}"), name), only
+
+
+def _option(field: Any, text: Any) -> Any:
+    """The annotation by which typer makes an option of a field."""
+    import enum
+
+    from tunebench.studies.request.completion import among
+    from tunebench.studies.request.options import help_of, kind_of
+
+    kind, several = kind_of(field.annotation)
+    complete = text.complete
+    if issubclass(kind, enum.StrEnum):
+        complete, kind = among(kind), str
+    elif text.read is not None:
+        kind = str
+    limits = {
+        name: getattr(one, bound)
+        for one in field.metadata
+        for name, bound in (("min", "ge"), ("max", "le"))
+        if hasattr(one, bound)
+    }
+    default = text.flag.split("/")[0].removeprefix("--") if field.default is True else field.default
+    shown = str(default) if isinstance(field.default, int | float) and field.default is not False else False
+    option = typer.Option(
+        text.flag, metavar=text.metavar, help=help_of(field), autocompletion=complete, show_default=shown, **limits
+    )
+    return Annotated[(list[kind] if several and not text.once else kind) | None, option]  # type: ignore[valid-type]

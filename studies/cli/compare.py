@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tunebench.studies.cli import options
-from tunebench.studies.cli.completion import complete_kernel
+from tunebench.studies.cli.command import options_of
 from tunebench.studies.cli.output import print_json
+from tunebench.studies.request.completion import complete_kernel
 from tunebench.studies.terminal import print_line
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 _SIDE = "A trial's number, NAME=VALUE[,NAME=VALUE...] (the rest as in the default), default, reference, or a .py file."
 
 
+@options_of("study_file:StudyRequest", "device", "compiler", "sizes", "dtype", "settings")
 def compare(
     first: Annotated[str, typer.Argument(metavar="A", help=_SIDE)],
     second: Annotated[str, typer.Argument(metavar="B", help="The same for what it is compared with.")],
@@ -29,12 +31,8 @@ def compare(
             autocompletion=complete_kernel,
         ),
     ] = None,
-    device: options.RunDeviceOption = None,
-    compiler: options.RunCompilerOption = None,
     mode: Annotated[str | None, typer.Option(help="eval or train. Default: the kernel's first mode.")] = None,
-    sizes: options.SizesOption = None,
-    dtype: options.RunDtypeOption = None,
-    setting: options.SettingsOption = None,
+    given: options.Given = options.NOTHING,
     atomics: options.AtomicsOption = False,
     rewrites_algebra: options.RewritesAlgebraOption = False,
     dense: options.DenseOption = False,
@@ -58,14 +56,6 @@ def compare(
     from tunebench.studies.compare import question_of
     from tunebench.tuner.result import Decision
 
-    asked: dict[str, object] = {
-        "device": device,
-        "compiler": compiler,
-        "sizes": options.parse_sizes(sizes or []),
-        "dtype": dtype,
-    }
-    asked["settings"] = options.parse_settings(setting)
-    given: dict[str, object] = {name: value for name, value in asked.items() if value not in (None, {})}
     declared = options.declarations(atomics=atomics, rewrites_algebra=rewrites_algebra, dense=dense)
     question = question_of(
         _side(first), _side(second), kernel=kernel, mode=mode, options=given, declared=declared, database=db
@@ -79,13 +69,17 @@ def compare(
         raise typer.Exit(1)
 
 
-def _side(text: str) -> Side:
-    """What the text of an argument means."""
+def _side(text: Side) -> Side:
+    """What the text of an argument means; anything else is what it says."""
+    from tunebench.studies.request.text import read_values
+
+    if not isinstance(text, str):
+        return text
     if text in ("default", "reference") or text.endswith(".py"):
         return text
     if text.isascii() and text.isdigit():
         return int(text)
-    return {name: values[0] for name, values in options.parse_tunables(text.replace(",", " ").split()).items()}
+    return read_values("", text.replace(",", " ").split())
 
 
 def _values(duel: CompareReport) -> dict[str, object]:

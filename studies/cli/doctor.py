@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from tunebench.studies.cli.completion import complete_kernel
 from tunebench.studies.cli.options import DatabaseOption, JsonOption
 from tunebench.studies.cli.output import print_json
+from tunebench.studies.request.completion import complete_kernel
 
 
 def doctor(

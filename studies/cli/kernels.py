@@ -22,7 +22,7 @@ def kernels(
     from tunebench.studies.terminal import print_table
     from tunebench.tuner.errors import UserError
 
-    if folder is not None and not folder.is_dir():
+    if folder is not None and not (folder := Path(folder)).is_dir():
         raise UserError(f"{folder} is not a folder: name one that has kernels in it, or none")
     found = find_kernels(folder)
     if as_json:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tunebench.studies.cli.completion import complete_block
+from tunebench.studies.request.completion import among
 
 
 def new(
@@ -23,7 +23,7 @@ def new(
         typer.Option(
             metavar="BLOCK",
             help="pointwise, rows, linear or conv. Default: what the problem's layers and operations propose.",
-            autocompletion=complete_block,
+            autocompletion=among(("pointwise", "rows", "linear", "conv")),
         ),
     ] = None,
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tunebench.studies.cli.options import DatabaseOption, JsonOption, KernelArgument, known_kernel, parse_moment
+from tunebench.studies.cli.options import DatabaseOption, JsonOption, KernelArgument, known_kernel
 from tunebench.studies.cli.output import print_json
 from tunebench.studies.terminal import print_line
 
@@ -36,8 +36,9 @@ def prune(
     from tunebench.db.connection.database import open_database
     from tunebench.db.upkeep.prune import Pruning
     from tunebench.db.upkeep.prune import prune as remove
+    from tunebench.studies.request.text import read_moment
 
-    pruning = Pruning(kernel, source, parse_moment("--before", before), winners)
+    pruning = Pruning(kernel, source, None if before is None else read_moment("--before", before), winners)
     with open_database(db, read_only=True) as database:
         known_kernel(kernel, database)
     with open_database(db, read_only=dry_run) as database:

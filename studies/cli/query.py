@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from tunebench.studies.cli.options import LARGEST, CsvOption, DatabaseOption, JsonOption
+from tunebench.studies.cli.options import CsvOption, DatabaseOption, JsonOption
 from tunebench.studies.cli.output import print_csv, print_json, require_one_form
+from tunebench.studies.request.text import LARGEST
 from tunebench.studies.terminal import print_line
 
 _LONGEST_SQL = 1_000_000

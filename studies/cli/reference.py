@@ -1,23 +1,37 @@
-"""The command line's reference, made from the commands themselves.
+"""What is made from the commands and their options: the command line's reference, and the keywords of Python's face.
 
 `python -m tunebench.studies.cli.reference > docs/cli.md`
+`python -m tunebench.studies.cli.reference keywords > studies/request/keywords.py`
 """
 
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 import typer
 
+from tunebench import _HOMES
 from tunebench.studies.cli import app
+from tunebench.studies.request.options import options_of, spelled
 
 _HEAD = """# The command line
 
 Made from the commands by `python -m tunebench.studies.cli.reference > docs/cli.md`; `--help` says the same.
 
 Exit codes: 0 done, 1 the answer is no, 2 a usage error, 3 an error of tunebench, 130 Ctrl-C."""
+
+_KEYWORDS_HEAD = '''"""Keywords of Python's face, for type checkers; made by `tunebench.studies.cli.reference`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TypedDict
+'''
 
 
 def reference() -> str:
@@ -60,5 +74,16 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
+def keywords() -> str:
+    """The types of the keywords of Python's face, as a module's text."""
+    face = [getattr(import_module(module), name) for module, names in _HOMES.items() for name in names]
+    found = {one.__name__: vars(one)["declaration"] for one in face if "declaration" in getattr(one, "__dict__", ())}
+    return _KEYWORDS_HEAD + "".join(
+        f'\n\nclass {name.title()}Options(TypedDict, total=False):\n    """Of `{name}`."""\n\n'
+        + "".join(f"    {one}: {spelled(field.annotation)} | None\n" for one, field in options_of(*declared).items())
+        for name, declared in sorted(found.items())
+    )
+
+
 if __name__ == "__main__":
-    print(reference(), end="")
+    print(keywords() if sys.argv[1:] == ["keywords"] else reference(), end="")

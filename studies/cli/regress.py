@@ -9,11 +9,13 @@ from typing import Annotated
 import typer
 
 from tunebench.studies.cli import options
-from tunebench.studies.cli.completion import complete_kernel
+from tunebench.studies.cli.command import options_of
 from tunebench.studies.cli.output import print_json
+from tunebench.studies.request.completion import complete_kernel
 from tunebench.studies.terminal import print_line
 
 
+@options_of("study_file:StudyRequest", "device", "compiler", "modes", "sizes", "dtype")
 def regress(
     base: Annotated[str, typer.Argument(metavar="BASE", help="The git revision to compare with, such as origin/main.")],
     head: Annotated[
@@ -37,13 +39,7 @@ def regress(
     markdown: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write the table in Markdown, for a pull request; - prints it.")
     ] = None,
-    device: options.RunDeviceOption = None,
-    compiler: options.RunCompilerOption = None,
-    mode: Annotated[
-        list[str] | None, typer.Option(metavar="MODE", help="eval, train or frozen; repeatable. Default: every mode.")
-    ] = None,
-    sizes: options.SizesOption = None,
-    dtype: options.RunDtypeOption = None,
+    given: options.Given = options.NOTHING,
     db: options.DatabaseOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
@@ -75,13 +71,9 @@ def regress(
             kernels=kernel or (),
             repository=repository,
             threshold=threshold / 100,
-            sizes=options.parse_sizes(sizes or []) or None,
-            dtype=dtype,
-            modes=mode,
-            device=device,
-            compiler=compiler,
             db=db,
             show=_say,
+            **given,
         )
         if file is not None:
             file.write(as_markdown(report).encode())

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tunebench.studies.cli.options import LARGEST, JsonOption
+from tunebench.studies.cli.options import JsonOption
+from tunebench.studies.request.text import LARGEST
 
 if TYPE_CHECKING:
     from tunebench.tuner.search.replay import ReplayReport

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from tunebench.studies.cli.options import LARGEST, DatabaseOption, JsonOption
+from tunebench.studies.cli.options import DatabaseOption, JsonOption
 from tunebench.studies.cli.output import print_json
+from tunebench.studies.request.text import LARGEST
 
 
 def show(

@@ -7,10 +7,12 @@ from typing import Annotated
 import typer
 
 from tunebench.studies.cli import options
-from tunebench.studies.cli.completion import complete_kernel, complete_mode
+from tunebench.studies.cli.command import options_of
 from tunebench.studies.cli.output import print_json
+from tunebench.studies.request.completion import complete_kernel
 
 
+@options_of("study_file:StudyRequest", "modes", "sizes", "dtype", "device", "settings")
 def space(
     target: Annotated[
         str,
@@ -18,16 +20,7 @@ def space(
             metavar="TARGET", help="A kernel's name or folder, or a study file.", autocompletion=complete_kernel
         ),
     ],
-    mode: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="MODE", help="eval, train or frozen; repeatable. Default: all.", autocompletion=complete_mode
-        ),
-    ] = None,
-    sizes: options.SizesOption = None,
-    dtype: options.RunDtypeOption = None,
-    device: options.RunDeviceOption = None,
-    setting: options.SettingsOption = None,
+    given: options.Given = options.NOTHING,
     as_json: options.JsonOption = False,
 ) -> None:
     """Describe what a study of a kernel would search: tunables, constraints, and how many configurations are valid."""
@@ -35,14 +28,7 @@ def space(
     from tunebench.studies.study_file import request_of
     from tunebench.studies.terminal import print_line, print_table
 
-    asked: dict[str, object] = {
-        "modes": mode,
-        "sizes": options.parse_sizes(sizes or []),
-        "dtype": dtype,
-        "device": device,
-    }
-    asked["settings"] = options.parse_settings(setting)
-    described = describe_space(request_of(target, {name: value for name, value in asked.items() if value}))
+    described = describe_space(request_of(target, given))
     if as_json:
         print_json([one.values() for one in described])
         return

@@ -8,9 +8,11 @@ from typing import Annotated
 import typer
 
 from tunebench.studies.cli import options
+from tunebench.studies.cli.command import options_of
 from tunebench.studies.cli.output import print_json
 
 
+@options_of("study_file:SweepRequest")
 def sweep(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Study files (.toml), of one study or many.")],
     ship: Annotated[
@@ -21,14 +23,7 @@ def sweep(
             "it is timed against the reference at its neighbours' problems. Default: write nothing.",
         ),
     ] = False,
-    device: options.RunDeviceOption = None,
-    devices: options.DevicesOption = None,
-    workers: options.WorkersOption = None,
-    executor: options.ExecutorOption = None,
-    address: options.AddressOption = None,
-    trials: options.TrialsOption = None,
-    seconds: options.SecondsOption = None,
-    setting: options.SettingsOption = None,
+    given: options.Given = options.NOTHING,
     db: options.DatabaseOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
@@ -48,19 +43,8 @@ def sweep(
     from tunebench.studies.sweep.report import print_sweep, sweep_values
     from tunebench.studies.sweep.run import run_sweep
 
-    given = {
-        "device": device,
-        "devices": options.parse_list("--devices", devices) if devices is not None else None,
-        "workers": workers,
-        "executor": executor,
-        "address": address,
-        "trials": trials,
-        "seconds": seconds,
-        "settings": options.parse_settings(setting),
-    }
-    said = {key: value for key, value in given.items() if value is not None}
     with open_database(db) as database, SweepDisplay(Console(stderr=True)) as display:
-        report = run_sweep(files, said, database, display, ships=ship)
+        report = run_sweep(files, given, database, display, ships=ship)
     if as_json:
         print_json(sweep_values(report))
     else:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tunebench.studies.cli import options
-from tunebench.studies.cli.completion import complete_kernel, complete_mode, complete_sampler
+from tunebench.studies.cli.command import options_of
 from tunebench.studies.cli.output import print_json
+from tunebench.studies.request.completion import complete_kernel
+from tunebench.studies.request.text import LARGEST
 from tunebench.studies.terminal import print_line
 
 if TYPE_CHECKING:
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
 _MOST_MISSES = 10
 
 
+@options_of("study_file:StudyRequest")
 def tune(
     targets: Annotated[
         list[str] | None,
@@ -27,11 +31,6 @@ def tune(
             autocompletion=complete_kernel,
         ),
     ] = None,
-    device: options.RunDeviceOption = None,
-    devices: options.DevicesOption = None,
-    workers: options.WorkersOption = None,
-    executor: options.ExecutorOption = None,
-    address: options.AddressOption = None,
     from_misses: Annotated[
         bool,
         typer.Option(
@@ -43,60 +42,12 @@ def tune(
         int | None,
         typer.Option(
             min=1,
-            max=options.LARGEST,
+            max=LARGEST,
             metavar="N",
             help="With --from-misses: so many studies at most (10).",
         ),
     ] = None,
-    trials: options.TrialsOption = None,
-    seconds: options.SecondsOption = None,
-    sampler: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="gp, tpe, random, exhaustive, or Optuna's, such as optuna:GPSampler. Default: gp.",
-            autocompletion=complete_sampler,
-        ),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, max=options.LARGEST, help="Seed of the search. Default: 0.")
-    ] = None,
-    compiler: options.RunCompilerOption = None,
-    mode: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="MODE",
-            help="eval, train or frozen; repeatable. Default: every mode of the kernel.",
-            autocompletion=complete_mode,
-        ),
-    ] = None,
-    compiled: Annotated[
-        bool | None, typer.Option("--compile", help="Compare with torch.compile's max-autotune too. Default: not.")
-    ] = None,
-    fresh: Annotated[
-        bool | None, typer.Option("--fresh", help="Begin without warm-start configurations. Default: with them.")
-    ] = None,
-    stop_early: Annotated[
-        bool | None,
-        typer.Option(
-            "--stop-early/--no-stop-early",
-            help="End when another trial is not expected to gain what the timing can tell. Default: do not.",
-        ),
-    ] = None,
-    accuracy: options.AccuracyOption = None,
-    setting: options.SettingsOption = None,
-    sizes: options.SizesOption = None,
-    dtype: options.RunDtypeOption = None,
-    tunable: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=V1,V2,...", help="Restrict a tunable's values; repeatable.")
-    ] = None,
-    start: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE,...",
-            help="Begin with this configuration, otherwise the default's; where it is valid; repeatable.",
-        ),
-    ] = None,
+    given: options.Given = options.NOTHING,
     db: options.DatabaseOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
@@ -126,31 +77,8 @@ def tune(
     from tunebench.tuner.study.account import seconds_of_process
     from tunebench.tuner.study.study import Ending
 
-    asked: dict[str, object] = {
-        "device": device,
-        "devices": options.parse_list("--devices", devices) if devices is not None else None,
-        "workers": workers,
-        "executor": executor,
-        "address": address,
-        "trials": trials,
-        "seconds": seconds,
-        "sampler": sampler,
-        "seed": seed,
-        "compiler": compiler,
-        "compile": compiled,
-        "fresh": fresh,
-        "stop_early": stop_early,
-        "accuracy": options.known_accuracy(accuracy),
-        "settings": options.parse_settings(setting),
-        "dtype": dtype,
-        "modes": mode,
-        "sizes": options.parse_sizes(sizes or []),
-        "tunables": options.parse_tunables(tunable or []),
-        "start": [options.parse_values(options.parse_list("--start", one)) for one in start or ()],
-    }
     if limit is not None and not from_misses:
         raise UserError("--limit says how many of the misses to tune: give --from-misses too, or leave it out")
-    given = {key: value for key, value in asked.items() if value not in (None, {}, [])}
     if from_misses:
         studies = _of_misses(targets or [], given, limit or _MOST_MISSES, db)
     elif targets:
@@ -183,7 +111,7 @@ def tune(
         raise typer.Exit(1)
 
 
-def _of_misses(kernels: list[str], given: dict[str, object], limit: int, db: str | None) -> list[Resolved]:
+def _of_misses(kernels: list[str], given: Mapping[str, object], limit: int, db: str | None) -> list[Resolved]:
     """The studies of what is used most without evidence.
 
     Raises:

@@ -11,7 +11,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
 from pathlib import Path
@@ -68,27 +67,28 @@ class Commands:
             raise UserError(f"{folder}: cannot be the working folder: {error.strerror}") from error
         self._alone = anyio.Lock()
 
-    async def ask(self, *arguments: str) -> object:
+    async def ask(self, command: str, **arguments: object) -> object:
         """What a quick command prints with `--json`.
+
+        Args:
+            arguments: of the command's function, where None is none.
 
         Raises:
             UserError: the question was wrong, in one line.
             TunebenchError: the command could not go on, in one line.
         """
-        return await self._run(arguments, _say_nothing)
+        return await self._run(command, arguments, _say_nothing)
 
-    async def work(self, say: Say, *arguments: str) -> object:
+    async def work(self, say: Say, command: str, **arguments: object) -> object:
         """The same of a command that takes long: it waits for the one before it, and says how far it is."""
         await say(0.0, None, "waiting for what runs before it" if self._alone.locked() else "starting")
         async with self._alone:
-            return await self._run(arguments, say)
+            return await self._run(command, arguments, say)
 
-    async def _run(self, arguments: tuple[str, ...], say: Say) -> object:
+    async def _run(self, name: str, arguments: Mapping[str, object], say: Say) -> object:
         # -P: what lies in the working folder is not taken for modules of tunebench or of what it needs.
-        command = [sys.executable, "-P", "-m", "tunebench", arguments[0], "--json", *arguments[1:]]
-        process = await anyio.open_process(
-            command, stdin=subprocess.DEVNULL, cwd=self.folder, env=self._environment(), start_new_session=True
-        )
+        command = [sys.executable, "-P", "-m", "tunebench", "answer"]
+        process = await anyio.open_process(command, cwd=self.folder, env=self._environment(), start_new_session=True)
         printed: list[str] = []
         said: list[str] = []
 
@@ -100,6 +100,10 @@ class Commands:
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(collect)
+                assert process.stdin is not None
+                with contextlib.suppress(anyio.BrokenResourceError):  # it says on standard error why it has ended
+                    await process.stdin.send(json.dumps([name, arguments], default=str).encode())
+                await process.stdin.aclose()
                 assert process.stderr is not None
                 async for line in _lines(TextReceiveStream(process.stderr, errors="replace")):
                     said.append(line)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -17,15 +18,19 @@ from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
 from mcp.types import CallToolResult, InputRequiredResult, JSONRPCError, TextContent, ToolAnnotations
 from pydantic import Field, ValidationError
+from pydantic.fields import FieldInfo
 
 from tunebench import __version__
 from tunebench.kernels.runtime.registry import kernel_names
+from tunebench.studies.checking.request import CheckRequest
 from tunebench.studies.mcp import answers
 from tunebench.studies.mcp.commands import Commands, Say
 from tunebench.studies.mcp.lines import messages
+from tunebench.studies.request.options import help_of, options_of
+from tunebench.studies.request.results import BestRequest, TrialsRequest
+from tunebench.studies.study_file import StudyRequest
 from tunebench.tuner.empty import require_said
 from tunebench.tuner.errors import TunebenchError, UserError
-from tunebench.tuner.result import TrialStatus
 
 _INSTRUCTIONS = """\
 tunebench compiles CUDA kernels in many configurations, proves each against a PyTorch reference and times it.
@@ -41,23 +46,34 @@ _WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_wor
 Target = Annotated[
     str, Field(description="A shipped kernel's name, or the path of a kernel folder in the working folder.")
 ]
-Sizes = Annotated[Mapping[str, int | float] | None, Field(description="Constants of the reference to change.")]
-Dtype = Annotated[
-    str | None, Field(description="float32, float64, float16 or bfloat16; as the file makes them if null.")
-]
-Modes = Annotated[
-    Sequence[str] | None, Field(min_length=1, description="eval, train, frozen; every mode of the kernel if null.")
-]
-Device = Annotated[str | None, Field(description="cuda, cuda:INDEX or cpu; a GPU where there is one if null.")]
-Settings = Annotated[
-    Mapping[str, str] | None,
-    Field(description='What PyTorch may do in eager, such as {"matmul": "tf32"}; its defaults if null.'),
-]
 Configuration = Annotated[
     Mapping[str, answers.Value], Field(description="Values of tunables; others as in the default.")
 ]
 
 Tool = Callable[..., Awaitable[CallToolResult]]
+
+
+def offering(model: type[Any], *only: str) -> Callable[[Tool], Tool]:
+    """Give a tool whose last parameter is `**options` the options of a declaration; null is one that is not given."""
+
+    def with_options(tool: Tool) -> Tool:
+        signature = inspect.signature(tool, eval_str=True)
+        *own, _ = signature.parameters.values()
+        names = {one.name for one in own}
+        more = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_argument(field))
+            for name, field in options_of(model, only).items()
+            if name not in names
+        ]
+        vars(tool)["__signature__"] = signature.replace(parameters=[*own, *more])
+        return tool
+
+    return with_options
+
+
+def _argument(field: FieldInfo) -> Any:
+    described = Field(description=help_of(field).replace("; repeatable", ""))
+    return Annotated[(field.annotation | None, *field.metadata, described)]  # type: ignore[operator]
 
 
 class Tools:
@@ -72,109 +88,66 @@ class Tools:
 
     async def kernels(self) -> Annotated[CallToolResult, answers.Kernels]:
         """List the kernels: those that ship with tunebench, and those in the working folder."""
-        return _result(await self._commands.ask("kernels", "."))
+        return _result(await self._commands.ask("kernels", folder="."))
 
-    async def space(
-        self,
-        kernel: Target,
-        sizes: Sizes = None,
-        dtype: Dtype = None,
-        modes: Modes = None,
-        device: Device = None,
-        settings: Settings = None,
-    ) -> Annotated[CallToolResult, answers.Spaces]:
+    @offering(StudyRequest, "modes", "sizes", "dtype", "device", "settings")
+    async def space(self, kernel: Target, **options: Any) -> Annotated[CallToolResult, answers.Spaces]:
         """Describe what a study of a kernel would search: its tunables with their values, and how many are valid."""
-        options = _options(size=sizes, dtype=dtype, mode=modes, device=device, setting=settings)
-        return _result(await self._commands.ask("space", self._kernel(kernel), *options))
+        return _result(await self._commands.ask("space", target=self._kernel(kernel), given=options))
 
+    @offering(CheckRequest)
     async def check(
         self,
         context: Context[Any, Any],
         target: Annotated[str, Field(description="As `kernel`, or a .py file with ModelNew.")],
         reference: Annotated[str | None, Field(description="The file with Model, where target has none.")] = None,
-        configuration: Configuration | None = None,
-        sizes: Sizes = None,
-        dtype: Dtype = None,
-        modes: Modes = None,
-        device: Device = None,
-        settings: Settings = None,
-        require: Annotated[Literal["problem", "drop-in"] | None, Field(description="What `passed` needs.")] = None,
-        seconds: Annotated[float, Field(ge=1, description="A check of one mode that takes longer is refused.")] = 600.0,
+        **options: Any,
     ) -> Annotated[CallToolResult, answers.Checks]:
         """Is it right? The whole correctness gate on a kernel's configuration, or on any file's ModelNew."""
-        options = _options(
-            **{"config": configuration, "size": sizes, "dtype": dtype, "mode": modes, "device": device},
-            **{"setting": settings, "require": require, "seconds": seconds},
-        )
-        if reference is not None:
-            options.append(f"--reference={self._inside(reference)}")
-        return _result(await self._commands.work(_say(context), "check", self._kernel(target), *options))
+        options["reference"] = None if reference is None else str(self._inside(reference))
+        asked = {"targets": [self._kernel(target)], "given": options}
+        return _result(await self._commands.work(_say(context), "check", **asked))
 
+    @offering(StudyRequest, "sizes", "dtype", "device", "compiler", "settings")
     async def evaluate(
         self,
         context: Context[Any, Any],
         kernel: Target,
         configuration: Configuration,
         against: Literal["default", "reference"] = "default",
-        sizes: Sizes = None,
-        dtype: Dtype = None,
         mode: Annotated[str | None, Field(description="The kernel's first mode if null.")] = None,
-        device: Device = None,
-        settings: Settings = None,
+        **options: Any,
     ) -> Annotated[CallToolResult, answers.Evaluation]:
         """Check one configuration of a kernel, and time it against the default or the reference, unrecorded."""
-        values = ",".join(_pair(name, value) for name, value in configuration.items()) or "default"
-        options = _options(size=sizes, dtype=dtype, mode=mode, device=device, setting=settings)
-        question = ("compare", values, against, self._kernel(kernel))
-        return _result(await self._commands.work(_say(context), *question, *options))
+        sides = {"first": configuration or "default", "second": against}
+        asked = {**sides, "kernel": self._kernel(kernel), "mode": mode, "given": options}
+        return _result(await self._commands.work(_say(context), "compare", **asked))
 
+    @offering(StudyRequest, *(name for name in options_of(StudyRequest) if name not in ("executor", "address")))
     async def tune(
-        self,
-        context: Context[Any, Any],
-        kernel: Target,
-        trials: Annotated[int, Field(ge=1, description="Of each study, those of earlier runs included.")] = 100,
-        seconds: Annotated[float | None, Field(gt=0, description="That each study may take.")] = None,
-        sizes: Sizes = None,
-        dtype: Dtype = None,
-        modes: Modes = None,
-        device: Device = None,
-        settings: Settings = None,
-        tunables: Annotated[
-            Mapping[str, Sequence[answers.Value]] | None, Field(description="Values to restrict tunables to.")
-        ] = None,
-        sampler: Annotated[str | None, Field(description="gp, tpe, random or exhaustive; gp if null.")] = None,
-        seed: Annotated[int, Field(ge=0)] = 0,
+        self, context: Context[Any, Any], kernel: Target, **options: Any
     ) -> Annotated[CallToolResult, answers.Studies]:
         """Run a study within a budget, or go on with it. Every trial is recorded, also where the call is cancelled."""
-        restricted = {name: ",".join(_text(value) for value in values) for name, values in (tunables or {}).items()}
-        options = _options(
-            **{"trials": trials, "seconds": seconds, "size": sizes, "dtype": dtype, "mode": modes, "device": device},
-            **{"setting": settings, "tunable": restricted, "sampler": sampler, "seed": seed},
-        )
-        return _result(await self._commands.work(_say(context), "tune", self._kernel(kernel), *options))
+        asked = {"targets": [self._kernel(kernel)], "given": options}
+        return _result(await self._commands.work(_say(context), "tune", **asked))
 
-    async def best(self, kernel: str | None = None) -> Annotated[CallToolResult, answers.Trials]:
+    @offering(BestRequest)
+    async def best(self, kernel: str | None = None, **options: Any) -> Annotated[CallToolResult, answers.Trials]:
         """Read the best configuration of each kernel, problem and device that is recorded in the working folder."""
-        return _result(await self._commands.ask("best", *_named(kernel)))
+        return _result(await self._commands.ask("best", kernel=kernel, given=options))
 
+    @offering(TrialsRequest)
     async def trials(
-        self,
-        kernel: str | None = None,
-        study: Annotated[int | None, Field(ge=1)] = None,
-        status: TrialStatus | None = None,
-        fastest: Annotated[bool, Field(description="Correct ones, the fastest first; else the newest first.")] = False,
-        limit: Annotated[int, Field(ge=1, le=1000)] = 20,
+        self, kernel: str | None = None, limit: Annotated[int, Field(ge=1, le=1000)] = 20, **options: Any
     ) -> Annotated[CallToolResult, answers.Trials]:
-        """Read recorded trials."""
-        options = _options(study=study, status=status, limit=limit)
-        fast = ["--fastest"] if fastest else []
-        return _result(await self._commands.ask("trials", *options, *fast, *_named(kernel)))
+        """Read recorded trials, the newest first."""
+        return _result(await self._commands.ask("trials", kernel=kernel, limit=limit, given=options))
 
     async def explain(
         self, trial: Annotated[int, Field(ge=1, description="The trial's number, as `trials` has it.")]
     ) -> Annotated[CallToolResult, answers.Details]:
         """Everything about one trial: the gate's stages and what they found, the compiler's log, the samples."""
-        return _result(await self._commands.ask("show", str(trial)))
+        return _result(await self._commands.ask("show", trial=trial))
 
     def _kernel(self, target: str) -> str:
         """A kernel as a command takes it."""
@@ -267,6 +240,7 @@ def _told(method: Tool) -> Tool:
         except TunebenchError as error:
             raise ToolError(str(error)) from error
 
+    vars(tool)["__signature__"] = inspect.signature(method, eval_str=True)
     return tool
 
 
@@ -284,37 +258,3 @@ def _say(context: Context[Any, Any]) -> Say:
         await context.report_progress(last, total, text)
 
     return say
-
-
-def _named(kernel: str | None) -> list[str]:
-    """The name of a kernel whose results are asked for."""
-    if kernel is None:
-        return []
-    return ["--", kernel]
-
-
-def _options(**given: object) -> list[str]:
-    """Options of a command: a mapping makes one for each pair, a sequence one for each element."""
-    options: list[str] = []
-    for name, value in given.items():
-        if isinstance(value, Mapping):
-            options += [f"--{name}={_pair(key, one)}" for key, one in value.items()]
-        elif isinstance(value, Sequence) and not isinstance(value, str):
-            options += [f"--{name}={one}" for one in value]
-        elif value is not None:
-            options.append(f"--{name}={value}")
-    return options
-
-
-def _pair(name: str, value: object) -> str:
-    if not name.isidentifier():
-        raise UserError(f"'{name}' is not a name")
-    return f"{name}={value if isinstance(value, str) else _text(value)}"
-
-
-def _text(value: object) -> str:
-    """A tunable's value as a command takes it."""
-    text = json.dumps(value) if not isinstance(value, str) else value
-    if not text or set(text) & set(", \t\n"):
-        raise UserError(f"{value!r} is no value of a tunable")
-    return text

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Unpack
 
 from tunebench.db.connection.database import Database
 from tunebench.studies.api import opened
+from tunebench.studies.request.keywords import SweepOptions
+from tunebench.studies.request.options import given, taking
+from tunebench.studies.study_file import SweepRequest
 from tunebench.studies.sweep.display import SweepDisplay
 from tunebench.studies.sweep.run import SweepReport, run_sweep
-from tunebench.tuner.empty import refusing_empty
 
 
-@refusing_empty
+@taking(SweepRequest)
 def sweep(
     files: str | Path | Sequence[str | Path],
     *,
     ship: bool = False,
-    trials: int | None = None,
-    seconds: float | None = None,
-    settings: Mapping[str, str] | None = None,
-    device: str | None = None,
-    devices: Sequence[str] | None = None,
-    workers: int | None = None,
-    executor: str | None = None,
-    address: str | None = None,
     progress: bool = False,
     db: Database | str | Path | None = None,
+    **options: Unpack[SweepOptions],
 ) -> SweepReport:
     """Tune many problems as one queue over all devices, or go on with that; everything is recorded.
 
@@ -35,11 +31,6 @@ def sweep(
     Args:
         files: study files (.toml), of one study or many; the other arguments override their keys.
         ship: at the end write the winners beside their kernels, with the range of sizes of each.
-        trials: of each study, in all; 100 unless given.
-        seconds: limit of each study.
-        settings: as in `tune`.
-        device, devices, workers, executor, address: as in `tune`; each study has one of the devices, or several where
-            there are more of them than studies.
         progress: show what is done on standard error.
         db: an open database, or where it is; see `connect`. It is created where there is none.
 
@@ -49,20 +40,10 @@ def sweep(
     """
     from rich.console import Console
 
-    options = {
-        "trials": trials,
-        "seconds": seconds,
-        "settings": settings,
-        "device": device,
-        "devices": devices,
-        "workers": workers,
-        "executor": executor,
-        "address": address,
-    }
-    given = {key: value for key, value in options.items() if value is not None}
+    said = given(SweepRequest, options)
     paths = [Path(one) for one in ([files] if isinstance(files, str | Path) else files)]
     with opened(db, read_only=False) as database:
         if not progress:
-            return run_sweep(paths, given, database, ships=ship)
+            return run_sweep(paths, said, database, ships=ship)
         with SweepDisplay(Console(stderr=True)) as display:
-            return run_sweep(paths, given, database, display, ships=ship)
+            return run_sweep(paths, said, database, display, ships=ship)

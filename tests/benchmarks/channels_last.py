@@ -15,7 +15,7 @@ import typer
 from tests.benchmarks.rows import eager
 
 from tunebench.kernels.conv_min_add_mul.model import ModelNew
-from tunebench.studies.cli.options import parse_sizes, parse_values
+from tunebench.studies.request.text import read_sizes, read_values
 from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import find_device
@@ -36,7 +36,7 @@ def main(
     """Time both layouts of the tuned model against the reference, in the same rounds."""
     where = find_device(device)
     kernel = ModelNew.kernel
-    source = kernel.reference(parse_sizes(size or []))
+    source = kernel.reference(read_sizes("--size", size or []))
     reference = source.make_model(0, where.torch_device)
     inputs = source.make_inputs(1, where.torch_device)
     models: dict[str, Callable[..., Any]] = {"eager": reference, "torch.compile": compile_reference(reference, inputs)}
@@ -44,7 +44,7 @@ def main(
         model = source.make_model(0, where.torch_device, ModelNew).to(memory_format=layout)  # type: ignore[call-overload]
         model.load_state_dict(reference.state_dict())
         problem = model.problem(*inputs)
-        chosen = kernel.space.choose(parse_values(config), problem, where)
+        chosen = kernel.space.choose(read_values("--config", config), problem, where)
         model.pin(build_plan(kernel, chosen, problem, where, compiler_for(where)))
         models[name] = model
     calls = {name: lambda model=model: model(*inputs) for name, model in models.items()}

@@ -18,7 +18,7 @@ import typer
 from torch import nn
 
 from tunebench.kernels.runtime.registry import load_model
-from tunebench.studies.cli.options import parse_sizes
+from tunebench.studies.request.text import read_sizes
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import find_device
@@ -48,7 +48,7 @@ def main(
     where = find_device(device)
     factory = load_model(kernel)
     declared = factory.kernel
-    sizes = parse_sizes(size or (["M=16384", "N=16384"] if kernel == "scalar_mul" else []))
+    sizes = read_sizes("--size", size or (["M=16384", "N=16384"] if kernel == "scalar_mul" else []))
     started = time.perf_counter()
     subject = Subject.prepare(declared, factory, declared.reference(sizes), mode, where)
     synchronise(where.torch_device)

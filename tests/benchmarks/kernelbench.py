@@ -32,7 +32,8 @@ import typer
 from tests.benchmarks.rows import Row, Rows
 
 from tunebench.kernels.runtime.registry import kernel_names, load_model
-from tunebench.studies.export_command import ExportRequest, export
+from tunebench.studies.export_command import export
+from tunebench.studies.request.measure import ExportRequest
 from tunebench.studies.terminal import print_table
 from tunebench.tuner.errors import TunebenchError
 

@@ -10,13 +10,13 @@ from sample_kernel import WriteKernel
 from tunebench.studies.bench import (
     TUNED,
     BenchCase,
-    BenchRequest,
     Ceilings,
     bench,
     cases_of,
     measure_case,
     measure_ceilings,
 )
+from tunebench.studies.request.measure import BenchRequest
 from tunebench.studies.study_file import read_study_file
 from tunebench.tuner.errors import UnknownNameError, UserError
 from tunebench.tuner.kernel import Mode

@@ -11,8 +11,8 @@ from command_line import CommandLine
 
 import tunebench
 from tunebench.kernels.runtime.registry import load_model
-from tunebench.studies.cli.completion import complete_setting
 from tunebench.studies.for_problem import resolve_problem
+from tunebench.studies.request.completion import complete_setting
 from tunebench.studies.study_file import StudyRequest, read_study_files
 from tunebench.studies.sweep.tasks import tasks_of
 from tunebench.studies.tables import eager_had

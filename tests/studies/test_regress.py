@@ -100,7 +100,7 @@ def test_wrong_questions(run: CommandLine, repository: Repository, tmp_path: Pat
     assert "unknown revision '--all'" in run("regress", "--", "--all").error
     assert "is not in a git repository" in run("regress", "HEAD", "--repository", tmp_path).error
     assert "unknown dtype 'half'" in run("regress", "HEAD", "--dtype", "half").error
-    assert "'modes.0' is not legal" in run("regress", "HEAD", "--mode", "fast").error
+    assert "unknown mode 'fast'" in run("regress", "HEAD", "--mode", "fast").error
     assert "'tpu' is no device" in run("regress", "HEAD", "--device", "tpu").error
     assert "not in the repository" in last(run("regress", "HEAD", "--kernel", "scalar_mul"))
     assert "unknown kernel 'nosuch'" in last(run("regress", "HEAD", "--kernel", "nosuch"))

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tunebench.studies.cli.db.transfer import FormatOption, progress_of
-from tunebench.studies.cli.options import LARGEST, DatabaseOption, JsonOption, KernelArgument
+from tunebench.studies.cli.options import DatabaseOption, JsonOption, KernelArgument
 from tunebench.studies.cli.output import print_json
+from tunebench.studies.request.text import LARGEST
 from tunebench.studies.terminal import print_line
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tunebench.studies.cli.db.transfer import FormatOption, print_added, progress_of
-from tunebench.studies.cli.options import DatabaseOption, JsonOption, parse_sizes
+from tunebench.studies.cli.options import DatabaseOption, JsonOption
 
 if TYPE_CHECKING:
     from tunebench.db.exchange.formats import Format, ImportOptions
@@ -66,10 +66,11 @@ def _require_readable(file: Path, form: Format, options: ImportOptions) -> None:
 
 
 def _axes(options: list[str]) -> dict[str, int]:
+    from tunebench.studies.request.text import read_sizes
     from tunebench.tuner.errors import UserError
 
     axes = {}
-    for name, value in parse_sizes(options).items():
+    for name, value in read_sizes("--size", options).items():
         if not isinstance(value, int) or value < 0:
             raise UserError(f"--size {name}={value}: a size is a whole number, 0 or more")
         axes[name] = value

@@ -13,7 +13,7 @@ from sample_kernel import MODEL, REFERENCE, SOURCE
 import tunebench
 from tunebench.kernels.runtime.installed import installed_names
 from tunebench.kernels.runtime.registry import load_model, place_of
-from tunebench.studies.cli.completion import complete_kernel
+from tunebench.studies.request.completion import complete_kernel
 from tunebench.tuner.errors import KernelFolderError, UnknownNameError
 
 

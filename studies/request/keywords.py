@@ -1,0 +1,110 @@
+"""Keywords of Python's face, for type checkers; made by `tunebench.studies.cli.reference`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TypedDict
+
+
+class BestOptions(TypedDict, total=False):
+    """Of `best`."""
+
+    device: str | None
+    dtype: str | None
+    accuracy: str | None
+    architecture: str | None
+    compiler: str | None
+    any_source: bool | None
+
+
+class CheckOptions(TypedDict, total=False):
+    """Of `check`."""
+
+    configuration: Mapping[str, bool | int | float | str] | None
+    sizes: Mapping[str, int | float] | None
+    dtype: str | None
+    accuracy: str | None
+    settings: Mapping[str, str] | None
+    modes: Sequence[str] | None
+    device: str | None
+    compiler: str | None
+    architecture: str | None
+    seconds: float | None
+    require: str | None
+
+
+class CompareOptions(TypedDict, total=False):
+    """Of `compare`."""
+
+    device: str | None
+    compiler: str | None
+    sizes: Mapping[str, int | float] | None
+    dtype: str | None
+    settings: Mapping[str, str] | None
+
+
+class ExportOptions(TypedDict, total=False):
+    """Of `export`."""
+
+    sizes: Mapping[str, int | float] | None
+    dtype: str | None
+    mode: str | None
+    device: str | None
+    trial: int | None
+    any_source: bool | None
+
+
+class SweepOptions(TypedDict, total=False):
+    """Of `sweep`."""
+
+    device: str | None
+    devices: Sequence[str] | None
+    workers: int | None
+    executor: str | None
+    address: str | None
+    trials: int | None
+    seconds: float | None
+    settings: Mapping[str, str] | None
+
+
+class TrialsOptions(TypedDict, total=False):
+    """Of `trials`."""
+
+    device: str | None
+    dtype: str | None
+    accuracy: str | None
+    architecture: str | None
+    compiler: str | None
+    status: Sequence[str] | None
+    sampler: str | None
+    study: int | None
+    tunables: Mapping[str, bool | int | float | str | Sequence[bool | int | float | str]] | None
+    since: datetime | None
+    until: datetime | None
+    fastest: bool | None
+
+
+class TuneOptions(TypedDict, total=False):
+    """Of `tune`."""
+
+    device: str | None
+    devices: Sequence[str] | None
+    workers: int | None
+    executor: str | None
+    address: str | None
+    trials: int | None
+    seconds: float | None
+    settings: Mapping[str, str] | None
+    sampler: str | None
+    seed: int | None
+    compiler: str | None
+    modes: Sequence[str] | None
+    compile: bool | None
+    fresh: bool | None
+    stop_early: bool | None
+    accuracy: str | None
+    sizes: Mapping[str, int | float] | None
+    dtype: str | None
+    tunables: Mapping[str, Sequence[bool | int | float | str]] | None
+    start: Sequence[Mapping[str, bool | int | float | str]] | None

@@ -1,0 +1,64 @@
+"""What `bench` and `export` are asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from pathlib import Path
+from typing import Annotated
+
+import pydantic
+from pydantic import Field
+
+from tunebench.studies.request.options import OF_DATACLASS, Device, Dtype, Settings, Sizes, Text
+from tunebench.studies.request.text import LARGEST, LONGEST, read_sizes, read_values
+from tunebench.tuner.configuration import Value
+from tunebench.tuner.problem import Accuracy
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=OF_DATACLASS)
+class BenchRequest:
+    """What to time, for all targets alike."""
+
+    device: Device = None
+    modes: Annotated[Sequence[str], Text("--mode", "MODE")] = ()
+    """eval, train or frozen. Default: every mode."""
+    sizes: Sizes = field(default_factory=dict)
+    dtype: Dtype = None
+    accuracies: Annotated[Sequence[Accuracy], Text("--accuracy", "NAME")] = ()
+    """How wrong a tuned model may be: tolerance, or eager for no more than eager is; repeatable. Default: tolerance."""
+    settings: Settings = None
+    batches: Annotated[Sequence[Annotated[int, Field(ge=1, le=LARGEST)]], Text("--batch", "BATCH")] = ()
+    """A batch size, or first size where there is no batch; repeatable. Default: as it is."""
+    configuration: Annotated[Mapping[str, Value] | None, Text("--config", "NAME=VALUE", read_values)] = None
+    """Time this configuration, not the model's own choice; repeatable."""
+    compiled: Annotated[bool, Text("--compile/--no-compile")] = True
+    """Time torch.compile's max-autotune too, or not."""
+    seconds: Annotated[float, Field(ge=0.1, le=LONGEST)] = 5.0
+    """Seconds of timing of each case."""
+    database: str | Path | None = None
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=OF_DATACLASS)
+class ExportRequest:
+    """What to export.
+
+    Attributes:
+        kernel: a shipped kernel's name, or a kernel folder's path.
+        db: see `connect`.
+    """
+
+    kernel: str
+    sizes: Annotated[Mapping[str, int | float], Text("--size", "NAME=NUMBER", read_sizes)] = field(default_factory=dict)
+    """A constant of the reference; repeatable. Default: KernelBench's."""
+    dtype: Annotated[str | None, Text(metavar="DTYPE")] = None
+    """Default: the reference's own."""
+    mode: str | None = None
+    """eval or train. Default: train, where that makes a difference."""
+    device: Annotated[str | None, Text(metavar="NAME")] = None
+    """Results of this device. Default: this machine's, else any."""
+    trial: Annotated[int | None, Field(ge=1, le=LARGEST)] = None
+    """This trial of the database. Default: the best result."""
+    any_source: bool = False
+    """Also results of other versions of the kernel's source. Default: not."""
+    db: str | Path | None = None

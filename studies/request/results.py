@@ -1,0 +1,72 @@
+"""What recorded results are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field
+
+from tunebench.studies.request.completion import SAMPLERS, among
+from tunebench.studies.request.options import LEGAL, Text
+from tunebench.studies.request.text import LARGEST, read_moment, read_tunables
+from tunebench.tuner.build import CompilerName
+from tunebench.tuner.configuration import Value
+from tunebench.tuner.problem import Accuracy
+from tunebench.tuner.result import TrialStatus
+
+NAME = Text(metavar="NAME")
+TIME = Text(metavar="TIME", read=read_moment)
+
+
+class ResultsRequest(BaseModel):
+    """Conditions that results meet, each of which holds."""
+
+    model_config = LEGAL
+
+    device: Annotated[str | None, NAME] = None
+    """Only the device of this name, such as 'NVIDIA H200'. Default: every device."""
+    dtype: Annotated[str | None, Text(metavar="DTYPE")] = None
+    """Only problems of this dtype, such as float32. Default: every dtype."""
+    accuracy: Annotated[Accuracy | None, NAME] = None
+    """Only results for tolerance, or only for eager. Default: both."""
+    architecture: Annotated[str | None, NAME] = None
+    """Only devices of this architecture, such as sm_90. Default: every architecture."""
+    compiler: Annotated[CompilerName | None, NAME] = None
+    """Only results of this compiler: nvrtc, inline, cpu or triton. Default: every compiler."""
+
+
+class BestRequest(ResultsRequest):
+    """What `best` lists."""
+
+    any_source: bool = False
+    """Also results of earlier versions of a kernel's source. Default: not."""
+
+
+class TrialsRequest(ResultsRequest):
+    """What `trials` lists."""
+
+    status: Annotated[Sequence[TrialStatus] | None, Text(metavar="STATUS")] = None
+    """Only trials that ended so: correct, pruned, constraints, compile, runtime, correctness or timeout; repeatable.
+    Default: all."""
+    sampler: Annotated[str | None, Text(metavar="NAME", complete=among(SAMPLERS))] = None
+    """Only studies of this sampler. Default: every sampler."""
+    study: Annotated[int | None, Field(ge=1, le=LARGEST)] = None
+    """Only this study's trials. Default: every study."""
+    tunables: Annotated[Mapping[str, Value | Sequence[Value]], Text("--tunable", "NAME=V1,V2,...", read_tunables)] = {}
+    """Only configurations with one of these values; repeatable for other tunables. Default: all."""
+    since: Annotated[datetime | None, TIME] = None
+    """Recorded then or later: ISO 8601, UTC where no zone is named. Default: all."""
+    until: Annotated[datetime | None, TIME] = None
+    """Recorded before then: as for --since. Default: all."""
+    fastest: bool = False
+    """List correct trials, the fastest first. Default: all, the newest first."""
+
+
+def conditions_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return given options of `TrialsRequest` as what `db.queries.trials` takes."""
+    from tunebench.db.queries.trials import Order
+
+    names = {name: value for name, value in given.items() if name not in ("study", "fastest")}
+    return {**names, "study_id": given.get("study"), "order": Order.FASTEST if given.get("fastest") else Order.NEWEST}

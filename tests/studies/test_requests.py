@@ -1,0 +1,105 @@
+"""One declaration of an option: the command line, Python, study files, agents and the reference have it from there."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any
+
+import pytest
+from pydantic import Field, create_model
+from typer.main import get_command
+
+import tunebench
+from tunebench.studies import api, study_file
+from tunebench.studies.cli import app, command, reference
+from tunebench.studies.request import keywords, options
+from tunebench.studies.study_file import StudyRequest, make_request, read_study_file
+from tunebench.tuner.errors import StudyFileError, UserError
+
+HELP = "How many more there are, for this test alone."
+
+
+@pytest.fixture
+def extra(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """`StudyRequest` with one more option, declared in one place."""
+    field = Annotated[int, Field(ge=0, le=9, description=HELP)]
+    more = create_model("StudyRequest", __base__=StudyRequest, spare_parts=(field, 3))
+    monkeypatch.setattr(study_file, "StudyRequest", more)
+    yield
+
+
+def again(module: ModuleType) -> ModuleType:
+    """A module that is imported once more, beside itself."""
+    spec = importlib.util.spec_from_file_location(f"{module.__name__}_again", str(module.__file__))
+    assert spec is not None and spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+@pytest.mark.usefixtures("extra")
+def test_an_option_that_is_added_is_everywhere(tmp_path: Path) -> None:
+    root: Any = get_command(app)
+    (option,) = [one for one in root.get_command(None, "tune").params if one.name == "spare_parts"]
+    assert (option.opts, option.help) == (["--spare-parts"], HELP)
+    assert f"| `--spare-parts` `SPARE_PARTS` | {HELP} |" in reference.reference()
+
+    tune = again(api).tune
+    assert inspect.signature(tune).parameters["spare_parts"].annotation == "int | None"
+    assert f"spare_parts: {HELP}" in inspect.getdoc(tune)
+
+    file = tmp_path / "study.toml"
+    file.write_text('kernel = "scalar_mul"\nspare_parts = 4\n', encoding="utf-8")
+    assert read_study_file(file).model_dump()["spare_parts"] == 4
+    with pytest.raises(StudyFileError, match="'spare_parts' is not legal: Input should be less than or equal to 9"):
+        make_request({"kernel": "scalar_mul", "spare_parts": 10}, "a file")
+
+
+@pytest.mark.usefixtures("extra")
+def test_a_tool_has_an_option_that_is_added(tmp_path: Path) -> None:
+    server = again(pytest.importorskip("tunebench.studies.mcp.server"))
+    (tool,) = [one for one in server.published(tmp_path) if one["name"] == "tune"]
+    published = tool["inputSchema"]["properties"]
+    assert published["spare_parts"]["description"] == HELP
+    (limits,) = [one for one in published["spare_parts"]["anyOf"] if one["type"] == "integer"]
+    assert (limits["minimum"], limits["maximum"]) == (0, 9)
+    assert set(published) == {"kernel", "spare_parts", *options.options_of(StudyRequest)} - {"executor", "address"}
+
+
+def test_type_checkers_know_the_keywords() -> None:
+    assert Path(str(keywords.__file__)).read_text(encoding="utf-8") == reference.keywords()
+    taken = inspect.signature(tunebench.tune).parameters
+    assert set(keywords.TuneOptions.__annotations__) == taken.keys() - {"kernel", "progress", "db"}
+    with pytest.raises(TypeError, match="trails"):
+        tunebench.tune("scalar_mul", trails=3)  # type: ignore[call-arg]
+
+
+def test_text_means_the_same_from_every_face() -> None:
+    (given,) = {
+        json.dumps(options.given(StudyRequest, one), default=str)
+        for one in (
+            {"sizes": ["M=3", "N=4"], "devices": "cuda:0,cuda:1", "accuracy": "eager", "seed": None},
+            {"sizes": {"M": 3, "N": 4}, "devices": ["cuda:0", "cuda:1"], "accuracy": tunebench.Accuracy.EAGER},
+        )
+    }
+    assert json.loads(given) == {"sizes": {"M": 3, "N": 4}, "devices": ["cuda:0", "cuda:1"], "accuracy": "eager"}
+
+
+def test_a_command_is_asked_by_json(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = {"target": "scalar_mul", "given": {"sizes": {"M": 4, "N": 4}, "device": "cpu", "modes": None}}
+    command.ask(command_of("space"), arguments)
+    (described,) = json.loads(capsys.readouterr().out)
+    assert described["problem"]["axes"] == {"elements": 16}
+    for wrong, message in (({"device": ""}, "device is empty"), ({"modes": ["fast"]}, "unknown mode 'fast'")):
+        with pytest.raises(UserError, match=message):
+            command.ask(command_of("space"), {"target": "scalar_mul", "given": wrong})
+
+
+def command_of(name: str) -> Any:
+    """The function of a command."""
+    return type(get_command(app)).functions[name]  # type: ignore[attr-defined]
