@@ -20,7 +20,6 @@ from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.errors import KernelFolderError, UserError
 from tunebench.tuner.files import read_text
 from tunebench.tuner.gate.battery import Depth
-from tunebench.tuner.gate.boundary.judgement import judge_contender, judge_state
 from tunebench.tuner.gate.boundary.rounds import Batches, JudgeClock, TimedModel, Truths, calls_of_a_batch
 from tunebench.tuner.gate.boundary.sandbox import (
     RemoteCalls,
@@ -31,12 +30,13 @@ from tunebench.tuner.gate.boundary.sandbox import (
     SandboxError,
 )
 from tunebench.tuner.gate.boundary.spec import CandidateSpec, Files, ReferenceSpec
+from tunebench.tuner.gate.examine import examine, judge_state, reference_runs
 from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.faults import FAILURES
+from tunebench.tuner.gate.harness import Answers
 from tunebench.tuner.gate.judge import judge_structure, judge_values
 from tunebench.tuner.gate.memory import SENTINELS
 from tunebench.tuner.gate.model import CallOptions, Model
-from tunebench.tuner.gate.oracle import consult_reference
 from tunebench.tuner.gate.refusal import Claim
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.gate.values import tensors_in
@@ -151,8 +151,8 @@ def compare_files(question: FileQuestion) -> CompareReport:
     """
     device = find_device(question.device)
     second = f"{question.first.path}: {MODEL}" if question.second is None else str(question.second)
-    with ExitStack() as rooms, torch.no_grad():
-        comparison = _Comparison(question, device, rooms)
+    with ExitStack() as sandboxes, torch.no_grad():
+        comparison = _Comparison(question, device, sandboxes)
         report = CompareReport(
             str(question.first),
             second,
@@ -199,33 +199,27 @@ class _Side:
 
 
 class _Comparison:
-    """The rooms of a comparison, and what the judge asks there.
+    """The sandboxes of a comparison, and what the judge asks there.
 
     Args:
-        rooms: ends the processes.
+        sandboxes: ends the processes.
     """
 
-    def __init__(self, question: FileQuestion, device: Device, rooms: ExitStack) -> None:
+    def __init__(self, question: FileQuestion, device: Device, sandboxes: ExitStack) -> None:
         self._question = question
         self._device = device
-        self._rooms = rooms
-        room = rooms.enter_context(Sandbox(ReferenceSpec(self._files(None))))
-        try:
-            self._source = RemoteSource(room, room.open())
-            self._original = self._source.model(question.mode)
-            self._oracle = consult_reference(self._source, self._original)
-        except (*FAILURES, SandboxError) as error:
-            path = question.reference.path
-            raise KernelFolderError(f"{path}: the reference does not run: {described(error)}") from error
-        self._state = self._original.state()
+        self._sandboxes = sandboxes
+        sandbox = sandboxes.enter_context(Sandbox(ReferenceSpec(self._files(None))))
+        with reference_runs(question.reference.path):
+            self._answers = Answers.consult(RemoteSource(sandbox, sandbox.open()), question.mode)
 
     @property
     def problem(self) -> str:
         """The inputs, for people."""
-        return ", ".join(_shape(value) for value in self._oracle.cases[0].inputs)
+        return ", ".join(_shape(value) for value in self._answers.oracle.cases[0].inputs)
 
     def _files(self, file: File | None) -> Files:
-        """What runs in a room: the reference, and a file with another model."""
+        """Return what runs in a sandbox: the reference, and a file with another model."""
         asked, own = self._question, self._question.reference
         other = None if file is None or file is own else (file.path, file.text)
         prepare = partial(set_policy, wait=True)  # what is compared is the kernel, whenever it was built
@@ -245,9 +239,9 @@ class _Comparison:
                 continue
             contender = self._opened(replace(self._files(file), on_trial=MODEL))
             try:
-                model = contender.model(self._source, asked.mode, self._state)
+                model = self._made(contender)
                 model.remember()
-                for case in self._oracle.cases:
+                for case in self._answers.oracle.cases:
                     model.reset(SENTINELS[0])
                     answer = model.call(case.inputs, CallOptions(seed=case.call_seed))
                     judge_values(case, judge_structure(case, answer.output, aliases=answer.aliases, dense=True))
@@ -256,12 +250,16 @@ class _Comparison:
                 raise _RefusedError(f"the two references differ: {file.path}: {MODEL}: {told}") from error
 
     def _opened(self, files: Files) -> RemoteContender:
-        room = self._rooms.enter_context(Sandbox(CandidateSpec(files)))
+        sandbox = self._sandboxes.enter_context(Sandbox(CandidateSpec(files)))
+        contender = RemoteContender(sandbox, exemptions_of(self._question.declared))
         try:
-            room.open()
-        except (ReportedError, SandboxError) as error:
-            raise _RefusedError(f"{CandidateSpec(files).path} is refused (import): {error}") from error
-        return RemoteContender(room, exemptions_of(self._question.declared))
+            contender.open(StageLog(), (ReportedError, SandboxError))
+        except StageRefused as error:
+            raise _RefusedError(f"{sandbox.spec.path} is refused (import): {error}") from error
+        return contender
+
+    def _made(self, contender: RemoteContender) -> RemoteModel:
+        return contender.model(self._answers.source, self._question.mode, self._answers.oracle.state)
 
     def _side(self, file: File | None) -> _Side:
         """A side that was found right for the problem.
@@ -269,25 +267,13 @@ class _Comparison:
         Raises:
             _RefusedError: it is not.
         """
-        asked, log = self._question, StageLog()
+        asked, log, answers = self._question, StageLog(), self._answers
         if file is None or (file is asked.reference and file.model == MODEL):
-            path = asked.reference.path
-            return _Side(f"{path}: {MODEL}", lambda: self._source.model(asked.mode, self._state), None, log)
+            make = partial(answers.source.model, asked.mode, answers.oracle.state)
+            return _Side(f"{asked.reference.path}: {MODEL}", make, None, log)
         contender = self._opened(self._files(file))
-        make = partial(contender.model, self._source, asked.mode, self._state)
-        side = _Side(str(file), make, contender, log)
-        where = self._device.torch_device
-        judge_contender(
-            log,
-            self._oracle,
-            contender,
-            self._source,
-            self._state,
-            asked.mode,
-            where,
-            claim=Claim.PROBLEM,
-            depth=Depth.FINALIST,
-        )
+        side = _Side(str(file), partial(self._made, contender), contender, log)
+        examine(answers, contender, log, claim=Claim.PROBLEM, depth=Depth.FINALIST)
         side.require()
         return side
 
@@ -299,7 +285,7 @@ class _Comparison:
         """
         sides = {"first": self._side(self._question.first), "second": self._side(self._question.second)}
         sides["control"] = sides["second"]
-        truths = Truths(self._source, self._original, self._oracle)
+        truths = Truths(self._answers)
         timed = {name: self._timed(side, truths) for name, side in sides.items()}
         size = sum(tensor.nbytes for tensor in tensors_in(truths.bases[0]))
         try:
@@ -307,7 +293,7 @@ class _Comparison:
             batches = Batches(count, truths.smallest_scale())
             for model in timed.values():
                 model.begin(batches, count)
-            clock = JudgeClock(RemoteCalls(self._original, truths.bases, count), count)
+            clock = JudgeClock(RemoteCalls(cast(RemoteModel, self._answers.original), truths.bases, count), count)
             control = Control(self._device, clocks_for(self._device, Work(size, _UNKNOWN_OPERATIONS))[-1])
             calls = {name: model.take for name, model in timed.items()}
             samples = confirm(
@@ -319,7 +305,7 @@ class _Comparison:
             pass  # the side's log has it
         for side in sides.values():
             if side.contender is not None and side.log.verdict(0.0).passed:
-                judge_state(side.log, self._oracle, side.contender, self._source)
+                judge_state(self._answers, side.contender, side.log)
             side.require()
         return samples
 

@@ -8,20 +8,17 @@ from functools import partial
 from tunebench.kernels.runtime.policy import set_policy
 from tunebench.studies.checking.report import Subject
 from tunebench.studies.checking.request import Submission
-from tunebench.studies.checking.telling import Judged, Teller, exemptions_of
+from tunebench.studies.checking.telling import Teller, exemptions_of
 from tunebench.tuner.device import find_device
-from tunebench.tuner.errors import KernelFolderError
-from tunebench.tuner.gate.boundary.judgement import judge_contender
 from tunebench.tuner.gate.boundary.sandbox import RemoteContender, RemoteSource, Sandbox
 from tunebench.tuner.gate.boundary.spec import CandidateSpec, Files, ReferenceSpec
-from tunebench.tuner.gate.faults import FAILURES
-from tunebench.tuner.gate.oracle import consult_reference
+from tunebench.tuner.gate.examine import examine, reference_runs
+from tunebench.tuner.gate.harness import Answers
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
-from tunebench.tuner.isolation import IsolationError, report
+from tunebench.tuner.isolation import report
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.reference import require_dtype
 from tunebench.tuner.result import Verdict
-from tunebench.tuner.users_code import ReportedError, described
 
 
 def verdict_on_file(submission: Submission, mode: Mode) -> Verdict:
@@ -45,20 +42,11 @@ def verdict_on_file(submission: Submission, mode: Mode) -> Verdict:
     teller = Teller(report)
     log = StageLog(teller)
     with Sandbox(ReferenceSpec(files)) as reference, Sandbox(CandidateSpec(files)) as candidate:
-        try:
-            source = RemoteSource(reference, reference.open())
-            original = source.model(mode)
-            oracle = consult_reference(source, original, submission.accuracy)
-        except (*FAILURES, IsolationError) as error:
-            path = submission.reference[0]
-            raise KernelFolderError(f"{path}: the reference does not run: {described(error)}") from error
+        with reference_runs(submission.reference[0]):
+            answers = Answers.consult(RemoteSource(reference, reference.open()), mode, submission.accuracy)
         contender = RemoteContender(candidate, exemptions_of(submission.declared))
-        teller.judged = Judged(source, contender, mode, oracle.cases[0].inputs)
+        teller.judged = answers, contender
         with contextlib.suppress(StageRefused):
-            with log.stage("import"):
-                try:
-                    candidate.open()
-                except ReportedError as error:
-                    raise StageRefused(str(error)) from error
-            judge_contender(log, oracle, contender, source, original.state(), mode, files.device)
-    return log.verdict(oracle.tolerance)
+            contender.open(log)
+            examine(answers, contender, log)
+    return log.verdict(answers.oracle.tolerance)

@@ -13,18 +13,16 @@ from tunebench.kernels.runtime.policy import set_policy
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.studies.checking.report import Subject
 from tunebench.studies.checking.request import CheckRequest, Declaration
-from tunebench.studies.checking.telling import Judged, Teller
+from tunebench.studies.checking.telling import Teller
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.compile.for_gpu import ARCHITECTURE
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, DeviceKind, find_device
-from tunebench.tuner.errors import CompileError, CompilerMissingError, KernelFolderError, UserError
+from tunebench.tuner.errors import CompilerMissingError, UserError
 from tunebench.tuner.gate.contender import KernelContender
-from tunebench.tuner.gate.faults import FAILURES
+from tunebench.tuner.gate.examine import examine, make_ready, model_made, reference_runs, refusals_kept
 from tunebench.tuner.gate.harness import Answers
-from tunebench.tuner.gate.judgement import both_batteries, model_made, refusals_kept
 from tunebench.tuner.gate.model import Model
-from tunebench.tuner.gate.oracle import consult_reference
 from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.isolation import report
@@ -32,7 +30,7 @@ from tunebench.tuner.kernel import Kernel, Mode, ModelFactory, TunableModel, pre
 from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.result import Verdict
 from tunebench.tuner.settings import apply_settings
-from tunebench.tuner.users_code import described, placed
+from tunebench.tuner.users_code import placed
 
 
 def verdict_on_kernel(request: CheckRequest, mode: Mode) -> Verdict:
@@ -51,25 +49,22 @@ def verdict_on_kernel(request: CheckRequest, mode: Mode) -> Verdict:
     compiler = compiler_for(device, request.compiler, kernel.languages)
     teller, accuracy = Teller(report), request.accuracy or Accuracy.TOLERANCE
     log = StageLog(teller)
-    try:
-        original = source.model(mode)
-        oracle = consult_reference(source, original, accuracy)
-    except FAILURES as error:
-        raise KernelFolderError(f"{source.reference.path}: the reference does not run: {described(error)}") from error
-    inputs, told = oracle.cases[0].inputs, partial(placed, folder=kernel.folder)
-    with refusals_kept(log, told):
-        make = cast(Callable[..., nn.Module], factory)
-        model = model_made(log, lambda: prepare_model(source.reference, mode, where, make, original.state()), told)
-        configuration = _configuration(kernel, device, request, cast(TunableModel, model), inputs)
+    with reference_runs(source.reference.path):
+        answers = Answers.consult(source, mode, accuracy)
+    inputs, describe = answers.oracle.cases[0].inputs, partial(placed, folder=kernel.folder)
+    with refusals_kept(log, describe):
+        make = partial(prepare_model, source.reference, mode, where, cast(Callable[..., nn.Module], factory))
+        module = model_made(log, lambda: make(answers.oracle.state), describe)
+        configuration = _configuration(kernel, device, request, cast(TunableModel, module), inputs)
         report(Subject(device.name, str(where), dict(configuration), _declared(kernel)))
         contender = KernelContender(kernel, cast(ModelFactory, factory), configuration, compiler, accuracy=accuracy)
-        prepare = _preparation(contender, model)
+        model = Model(module, contender.ready)
         with log.stage("build"):
-            prepare(inputs)
-        _build_for_gpu(contender, request, device, model, inputs, log)
-        teller.judged = Judged(source, contender, mode, inputs)
-        both_batteries(log, Model(model), contender, oracle, Answers(source, oracle, where, mode), prepare)
-    return log.verdict(oracle.tolerance)
+            make_ready(model, inputs)
+        _build_for_gpu(contender, request, device, module, inputs, log)
+        teller.judged = answers, contender
+        examine(answers, contender, log, model, describe=describe)
+    return log.verdict(answers.oracle.tolerance)
 
 
 def _declared(kernel: Kernel) -> tuple[Declaration, ...]:
@@ -117,15 +112,3 @@ def _configuration(
     valid = kernel.space.fix(request.configuration).enumerate(problem, device)
     default: Configuration = valid[valid.default]
     return default
-
-
-def _preparation(contender: KernelContender, model: nn.Module) -> Callable[[Sequence[object]], None]:
-    def prepare(inputs: Sequence[object]) -> None:
-        try:
-            reason = contender.ready(model, inputs)
-        except CompileError as error:
-            raise StageRefused(f"it does not compile: {error}") from error
-        if reason is not None:
-            raise StageRefused(reason)
-
-    return prepare

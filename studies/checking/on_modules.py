@@ -15,15 +15,12 @@ from torch import nn
 import tunebench.tuner.gate.model as tested
 from tunebench.studies.checking.report import CheckReport, Subject
 from tunebench.studies.checking.request import CheckRequest
-from tunebench.studies.checking.telling import Judged, Teller, exemptions_of
+from tunebench.studies.checking.telling import Teller, exemptions_of
 from tunebench.tuner.device import device_of
-from tunebench.tuner.errors import UserError
 from tunebench.tuner.gate.contender import Contender
+from tunebench.tuner.gate.examine import examine, reference_runs
 from tunebench.tuner.gate.exemptions import Exemptions
-from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Answers
-from tunebench.tuner.gate.judgement import both_batteries, model_made, refusals_kept
-from tunebench.tuner.gate.oracle import consult_reference
 from tunebench.tuner.gate.refusal import Claim, Refusal
 from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.gate.stage_log import StageLog
@@ -31,7 +28,6 @@ from tunebench.tuner.kernel import Mode, prepare_model
 from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.reference import Reference, require_dtype
 from tunebench.tuner.settings import under
-from tunebench.tuner.users_code import described
 
 Model = nn.Module | Callable[..., Any]
 """A class of modules, a module, or a function of tensors."""
@@ -111,22 +107,16 @@ def _verdict(
     started = time.perf_counter()
     told: list[object] = []
     teller = Teller(told.append)
-    source, log = Source(original, device), StageLog(teller)
+    log = StageLog(teller)
     contender = _ModuleContender(make, device, exemptions_of(request.declared))
-    try:
-        model = source.model(mode)
-        accuracy = request.accuracy or Accuracy.TOLERANCE
-        oracle = consult_reference(source, model, accuracy)
-    except FAILURES as error:
-        raise UserError(f"the reference does not run: {described(error)}") from error
-    teller.judged = Judged(source, contender, mode, oracle.cases[0].inputs)
-    with refusals_kept(log, described):
-        candidate = model_made(log, lambda: contender.model(source, mode, model.state()), described)
-        both_batteries(log, candidate, contender, oracle, Answers(source, oracle, device, mode))
+    with reference_runs(None):
+        answers = Answers.consult(Source(original, device), mode, request.accuracy or Accuracy.TOLERANCE)
+    teller.judged = answers, contender
+    verdict = examine(answers, contender, log)
     subject = Subject(device_of(device).name, str(device), None, tuple(request.declared))
     refusals = tuple(one for one in told if isinstance(one, Refusal))
     seconds = time.perf_counter() - started
-    return CheckReport(request, mode, subject, True, log.verdict(oracle.tolerance), refusals, seconds)
+    return CheckReport(request, mode, subject, True, verdict, refusals, seconds)
 
 
 def _maker(model: Model) -> Callable[..., nn.Module]:

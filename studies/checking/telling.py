@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -12,43 +10,27 @@ from tunebench.studies.checking.request import Declaration
 from tunebench.tuner.gate.battery import claim_of, loss_of
 from tunebench.tuner.gate.contender import Contender
 from tunebench.tuner.gate.exemptions import Exemptions
+from tunebench.tuner.gate.harness import Answers
 from tunebench.tuner.gate.refusal import Question, Refusal, Reproduction
 from tunebench.tuner.gate.reproduction import reproduce
-from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.gate.stage_log import Listener, StageRefused
 from tunebench.tuner.isolation import IsolationError
-from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import Stage
 
 Tell = Callable[[object], None]
 """Called with each `Question`, and with each `Stage` that ends: a `Refusal` where it did not pass."""
 
 
-@dataclass(frozen=True)
-class Judged:
-    """What a refusal is reproduced with.
-
-    Attributes:
-        source: the reference at the problem's own sizes.
-        inputs: a call's at these sizes, for refusals that are about no call.
-    """
-
-    source: Source
-    contender: Contender
-    mode: Mode
-    inputs: Sequence[Any]
-
-
 class Teller(Listener):
     """Tells each question, and each stage; of a refusal also the one call that shows it.
 
     Attributes:
-        judged: once it is there to be called.
+        judged: the reference and the contender, once they are there to be called; a refusal is reproduced with them.
     """
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
-        self.judged: Judged | None = None
+        self.judged: tuple[Answers, Contender] | None = None
 
     def asked(self, question: Question) -> None:
         self._tell(question)
@@ -63,12 +45,12 @@ class Teller(Listener):
     def _reproduction(self, refusal: StageRefused) -> Reproduction | None:
         if self.judged is None:
             return None
-        one = self.judged
-        inputs = one.inputs if refusal.inputs is None else refusal.inputs
+        answers, contender = self.judged
+        inputs = answers.oracle.cases[0].inputs if refusal.inputs is None else refusal.inputs
         try:
             with torch.no_grad():
-                source = refusal.source or one.source
-                return reproduce(source, one.contender, one.mode, inputs, strict=refusal.strict)
+                source = refusal.source or answers.source
+                return reproduce(source, contender, answers.mode, inputs, strict=refusal.strict)
         except IsolationError:
             return None  # the next question finds that the process is gone
 

@@ -20,16 +20,14 @@ from tests.gate_files.entry import GateFile
 from tests.tuner.gate.in_process import CPU, ModuleContender
 
 from tunebench.tuner.gate.battery import claim_of
+from tunebench.tuner.gate.examine import examine
 from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.harness import Answers
-from tunebench.tuner.gate.judgement import both_batteries, refusals_kept
-from tunebench.tuner.gate.oracle import consult_reference
 from tunebench.tuner.gate.refusal import Claim
 from tunebench.tuner.gate.sources import Source
-from tunebench.tuner.gate.stage_log import StageLog, StageRefused
+from tunebench.tuner.gate.stage_log import StageLog
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.reference import load_candidate, load_reference
-from tunebench.tuner.users_code import described
 
 _SECONDS = 120.0
 
@@ -59,20 +57,11 @@ def report_here(file: GateFile, folder: Path) -> Mapping[str, Any]:
 
 
 def _report(file: GateFile, folder: Path) -> Mapping[str, Any]:
-    log = StageLog()
     source = Source(load_reference(folder / "reference.py", text=file.reference), CPU)
-    original = source.model(Mode.TRAIN)
-    oracle = consult_reference(source, original)
+    answers = Answers.consult(source, Mode.TRAIN)
     factory = load_candidate(folder / "submission.py", file.text)
     contender = ModuleContender(factory, _exemptions(file))
-    with refusals_kept(log, described):
-        with log.stage("model"):
-            try:
-                model = contender.model(source, Mode.TRAIN, original.state())
-            except Exception as error:
-                raise StageRefused(described(error)) from error
-        both_batteries(log, model, contender, oracle, Answers(source, oracle, CPU, Mode.TRAIN))
-    stages = log.verdict(oracle.tolerance).stages
+    stages = examine(answers, contender, StageLog()).stages
     return _verdicts([{"name": s.name, "passed": s.passed, "seconds": s.seconds, "detail": s.detail} for s in stages])
 
 

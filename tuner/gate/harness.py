@@ -30,6 +30,7 @@ from tunebench.tuner.gate.stage_log import StageRefused, about
 from tunebench.tuner.gate.tolerance import FEW_SAMPLES_MULTIPLE, REFERENCE_MULTIPLE
 from tunebench.tuner.gate.values import Values, mapped, tensors_in
 from tunebench.tuner.kernel import Mode
+from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.result import NOT_ASKED
 from tunebench.tuner.users_code import described
 
@@ -87,21 +88,36 @@ class Answers:
         oracle: the reference's answers at these sizes. The error that they allow passes at other sizes too, where a
             library may happen to choose a more precise algorithm for the reference.
         mode: that the models are in.
+        original: the reference's model at these sizes, which remembers its first state.
     """
 
-    def __init__(self, source: Source, oracle: Oracle, device: torch.device, mode: Mode) -> None:
+    def __init__(self, source: Source, oracle: Oracle, mode: Mode, original: Model) -> None:
         self.source = source
+        self.original = original
+        self.oracle = oracle
         self._own_cases = oracle.cases
         self._tolerance = oracle.tolerance
         self._own_error = max(case.own_error for case in oracle.cases)
         self._alike: dict[str, bool] = {}
         self._zeros: dict[str, Places] = {}
-        self.device = device
+        self.device = source.device
         self.mode = mode
         self._kept: dict[tuple[str, str], Case | None] = {}
         self._sources: dict[str, Source | None] = {}
         self._reduced: Source | None = None
         self._serving: list[Source] = []
+
+    @classmethod
+    def consult(
+        cls, source: Source, mode: Mode, accuracy: Accuracy = Accuracy.TOLERANCE, original: Model | None = None
+    ) -> Answers:
+        """Ask the reference for its answers at the problem's own sizes; see `consult_reference`.
+
+        Args:
+            original: its model; None to have it made.
+        """
+        original = original or source.model(mode)
+        return cls(source, consult_reference(source, original, accuracy), mode, original)
 
     def at(self, sizes: Mapping[str, int | float]) -> Source | None:
         """The reference at other sizes; None where its file makes no model or no inputs of them."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
@@ -21,7 +21,6 @@ from tunebench.tuner.build import Build
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.errors import KernelFolderError, WorkerError
 from tunebench.tuner.gate.accuracy import SEEDS
-from tunebench.tuner.gate.boundary.judgement import judge_state
 from tunebench.tuner.gate.boundary.sandbox import (
     ReferenceSandboxError,
     RemoteContender,
@@ -32,15 +31,14 @@ from tunebench.tuner.gate.boundary.sandbox import (
 from tunebench.tuner.gate.boundary.spec import Files, Loaded, ReferenceSpec
 from tunebench.tuner.gate.case import Case
 from tunebench.tuner.gate.contender import KernelContender
+from tunebench.tuner.gate.examine import examine, refusals_kept
 from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal
-from tunebench.tuner.gate.judgement import refusals_kept
-from tunebench.tuner.gate.model import Model
+from tunebench.tuner.gate.harness import Answers
 from tunebench.tuner.gate.oracle import consult_reference
 from tunebench.tuner.gate.process_state import Watch
-from tunebench.tuner.gate.quick import QuickGate
 from tunebench.tuner.gate.sources import Sizes, Source, capped, divided
-from tunebench.tuner.gate.stage_log import StageLog, StageRefused
+from tunebench.tuner.gate.stage_log import StageLog
 from tunebench.tuner.gate.tolerance import FEW_SAMPLES_MULTIPLE
 from tunebench.tuner.isolation import DeathError, asked_again_if_killed, run_isolated
 from tunebench.tuner.kernel import Mode
@@ -176,8 +174,10 @@ def _quick(asked: ConfirmWinner, source: RemoteSource, contender: RemoteContende
             continue  # answers there tell nothing: of groups of one feature each a normalisation makes zeros
         if not is_own:
             oracle = replace(oracle, cases=tuple(_eased(case, bounds) for case in oracle.cases))
-        QuickGate(model, oracle, contender.exemptions).check(partial(_prepare, model), log)
-        judge_state(log, oracle, contender, at)
+        try:
+            examine(Answers(at, oracle, asked.mode, original), contender, log, model, depth=None)
+        except KernelFolderError as error:
+            return f"{_UNASKED}: {error}"
         return _told(at.sizes, source.sizes)
     return f"{_UNASKED}: this configuration does not serve the reference's inputs"
 
@@ -190,11 +190,6 @@ def _no_room(asked: ConfirmWinner) -> str:
     on_host = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     free = torch.cuda.mem_get_info(where)[0] if where.type == "cuda" else on_host
     return f"its own sizes need {needed / 1e9:.0f} GB of free memory" if needed > free else ""
-
-
-def _prepare(model: Model, inputs: Sequence[Any]) -> None:
-    if (reason := model.ready(inputs)) is not None:
-        raise StageRefused(reason)
 
 
 def _at_sizes(source: RemoteSource, small: bool) -> Iterator[RemoteSource]:

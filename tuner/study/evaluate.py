@@ -28,7 +28,7 @@ from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.harness import Answers, Harness, synchronise
 from tunebench.tuner.gate.model import Model
-from tunebench.tuner.gate.oracle import Oracle, consult_reference
+from tunebench.tuner.gate.oracle import Oracle
 from tunebench.tuner.gate.quick import QuickGate, pinned
 from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.gate.stage_log import StageLog
@@ -72,8 +72,7 @@ class Subject:
     Attributes:
         reference: the reference in the problem's mode, ready to call.
         model: the `ModelNew` that carries the reference's weights.
-        oracle: the reference's answers.
-        answers: the reference for whatever else the gate asks.
+        answers: the reference's answers, and the reference for whatever else the gate asks.
     """
 
     kernel: Kernel
@@ -82,8 +81,12 @@ class Subject:
     reference: torch.nn.Module
     factory: ModelFactory
     model: TunableModel
-    oracle: Oracle
     answers: Answers
+
+    @property
+    def oracle(self) -> Oracle:
+        """The reference's answers at the problem's own sizes."""
+        return self.answers.oracle
 
     @classmethod
     def prepare(
@@ -112,10 +115,10 @@ class Subject:
             model = cast(TunableModel, prepare_model(reference, mode, where, make, state))
         with users_code("the reference does not run", files):
             hook = original.register_forward_hook(lambda *_: progress())
-            oracle = consult_reference(source, Model(original), accuracy)
+            answers = Answers.consult(source, mode, accuracy, Model(original))
             hook.remove()
         with users_code("problem()", files):
-            problem = model.identify(*oracle.cases[0].inputs)
+            problem = model.identify(*answers.oracle.cases[0].inputs)
         if problem is None:
             raise UserError(f"kernel '{kernel.name}' cannot serve its reference's inputs: {model.reason}")
         if not isinstance(problem, Problem):
@@ -126,8 +129,7 @@ class Subject:
                 f"kernel '{kernel.name}' in mode '{mode}' takes its inputs for the problem {problem}: "
                 f"its `problem` must give the option mode={mode}"
             )
-        answers = Answers(source, oracle, where, mode)
-        return cls(kernel, problem.at(accuracy), device, original, factory, model, oracle, answers)
+        return cls(kernel, problem.at(accuracy), device, original, factory, model, answers)
 
     @property
     def work(self) -> Work:

@@ -9,14 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from tunebench.tuner.gate.battery import STEPS, Depth, run_battery
+from tunebench.tuner.gate.battery import STEPS, Depth
 from tunebench.tuner.gate.contender import Contender
+from tunebench.tuner.gate.examine import examine
 from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.harness import Answers, Harness
 from tunebench.tuner.gate.memory import PoisonedAllocations
 from tunebench.tuner.gate.model import Model
-from tunebench.tuner.gate.oracle import consult_reference
-from tunebench.tuner.gate.quick import QuickGate
 from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.kernel import Mode, prepare_model
@@ -54,15 +53,10 @@ def refusals(
         quick: only the quick battery.
     """
     reference = Reference(Path("reference.py"), "", model, inputs, list, {})
-    source, log = Source(reference, CPU), StageLog()
-    original = source.model(mode)
-    oracle = consult_reference(source, original)
+    answers = Answers.consult(Source(reference, CPU), mode)
     contender = ModuleContender(new, exemptions or Exemptions())
-    model = contender.model(source, mode, original.state())
-    verdict = QuickGate(model, oracle, contender.exemptions).check(lambda _: None, log)
-    if verdict.passed and not quick:
-        run_battery(Answers(source, oracle, CPU, mode), contender, log, Depth.FINALIST, keep_going=True)
-    return {stage.name: stage.detail for stage in log.verdict(0.0).stages if not stage.passed}
+    verdict = examine(answers, contender, StageLog(), depth=None if quick else Depth.FINALIST)
+    return {stage.name: stage.detail for stage in verdict.stages if not stage.passed}
 
 
 SECONDS_LONG = ("torch.compile",)
@@ -71,15 +65,13 @@ SECONDS_LONG = ("torch.compile",)
 def stages_of(text: str, only: str | None = None, mode: Mode = Mode.TRAIN) -> tuple[Stage, ...]:
     """The quick battery, and every stage of the full one or one of them."""
     source = Source(load_reference(Path("file.py"), text=text), CPU)
-    original = source.model(mode)
-    oracle = consult_reference(source, original)
+    answers = Answers.consult(source, mode)
     assert source.reference.candidate is not None
     contender, log = ModuleContender(source.reference.candidate, Exemptions()), StageLog()
-    model = contender.model(source, mode, original.state())
-    verdict = QuickGate(model, oracle, contender.exemptions).check(lambda _: None, log)
+    verdict = examine(answers, contender, log, depth=None)
     if not verdict.passed:
         return verdict.stages
-    harness = Harness(Answers(source, oracle, CPU, mode), contender)
+    harness = Harness(answers, contender)
     for step in STEPS:
         if step.name in SECONDS_LONG or only not in (None, step.name):
             continue

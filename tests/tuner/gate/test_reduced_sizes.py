@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from tunebench.tuner.gate.harness import Answers
-from tunebench.tuner.gate.oracle import consult_reference
 from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.reference import load_reference
@@ -53,7 +52,6 @@ CPU = torch.device("cpu")
 def test_answers_at_reduced_sizes_depend_on_the_inputs(groups: int, expected: dict[str, int]) -> None:
     text = GROUPED.replace("num_groups = 256", f"num_groups = {groups}")
     source = Source(load_reference(Path("grouped.py"), text=text), CPU)
-    oracle = consult_reference(source, source.model(Mode.EVAL))
-    answers = Answers(source, oracle, CPU, Mode.EVAL)
+    answers = Answers.consult(source, Mode.EVAL)
     assert dict(answers.reduced.sizes) == expected
     assert next(answers.reductions()) is answers.reduced

@@ -20,11 +20,10 @@ from tunebench.tuner.gate.boundary.sandbox import RemoteCalls, RemoteModel, Sand
 from tunebench.tuner.gate.case import Case
 from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal
+from tunebench.tuner.gate.harness import Answers
 from tunebench.tuner.gate.judge import judge_structure, judge_values
 from tunebench.tuner.gate.memory import SENTINELS, same_bits
-from tunebench.tuner.gate.model import Model
-from tunebench.tuner.gate.oracle import Oracle, ask
-from tunebench.tuner.gate.sources import Source
+from tunebench.tuner.gate.oracle import ask
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.gate.values import Values
 from tunebench.tuner.result import CacheRegime
@@ -103,15 +102,15 @@ class Truths:
     """What the reference makes of the inputs of timed calls.
 
     Args:
-        model: the reference's model, which is asked with the state of the beginning.
-        oracle: says whether an answer stays the same from call to call; where not, nothing is asked.
+        answers: of the reference, whose model is asked with the state of the beginning; where its answer does not stay
+            the same from call to call, nothing is asked.
     """
 
-    def __init__(self, source: Source, model: Model, oracle: Oracle) -> None:
+    def __init__(self, answers: Answers) -> None:
         draw = random.SystemRandom()
-        self.bases = [source.inputs(draw.randrange(1 << 31)) for _ in range(_BASES)]
-        self.steady = oracle.steady
-        self._model = model
+        self.bases = [answers.source.inputs(draw.randrange(1 << 31)) for _ in range(_BASES)]
+        self.steady = answers.oracle.steady
+        self._model = answers.original
         self._known: tuple[tuple[int, float], Case] | None = None
 
     def smallest_scale(self) -> float:

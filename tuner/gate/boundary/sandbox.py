@@ -214,23 +214,31 @@ class RemoteContender(Contender):
         self.exemptions = exemptions or Exemptions()
         self.sandbox = sandbox
 
-    def model(self, source: Source, mode: Mode, state: Mapping[str, torch.Tensor] | None) -> Model:
+    def model(self, source: Source, mode: Mode, state: Mapping[str, torch.Tensor] | None) -> RemoteModel:
         return self.sandbox.model(source.sizes, mode, state)
+
+    def open(self, log: StageLog, refused: tuple[type[Exception], ...] = (ReportedError,)) -> None:
+        """Run the file, in a stage `import`.
+
+        Args:
+            refused: errors that are its refusal.
+
+        Raises:
+            StageRefused: it does not run; the log has it.
+        """
+        with log.stage("import"):
+            try:
+                self.sandbox.open()
+            except refused as error:
+                raise StageRefused(str(error)) from error
 
     @contextlib.contextmanager
     def renewed(self, log: StageLog) -> Iterator[RemoteContender]:
-        """The same in a new process.
-
-        Raises:
-            StageRefused: it does not begin; the log has it.
-        """
+        """Have the same in a new process; see `open`."""
         with Sandbox(self.sandbox.spec) as sandbox:
-            with log.stage("import"):
-                try:
-                    sandbox.open()
-                except (ReportedError, SandboxError) as error:
-                    raise StageRefused(str(error)) from error
-            yield RemoteContender(sandbox, self.exemptions)
+            contender = RemoteContender(sandbox, self.exemptions)
+            contender.open(log, (ReportedError, SandboxError))
+            yield contender
 
     def inspection(self, model: Model, source: Source, mode: Mode) -> Inspection:  # noqa: ARG002 - another process
         """A call in a new process, see `CallInspection`."""
