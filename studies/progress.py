@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
@@ -40,7 +40,7 @@ class StudyDisplay:
         if self._console.is_terminal:
             say(self._console, f"{', '.join(targets)}: loading torch, the device and the reference's answers")
 
-    def __enter__(self) -> StudyDisplay:
+    def __enter__(self) -> Self:
         self._bar.start()
         return self
 

@@ -55,7 +55,8 @@ if TYPE_CHECKING:
     from tunebench.studies.new.new_kernel import NewKernel
     from tunebench.studies.regress.run import RegressReport, regress
     from tunebench.studies.sweep.api import sweep
-    from tunebench.studies.sweep.run import SweepReport, Swept
+    from tunebench.studies.sweep.run import SweepReport
+    from tunebench.studies.sweep.tasks import Swept
     from tunebench.studies.tune import StudyReport
     from tunebench.tuner import constraints
     from tunebench.tuner.build import Within
@@ -86,7 +87,8 @@ _HOMES = {
     "tunebench.studies.new.new_kernel": ("NewKernel",),
     "tunebench.studies.regress.run": ("RegressReport", "regress"),
     "tunebench.studies.sweep.api": ("sweep",),
-    "tunebench.studies.sweep.run": ("SweepReport", "Swept"),
+    "tunebench.studies.sweep.run": ("SweepReport",),
+    "tunebench.studies.sweep.tasks": ("Swept",),
     "tunebench.studies.tune": ("StudyReport",),
     "tunebench.tuner.compile.bundle": ("use_bundle",),
     "tunebench.tuner.device": ("Device",),

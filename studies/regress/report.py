@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 
-from tunebench.studies.regress.contest import Contest, Side, Take
+from tunebench.studies.regress.comparison import Choice, Side, Timing
 from tunebench.studies.regress.repository import Revision
 from tunebench.studies.regress.run import KernelChange, Outcome, RegressReport
 from tunebench.studies.tables import milliseconds, problem_values
@@ -54,33 +54,33 @@ def _revision_values(revision: Revision) -> dict[str, object]:
 
 
 def _change_values(change: KernelChange) -> dict[str, object]:
-    found = change.contest
+    found = change.comparison
+    first = found.timings[0] if found else None
     return {
         "kernel": change.kernel,
         "path": change.place,
         "mode": change.mode,
         "outcome": change.outcome,
         "says": change.said,
-        "problem": problem_values(found.problem) if found else None,
-        "device": found.device if found else None,
+        "problem": problem_values(first.problem) if first else None,
+        "device": first.device if first else None,
         "ratio": asdict(change.ratio) if change.ratio else None,
         "medians_ms": {side.lower(): median for side, median in change.medians_ms.items()},
-        "takes": [_take_values(take) for take in found.rounds.takes] if found else [],
-        "configurations": _configuration_values(found) if found else None,
+        "takes": [_timing_values(timing) for timing in found.timings] if found else [],
+        "configurations": first
+        and {
+            side.lower(): {"values": dict(first.choices[side].configuration), "origin": first.choices[side].origin}
+            for side in (Side.BASE, Side.HEAD)
+        },
     }
 
 
-def _take_values(take: Take) -> dict[str, object]:
+def _timing_values(timing: Timing) -> dict[str, object]:
     return {
-        "copied": take.copied.lower(),
-        "control": asdict(take.control),
-        "samples_ms": {name.lower(): list(samples) for name, samples in take.samples_ms.items()},
+        "copied": timing.copied.lower(),
+        "control": asdict(timing.control),
+        "samples_ms": {name.lower(): list(samples) for name, samples in timing.samples_ms.items()},
     }
-
-
-def _configuration_values(found: Contest) -> dict[str, object]:
-    both = {"base": found.base, "head": found.head}
-    return {name: {"values": dict(one.configuration), "origin": one.origin} for name, one in both.items()}
 
 
 def _cells(change: KernelChange) -> list[str]:
@@ -89,7 +89,7 @@ def _cells(change: KernelChange) -> list[str]:
     return [
         change.kernel,
         change.mode or "",
-        str(change.contest.problem) if change.contest else "",
+        str(change.comparison.timings[0].problem) if change.comparison else "",
         milliseconds(medians.get(Side.BASE)),
         milliseconds(medians.get(Side.HEAD)),
         said,
@@ -106,8 +106,8 @@ def _lines(report: RegressReport) -> list[str]:
         name = f"{change.kernel} ({change.mode})" if change.mode else change.kernel
         if change.said:
             lines.append(f"{name}: {change.said}")
-        if change.contest is not None:
-            lines += [f"{name}: {line}" for line in _configurations(change.contest)]
+        if change.comparison is not None:
+            lines += [f"{name}: {line}" for line in _configurations(change.comparison.timings[0].choices)]
     same = len(report.unchanged)
     if same:
         lines.append(f"the same in both revisions: {', '.join(report.unchanged)}")
@@ -123,13 +123,14 @@ def _lines(report: RegressReport) -> list[str]:
     return [printable(line) for line in lines]
 
 
-def _configurations(found: Contest) -> list[str]:
-    if dict(found.base.configuration) == dict(found.head.configuration):
-        origins = dict.fromkeys([found.base.origin, found.head.origin])
-        return [f"both with {_shown(found.head.configuration)} ({'; '.join(origins)})"]
+def _configurations(choices: Mapping[Side, Choice]) -> list[str]:
+    base, head = choices[Side.BASE], choices[Side.HEAD]
+    if base.configuration == head.configuration:
+        origins = dict.fromkeys([base.origin, head.origin])
+        return [f"both with {_shown(head.configuration)} ({'; '.join(origins)})"]
     return [
-        f"{name} with {_shown(one.configuration)} ({one.origin})"
-        for name, one in (("BASE", found.base), ("HEAD", found.head))
+        f"{side} with {_shown(one.configuration)} ({one.origin})"
+        for side, one in ((Side.BASE, base), (Side.HEAD, head))
     ]
 
 

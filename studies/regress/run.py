@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from tunebench.kernels.runtime.registry import place_of
-from tunebench.studies.regress.contest import (
-    Contest,
-    Look,
-    Matter,
+from tunebench.studies.regress.comparison import (
+    Case,
+    Comparison,
+    KernelSummary,
     OtherProblemError,
     Side,
     SideError,
-    contest,
-    look,
+    compare_revisions,
+    summarise,
 )
 from tunebench.studies.regress.repository import Revision, kernels_in, repository_of, revisions
-from tunebench.studies.study_file import make_request, read_study_file
+from tunebench.studies.study_file import StudyRequest, make_request, read_study_file
 from tunebench.tuner.device import find_device
 from tunebench.tuner.empty import refusing_empty
 from tunebench.tuner.errors import TunebenchError, UnknownNameError, UserError, first_line
@@ -35,9 +35,9 @@ from tunebench.tuner.users_code import MODEL_FILE
 THRESHOLD = 0.02
 """The share that HEAD may be slower before it is a regression."""
 
-_LOOK_SECONDS = 120.0
-_FILE_KEYS = {"sizes", "dtype", "device", "compiler", "tunables"}
-"""What of a study file matters here, beside its kernel and modes."""
+_SUMMARY_SECONDS = 120.0
+_FILE_KEYS = {"sizes", "dtype", "device", "compiler", "tunables", "modes"}
+"""What of a study file matters here, beside its kernel."""
 
 
 class Outcome(enum.StrEnum):
@@ -65,7 +65,7 @@ class KernelChange:
         place: its folder or file, below the root of the repository.
         mode: None where neither revision got so far.
         outcome: how HEAD stands beside BASE.
-        contest: the times and what they were taken under; None where they were not.
+        comparison: the times and what they were taken under; None where they were not.
         said: why there are no times, or what has to be known of them; one line, or empty.
     """
 
@@ -73,18 +73,18 @@ class KernelChange:
     place: str
     mode: Mode | None
     outcome: Outcome
-    contest: Contest | None = None
+    comparison: Comparison | None = None
     said: str = ""
 
     @property
     def ratio(self) -> Ratio | None:
         """How many times faster HEAD is than BASE."""
-        return self.contest.rounds.ratio if self.contest else None
+        return self.comparison.ratio if self.comparison else None
 
     @property
     def medians_ms(self) -> Mapping[str, float]:
         """Of `BASE` and `HEAD`."""
-        return medians_of(self.contest.rounds.samples_ms) if self.contest else {}
+        return medians_of(self.comparison.samples_ms) if self.comparison else {}
 
 
 @dataclass(frozen=True)
@@ -156,49 +156,35 @@ def regress(
         show(f"{first} against {second}")
         changes: list[KernelChange] = []
         unchanged: list[str] = []
-        wanted = list(_wanted(root, (first, second), kernels, options))
+        wanted = list(_requests(root, (first, second), kernels, options))
         if not wanted:
             raise UserError(f"{root} has no kernels in either revision: a kernel's folder has {MODEL_FILE} and its .cu")
-        with closing(_Looks(root)) as looks:
+        with closing(IsolatedProcess()) as process:
             for one in wanted:
-                pair = looks.at(first, one.place), looks.at(second, one.place)
+                pair = _summary(process, root, first, one.kernel), _summary(process, root, second, one.kernel)
                 if _is_same(pair):
-                    unchanged.append(_name(pair, one.place))
+                    unchanged.append(_name(pair, one.kernel))
                     continue
-                for change in _changes(root, (first, second), one, pair, threshold, db):
+                for change in _changes(root, {Side.BASE: first, Side.HEAD: second}, one, pair, threshold, db):
                     changes.append(change)
                     show(f"{change.kernel} {change.mode or ''}: {change.outcome} {change.said}".rstrip())
     return RegressReport(first, second, threshold, tuple(changes), tuple(dict.fromkeys(unchanged)))
 
 
-@dataclass(frozen=True)
-class _Wanted:
-    """A kernel's place below the root, and the options that it is to be timed with."""
-
-    place: PurePosixPath
-    options: Mapping[str, object]
-    modes: Sequence[Mode] | None
-
-
-def _wanted(
+def _requests(
     root: Path, pair: tuple[Revision, Revision], targets: Sequence[str | Path], options: Mapping[str, object]
-) -> Iterator[_Wanted]:
-    """What is to be compared where it differs."""
+) -> Iterator[StudyRequest]:
+    """What is to be compared where it differs; the kernels are places below the root."""
     if not targets:
         for place in sorted(kernels_in(pair[0]) | kernels_in(pair[1])):
-            yield _want(place, options)
+            yield make_request({"kernel": str(place), **options}, str(place))
     for target in map(str, targets):
+        named, given = target, {}
         if Path(target).suffix == ".toml":
             request = read_study_file(Path(target))
-            given = request.model_dump(include={*_FILE_KEYS, "modes"}, exclude_unset=True)
-            yield _want(_place(root, pair, request.kernel), {**given, **options})
-        else:
-            yield _want(_place(root, pair, target), options)
-
-
-def _want(place: PurePosixPath, options: Mapping[str, object]) -> _Wanted:
-    request = make_request({"kernel": str(place), **options}, str(place))
-    return _Wanted(place, {name: value for name, value in options.items() if name != "modes"}, request.modes)
+            named, given = request.kernel, request.model_dump(include=_FILE_KEYS, exclude_unset=True)
+        kernel = str(_place(root, pair, named))
+        yield make_request({**given, **options, "kernel": kernel}, kernel)
 
 
 def _place(root: Path, pair: tuple[Revision, Revision], target: str) -> PurePosixPath:
@@ -218,55 +204,44 @@ def _place(root: Path, pair: tuple[Revision, Revision], target: str) -> PurePosi
     return place.parent if place.name == MODEL_FILE else place
 
 
-class _Looks:
-    """Loads kernels in a process of its own, which their files may end."""
-
-    def __init__(self, repository: Path) -> None:
-        self._repository = repository
-        self._process = IsolatedProcess()
-
-    def at(self, revision: Revision, place: PurePosixPath) -> Look | str | None:
-        """What a revision's kernel is; None where it has none, a text where it does not load."""
-        found = revision.root / place
-        if not (found / MODEL_FILE if found.suffix != ".py" else found).is_file():
-            return None
-        if not self._process.alive:
-            self._process.start()
-        try:
-            return self._process.ask(_LOOK_SECONDS, look, self._repository, revision, place)
-        except DeathError as death:
-            return f"loading it ended the process: {death}"
-        except TunebenchError as error:
-            return first_line(error)
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.close()
+def _summary(process: IsolatedProcess, repository: Path, revision: Revision, place: str) -> KernelSummary | str | None:
+    """Load a revision's kernel in a process that its files may end; None where it has none, or why it does not load."""
+    found = revision.root / place
+    if not (found / MODEL_FILE if found.suffix != ".py" else found).is_file():
+        return None
+    if not process.alive:
+        process.start()
+    try:
+        return process.ask(_SUMMARY_SECONDS, summarise, repository, revision, place)
+    except DeathError as death:
+        return f"loading it ended the process: {death}"
+    except TunebenchError as error:
+        return first_line(error)
 
 
-Pair = tuple[Look | str | None, Look | str | None]
+Pair = tuple[KernelSummary | str | None, KernelSummary | str | None]
 
 
 def _is_same(pair: Pair) -> bool:
     first, second = pair
-    return isinstance(first, Look) and isinstance(second, Look) and first.digest == second.digest
+    return isinstance(first, KernelSummary) and isinstance(second, KernelSummary) and first.digest == second.digest
 
 
-def _name(pair: Pair, place: PurePosixPath) -> str:
-    return next((one.name for one in reversed(pair) if isinstance(one, Look)), place.stem)
+def _name(pair: Pair, place: str) -> str:
+    return next((one.name for one in reversed(pair) if isinstance(one, KernelSummary)), Path(place).stem)
 
 
 def _changes(
     root: Path,
-    sides: tuple[Revision, Revision],
-    wanted: _Wanted,
+    revisions: Mapping[Side, Revision],
+    request: StudyRequest,
     pair: Pair,
     threshold: float,
     database: str | Path | None,
 ) -> Iterator[KernelChange]:
     """A kernel that differs, one for each mode; one in all where the revisions do not both have it."""
-    base, head = pair
-    name, place = _name(pair, wanted.place), str(wanted.place)
+    (base, head), place = pair, request.kernel
+    name = _name(pair, place)
     if isinstance(head, str):
         yield KernelChange(name, place, None, Outcome.WRONG, said=f"{Side.HEAD} does not load: {head}")
     elif isinstance(base, str):
@@ -278,25 +253,22 @@ def _changes(
         yield KernelChange(name, place, None, Outcome.NOT_COMPARED, said=said)
     else:
         note = "the reference changed too: each is checked against its own" if base.reference != head.reference else ""
-        for mode in wanted.modes or map(Mode, dict.fromkeys((*head.modes, *base.modes))):
-            if said := _lacking(name, {Side.BASE: base, Side.HEAD: head}, mode, wanted.options):
+        for mode in request.modes or map(Mode, dict.fromkeys((*head.modes, *base.modes))):
+            if said := _lacking(name, {Side.BASE: base, Side.HEAD: head}, mode, request):
                 yield KernelChange(name, place, mode, Outcome.NOT_COMPARED, said=said)
-                continue
-            matter = Matter(root, *sides, wanted.place, mode, wanted.options, threshold, database)
-            yield _change(name, matter, note)
+            else:
+                yield _change(name, Case(root, revisions, request, mode, threshold, database), note)
 
 
-def _lacking(name: str, looks: Mapping[Side, Look], mode: Mode, options: Mapping[str, object]) -> str:
+def _lacking(name: str, summaries: Mapping[Side, KernelSummary], mode: Mode, request: StudyRequest) -> str:
     """What one of the revisions has not of what is asked for; empty where both have everything.
 
     Raises:
         UnknownNameError: both lack it.
     """
-    sizes, dtype = options.get("sizes"), options.get("dtype")
-    asked = [("mode", str(mode)), *(("size", str(one)) for one in (sizes if isinstance(sizes, Mapping) else ()))]
-    asked += [("dtype", str(dtype))] if dtype is not None else []
-    for kind, value in asked:
-        having = {side: getattr(one, f"{kind}s") for side, one in looks.items()}
+    asked = [("mode", str(mode)), *(("size", size) for size in request.sizes)]
+    for kind, value in [*asked, ("dtype", request.dtype)] if request.dtype is not None else asked:
+        having = {side: getattr(one, f"{kind}s") for side, one in summaries.items()}
         lacking = [side for side, legal in having.items() if value not in legal]
         if len(lacking) > 1:
             raise UnknownNameError(f"{kind} of kernel '{name}'", value, having[Side.HEAD])
@@ -305,17 +277,18 @@ def _lacking(name: str, looks: Mapping[Side, Look], mode: Mode, options: Mapping
     return ""
 
 
-def _change(name: str, matter: Matter, note: str) -> KernelChange:
+def _change(name: str, case: Case, note: str) -> KernelChange:
     """How one kernel in one mode compares."""
-    place, mode = str(matter.place), matter.mode
+    outcome, found, said = Outcome.NOT_COMPARED, None, note
     try:
-        found = contest(matter)
+        found = compare_revisions(case)
+        outcome = outcome_of(found.ratio, case.threshold)
     except SideError as error:
         outcome = Outcome.NOT_COMPARED if error.side is Side.BASE else Outcome.WRONG
-        return KernelChange(name, place, mode, outcome, said=f"{error.side}: {error.message}")
+        said = f"{error.side}: {error.message}"
     except OtherProblemError as error:
-        return KernelChange(name, place, mode, Outcome.NOT_COMPARED, said=str(error))
-    return KernelChange(name, place, mode, outcome_of(found.rounds.ratio, matter.threshold), found, note)
+        said = str(error)
+    return KernelChange(name, case.request.kernel, case.mode, outcome, found, said)
 
 
 def outcome_of(ratio: Ratio, threshold: float) -> Outcome:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tunebench.studies.ship import RangeTest, Shipment
-from tunebench.studies.sweep.run import State, SweepReport, Swept
+from tunebench.studies.sweep.run import SweepReport
+from tunebench.studies.sweep.tasks import State, Swept
 from tunebench.studies.tables import (
     milliseconds,
     over_default,

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-import enum
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, as_completed, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+
+from rich.console import Console
 
 from tunebench.db.connection.database import Database
-from tunebench.db.queries.rows import BestRow
 from tunebench.db.queries.trials import best_of_studies
 from tunebench.kernels.runtime.shipped import require_shipping
 from tunebench.studies.on_this_machine import Lane, lanes_of
 from tunebench.studies.ship import RangeTest, Shipment, ship
 from tunebench.studies.study_file import ExecutorName
+from tunebench.studies.sweep.display import SweepDisplay
 from tunebench.studies.sweep.ranges import find_ranges
-from tunebench.studies.sweep.tasks import Task, is_done, next_of, requests_of, study_of, tasks_of
+from tunebench.studies.sweep.tasks import (
+    Course,
+    State,
+    Swept,
+    Task,
+    is_done,
+    next_of,
+    requests_of,
+    study_of,
+    tasks_of,
+)
 from tunebench.studies.tune import Announcement, StudyReport, tune
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import DatabaseError, DiskFullError, TunebenchError, UserError, WorkerError
 from tunebench.tuner.kernel import Kernel
-from tunebench.tuner.problem import Problem
 from tunebench.tuner.study.study import Ending, Outcome, Progress
 
 _MOST_LOSSES = 3
@@ -33,63 +42,6 @@ _MOST_LOSSES = 3
 
 _END_SECONDS = 0.2
 """How often lanes that are to end are told so again: a worker may have been between two processes."""
-
-
-class State(enum.StrEnum):
-    """What became of a study of a sweep."""
-
-    TUNED = "tuned"
-    KEPT = "done already"
-    FAILED = "failed"
-    LEFT = "not done"
-    """The sweep ended before it; the same command goes on."""
-
-
-@dataclass(frozen=True)
-class Swept:
-    """One study of a sweep, and what became of it.
-
-    Attributes:
-        problem: None where nobody came to know it.
-        about: what was tuned, for people.
-        study: its number in the database; None where it never began.
-        trials, seconds: of this sweep.
-        message: why it failed.
-        best: its winner; None where there is none.
-    """
-
-    kernel: str
-    problem: Problem | None
-    about: str
-    state: State
-    study: int | None = None
-    trials: int = 0
-    seconds: float = 0.0
-    message: str = ""
-    best: BestRow | None = None
-
-
-@dataclass(frozen=True)
-class Course:
-    """Where a sweep stands.
-
-    Attributes:
-        done: studies that ended, those that were done already included.
-        trials: of this sweep.
-        seconds: since it began.
-        seconds_left: for the whole, at the rate so far; None before there is one.
-    """
-
-    done: int
-    total: int
-    trials: int
-    seconds: float
-    seconds_left: float | None
-
-    @property
-    def per_second(self) -> float:
-        """Trials a second."""
-        return self.trials / self.seconds if self.seconds > 0 else 0.0
 
 
 @dataclass(frozen=True)
@@ -122,45 +74,11 @@ class SweepReport:
         return all(one.state in (State.TUNED, State.KEPT) for one in self.results)
 
 
-class Watcher(Protocol):
-    """Shows a sweep; called from several threads."""
-
-    def begins(self, announcement: Announcement) -> Callable[[Progress], None]:
-        """A study begins; what is returned is called with its progress."""
-
-    def stands(self, course: Course) -> None:
-        """Where the sweep stands, after each trial."""
-
-    def ends(self, swept: Swept, course: Course) -> None:
-        """A study has ended, or failed."""
-
-    def says(self, text: str) -> None:
-        """A line on something else."""
-
-
-class Unwatched:
-    """Shows nothing."""
-
-    def begins(self, announcement: Announcement) -> Callable[[Progress], None]:
-        """See `Watcher`."""
-        del announcement
-        return lambda _: None
-
-    def stands(self, course: Course) -> None:
-        """See `Watcher`."""
-
-    def ends(self, swept: Swept, course: Course) -> None:
-        """See `Watcher`."""
-
-    def says(self, text: str) -> None:
-        """See `Watcher`."""
-
-
 def run_sweep(
     files: Sequence[Path],
     options: Mapping[str, object],
     database: Database,
-    watcher: Watcher | None = None,
+    display: SweepDisplay | None = None,
     *,
     ships: bool = False,
 ) -> SweepReport:
@@ -168,6 +86,7 @@ def run_sweep(
 
     Args:
         options: keys of a study file that override the files' own.
+        display: shows it; None shows nothing.
         ships: test winners at neighbouring problems, and write what ships, at the end of a sweep that was not
             interrupted.
 
@@ -183,31 +102,37 @@ def run_sweep(
     kernels: list[Kernel] = list({task.kernel: task.resolved.kernel for task in tasks}.values())
     for kernel in kernels if ships else ():
         require_shipping(kernel)
-    watcher = watcher or Unwatched()
-    queue = _Queue(tasks, database, watcher, on_ray=on_ray)
+    display = display or SweepDisplay(Console(quiet=True, force_terminal=False))
+    queue = _Queue(tasks, database, display, on_ray=on_ray)
     report = queue.run()
     if not ships or report.interrupted:
         return report
-    tests = find_ranges(database, kernels, tasks, queue.devices, watcher.says)
+    tests = find_ranges(database, kernels, tasks, queue.devices, display.says)
     return replace(report, tests=tests, shipments=tuple(ship(database, kernels, report.device.name, tests)))
 
 
 @dataclass
-class _Running:
-    """A study that runs.
+class _Study:
+    """A study of the queue.
 
     Attributes:
+        runs: whether a lane is at it.
         share: of its trials that are done.
         trials: of this sweep.
+        was_lost: whether it ended once because its workers were lost.
+        ended: what became of it.
     """
 
     task: Task
+    runs: bool = False
     share: float = 0.0
     trials: int = 0
+    was_lost: bool = False
+    ended: Swept | None = None
 
 
 class _Queue:
-    """The studies of a sweep, those that run, and those that ended; each lane takes the next one when it is free.
+    """The studies of a sweep; each lane takes the next one when it is free.
 
     Attributes:
         devices: what it runs on; of Ray the first.
@@ -216,14 +141,11 @@ class _Queue:
         on_ray: each study has all devices of the cluster.
     """
 
-    def __init__(self, tasks: Sequence[Task], database: Database, watcher: Watcher, *, on_ray: bool) -> None:
-        self._tasks = tasks
+    def __init__(self, tasks: Sequence[Task], database: Database, display: SweepDisplay, *, on_ray: bool) -> None:
+        self._studies = [_Study(task) for task in tasks]
         self._database = database
-        self._watcher = watcher
+        self._display = display
         self._on_ray = on_ray
-        self._ended: dict[int, Swept] = {}
-        self._running: dict[int, _Running] = {}
-        self._lost_once: set[int] = set()
         self._kept = 0
         self._lanes_left = 0
         self._lock = threading.RLock()
@@ -234,7 +156,7 @@ class _Queue:
 
     def _lanes(self, most: int) -> Sequence[Lane | None]:
         """So many lanes at most that share the devices; on Ray one, which has them all."""
-        resolved = self._tasks[0].resolved
+        resolved = self._studies[0].task.resolved
         return [None] if self._on_ray else lanes_of(resolved.request, resolved.devices, most)
 
     def run(self) -> SweepReport:
@@ -243,25 +165,25 @@ class _Queue:
         Raises:
             DatabaseError: the database cannot be read or written; what was done is recorded.
         """
-        for number in range(len(self._tasks)):
-            self._keep_if_done(number)
-        lanes = self._lanes(max(1, len(self._tasks) - self._kept))
+        for one in self._studies:
+            self._keep_if_done(one)
+        lanes = self._lanes(max(1, len(self._studies) - self._kept))
         self._started, self._lanes_left = time.monotonic(), len(lanes)
         if len(lanes) == 1:
             self._work(lanes[0])
         else:
             self._work_on(lanes)
         seconds = time.monotonic() - self._started
-        results = [self._ended.get(number) or _swept(task, State.LEFT) for number, task in enumerate(self._tasks)]
-        return SweepReport(tuple(results), self.devices[0], self._stops.is_set(), seconds)
+        results = tuple(one.ended or _swept(one.task, State.LEFT) for one in self._studies)
+        return SweepReport(results, self.devices[0], self._stops.is_set(), seconds)
 
-    def _keep_if_done(self, number: int) -> None:
-        task, device = self._tasks[number], self.devices[0]
+    def _keep_if_done(self, one: _Study) -> None:
+        task, device = one.task, self.devices[0]
         study = study_of(task, self._database, device)
         if study is not None and is_done(task, study, self._database, device):
             self._kept += 1
-            self._ended[number] = self._with_best(_swept(task, State.KEPT, study=study))
-            self._watcher.ends(self._ended[number], self._course())
+            one.ended = self._with_best(_swept(task, State.KEPT, study=study))
+            self._display.ends(one.ended, self._course())
 
     def _work_on(self, lanes: Sequence[Lane | None]) -> None:
         working = [_in_thread(self._work, lane) for lane in lanes]
@@ -279,43 +201,43 @@ class _Queue:
 
     def _work(self, lane: Lane | None) -> None:
         losses: set[int] = set()
-        while (number := self._take()) is not None:
+        while (one := self._take()) is not None:
             started = time.monotonic()
-            swept, lost = self._outcome_of(number, lane)
-            losses = losses | {number} if lost else set()
+            swept, lost = self._outcome_of(one, lane)
+            losses = losses | {id(one)} if lost else set()
             with self._lock:
-                trials = self._running.pop(number).trials
-                if lost and self._lanes_left > 1 and number not in self._lost_once:
-                    self._lost_once.add(number)  # the device may be what failed: another lane may try it
-                    self._watcher.says(f"{swept.kernel} ({swept.about}) is tried once more: {swept.message}")
+                one.runs = False
+                if lost and self._lanes_left > 1 and not one.was_lost:
+                    one.was_lost, one.trials = True, 0  # the device may be what failed: another lane may try it
+                    self._display.says(f"{swept.kernel} ({swept.about}) is tried once more: {swept.message}")
                 else:
-                    self._ended[number] = replace(swept, trials=trials, seconds=time.monotonic() - started)
-                    self._watcher.ends(self._ended[number], self._course())
+                    one.ended = replace(swept, trials=one.trials, seconds=time.monotonic() - started)
+                    self._display.ends(one.ended, self._course())
                 if len(losses) >= _MOST_LOSSES and self._lanes_left > 1:
                     self._lanes_left -= 1
                     names = ", ".join(_names(lane))
-                    self._watcher.says(f"goes on without {names}: the workers of {len(losses)} studies in a row died")
+                    self._display.says(f"goes on without {names}: the workers of {len(losses)} studies in a row died")
                     return
 
-    def _take(self) -> int | None:
+    def _take(self) -> _Study | None:
         with self._lock:
-            numbers = [n for n in range(len(self._tasks)) if n not in self._ended and n not in self._running]
-            if self._stops.is_set() or not numbers:
+            waiting = [one for one in self._studies if one.ended is None and not one.runs]
+            if self._stops.is_set() or not waiting:
                 return None
-            finished = [self._tasks[n] for n, one in self._ended.items() if one.state in (State.TUNED, State.KEPT)]
-            chosen = next_of([self._tasks[n] for n in numbers], finished, [one.task for one in self._running.values()])
-            number = next(n for n in numbers if self._tasks[n] is chosen)
-            self._running[number] = _Running(chosen)
-            return number
+            tuned = [one for one in self._studies if one.ended and one.ended.state in (State.TUNED, State.KEPT)]
+            running = [one.task for one in self._studies if one.runs]
+            task = next_of([one.task for one in waiting], [one.task for one in tuned], running)
+            chosen = next(one for one in waiting if one.task is task)
+            chosen.runs, chosen.share, chosen.trials = True, 0.0, 0
+            return chosen
 
-    def _outcome_of(self, number: int, lane: Lane | None) -> tuple[Swept, bool]:
+    def _outcome_of(self, one: _Study, lane: Lane | None) -> tuple[Swept, bool]:
         """What became of a study, and whether it ended because its workers were lost."""
-        task = self._tasks[number]
-        resolved = task.resolved
+        task, resolved = one.task, one.task.resolved
         if lane is not None:
             resolved = replace(resolved, lane=lane, devices=[place.device for place in lane.places])
         try:
-            (report,) = tune(resolved, self._database, lambda announcement: self._announced(number, announcement))
+            (report,) = tune(resolved, self._database, lambda announcement: self._announced(one, announcement))
         except KeyboardInterrupt:
             self._stops.set()
             return _swept(task, State.LEFT), False
@@ -335,28 +257,26 @@ class _Queue:
         assert swept.study is not None
         return replace(swept, best=best_of_studies(self._database, [swept.study]).get(swept.study))
 
-    def _announced(self, number: int, announcement: Announcement) -> Callable[[Progress], None]:
-        show = self._watcher.begins(announcement)
+    def _announced(self, one: _Study, announcement: Announcement) -> Callable[[Progress], None]:
+        show = self._display(announcement)
 
         def show_both(progress: Progress) -> None:
             if self._stops.is_set():
                 raise KeyboardInterrupt
             with self._lock:
-                running = self._running[number]
-                running.share = progress.done / max(progress.planned, 1)
-                running.trials = progress.here
+                one.share, one.trials = progress.done / max(progress.planned, 1), progress.here
                 show(progress)
-                self._watcher.stands(self._course())
+                self._display.stands(self._course())
 
         return show_both
 
     def _course(self) -> Course:
-        ended = [one for one in self._ended.values() if one.state is not State.LEFT]
-        seconds = time.monotonic() - self._started
-        here = len(ended) - self._kept + sum(one.share for one in self._running.values())
-        left = len(self._tasks) - self._kept - here
-        trials = sum(one.trials for one in self._ended.values()) + sum(one.trials for one in self._running.values())
-        return Course(len(ended), len(self._tasks), trials, seconds, left * seconds / here if here > 0 else None)
+        ended = [one.ended for one in self._studies if one.ended and one.ended.state is not State.LEFT]
+        seconds, total = time.monotonic() - self._started, len(self._studies)
+        here = len(ended) - self._kept + sum(one.share for one in self._studies if one.runs)
+        left = total - self._kept - here
+        trials = sum(one.trials for one in self._studies)
+        return Course(len(ended), total, trials, seconds, left * seconds / here if here > 0 else None)
 
 
 def _in_thread(work: Callable[[Lane | None], None], lane: Lane | None) -> Future[None]:

@@ -1,13 +1,15 @@
-"""What there is to do in a sweep: its studies, which of them are done already, and which comes next."""
+"""The studies of a sweep: which there are, which are done already, which comes next, and what became of each."""
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tunebench.db.connection.database import Database
+from tunebench.db.queries.rows import BestRow
 from tunebench.db.queries.studies import conclusion
 from tunebench.db.queries.warm_start import begun_study
 from tunebench.kernels.runtime.registry import place_of
@@ -56,6 +58,63 @@ class Task:
             return str(self.problem)
         sizes = "".join(f"{name}={size} " for name, size in self.resolved.request.sizes.items())
         return f"{sizes}{self.resolved.request.dtype or ''} {self.mode}".strip()
+
+
+class State(enum.StrEnum):
+    """What became of a study of a sweep."""
+
+    TUNED = "tuned"
+    KEPT = "done already"
+    FAILED = "failed"
+    LEFT = "not done"
+    """The sweep ended before it; the same command goes on."""
+
+
+@dataclass(frozen=True)
+class Swept:
+    """One study of a sweep, and what became of it.
+
+    Attributes:
+        problem: None where nobody came to know it.
+        about: what was tuned, for people.
+        study: its number in the database; None where it never began.
+        trials, seconds: of this sweep.
+        message: why it failed.
+        best: its winner; None where there is none.
+    """
+
+    kernel: str
+    problem: Problem | None
+    about: str
+    state: State
+    study: int | None = None
+    trials: int = 0
+    seconds: float = 0.0
+    message: str = ""
+    best: BestRow | None = None
+
+
+@dataclass(frozen=True)
+class Course:
+    """Where a sweep stands.
+
+    Attributes:
+        done: studies that ended, those that were done already included.
+        trials: of this sweep.
+        seconds: since it began.
+        seconds_left: for the whole, at the rate so far; None before there is one.
+    """
+
+    done: int
+    total: int
+    trials: int
+    seconds: float
+    seconds_left: float | None
+
+    @property
+    def per_second(self) -> float:
+        """Trials a second."""
+        return self.trials / self.seconds if self.seconds > 0 else 0.0
 
 
 def requests_of(files: Sequence[Path], options: Mapping[str, object]) -> list[StudyRequest]:

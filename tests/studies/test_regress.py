@@ -11,10 +11,11 @@ from versions_of_a_kernel import Repository
 
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.kernels.runtime.shipped import ShippedResult, write_file
-from tunebench.studies.regress.contest import Side, Take, TakenTwice
+from tunebench.studies.regress.comparison import Comparison, Side, Timing
 from tunebench.studies.regress.modules import modules_of
 from tunebench.studies.regress.run import Outcome, outcome_of
 from tunebench.tuner.device import find_device
+from tunebench.tuner.problem import Problem
 
 WIDE = ("--threshold", 90, "--device", "cpu", "--size", "rows=4", "--size", "columns=32")
 """Forty times the work is beyond the threshold, whatever else the machine does, and equals are never open."""
@@ -150,15 +151,16 @@ def test_each_revision_has_its_own_modules(tmp_path: Path, monkeypatch: pytest.M
     ],
 )
 def test_what_the_rounds_say(head: float, control: float, outcome: Outcome) -> None:
-    twice = TakenTwice((take(Side.BASE, head, control), take(Side.HEAD, head, control)))
+    twice = Comparison((timing(Side.BASE, head, control), timing(Side.HEAD, head, control)))
     assert outcome_of(twice.ratio, 0.02) is outcome
     # Two processes that contradict each other decide nothing.
-    contrary = TakenTwice((take(Side.BASE, head, control), take(Side.HEAD, 1 / head**3, control)))
+    contrary = Comparison((timing(Side.BASE, head, control), timing(Side.HEAD, 1 / head**3, control)))
     assert outcome_of(contrary.ratio, 0.02) is (outcome if head == 1.0 else Outcome.INCONCLUSIVE)
 
 
-def take(copied: Side, head: float, control: float) -> Take:
+def timing(copied: Side, head: float, control: float) -> Timing:
     """Rounds in which HEAD takes so many times as long as BASE, and a copy of one of them so many times as that one."""
     base = tuple(1.0 + 0.001 * (i % 3) for i in range(40))
     samples = {Side.BASE: base, Side.HEAD: tuple(one * head for one in base)}
-    return Take({**samples, "control": tuple(one * control for one in samples[copied])}, copied)
+    rounds = {**samples, "control": tuple(one * control for one in samples[copied])}
+    return Timing(Problem({}, "float32"), "cpu", {}, rounds, copied)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from command_line import CommandLine
+from rich.console import Console
 from sample_kernel import SLOW_REFERENCE, WriteKernel
 from sample_results import ENVIRONMENT, STUDY, comparison, correct
 
@@ -22,8 +23,10 @@ from tunebench.kernels.runtime.selection import LEAST_OF_A_RANGE
 from tunebench.kernels.runtime.shipped import file_for, read_file
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.ship import ship
+from tunebench.studies.sweep.display import SweepDisplay
 from tunebench.studies.sweep.ranges import find_ranges
-from tunebench.studies.sweep.run import State, Unwatched, run_sweep
+from tunebench.studies.sweep.run import run_sweep
+from tunebench.studies.sweep.tasks import State
 from tunebench.studies.tune import Announcement
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
@@ -85,13 +88,12 @@ def test_a_larger_budget_goes_on_and_a_limit_of_time_is_spent(write_kernel: Writ
         assert ran(trials=200) == (State.KEPT, 0)
 
 
-class Interrupts(Unwatched):
+class Interrupts(SweepDisplay):
     """Ctrl-C in the second study, at its second trial."""
 
-    def __init__(self) -> None:
-        self.begun = 0
+    begun = 0
 
-    def begins(self, announcement: Announcement) -> Callable[[Progress], None]:
+    def __call__(self, announcement: Announcement) -> Callable[[Progress], None]:
         del announcement
         self.begun += 1
 
@@ -108,7 +110,7 @@ class Interrupts(Unwatched):
 def test_an_interrupted_sweep_goes_on_where_it_was(write_kernel: WriteKernel, tmp_path: Path, workers: int) -> None:
     file = study_file(tmp_path, write_kernel(), [32, 64, 128], trials=4)
     with open_database(tmp_path / "a.db") as database:
-        first = run_sweep([file], {"workers": workers}, database, Interrupts())
+        first = run_sweep([file], {"workers": workers}, database, Interrupts(Console(quiet=True)))
         assert first.interrupted and not first.complete
         before = [row.trial_id for row in trials(database, limit=None)]
         assert 2 <= len(before) < 12
@@ -122,10 +124,10 @@ def test_an_interrupted_sweep_goes_on_where_it_was(write_kernel: WriteKernel, tm
 
 @TWO_CORES
 def test_an_interrupt_does_not_wait_for_what_another_device_is_at(write_kernel: WriteKernel, tmp_path: Path) -> None:
-    class CtrlC(Unwatched):
-        def begins(self, announcement: Announcement) -> Callable[[Progress], None]:
+    class CtrlC(SweepDisplay):
+        def __call__(self, announcement: Announcement) -> Callable[[Progress], None]:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-            return super().begins(announcement)
+            return super().__call__(announcement)
 
     waited = tmp_path / "waited"
     forward = "    def forward(self, x):\n"
@@ -136,7 +138,7 @@ def test_an_interrupt_does_not_wait_for_what_another_device_is_at(write_kernel: 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # what is begun in the background ignores it
     try:
         with open_database(tmp_path / "a.db") as database:
-            report = run_sweep([file], {"workers": 2}, database, CtrlC())
+            report = run_sweep([file], {"workers": 2}, database, CtrlC(Console(quiet=True)))
     finally:
         signal.signal(signal.SIGINT, before)
     assert report.interrupted and {one.state for one in report.results} == {State.LEFT}

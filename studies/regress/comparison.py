@@ -9,17 +9,17 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.kernels.runtime.selection import Known, Tier, recorded_offers, shipped_offers
 from tunebench.kernels.runtime.shipped import is_stale, readable_files
 from tunebench.studies.regress.modules import modules_of
 from tunebench.studies.regress.repository import Revision
-from tunebench.studies.study_file import make_request
+from tunebench.studies.study_file import StudyRequest
 from tunebench.studies.tune import Resolved, resolve
 from tunebench.tuner.compile.cache import BuildCache
-from tunebench.tuner.configuration import Configuration, Value
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
 from tunebench.tuner.device_lock import alone_on
 from tunebench.tuner.environment import versions_here
@@ -80,8 +80,8 @@ class OtherProblemError(TunebenchError):
 
 
 @dataclass(frozen=True)
-class Look:
-    """What a revision's kernel is.
+class KernelSummary:
+    """A revision's kernel, as far as it is known without running it.
 
     Attributes:
         sizes: names of its reference's constants.
@@ -97,43 +97,51 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Matter:
+class Case:
     """One kernel in one mode, and the two revisions that it is of.
 
     Attributes:
-        place: the folder or file, below the root of either.
-        options: keys of `StudyRequest`: sizes, dtype, device, compiler, tunables.
+        request: its kernel is the folder or file below the root of either.
         threshold: the share that HEAD may be slower.
         database: where recorded results are; None for the default.
     """
 
     repository: Path
-    base: Revision
-    head: Revision
-    place: PurePosixPath
+    revisions: Mapping[Side, Revision]
+    request: StudyRequest
     mode: Mode
-    options: Mapping[str, object]
     threshold: float
     database: str | Path | None
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The configuration that a revision was timed under, and where it comes from."""
+    """The configuration that a revision is timed under.
 
-    configuration: Mapping[str, Value]
+    Attributes:
+        origin: where it comes from, for people.
+        is_known: whether a result says so, recorded or shipped; the default is none.
+    """
+
+    configuration: Configuration
     origin: str
+    is_known: bool
 
 
 @dataclass(frozen=True)
-class Take:
+class Timing:
     """The rounds of one process.
 
     Attributes:
+        device: its name.
+        choices: by side.
         samples_ms: by `BASE`, `HEAD` and `control`; the n-th of each belong to the same round.
         copied: the side that `control` is a second copy of.
     """
 
+    problem: Problem
+    device: str
+    choices: Mapping[Side, Choice]
     samples_ms: Samples
     copied: Side
 
@@ -149,25 +157,20 @@ class Take:
 
 
 @dataclass(frozen=True)
-class TakenTwice:
+class Comparison:
     """The rounds of two processes, in which the revisions have changed places.
 
     One process does not treat two versions of a Python class quite alike: which was imported first costs the other up
     to a microsecond a call. The n-th rounds of both make one ratio, their geometric mean, in which that cancels.
     """
 
-    takes: tuple[Take, Take]
+    timings: tuple[Timing, Timing]
 
     @property
     def samples_ms(self) -> Samples:
         """By side, the geometric means of the n-th rounds."""
-        return {
-            side: tuple(math.sqrt(one * other) for one, other in zip(*self._samples(side), strict=False))
-            for side in (Side.BASE, Side.HEAD)
-        }
-
-    def _samples(self, side: Side) -> list[tuple[float, ...]]:
-        return [take.samples_ms[side] for take in self.takes]
+        one, other = (timing.samples_ms for timing in self.timings)
+        return {side: tuple(map(_geometric_mean, one[side], other[side])) for side in (Side.BASE, Side.HEAD)}
 
     @property
     def ratio(self) -> Ratio:
@@ -177,63 +180,38 @@ class TakenTwice:
         rounds tell, and holds what either process found by itself: on a busy CPU both say more than the interval does.
         """
         plain = speedup(self.samples_ms[Side.HEAD], self.samples_ms[Side.BASE])
-        apart = max(max(take.control.high, 1 / take.control.low) for take in self.takes)
-        found = [take.ratio.value for take in self.takes]
+        apart = max(max(timing.control.high, 1 / timing.control.low) for timing in self.timings)
+        found = [timing.ratio.value for timing in self.timings]
         return replace(plain, low=min(plain.low / apart, *found), high=max(plain.high * apart, *found))
 
-    @property
-    def width(self) -> float:
-        """How far the ends of the interval lie apart, as a ratio."""
-        return self.ratio.high / self.ratio.low
+
+def _geometric_mean(one: float, other: float) -> float:
+    return math.sqrt(one * other)
 
 
-@dataclass(frozen=True)
-class Contest:
-    """What two revisions were timed for, under what, and the rounds: of several pairs of processes the most certain."""
-
-    problem: Problem
-    device: str
-    base: Choice
-    head: Choice
-    rounds: TakenTwice
-
-
-def contest(matter: Matter) -> Contest:
-    """Both revisions of a kernel, timed against each other in processes of their own.
+def compare_revisions(case: Case) -> Comparison:
+    """Time both revisions of a kernel against each other in processes of their own; of several pairs the most certain.
 
     Raises:
         SideError: one of them does not load, build or run, is wrong, or ended the process.
         OtherProblemError: their problems differ.
         UserError: the question was wrong.
     """
-    best: Contest | None = None
-    device = matter.options.get("device")
-    for _ in range(MOST_PAIRS):
-        with alone_on(find_device(None if device is None else str(device)), "tunebench regress"):
-            one, other = (_in_process(matter, order) for order in _ORDERS)
-        rounds = TakenTwice((one.take, other.take))
-        if best is None or rounds.width < best.rounds.width:
-            best = Contest(one.problem, one.device, one.choices[Side.BASE], one.choices[Side.HEAD], rounds)
-        if not best.rounds.ratio.low < 1 / (1 + matter.threshold) <= best.rounds.ratio.high:
+    pairs: list[Comparison] = []
+    limit = 1 / (1 + case.threshold)
+    while len(pairs) < MOST_PAIRS:
+        with alone_on(find_device(case.request.device), "tunebench regress"):
+            pairs.append(Comparison((_in_process(case, _ORDERS[0]), _in_process(case, _ORDERS[1]))))
+        best = min(pairs, key=lambda pair: pair.ratio.high / pair.ratio.low)
+        if not best.ratio.low < limit <= best.ratio.high:
             break
-    assert best is not None
     return best
-
-
-@dataclass(frozen=True)
-class _Rounds:
-    """What one process brings."""
-
-    problem: Problem
-    device: str
-    choices: Mapping[Side, Choice]
-    take: Take
 
 
 _ORDERS = ((Side.BASE, Side.HEAD), (Side.HEAD, Side.BASE))
 
 
-def _in_process(matter: Matter, order: tuple[Side, Side]) -> _Rounds:
+def _in_process(case: Case, order: tuple[Side, Side]) -> Timing:
     running = Side.EITHER
 
     def listen(side: Side) -> None:
@@ -241,7 +219,7 @@ def _in_process(matter: Matter, order: tuple[Side, Side]) -> _Rounds:
         running = side
 
     try:
-        return run_isolated(SECONDS, _take, matter, order, listen=listen)
+        return run_isolated(SECONDS, _time, case, order, listen=listen)
     except DeathError as death:
         raise SideError(running, str(death)) from death
 
@@ -249,19 +227,19 @@ def _in_process(matter: Matter, order: tuple[Side, Side]) -> _Rounds:
 # What follows runs in the process.
 
 
-def look(repository: Path, revision: Revision, place: PurePosixPath) -> Look:
-    """What a revision's kernel is; its files run here."""
+def summarise(repository: Path, revision: Revision, place: str) -> KernelSummary:
+    """Load a revision's kernel; its files run here."""
     with modules_of(revision.root, repository):
         kernel = load_model(str(revision.root / place)).kernel
         sizes = tuple(kernel.reference().sizes)
     reference = running_text(kernel.texts.get("reference.py", ""))
-    return Look(kernel.name, kernel.digest, kernel.modes, kernel.dtypes, sizes, reference)
+    return KernelSummary(kernel.name, kernel.digest, kernel.modes, kernel.dtypes, sizes, reference)
 
 
-def _take(matter: Matter, order: tuple[Side, Side]) -> _Rounds:
+def _time(case: Case, order: tuple[Side, Side]) -> Timing:
     """Both revisions of a kernel, the first of them loaded first and there in two copies, in interleaved rounds."""
-    parties = {side: _Party(matter, side) for side in order}
-    base, head = parties[Side.BASE], parties[Side.HEAD]
+    sides = {side: _Revision(case, side) for side in order}
+    base, head = sides[Side.BASE], sides[Side.HEAD]
     if base.problem != head.problem:
         before, after = told_apart([("", base.problem), ("", head.problem)])
         raise OtherProblemError(f"the problem was {before} and is {after} now")
@@ -271,48 +249,39 @@ def _take(matter: Matter, order: tuple[Side, Side]) -> _Rounds:
         Side.BASE: base.taking(now) or was if now.is_known and not was.is_known else was,
         Side.HEAD: head.taking(was) or now if was.is_known and not now.is_known else now,
     }
-    finalists = {side: parties[side].built(chosen[side]) for side in order}
+    finalists = {side: sides[side].built(chosen[side]) for side in order}
     if order == _ORDERS[0]:  # what is right in one process is in the other
         for side in order:
-            parties[side].prove(finalists[side])
+            sides[side].prove(finalists[side])
     report(Side.EITHER)
     copied, other = order
-    duel = partial(parties[other].evaluator.duel, finalists[other], finalists[copied])
-    samples = duel(opponent=parties[copied].evaluator)
+    duel = partial(sides[other].evaluator.duel, finalists[other], finalists[copied])
+    samples = duel(opponent=sides[copied].evaluator)
     deadline = time.monotonic() + most_seconds()
     while time.monotonic() < deadline and not _is_precise(control_ratio(samples, "second")):
-        more = duel(opponent=parties[copied].evaluator)
+        more = duel(opponent=sides[copied].evaluator)
         samples = {name: (*times, *more[name]) for name, times in samples.items()}
     named = {other: samples["first"], copied: samples["second"], CONTROL: samples[CONTROL]}
-    choices = {side: Choice(one.configuration, one.origin) for side, one in chosen.items()}
-    return _Rounds(head.problem, head.evaluator.device.name, choices, Take(named, copied))
+    return Timing(head.problem, head.evaluator.device.name, chosen, named, copied)
 
 
 def _is_precise(control: Ratio) -> bool:
     return control.high <= PRECISE * control.low
 
 
-@dataclass(frozen=True)
-class _Candidate:
-    configuration: Configuration
-    origin: str
-    is_known: bool
-
-
-class _Party:
+class _Revision:
     """A revision's kernel, ready to be built, checked and timed."""
 
-    def __init__(self, matter: Matter, side: Side) -> None:
+    def __init__(self, case: Case, side: Side) -> None:
         self._side = side
-        self._database = matter.database
-        revision = matter.base if side is Side.BASE else matter.head
-        target = str(revision.root / matter.place)
+        self._database = case.database
+        root = case.revisions[side].root
         with self._own():
-            with modules_of(revision.root, matter.repository):
-                request = make_request({"kernel": target, **matter.options, "modes": [matter.mode]}, target)
-                self._resolved: Resolved = resolve(request)
+            with modules_of(root, case.repository):
+                own = {"kernel": str(root / case.request.kernel), "modes": (case.mode,)}
+                self._resolved: Resolved = resolve(case.request.model_copy(update=own))
             resolved = self._resolved
-            subject = Subject.prepare(resolved.kernel, resolved.model, resolved.reference, matter.mode, resolved.device)
+            subject = Subject.prepare(resolved.kernel, resolved.model, resolved.reference, case.mode, resolved.device)
             self.problem = subject.problem
             self.evaluator = LocalEvaluator(subject, resolved.compiler)
 
@@ -327,7 +296,7 @@ class _Party:
         except TunebenchError as error:
             raise SideError(self._side, first_line(error)) from error
 
-    def best_known(self) -> _Candidate:
+    def best_known(self) -> Choice:
         """What was measured of this very source and is nearest to the problem, else the default."""
         resolved, device = self._resolved, self.evaluator.device
         kernel = resolved.kernel
@@ -349,15 +318,15 @@ class _Party:
         best = contenders[0]
         assert best.configuration is not None
         if best.tier is Tier.DEFAULT:
-            return _Candidate(best.configuration, f"{self._side}'s default", is_known=False)
-        return _Candidate(best.configuration, f"{self._side}: {best.reason}", is_known=True)
+            return Choice(best.configuration, f"{self._side}'s default", is_known=False)
+        return Choice(best.configuration, f"{self._side}: {best.reason}", is_known=True)
 
-    def taking(self, other: _Candidate) -> _Candidate | None:
+    def taking(self, other: Choice) -> Choice | None:
         """The other's configuration, where it is valid here."""
         admitted = self._resolved.space.admits(other.configuration, self.problem, self.evaluator.device)
         return other if admitted else None
 
-    def built(self, candidate: _Candidate) -> Finalist:
+    def built(self, candidate: Choice) -> Finalist:
         """A configuration with its build.
 
         Raises:
