@@ -1,4 +1,4 @@
-"""Of each of the five kernels: any tensor, changes between two calls, copies and seeds are as the reference has them."""
+"""Of each of the five kernels: any tensor, changes between calls, copies and seeds are as the reference has them."""
 
 from __future__ import annotations
 

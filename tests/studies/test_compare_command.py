@@ -41,12 +41,6 @@ def get_init_inputs():
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    """Runs a command in this process."""
-    return CommandLine(monkeypatch, capsys)
-
-
-@pytest.fixture
 def file(tmp_path: Path) -> Path:
     """A file whose ModelNew does a small part of what its Model does."""
     path = tmp_path / "mine.py"

@@ -29,12 +29,6 @@ ROOT = Path(__file__).parents[2]
 TOOLS = ("kernels", "space", "check", "evaluate", "tune", "best", "trials", "explain")
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    """Runs a command in this process."""
-    return CommandLine(monkeypatch, capsys)
-
-
 class Server:
     """A server in a process of its own, and a client that looks at every answer with the published schema."""
 

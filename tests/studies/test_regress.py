@@ -21,12 +21,6 @@ WIDE = ("--threshold", 90, "--device", "cpu", "--size", "rows=4", "--size", "col
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    """Runs a command in this process."""
-    return CommandLine(monkeypatch, capsys)
-
-
-@pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
     """A repository with one kernel, which is the current folder."""
     made = Repository(tmp_path / "kernels of mine")

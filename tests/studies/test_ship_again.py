@@ -20,11 +20,6 @@ TWO_TUNABLES = 'SearchSpace(tunables=(Tunable("turns", (100, 5)), Tunable('
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    return CommandLine(monkeypatch, capsys)
-
-
-@pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
     """A kernel with two results for an H200, in the current folder."""
     made = Repository(tmp_path / "mine")

@@ -23,12 +23,6 @@ pytestmark = pytest.mark.usefixtures("short_studies")
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    """The command line."""
-    return CommandLine(monkeypatch, capsys)
-
-
-@pytest.fixture
 def folder(write_kernel: WriteKernel) -> Path:
     """A kernel's folder with two trials in the user's database, at a size that is not the reference's own."""
     found = write_kernel(reference=SLOW_REFERENCE).kernel.folder
