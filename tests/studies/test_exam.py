@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from benchmarks.exam.problems import CLASSES, SMALL, ExamProblem, at_small, paths, problems
 from benchmarks.exam.table import details, geometric_mean, summary
+from sampling import slow_but
 
 import tunebench
 from tunebench.kernels.runtime.registry import load_model
@@ -19,7 +20,7 @@ SAMPLE = [one for one in PATHS if one.stem == OF_THEMSELVES] + random.Random(0).
 """The others are as quick to ask: `python -m tests.benchmarks.exam.check`."""
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda one: one.stem)
+@pytest.mark.parametrize("path", slow_but(PATHS[::12], PATHS), ids=lambda one: one.stem)
 def test_a_kernel_is_a_few_lines_and_its_problem_stands_alone(path: Path, tmp_path: Path) -> None:
     problem = ExamProblem(path, "", {})
     assert problem.lines <= 15
