@@ -106,6 +106,7 @@ def test_files_and_modules_are_checked_for_it(tmp_path: Path, run: CommandLine) 
             assert ("less exact than eager" in checked.out) == (checked.code == 1)
 
 
+@pytest.mark.slow
 def test_what_was_missed_under_eager_is_tuned_under_eager(
     write_kernel: WriteKernel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

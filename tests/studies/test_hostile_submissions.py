@@ -66,6 +66,7 @@ def test_a_command_that_is_killed_takes_the_file_along(tmp_path: Path, question:
     raise AssertionError(f"still running: {left_running(mark)}")
 
 
+@pytest.mark.slow
 def test_what_a_file_prints_is_no_part_of_the_json(run: CommandLine, tmp_path: Path) -> None:
     path = tmp_path / "submission.py"
     text = forward("print('{}')\nreturn super().forward(x)", before="print('hello from the file')")

@@ -101,6 +101,7 @@ def test_a_worker_has_its_device_for_itself_while_it_is_asked(
     evaluator.close()
 
 
+@pytest.mark.slow
 def test_a_worker_comes_up_while_nothing_is_asked_of_it(write_kernel: WriteKernel, start: Start) -> None:
     factory = write_kernel()
     first = start(factory)
@@ -190,6 +191,7 @@ def test_a_study_with_a_limit_of_time_does_not_wait_for_a_variant_that_hangs(
     assert 1 not in found  # it began after the default and was let go of: nothing is said of it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("statement", "message"),
     [
@@ -221,6 +223,7 @@ def test_running_out_of_memory_is_a_row_and_costs_no_worker(write_kernel: WriteK
     assert "the worker" not in failed.message
 
 
+@pytest.mark.slow
 def test_three_deaths_in_a_row_stop_the_study_with_the_reason(write_kernel: WriteKernel, tmp_path: Path) -> None:
     factory = write_kernel(source={WEIGH: "*reinterpret_cast<volatile int*>(variety) = 0;"})
     with pytest.raises(WorkerError, match="3 variants in a row killed their worker"):

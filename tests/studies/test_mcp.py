@@ -148,6 +148,7 @@ def arguments_of(process: int) -> str:
         return ""
 
 
+@pytest.mark.slow
 def test_what_is_no_message_is_answered(tmp_path: Path) -> None:
     begin = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
     call = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "best", "arguments": {}}}

@@ -59,6 +59,7 @@ def test_the_first_failure_of_each_kind_is_said_when_it_happens(
     assert sum(report.outcome.refusals.values()) > len(lines)
 
 
+@pytest.mark.slow
 def test_ctrl_c_shows_the_best_so_far(
     write_kernel: WriteKernel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

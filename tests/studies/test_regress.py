@@ -115,6 +115,7 @@ def last(ran: object) -> str:
     return ran.err.strip().splitlines()[-1]  # type: ignore[attr-defined, no-any-return]
 
 
+@pytest.mark.slow
 def test_each_revision_has_its_own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree, other = tmp_path / "tree", tmp_path / "other"
     for root, value in ((tree, 1), (other, 2)):

@@ -101,6 +101,7 @@ def test_a_cpu_s_results_ship_when_it_is_named(write_kernel: WriteKernel, tmp_pa
     assert next(what_is_known(kernel, PROBLEM, cpu).choices()).configuration == SLOW
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("winner", "over_reference", "stays"),
     [(SLOW, 1.5, True), (SLOW, 1.99, False), (SLOW, 3.0, False), (FAST, 1.5, False), (SLOW, 0.8, False)],

@@ -78,6 +78,7 @@ def test_study_files_say_what_is_compared_checked_timed_and_shipped(folder: Path
     assert len(files_of(load_model(str(folder)).kernel)) == 1
 
 
+@pytest.mark.slow
 def test_a_trial_of_elsewhere_names_no_folder_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "model.py").chmod(0o666)
     with pytest.raises(UserError, match="which others can write: name its folder"):
