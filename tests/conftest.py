@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from command_line import CommandLine
 from hostile_count import tried
 from sample_kernel import MODEL, REFERENCE, SOURCE, WriteKernel
 from short_studies import VARIABLE
@@ -77,6 +78,12 @@ def write_kernel(tmp_path: Path) -> WriteKernel:
         return load_model(str(folder))
 
     return write
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    """Runs commands in this process."""
+    return CommandLine(monkeypatch, capsys)
 
 
 @pytest.fixture(scope="module")

@@ -55,12 +55,6 @@ class ModelNew(Model):
 """
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    """Runs a command in this process."""
-    return CommandLine(monkeypatch, capsys)
-
-
 def compared(run: CommandLine, folder: Path, model: str) -> tuple[int, dict[str, object]]:
     """The exit code of `compare` on a file with another `ModelNew`, and what it printed.
 

@@ -25,12 +25,6 @@ INEXACT = {"weight[0];": "weight[0] * (variety == 1 ? 1.000001f : 1.0f);"}
 pytestmark = pytest.mark.usefixtures("short_studies")
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    """Runs a command in this process."""
-    return CommandLine(monkeypatch, capsys)
-
-
 @pytest.mark.slow
 def test_a_study_admits_what_is_as_exact_as_eager_and_no_other(
     write_kernel: WriteKernel, tmp_path: Path, run: CommandLine
@@ -112,6 +106,7 @@ def test_files_and_modules_are_checked_for_it(tmp_path: Path, run: CommandLine) 
             assert ("less exact than eager" in checked.out) == (checked.code == 1)
 
 
+@pytest.mark.slow
 def test_what_was_missed_under_eager_is_tuned_under_eager(
     write_kernel: WriteKernel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

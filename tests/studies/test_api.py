@@ -84,6 +84,7 @@ def test_a_question_that_is_wrong_is_one_line(results: Path, tmp_path: Path) -> 
         assert len(str(raised.value).splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_what_is_loaded_from_a_folder_can_be_copied_and_pickled(write_kernel: WriteKernel, tmp_path: Path) -> None:
     folder = write_kernel().kernel.folder
     ModelNew = tunebench.load(folder)

@@ -142,25 +142,20 @@ def test_a_kernel_that_fails_or_crashes_costs_no_other_its_row(write_kernel: Wri
     assert outcome.ceilings is not None and len(told) == 6
 
 
-@pytest.fixture
-def tunebench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    return CommandLine(monkeypatch, capsys)
-
-
 @pytest.mark.slow
-def test_the_command(write_kernel: WriteKernel, tunebench: CommandLine) -> None:
+def test_the_command(write_kernel: WriteKernel, run: CommandLine) -> None:
     folder = folder_of(write_kernel)
     options = ("--no-compile", "--seconds", "0.1", "--device", "cpu")
-    done = tunebench("bench", folder, *options, "--json")
+    done = run("bench", folder, *options, "--json")
     assert done.code == 0, done
     (result,) = done.json["results"]
     # Nobody measured it: a duel says whether the kernel's default serves.
     assert result["tier"] in ("default", "reference") and result["right"] is True
     assert set(result["speedups"]) == {"reference", "default", "copy"}
-    last = tunebench("bench", folder, *options, "--batch", "8").out.rstrip().splitlines()[-1]
+    last = run("bench", folder, *options, "--batch", "8").out.rstrip().splitlines()[-1]
     assert last.split()[:3] == ["weigh", "n=264", "float32"] and last.split()[-1] in ("default", "reference")
-    assert "give one of them" in tunebench("bench", folder, "--json", "--csv").error
-    assert "has no value 65" in tunebench("bench", folder, "--config", "block_size=65").error
+    assert "give one of them" in run("bench", folder, "--json", "--csv").error
+    assert "has no value 65" in run("bench", folder, "--config", "block_size=65").error
 
 
 def test_csv_has_plain_figures(write_kernel: WriteKernel) -> None:

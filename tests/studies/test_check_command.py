@@ -54,11 +54,6 @@ class ModelNew(nn.Module):
 """
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    return CommandLine(monkeypatch, capsys)
-
-
 def written(folder: Path, text: str, name: str = "submission.py") -> Path:
     path = folder / name
     path.write_text(text, encoding="utf-8")

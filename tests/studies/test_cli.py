@@ -108,12 +108,6 @@ def folder_of(factory: type[TunedModule]) -> str:
     return str(factory.kernel.folder)
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    """Runs a command in this process."""
-    return CommandLine(monkeypatch, capsys)
-
-
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database with a short study of each shipped kernel."""

@@ -45,11 +45,6 @@ def get_init_inputs():
 """
 
 
-@pytest.fixture
-def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    return CommandLine(monkeypatch, capsys)
-
-
 def test_a_study_has_the_settings_that_it_says_else_those_of_its_process() -> None:
     request = StudyRequest(kernel="gemm_scale_bn", device="cpu", sizes=SIZES)
     assert resolve(request).settings == {}
@@ -88,8 +83,8 @@ def test_a_file_has_studies_under_several_settings(tmp_path: Path) -> None:
         ("convolution=tf32", "setting convolution=tf32: PyTorch has no such convolution on a device of type 'cpu'"),
     ],
 )
-def test_what_is_no_setting_is_one_line(ask: CommandLine, command: list[str], given: str, said: str) -> None:
-    assert said in ask(*command, "gemm_scale_bn", "--device", "cpu", "--setting", given).error
+def test_what_is_no_setting_is_one_line(run: CommandLine, command: list[str], given: str, said: str) -> None:
+    assert said in run(*command, "gemm_scale_bn", "--device", "cpu", "--setting", given).error
 
 
 def test_the_shell_completes_settings_with_their_values() -> None:
@@ -97,29 +92,29 @@ def test_the_shell_completes_settings_with_their_values() -> None:
 
 
 @pytest.mark.slow
-def test_a_file_is_checked_under_a_setting(ask: CommandLine, tmp_path: Path) -> None:
+def test_a_file_is_checked_under_a_setting(run: CommandLine, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(FILE)
     asked = ("check", file, "--device", "cpu", "--mode", "eval", "--require", "problem", "--json")
-    (report,) = ask(*asked, "--setting", "matmul=tf32").json
+    (report,) = run(*asked, "--setting", "matmul=tf32").json
     assert report["right_for_problem"] and report["eager"] == "matmul=tf32"
-    (report,) = ask(*asked).json
+    (report,) = run(*asked).json
     assert not report["right_for_problem"] and "the setting is not in force" in json.dumps(report)
 
 
 @pytest.mark.slow
-def test_a_study_under_a_setting_is_evidence_for_that_setting_alone(ask: CommandLine) -> None:
+def test_a_study_under_a_setting_is_evidence_for_that_setting_alone(run: CommandLine) -> None:
     sizes = [f"--size={name}={size}" for name, size in SIZES.items()]
     asked = ("gemm_scale_bn", "--device", "cpu", "--mode", "eval", *sizes)
-    (report,) = ask("tune", *asked, "--trials", "1", "--setting", "matmul=tf32", "--json").json
+    (report,) = run("tune", *asked, "--trials", "1", "--setting", "matmul=tf32", "--json").json
     assert report["eager"] == "matmul=tf32" and report["problem"]["options"]["matmul"] == "tf32"
     for command in ("best", "studies"):
-        assert "eager: matmul=tf32" in ask(command).out
+        assert "eager: matmul=tf32" in run(command).out
     (row,) = tunebench.best("gemm_scale_bn")
     model = load_model("gemm_scale_bn")(32, 24, (24,)).eval()
     x = torch.rand(16, 32)
     with under(HIGH, "cpu"):
         assert model.identify(x) == row.problem
     assert model.identify(x) != row.problem
-    compared = ask("compare", row.trial_id, "reference", "--json").json
+    compared = run("compare", row.trial_id, "reference", "--json").json
     assert compared["eager"] == "matmul=tf32"

@@ -30,11 +30,6 @@ from tunebench.tuner.result import CacheRegime, Measurement, TrialResult, TrialS
 from tunebench.tuner.study.history import StudyDescription
 
 
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    return CommandLine(monkeypatch, capsys)
-
-
 def record(database: Database, seed: int, trials: range) -> int:
     """Add trials to the study of that seed; its number."""
     device = find_device("cpu")
@@ -75,26 +70,26 @@ def test_every_study_is_published_and_a_copy_keeps_its_values(tmp_path: Path) ->
 
 
 def test_without_the_package_it_says_how_to_install_it(
-    command: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "optuna_dashboard", None)
-    ran = command("dashboard", "--db", tmp_path / "a.db")
+    ran = run("dashboard", "--db", tmp_path / "a.db")
     assert "'optuna_dashboard': pip install 'tunebench[dashboard]'" in ran.error
 
 
-def test_it_creates_no_database(command: CommandLine, tmp_path: Path) -> None:
+def test_it_creates_no_database(run: CommandLine, tmp_path: Path) -> None:
     pytest.importorskip("optuna_dashboard")
-    assert "there is no results database" in command("dashboard", "--db", tmp_path / "a.db").error
+    assert "there is no results database" in run("dashboard", "--db", tmp_path / "a.db").error
     assert list(tmp_path.glob("a.db*")) == []
 
 
-def test_a_port_that_is_taken(command: CommandLine, tmp_path: Path) -> None:
+def test_a_port_that_is_taken(run: CommandLine, tmp_path: Path) -> None:
     pytest.importorskip("optuna_dashboard")
     with open_database(tmp_path / "a.db") as database:
         record(database, 0, range(1))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        ran = command("dashboard", "--db", tmp_path / "a.db", "--port", port)
+        ran = run("dashboard", "--db", tmp_path / "a.db", "--port", port)
     assert ran.code == 2
     assert f"cannot listen on 127.0.0.1:{port}" in ran.err.splitlines()[-1]
 

@@ -15,12 +15,6 @@ from tunebench.kernels.runtime.registry import kernel_names
 from tunebench.studies.doctor import Diagnosis, examine_kernel
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    """Runs a command in this process."""
-    return CommandLine(monkeypatch, capsys)
-
-
 def test_what_needs_no_torch_is_said_first_and_a_broken_torch_is_a_line() -> None:
     code = (
         "import sys\n"

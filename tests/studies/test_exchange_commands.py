@@ -18,11 +18,6 @@ from tunebench.db.exchange.formats import format_named
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    return CommandLine(monkeypatch, capsys)
-
-
-@pytest.fixture
 def filled(tmp_path: Path) -> Path:
     file = tmp_path / "results.db"
     with open_database(file) as database:

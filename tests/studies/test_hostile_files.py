@@ -197,11 +197,6 @@ def refused(run: CommandLine, file: Path, folder: Path) -> None:
         assert error.isprintable() and len(error) < 1000, error
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    return CommandLine(monkeypatch, capsys)
-
-
 def test_files_of_other_tuners_with_something_wrong(run: CommandLine, tmp_path: Path) -> None:
     contents = itertools.chain(
         (("t4", content) for content in spoilt_results()), (("cache", content) for content in spoilt_caches())

@@ -44,11 +44,6 @@ KERNELS = ("'; DROP TABLE tunebench_trials; --", "../../../../etc", "/etc/passwd
 
 
 @pytest.fixture
-def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    return CommandLine(monkeypatch, capsys)
-
-
-@pytest.fixture
 def nothing_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise AssertionError("something was compiled")
@@ -56,10 +51,10 @@ def nothing_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CpuCompiler, "compile", fail)
 
 
-def refused(ask: CommandLine, file: Path) -> None:
+def refused(run: CommandLine, file: Path) -> None:
     hostile_count.tried["study files"] += 1
     before = file.read_bytes()
-    message = ask("tune", str(file)).error
+    message = run("tune", str(file)).error
     assert "\x1b" not in message and len(message) < 1_000
     assert file.read_bytes() == before
     assert sorted(path.name for path in file.parent.iterdir() if path.name != "own") == [file.name]
@@ -67,25 +62,25 @@ def refused(ask: CommandLine, file: Path) -> None:
 
 @pytest.mark.usefixtures("nothing_is_built")
 @pytest.mark.parametrize("name", FILES)
-def test_a_hostile_value_is_refused(ask: CommandLine, tmp_path: Path, name: str) -> None:
+def test_a_hostile_value_is_refused(run: CommandLine, tmp_path: Path, name: str) -> None:
     file = tmp_path / "study.toml"
     rest = FILES[name]
     file.write_text(
         'kernel = "scalar_mul"\n' + ("" if "device" in rest else 'device = "cpu"\n') + rest, encoding="utf-8"
     )
-    refused(ask, file)
+    refused(run, file)
 
 
 @pytest.mark.usefixtures("nothing_is_built")
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel[:12])
-def test_a_kernel_that_is_none_is_refused(ask: CommandLine, tmp_path: Path, kernel: str) -> None:
+def test_a_kernel_that_is_none_is_refused(run: CommandLine, tmp_path: Path, kernel: str) -> None:
     file = tmp_path / "study.toml"
     file.write_text(f'kernel = "{kernel}"\n', encoding="utf-8")
-    refused(ask, file)
+    refused(run, file)
 
 
 @pytest.mark.usefixtures("nothing_is_built")
-def test_a_pickle_is_no_study_file(ask: CommandLine, tmp_path: Path) -> None:
+def test_a_pickle_is_no_study_file(run: CommandLine, tmp_path: Path) -> None:
     file = tmp_path / "study.toml"
     file.write_bytes(pickle.dumps({"kernel": "scalar_mul"}))
-    refused(ask, file)
+    refused(run, file)

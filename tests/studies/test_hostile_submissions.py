@@ -32,11 +32,6 @@ def left_running(mark: str) -> list[int]:
     return found
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    return CommandLine(monkeypatch, capsys)
-
-
 def test_what_a_file_starts_is_ended_with_it(run: CommandLine, tmp_path: Path) -> None:
     mark = f"left-by-{os.getpid()}-{time.monotonic_ns()}"
     sleeper = f"os.execv(sys.executable, [sys.executable, '-c', 'import time; time.sleep(600)', {mark!r}])"
@@ -71,6 +66,7 @@ def test_a_command_that_is_killed_takes_the_file_along(tmp_path: Path, question:
     raise AssertionError(f"still running: {left_running(mark)}")
 
 
+@pytest.mark.slow
 def test_what_a_file_prints_is_no_part_of_the_json(run: CommandLine, tmp_path: Path) -> None:
     path = tmp_path / "submission.py"
     text = forward("print('{}')\nreturn super().forward(x)", before="print('hello from the file')")

@@ -86,6 +86,7 @@ def test_reading_results_needs_no_torch(results: str) -> None:
     modules_after(ONE_AFTER_THE_OTHER, arguments=[json.dumps(asked)])
 
 
+@pytest.mark.slow
 def test_a_kernels_model_brings_neither_the_database_nor_the_interface() -> None:
     models = "".join(f"import tunebench.kernels.{name}.model\n" for name in kernel_names())
     assert not modules_after(f"import torch\n{models}") & (DATABASE | INTERFACE)

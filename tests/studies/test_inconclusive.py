@@ -37,11 +37,6 @@ REFERENCE = SCATTERED | ONE_SIZE | {"        self.calls += 1\n": f"        self.
 MODEL = SCATTERED | {"        self.calls += 1\n": f"        self.calls += 1\n        {WAIT}\n"}
 
 
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    return CommandLine(monkeypatch, capsys)
-
-
 def served(factory: type[TunedModule], policy: Policy) -> Choice:
     forget_plans()
     model = factory()
@@ -54,13 +49,13 @@ def served(factory: type[TunedModule], policy: Policy) -> Choice:
 
 @pytest.mark.slow
 def test_what_rounds_leave_open_is_not_served_and_is_asked_again(
-    write_kernel: WriteKernel, monkeypatch: pytest.MonkeyPatch, command: CommandLine
+    write_kernel: WriteKernel, monkeypatch: pytest.MonkeyPatch, run: CommandLine
 ) -> None:
     monkeypatch.setenv("TUNEBENCH_CONFIRM_SECONDS", "0")  # so many rounds as an interval needs, three times
     factory = write_kernel(model=MODEL, reference=REFERENCE)
     folder, place = str(factory.kernel.folder), os.environ["TUNEBENCH_DB"]
     asked = ("tune", folder, "--trials", 4, "--size", "rows=300", "--device", "cpu")
-    done = command(*asked)
+    done = run(*asked)
     assert done.code == 0
     assert " unconfirmed" in done.out and " tie" not in done.out.split("in the search, and not confirmed")[0]
     assert "the final rounds are inconclusive: their intervals are too wide; the same command takes them again" in (
@@ -75,7 +70,7 @@ def test_what_rounds_leave_open_is_not_served_and_is_asked_again(
     assert (row.trial_id, row.confirmed, row.decision) == (leader.trial_id, False, Decision.INCONCLUSIVE)
     assert row.over_reference == won.comparison.speedups[Baseline.REFERENCE]
 
-    listed = command("best", factory.kernel.name, "--any-source")
+    listed = run("best", factory.kernel.name, "--any-source")
     assert f"{row.over_reference} unconfirmed" in " ".join(listed.out.split())
     assert f"'tunebench tune {row.trial_id}' takes the final rounds again" in " ".join(listed.out.split())
 
@@ -92,11 +87,11 @@ def test_what_rounds_leave_open_is_not_served_and_is_asked_again(
     assert held and choice.tier is Tier.REFERENCE
     assert "not confirmed against the reference" in choice.reason
 
-    shipped = command("ship", folder, "--device", "cpu")
+    shipped = run("ship", folder, "--device", "cpu")
     assert not list(Path(folder).glob("tuned/*")), shipped.out
 
     # The command that `best` names asks again: the same study, no new trial, and another comparison.
-    again = command("tune", row.trial_id)
+    again = run("tune", row.trial_id)
     assert again.code == 0, again.out
     with open_database(place, read_only=True) as database:
         assert len(trials(database)) == 4 and len({one.study_id for one in trials(database)}) == 1
@@ -126,11 +121,11 @@ def tunebench_study(folder: str):  # type: ignore[no-untyped-def]
 
 @pytest.mark.parametrize("seconds", ["nan", "inf", "-1", "soon"])
 def test_what_the_environment_says_of_the_rounds_is_refused_before_the_search(
-    seconds: str, monkeypatch: pytest.MonkeyPatch, command: CommandLine
+    seconds: str, monkeypatch: pytest.MonkeyPatch, run: CommandLine
 ) -> None:
     monkeypatch.setenv("TUNEBENCH_CONFIRM_SECONDS", seconds)
     for asked in (("tune", "scalar_mul"), ("compare", "default", "reference", "scalar_mul")):
-        refused = command(*asked)
+        refused = run(*asked)
         assert refused.code == 2
         assert f"TUNEBENCH_CONFIRM_SECONDS is '{seconds}': give a number of seconds, or unset it" in refused.err
     assert not Path(os.environ["TUNEBENCH_DB"]).exists()

@@ -85,6 +85,7 @@ def test_kernels_are_the_same_and_their_results_found_under_any_locale(folder: P
     assert "nvidia-h200.json" in seen[0]["served"]
 
 
+@pytest.mark.slow
 def test_a_terminal_without_the_letters_gets_their_escapes(tmp_path: Path) -> None:
     database = tmp_path / "a.db"
     open_database(database).close()

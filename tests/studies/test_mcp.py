@@ -29,12 +29,6 @@ ROOT = Path(__file__).parents[2]
 TOOLS = ("kernels", "space", "check", "evaluate", "tune", "best", "trials", "explain")
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    """Runs a command in this process."""
-    return CommandLine(monkeypatch, capsys)
-
-
 class Server:
     """A server in a process of its own, and a client that looks at every answer with the published schema."""
 
@@ -158,6 +152,7 @@ def arguments_of(process: int) -> str:
         return ""
 
 
+@pytest.mark.slow
 def test_what_is_no_message_is_answered(tmp_path: Path) -> None:
     begin = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
     call = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "best", "arguments": {}}}

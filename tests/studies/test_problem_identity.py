@@ -10,6 +10,7 @@ import pytest
 import torch
 from benchmarks.exam.problems import FOLDER
 from sample_kernel import REFERENCE, WriteKernel
+from sampling import slow_but
 
 from tunebench.kernels.runtime.registry import kernel_names, load_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
@@ -142,7 +143,7 @@ def _known_problems(factory: type[TunedModule], seed: int) -> dict[str, Problem]
     return found
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", slow_but(kernel_names(), TARGETS))
 def test_unequal_calls_of_a_shipped_kernel_are_unequal_problems(name: str) -> None:
     assert len(_known_problems(load_model(TARGETS[name]), seed=len(name))) > 3
 

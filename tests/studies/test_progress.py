@@ -29,18 +29,7 @@ def test_the_first_line_needs_no_torch() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("terminal", [True, False])
-def test_what_follows_the_search_is_said(write_kernel: WriteKernel, tmp_path: Path, terminal: bool) -> None:
-    shown = io.StringIO()
-    study = resolve(request_of(str(write_kernel().kernel.folder), {"trials": 3, "device": "cpu"}))
-    display = StudyDisplay(Console(file=shown, force_terminal=terminal, width=300))
-    with open_database(tmp_path / "a.db") as database, display:
-        tune(study, database, display)
-    assert Phase.COMPARING in shown.getvalue()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("terminal", [True, False])
-def test_the_first_failure_of_each_kind_is_said_when_it_happens(
+def test_the_first_failure_of_each_kind_and_what_follows_the_search_are_said_when_they_happen(
     write_kernel: WriteKernel, tmp_path: Path, terminal: bool
 ) -> None:
     changes = {
@@ -57,8 +46,10 @@ def test_the_first_failure_of_each_kind_is_said_when_it_happens(
     assert sum("ValueError: block" in line and "[red]" in line for line in lines) == 1
     assert sum("correctness" in line for line in lines) >= 1
     assert sum(report.outcome.refusals.values()) > len(lines)
+    assert Phase.COMPARING in shown.getvalue()
 
 
+@pytest.mark.slow
 def test_ctrl_c_shows_the_best_so_far(
     write_kernel: WriteKernel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

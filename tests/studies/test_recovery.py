@@ -246,6 +246,7 @@ def evaluators() -> Iterator[list[WorkerEvaluator]]:
         evaluator.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kills", [1, 2])
 def test_a_variant_whose_worker_is_killed_from_outside_has_one_more_try(
     write_kernel: WriteKernel, tmp_path: Path, evaluators: list[WorkerEvaluator], kills: int

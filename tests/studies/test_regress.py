@@ -22,12 +22,6 @@ WIDE = ("--threshold", 90, "--device", "cpu", "--size", "rows=4", "--size", "col
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    """Runs a command in this process."""
-    return CommandLine(monkeypatch, capsys)
-
-
-@pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
     """A repository with one kernel, which is the current folder."""
     made = Repository(tmp_path / "kernels of mine")
@@ -122,6 +116,7 @@ def last(ran: object) -> str:
     return ran.err.strip().splitlines()[-1]  # type: ignore[attr-defined, no-any-return]
 
 
+@pytest.mark.slow
 def test_each_revision_has_its_own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree, other = tmp_path / "tree", tmp_path / "other"
     for root, value in ((tree, 1), (other, 2)):

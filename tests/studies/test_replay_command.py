@@ -31,12 +31,6 @@ def space(tmp_path: Path) -> Path:
     return file
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    """Runs the command."""
-    return CommandLine(monkeypatch, capsys)
-
-
 def test_every_seed_is_in_the_json(run: CommandLine, space: Path) -> None:
     ran = run("replay", space, "--sampler", "random", "--sampler", "gp", "--budget", 11, "--seeds", 3, "--json")
     random, pool = ran.json

@@ -111,11 +111,6 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
         yield running
 
 
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    return CommandLine(monkeypatch, capsys)
-
-
 def plots(outline: Outline, study: StudyData) -> dict[str, dict[str, Any]]:
     """The data of every plot of a study, by the plot's name."""
     prefix = f"study-{study.row.study_id}-"
@@ -293,8 +288,8 @@ def test_the_overview_fits_a_phone(chromium: Chromium, page_file: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_single_study_is_open(command: CommandLine, results: Path, tmp_path: Path, chromium: Chromium) -> None:
-    command("report", "scalar_mul", "-o", tmp_path / "one.html", "--db", results)
+def test_a_single_study_is_open(run: CommandLine, results: Path, tmp_path: Path, chromium: Chromium) -> None:
+    run("report", "scalar_mul", "-o", tmp_path / "one.html", "--db", results)
     assert chromium.open(tmp_path / "one.html").ask("document.querySelector('details.study').open") is True
 
 
@@ -410,24 +405,24 @@ def test_studies_without_trials_do_not_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_writes_one_file(command: CommandLine, results: Path, tmp_path: Path) -> None:
+def test_the_command_writes_one_file(run: CommandLine, results: Path, tmp_path: Path) -> None:
     file = tmp_path / "out.html"
-    ran = command("report", "scalar_mul", "-o", file, "--db", results)
+    ran = run("report", "scalar_mul", "-o", file, "--db", results)
     assert ran.code == 0 and ran.out.startswith(f"{file}: 1 study, ")
     assert file.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
-    ran = command("report", "--study", 1, "-o", file, "--db", results, "--json")
+    ran = run("report", "--study", 1, "-o", file, "--db", results, "--json")
     assert ran.json == {"file": str(file), "bytes": file.stat().st_size, "studies": [1], "sections": [1]}
     assert list(tmp_path.glob(".out*")) == []
 
 
 @pytest.mark.slow
-def test_questions_that_are_wrong_get_one_line(command: CommandLine, results: Path, tmp_path: Path) -> None:
-    assert "there is no results database" in command("report", "--db", tmp_path / "none.db").error
-    assert "unknown kernel 'scaler'" in command("report", "scaler", "--db", results).error
-    assert "no study 99" in command("report", "--study", 99, "--db", results).error
-    unwritable = command("report", "-o", tmp_path / "absent" / "a.html", "--db", results)
+def test_questions_that_are_wrong_get_one_line(run: CommandLine, results: Path, tmp_path: Path) -> None:
+    assert "there is no results database" in run("report", "--db", tmp_path / "none.db").error
+    assert "unknown kernel 'scaler'" in run("report", "scaler", "--db", results).error
+    assert "no study 99" in run("report", "--study", 99, "--db", results).error
+    unwritable = run("report", "-o", tmp_path / "absent" / "a.html", "--db", results)
     assert "cannot write" in unwritable.error
     open_database(tmp_path / "empty.db").close()
-    ran = command("report", "--db", tmp_path / "empty.db", "-o", tmp_path / "a.html")
+    ran = run("report", "--db", tmp_path / "empty.db", "-o", tmp_path / "a.html")
     assert (ran.code, ran.out) == (1, "") and len(ran.err.splitlines()) == 1
     assert not (tmp_path / "a.html").exists()

@@ -23,11 +23,6 @@ FAST = Configuration({"block_size": 32, "blocks": 4, "variety": 1})
 SLOW = Configuration({"block_size": 256, "blocks": 1, "variety": 0})
 
 
-@pytest.fixture
-def tunebench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    return CommandLine(monkeypatch, capsys)
-
-
 def record(
     kernel: Kernel,
     place: Path,
@@ -46,12 +41,12 @@ def record(
 
 
 @pytest.mark.slow
-def test_winners_are_shipped_and_served(write_kernel: WriteKernel, tmp_path: Path, tunebench: CommandLine) -> None:
+def test_winners_are_shipped_and_served(write_kernel: WriteKernel, tmp_path: Path, run: CommandLine) -> None:
     kernel, place = write_kernel().kernel, tmp_path / "results.db"
     record(kernel, place, H200, FAST)
     record(kernel, place, find_device("cpu"), SLOW)
     assert next(what_is_known(kernel, PROBLEM, H200).choices()).tier is Tier.DEFAULT
-    done = tunebench("ship", kernel.folder, "--db", place, "--json")
+    done = run("ship", kernel.folder, "--db", place, "--json")
     (shipment,) = done.json
     assert (done.code, shipment["device"], shipment["results"]) == (0, H200.name, 1)
     (result,) = read_file(file_for(kernel, H200.name)).results
@@ -65,13 +60,13 @@ def test_winners_are_shipped_and_served(write_kernel: WriteKernel, tmp_path: Pat
 
 
 def test_a_kernel_that_is_slower_than_the_reference_does_not_ship_but_that_it_is_does(
-    write_kernel: WriteKernel, tmp_path: Path, tunebench: CommandLine
+    write_kernel: WriteKernel, tmp_path: Path, run: CommandLine
 ) -> None:
     kernel, place = write_kernel().kernel, tmp_path / "results.db"
     record(kernel, place, H200, SLOW, over_reference=0.78)
-    listed = tunebench("best", "--any-source", "--db", place).out
+    listed = run("best", "--any-source", "--db", place).out
     assert "reference is faster: 0.780× [0.772, 0.788]" in listed
-    assert tunebench("ship", kernel.folder, "--db", place, "--json").json[0]["reference_is_faster"] == 1
+    assert run("ship", kernel.folder, "--db", place, "--json").json[0]["reference_is_faster"] == 1
     (result,) = read_file(file_for(kernel, H200.name)).results
     assert (result.configuration, result.speedups["reference"]) == (None, [0.78, 0.7722, 0.7878])
     known = what_is_known(kernel, PROBLEM, H200)
@@ -84,11 +79,11 @@ def test_a_kernel_that_is_slower_than_the_reference_does_not_ship_but_that_it_is
 
 @pytest.mark.slow
 def test_the_database_comes_before_what_ships(
-    write_kernel: WriteKernel, tmp_path: Path, tunebench: CommandLine, monkeypatch: pytest.MonkeyPatch
+    write_kernel: WriteKernel, tmp_path: Path, run: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel, place = write_kernel().kernel, tmp_path / "results.db"
     record(kernel, place, H200, FAST)
-    assert tunebench("ship", kernel.folder, "--db", place).code == 0
+    assert run("ship", kernel.folder, "--db", place).code == 0
     own = tmp_path / "own.db"
     record(kernel, own, H200, SLOW)
     monkeypatch.setenv("TUNEBENCH_DB", str(own))
@@ -97,17 +92,16 @@ def test_the_database_comes_before_what_ships(
 
 
 @pytest.mark.slow
-def test_a_cpu_s_results_ship_when_it_is_named(
-    write_kernel: WriteKernel, tmp_path: Path, tunebench: CommandLine
-) -> None:
+def test_a_cpu_s_results_ship_when_it_is_named(write_kernel: WriteKernel, tmp_path: Path, run: CommandLine) -> None:
     kernel, place, cpu = write_kernel().kernel, tmp_path / "results.db", find_device("cpu")
     record(kernel, place, cpu, SLOW)
-    done = tunebench("ship", kernel.folder, "--db", place)
+    done = run("ship", kernel.folder, "--db", place)
     assert (done.code, done.out) == (1, "") and "nothing to ship of weigh" in done.err
-    assert tunebench("ship", kernel.folder, "--db", place, "--device", cpu.name).code == 0
+    assert run("ship", kernel.folder, "--db", place, "--device", cpu.name).code == 0
     assert next(what_is_known(kernel, PROBLEM, cpu).choices()).configuration == SLOW
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("winner", "over_reference", "stays"),
     [(SLOW, 1.5, True), (SLOW, 1.99, False), (SLOW, 3.0, False), (FAST, 1.5, False), (SLOW, 0.8, False)],
@@ -116,7 +110,7 @@ def test_a_cpu_s_results_ship_when_it_is_named(
 def test_a_result_that_ships_stays_where_a_later_search_found_nothing_as_fast(
     write_kernel: WriteKernel,
     tmp_path: Path,
-    tunebench: CommandLine,
+    run: CommandLine,
     winner: Configuration,
     over_reference: float,
     *,
@@ -125,30 +119,28 @@ def test_a_result_that_ships_stays_where_a_later_search_found_nothing_as_fast(
     kernel = write_kernel().kernel
     for place, configuration, ratio in ((tmp_path / "1.db", FAST, 2.0), (tmp_path / "2.db", winner, over_reference)):
         record(kernel, place, H200, configuration, over_reference=ratio)
-        (shipment,) = tunebench("ship", kernel.folder, "--db", place, "--json").json
+        (shipment,) = run("ship", kernel.folder, "--db", place, "--json").json
     (result,) = read_file(file_for(kernel, H200.name)).results
     assert (shipment["better"], shipment["results"]) == ((1, 0) if stays else (0, 1))
     assert result.speedups["reference"][0] == (2.0 if stays else over_reference)
 
 
-def test_what_won_no_final_rounds_is_not_shipped(
-    write_kernel: WriteKernel, tmp_path: Path, tunebench: CommandLine
-) -> None:
+def test_what_won_no_final_rounds_is_not_shipped(write_kernel: WriteKernel, tmp_path: Path, run: CommandLine) -> None:
     kernel, place = write_kernel().kernel, tmp_path / "results.db"
     record(kernel, place, H200, FAST, confirmed=False)
-    assert tunebench("ship", kernel.folder, "--db", place).code == 1
+    assert run("ship", kernel.folder, "--db", place).code == 1
     assert not file_for(kernel, H200.name).exists()
 
 
 def test_results_of_an_edited_kernel_are_not_shipped(
-    write_kernel: WriteKernel, tmp_path: Path, tunebench: CommandLine
+    write_kernel: WriteKernel, tmp_path: Path, run: CommandLine
 ) -> None:
     kernel, place = write_kernel().kernel, tmp_path / "results.db"
     record(kernel, place, H200, FAST)
     (kernel.folder / "model.py").write_text(
         (kernel.folder / "model.py").read_text(encoding="utf-8") + "edited = True\n", encoding="utf-8"
     )
-    assert tunebench("ship", kernel.folder, "--db", place).code == 1
+    assert run("ship", kernel.folder, "--db", place).code == 1
 
 
 def test_the_doctor_looks_at_what_ships() -> None:

@@ -20,11 +20,6 @@ TWO_TUNABLES = 'SearchSpace(tunables=(Tunable("turns", (100, 5)), Tunable('
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    return CommandLine(monkeypatch, capsys)
-
-
-@pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
     """A kernel with two results for an H200, in the current folder."""
     made = Repository(tmp_path / "mine")
@@ -60,6 +55,7 @@ def shipped(repository: Repository) -> ShippedFile:
     return file
 
 
+@pytest.mark.slow
 def test_a_new_choice_beside_the_winner_s_keeps_its_results(run: CommandLine, repository: Repository) -> None:
     before = repository.git("rev-parse", "HEAD")
     repository.edit("root.cu", "turn < 100", "turn < turns")
@@ -73,6 +69,7 @@ def test_a_new_choice_beside_the_winner_s_keeps_its_results(run: CommandLine, re
     assert first.speedups == {"reference": [2.0, 1.9, 2.1]}
 
 
+@pytest.mark.slow
 def test_a_choice_that_some_devices_alone_have_is_asked_about_the_results_own(
     run: CommandLine, repository: Repository
 ) -> None:

@@ -24,12 +24,6 @@ pytestmark = pytest.mark.usefixtures("short_studies")
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    """The command line."""
-    return CommandLine(monkeypatch, capsys)
-
-
-@pytest.fixture
 def folder(write_kernel: WriteKernel) -> Path:
     """A kernel's folder with two trials in the user's database, at a size that is not the reference's own."""
     found = write_kernel(reference=SLOW_REFERENCE).kernel.folder
@@ -85,6 +79,7 @@ def test_study_files_say_what_is_compared_checked_timed_and_shipped(folder: Path
     assert len(files_of(load_model(str(folder)).kernel)) == 1
 
 
+@pytest.mark.slow
 def test_a_trial_of_elsewhere_names_no_folder_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "model.py").chmod(0o666)
     with pytest.raises(UserError, match="which others can write: name its folder"):

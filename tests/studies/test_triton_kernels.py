@@ -31,12 +31,6 @@ from tunebench.tuner.problem import Problem
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    """The command line."""
-    return CommandLine(monkeypatch, capsys)
-
-
-@pytest.fixture
 def no_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a machine without Triton says."""
 

@@ -27,12 +27,6 @@ RENAMED = "        super().__init__()\n        self.w = self._parameters.pop('we
 CLASS = "class ModelNew(TunedModule, Model):"
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    """The command line."""
-    return CommandLine(monkeypatch, capsys)
-
-
 def first_trial(folder: Path) -> None:
     """What the first trial of a study does, in this process."""
     request = request_of(str(folder), {"device": "cpu"})

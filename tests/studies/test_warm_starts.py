@@ -31,12 +31,6 @@ from tunebench.tuner.study.study import Ending
 pytestmark = pytest.mark.usefixtures("short_studies")
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    """Runs a command in this process."""
-    return CommandLine(monkeypatch, capsys)
-
-
 def tuned(folder: str, file: Path, shown: io.StringIO | None = None, **options: object) -> StudyReport:
     """The one report of a `tune` on the CPU."""
     request = request_of(folder, {"device": "cpu", **options})

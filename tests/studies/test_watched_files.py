@@ -32,12 +32,6 @@ COMMANDS = (
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    """Runs a command in this process, which a user's files may neither end nor hold up."""
-    return CommandLine(monkeypatch, capsys)
-
-
-@pytest.fixture
 def folder(write_kernel: WriteKernel) -> Path:
     """A kernel's folder that is well."""
     return write_kernel().kernel.folder

@@ -41,10 +41,15 @@ def tiles_of(values: torch.Tensor, columns: int) -> torch.Tensor:
     return torch.stack([torch.stack(one, 1) for one in of_each])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("rows", "features", "columns"), [(2, 5, 128), (300, 40, 128), (1100, 33, 256), (512, 64, 256)]
+    ("normalisation", "rows", "features", "columns"),
+    [
+        *(("per_element", 2, 5, 128), ("per_element", 1100, 33, 256)),
+        *(("reciprocal", 300, 40, 128), ("reciprocal", 512, 64, 256)),
+        *(("folded", 1100, 33, 256), ("folded", 300, 40, 128)),
+    ],
 )
-@pytest.mark.parametrize("normalisation", ["per_element", "reciprocal", "folded"])
 def test_joined_moments_are_what_a_pass_finds(normalisation: str, rows: int, features: int, columns: int) -> None:
     generator = torch.Generator().manual_seed(rows)
     product = torch.randn(rows, features, generator=generator) + 50 * torch.randn(features, generator=generator)

@@ -49,6 +49,7 @@ def test_parts_of_a_weight_are_for_frozen_modules() -> None:
     assert streams(space_of(4, mode="frozen"), "stream_weight") == {"whole", "parts"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "name"), [(1, "four in eight warps"), (32, "one feature a warp"), (64, "two tiles in four warps")]
 )

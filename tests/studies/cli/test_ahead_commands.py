@@ -31,6 +31,7 @@ def problems(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_what_is_built_ahead_serves_the_first_call(ask: CommandLine, problems: Path, write_kernel: WriteKernel) -> None:
     factory = write_kernel()
     folder = factory.kernel.folder

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -31,10 +32,10 @@ def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fil
     return CommandLine(monkeypatch, capsys)
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Studies of two kernels: one whose best lost to the reference, and one that nothing was compared in."""
-    file = tmp_path / "results.db"
+    file = tmp_path_factory.mktemp("filled") / "results.db"
     with open_database(file) as database:
         log = open_study(database, replace(STUDY, kernel="mine", device=H200), ENVIRONMENT)
         for number in range(4):
@@ -47,6 +48,12 @@ def file(tmp_path: Path) -> Path:
             failed(5, TrialStatus.COMPILE, "no")
         )
     return file
+
+
+@pytest.fixture
+def file(filled: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copy(filled, tmp_path / "results.db"))
 
 
 def test_best_shows_the_comparisons_own_median_and_who_lost(ask: CommandLine) -> None:

@@ -60,11 +60,6 @@ def problem(
     return file
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    return CommandLine(monkeypatch, capsys)
-
-
 def drafted(file: Path) -> Core:
     """The best kernel for a problem."""
     return draft(trace(load_reference(file)), None).cores[0]

@@ -83,16 +83,19 @@ def _arguments(name: str) -> list[str]:
 
 
 def _calls(name: str) -> Iterator[str]:
-    """Calls of an operation: with each value of each argument by its name and by position, and of two arguments."""
+    """Calls of an operation: with each value of each argument by its name and by position, and of two arguments.
+
+    What two arguments make of each other is asked of functions; methods and operators have the same schemas.
+    """
     values = {one: BY_NAME.get(one, BY_TYPE) for one in _arguments(name)}
     named = [[f"{one}={value}" for value in options] for one, options in values.items()]
     given = ["", *itertools.chain(*named), *dict.fromkeys(itertools.chain(*values.values(), ("y, 2", "0.5, 2")))]
-    given += [
+    pairs = [
         ", ".join(pair)
         for one, other in itertools.combinations(named, 2)
         for pair in zip(one, other[::-1], strict=False)
     ]
-    for place, arguments in itertools.product(PLACES, given):
+    for place, arguments in [*itertools.product(PLACES, given), *itertools.product(PLACES[:3], pairs)]:
         if name == "l1_loss" and "weight" in arguments:
             continue  # torch does not tell a trace of it; what is written is run, and found to be something else
         joint = ", " if arguments and not place.endswith("(") else ""
@@ -213,6 +216,7 @@ def _check(folder: Path, name: str, calls: Iterator[str], layer: str = "nn.Ident
     return translated
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_argument_is_in_the_text_or_there_is_none(name: str, tmp_path: Path) -> None:
     count = _check(tmp_path, name, _calls(name))

@@ -160,6 +160,7 @@ SLOW = Configuration({"block_size": 256, "blocks": 1, "variety": 0})
 SMALL, LARGE = Problem({"n": 33 * 16}, "float32"), Problem({"n": 33 * 64}, "float32")
 
 
+@pytest.mark.slow
 def test_winners_are_tested_at_their_neighbours_and_what_ships_says_what_was_found(
     write_kernel: WriteKernel, tmp_path: Path
 ) -> None:

@@ -218,6 +218,7 @@ def test_a_file_of_several_studies_cannot_be_written(database: Database, tmp_pat
         export_file(database, tmp_path / "all.json", T4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "results", "correct"),
     [("convolution_A100_T4.json.gz", 4362, 4201), ("dedispersion_MI250X_T4.json.gz", 11130, 11130)],
