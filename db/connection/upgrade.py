@@ -51,7 +51,7 @@ def require_known(revision: str, where: str) -> None:
 
 @dataclass(frozen=True)
 class Upgrade:
-    """What an upgrade did.
+    """The result of an upgrade.
 
     Attributes:
         before: the revision found; None where there were no tables yet.

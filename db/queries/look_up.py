@@ -1,4 +1,4 @@
-"""What a look-up at run time asks: which configurations of a kernel were best, and what they were best at.
+"""The query of a look-up at run time: a kernel's best configurations, and the problems that they were best at.
 
 A SQLite file is asked through the standard library alone: importing SQLAlchemy takes longer than the rest of a first
 forward. The statement is the same for every database, and what is best is the view's own business.

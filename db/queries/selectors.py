@@ -21,11 +21,11 @@ STUDY_NAMES = ("device", "architecture", "compiler", "source")
 
 @dataclass(frozen=True)
 class Selector:
-    """What one side of a comparison is.
+    """One side of a comparison.
 
     Attributes:
         text: as it was given, without secrets.
-        database: a file or URL; None for the database that is asked anyway.
+        database: a file or URL; None for the database that is queried anyway.
         conditions: the required value by name. Versions, commits and sources may be shortened: `2.11` means
             `2.11.0+cu130` too.
     """

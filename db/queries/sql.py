@@ -37,12 +37,12 @@ _FIRST_PIECE, _LARGEST_PIECE = 1, 1000
 """Rows that are fetched at a time from a server: few until their size is known."""
 
 _GRACE_SECONDS = 1.0
-"""What the process that asks a file may take beyond its time, which it keeps itself but inside one long step."""
+"""Seconds that the query process may take beyond its limit. It checks the limit itself, except within one long step."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a query returned.
+    """The result of a query.
 
     Attributes:
         columns: their names, each different; a repeated one has a number behind it.

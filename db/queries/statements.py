@@ -49,7 +49,7 @@ from tunebench.tuner.problem import ACCURACY_OPTION, Accuracy, Problem
 from tunebench.tuner.result import Baseline, Ratio, TrialStatus
 
 _FEW = 50_000
-"""So many trials are found through an index and sorted in some ten milliseconds."""
+"""Number of trials that are found through an index and sorted within some ten milliseconds."""
 
 _RATIO = ("ratio", "low", "high", "rounds", "confidence")
 _PROBLEM = ("key", "dtype", "axes", "options")

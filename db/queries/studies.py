@@ -115,7 +115,7 @@ class Conclusion:
 
 
 def conclusion(database: Database, study_id: int) -> Conclusion | None:
-    """What concluded a study; None where nothing has, its rounds were inconclusive, or its winner was refused since.
+    """Return what concluded a study; None where nothing has, rounds were inconclusive, or its winner was refused since.
 
     Raises:
         DatabaseError: the database cannot be read.

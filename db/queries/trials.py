@@ -88,7 +88,7 @@ def best_of_studies(database: Database, study_ids: Collection[int] | None = None
 
 
 class TrialConditions(TypedDict, total=False):
-    """What trials can be asked for; each that is given must hold, and None is as good as leaving it out.
+    """Conditions that select trials; each that is given must hold, and None is the same as leaving it out.
 
     Attributes:
         status: one, or any of several.

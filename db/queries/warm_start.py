@@ -1,4 +1,4 @@
-"""What the database knows of a kernel when a study begins, and what a study began with."""
+"""Results of earlier studies that a study begins with, and the record of which ones it began with."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def begun_study(database: Database, description: StudyDescription) -> BegunStudy
 
 
 def earlier_studies(database: Database, description: StudyDescription) -> list[EarlierStudy]:
-    """What there is to begin a study with: the nearest eight of the same kernel, on the same kind of device.
+    """Return the studies to begin a study with: the nearest eight of the same kernel, on the same kind of device.
 
-    Of each the fastest trials; a study in which nothing was right says nothing.
+    Each has its fastest trials; a study without a correct trial is left out.
 
     Raises:
         DatabaseError: the database cannot be read, or holds what tunebench does not write.

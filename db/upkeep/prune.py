@@ -78,7 +78,7 @@ class Pruning:
 
 @dataclass(frozen=True)
 class Pruned:
-    """What a pruning removes, or would remove.
+    """The result of a pruning, or of a rehearsal.
 
     Attributes:
         trials, studies: trials that go, and studies that have none left then.
