@@ -17,7 +17,7 @@ AcceptsLayout = Callable[[str, torch.Tensor], bool]
 """Whether a kernel reads that tensor, which is not contiguous, as it lies in memory."""
 
 INDEX_TYPES = (torch.int64, torch.bool)
-"""What positions, classes and masks are in torch: one type of each, so that a pointer of a source has one meaning."""
+"""The types of positions, classes and masks in torch: one of each, so that a pointer of a source has one meaning."""
 
 
 class UnservedError(Exception):

@@ -27,7 +27,7 @@ class ChoicesFileError(UserError):
 
 @dataclass(frozen=True)
 class SavedChoice:
-    """What served one problem of a kernel on one kind of device.
+    """The saved choice for one problem of a kernel on one kind of device.
 
     Attributes:
         kernel, digest: its name, and which version of it.
@@ -152,7 +152,7 @@ def original(kernel: Kernel, problem: Problem, device: Device, choice: Choice) -
 
 
 def loaded_choice(kernel: Kernel, problem: Problem, device: Device) -> Choice | None:
-    """What a loaded file says of a problem on a device; None where none says anything that still holds."""
+    """Return the choice that a loaded file has for a problem on a device; None where none has one that still holds."""
     by_device = _loaded.get((kernel.name, problem))
     stale = _of_another_call(kernel, problem) if by_device is None else _why_stale(by_device, kernel, problem, device)
     if by_device is not None and stale is None:

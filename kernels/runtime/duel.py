@@ -21,17 +21,17 @@ from tunebench.tuner.gate.comparison import compare, scale_of
 Answer = Callable[[], Any]
 
 MARGIN = 1.02
-"""So many times faster than the reference a kernel has to be, so that noise does not make a slower one the winner."""
+"""Least ratio to the reference's speed at which a kernel wins, so that noise does not make a slower one the winner."""
 
 _FEWEST_ROUNDS, _ROUNDS, _MOST_ROUNDS = 3, 5, 15
 _MOST_SECONDS = 0.05
 _FEW_SECONDS = 0.01
-"""So long there are more rounds than are asked for: what takes microseconds is told apart by many, once it is warm."""
+"""Seconds during which rounds are added beyond `_ROUNDS`: calls of microseconds need many to be distinguished."""
 _ROUND_SECONDS = 5e-4
-"""Of the reference's calls, one after the other: what waiting for the last one costs is shared by them."""
+"""Length of one round of the reference in seconds. Its calls share the cost of one synchronisation."""
 _MOST_CALLS = 16
 _HOPELESS = 1.25
-"""Whoever takes so many times as long as the fastest in the first round has no part in the others."""
+"""Ratio to the fastest time of the first round from which on a contender is left out of the others."""
 _LARGEST_DIFFERENCE = 1e-2
 _OUT_OF_MEMORY = "there is not enough memory for it beside the reference"
 
@@ -92,7 +92,7 @@ def duel(
 
 @dataclass(eq=False)
 class _Entrant:
-    """Whoever takes part: why it cannot go on, and its ratio in each round."""
+    """A participant of a duel: why it cannot go on, and its ratio in each round."""
 
     answer: Answer
     obstacle: str = ""
@@ -191,7 +191,7 @@ def _race(entrants: Sequence[_Entrant], reference: _Entrant, device: torch.devic
 
 
 def _seconds(answer: Answer, calls: int, device: torch.device) -> float:
-    """What so many calls one after the other take."""
+    """Measure how long a number of calls in a row take, in seconds."""
     _wait(device)
     began = time.perf_counter()
     for _ in range(calls):

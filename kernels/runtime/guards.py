@@ -60,7 +60,7 @@ def _kind(value: Any) -> tuple[object, ...]:
 
 
 class Content:
-    """What a dictionary held, by identity: equal to another where nothing was set, replaced or removed."""
+    """The content of a dictionary, by identity: equal to another where nothing was set, replaced or removed."""
 
     __slots__ = ("_keys", "_values")
 

@@ -67,7 +67,7 @@ def record_misses(enabled: bool = True) -> None:
 
 
 def miss_of(kernel: Kernel, problem: Problem, device: Device, choice: Choice) -> Miss | None:
-    """What counts the calls that a choice serves; None where there is evidence for it, or nobody asked to count."""
+    """Return the counter of the calls that a choice serves; None where there is evidence for it, or counting is off."""
     if not _enabled or choice.measured or choice.trusted or choice.being_built:
         return None
     with _changing:

@@ -98,7 +98,7 @@ class Operators:
         return _results(_forward(module, inputs), held(module)[1], written)
 
     def run_on_fakes(self, *arguments: Any) -> list[torch.Tensor]:
-        """What `run` gives, in shapes and types alone."""
+        """Return the result of `run`, in shapes and types alone."""
         given = Given(*arguments)
         return _results(*_run_on_fakes(outline_under(self.model, given.module), given))
 
@@ -153,7 +153,7 @@ class Operators:
 
     @staticmethod
     def run_backward_on_fakes(_: torch.Tensor, *arguments: Any) -> list[torch.Tensor]:
-        """What `run_backward` gives, in shapes and types alone."""
+        """Return the result of `run_backward`, in shapes and types alone."""
         given, wanted = Given(*arguments[:-1]), arguments[-1]
         every = (*given.tensors, *given.parameters)
         return [torch.empty_like(value) for value, one in zip(every, wanted, strict=True) if one]

@@ -17,7 +17,7 @@ AUTOCAST = "autocast is on"
 
 
 class Call(NamedTuple):
-    """What there is to know of a call before a kernel may serve it.
+    """The properties of a call that decide whether a kernel may serve it.
 
     Attributes:
         inputs: the tensors among its inputs.

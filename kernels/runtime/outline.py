@@ -36,7 +36,7 @@ reference serves, so that programs are compiled with its operations.
 _READ_WHEN_RUN = ("policy", "accuracy", "wait")
 """Attributes that the graph does not depend on: they are read from the module itself whenever the program runs."""
 PartOutline: TypeAlias = tuple[Path, tuple[str, ...], tuple[tuple[str, Any], ...]]
-"""Of a submodule: where it is, the names of its numbers, and its settings by name."""
+"""The outline of a submodule: its path, the names of its numbers, and its settings by name."""
 NOTHING = torch.empty(0, device="meta")
 
 _handles = itertools.count()
@@ -46,7 +46,7 @@ _outlines: dict[tuple[type[Any], str], Outline] = {}
 
 @dataclass(frozen=True)
 class Facts:
-    """What a module is made of, beside its tensors.
+    """The structure of a module, without its tensors' values.
 
     Attributes:
         parts: the type of each submodule, and the names of its parameters and buffers as it has them.

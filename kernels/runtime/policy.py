@@ -17,16 +17,16 @@ from tunebench.tuner.problem import Accuracy
 
 
 class Policy(enum.StrEnum):
-    """What may serve a call."""
+    """The rule for which configurations may serve a call."""
 
     BEST = "best"
-    """What was measured for the problem on this kind of device, and conclusively compared with the reference; for any
-    other problem the winner of a duel with the reference, on the call's own inputs."""
+    """The configuration that was measured for the problem on this kind of device, and conclusively compared with the
+    reference; for any other problem the winner of a duel with the reference, on the call's own inputs."""
     RECORDED = "recorded"
     """The nearest result that there is, or the default, without a duel; the reference where there is none that was
     measured under the settings of PyTorch's that the program has."""
     EXACT = "exact"
-    """What was measured for the problem on this kind of device, else the reference."""
+    """The configuration that was measured for the problem on this kind of device, else the reference."""
     REFERENCE = "reference"
     """The reference's own operations."""
     TUNE = "tune"
@@ -40,7 +40,7 @@ class Policy(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Rules:
-    """What decides what serves a call; None leaves it to whoever is asked next.
+    """The settings that decide what serves a call; None leaves it to the next level.
 
     Equal rules are one object, so that a call need not compare them.
     """
@@ -66,7 +66,7 @@ of_program = _changed(_NOTHING, Policy.BEST, Accuracy.TOLERANCE)
 """The program's own."""
 _of_block: ContextVar[Rules] = ContextVar("tunebench_rules", default=_NOTHING)
 of_block = _of_block.get
-"""Those of the blocks around a call."""
+"""The rules of the blocks around a call."""
 have_blocks = False
 """Whether any block had rules so far: until then no call needs to ask for its own."""
 _program_waits = False

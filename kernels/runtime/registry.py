@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 Row = TypeVar("Row", bound="TrialRow | MissRow")
 
 _BASE = "tunebench.kernels.runtime.tuned_module"
-"""What every kernel imports, and takes long."""
+"""The module that every kernel imports; importing it takes long."""
 
 _SHIPPED = Path(__file__).parent.parent
 _DECLARES = re.compile(r"\bKernel\.declare\(|^class \w+\([^)]*\bblocks\.\w+", re.MULTILINE)
-"""What a Python file has that declares a kernel."""
+"""The pattern that a Python file contains where it declares a kernel."""
 _WHAT_MAKES_A_DIGEST = ("kernel.py", "running_text.py", "signature.py", "sources.py", "triton_source.py", "variant.py")
 _SOURCES = (".py", ".cu", ".cuh", ".h", ".hpp")
 
@@ -157,7 +157,7 @@ def _what_to_do_with(file: Path) -> str:
 
 
 def target_of(kernel: Kernel) -> str:
-    """What `load_model` finds a kernel by: the name of one that ships, else the path of its folder or file."""
+    """Return the name or path that `load_model` finds a kernel by: a path where the kernel does not ship."""
     if kernel.name in kernel_names() and (_SHIPPED / kernel.name).resolve() == kernel.folder.resolve():
         return kernel.name
     return str(kernel.place.resolve())

@@ -1,12 +1,12 @@
-"""What served a call, and how to tell at once that another call is like it.
+"""Cache of what served a call, and a quick test whether another call is like it.
 
 What a call has to be for a kernel to serve it is a matter of its inputs, of the module with all that it holds, and of
 what PyTorch does just then. Looking at all of it takes as long as a small model's forward. So what was found is kept,
-and the next call is only asked whether anything differs: PyTorch's own guards compare all tensors in one go (type,
+and the next call is only checked for a difference: PyTorch's own guards compare all tensors in one go (type,
 shape, strides, dtype, device, and what happens to operations on them), and the versions of the modules' dictionaries
 tell whether a parameter, a buffer, a submodule, a hook or an attribute was replaced.
 
-Where the reference's operations serve they are right whatever else there is to know of a call, so that less is asked.
+The reference's operations are right for any call, so that less is checked where they run.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MOST_LATEST = 4
 
 
 class Servable(Protocol):
-    """What is asked of a tuned module.
+    """The interface of a tuned module that this module needs.
 
     Attributes:
         policy: its own.
@@ -63,7 +63,7 @@ class Servable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What served a call.
+    """The plan or the reference that served a call.
 
     Attributes:
         plan: that served it; None for the reference's operations.
@@ -85,7 +85,7 @@ class Served:
 
 
 class Holdings:
-    """What a module holds: its parameters and buffers, and how to tell that none of it was replaced.
+    """The parameters and buffers of a module, and the test that none of them was replaced.
 
     Attributes:
         parameters, buffers: as `held` has them.
@@ -290,7 +290,7 @@ class KnownCalls:
 
 
 def outline(inputs: tuple[Any, ...]) -> list[Hashable] | None:
-    """What is cheaply told of a call's inputs; None where one is neither a tensor nor a plain value.
+    """Return the cheaply read properties of a call's inputs; None where one is neither a tensor nor a plain value.
 
     Of a floating-point number it is the type alone: what serves a call does not depend on the value.
     """

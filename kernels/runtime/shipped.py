@@ -126,14 +126,14 @@ def files_of(kernel: Kernel) -> list[Path]:
 
 
 def readable_files(kernel: Kernel) -> Iterator[ShippedFile]:
-    """What ships with a kernel, stale or not; a file that cannot be read says nothing."""
+    """Yield the files that ship with a kernel, stale or not; one that cannot be read is left out."""
     for path in files_of(kernel):
         with suppress(ShippedFileError):
             yield read_file(path)
 
 
 def related_files(kernel: Kernel) -> Iterator[ShippedFile]:
-    """What ships with other kernels of a kernel's block, stale or not: what won there may do so here."""
+    """Yield the files that ship with other kernels of a kernel's block, stale or not: what won there may do so here."""
     for path in sorted(_KERNELS.glob("*/tuned/*.json")) if kernel.block else ():
         with suppress(ShippedFileError):
             file = read_file(path)
@@ -147,9 +147,9 @@ def is_stale(kernel: Kernel, file: ShippedFile) -> bool:
 
 
 def shipped_studies(kernel: Kernel, problem: Problem, device: Device) -> list[EarlierStudy]:
-    """What ships with a kernel, as studies of one trial each; that of another version of the kernel too.
+    """Return what ships with a kernel, in any version of it, as studies of one trial each.
 
-    What ships with others of its block is farther away. Only of the same kind of device, GPU or CPU.
+    Other kernels of its block count as farther away. All results are of the same kind of device, GPU or CPU.
     """
     studies = []
     for file in (*readable_files(kernel), *related_files(kernel)):

@@ -119,7 +119,7 @@ def _stands_for(handle: str, described: tuple[Any, ...], differentiable: bool) -
 
 
 def operands(module: Any, inputs: tuple[Any, ...], exported: bool = False) -> tuple[Any, ...] | None:
-    """What a module's operator is given for a call, as `Given` has it; None where no operator can stand for either."""
+    """Return a module's operator's arguments as `Given` has them; None where no operator can stand for the call."""
     found = outline_of(module._handle, exported)
     if found is None:
         return None
@@ -233,7 +233,7 @@ _letter_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 class Given(NamedTuple):
-    """What an operator is given, in the order of its schema.
+    """The arguments of an operator, in the order of its schema.
 
     Attributes:
         tensors: those among the inputs, then those that hold a number.

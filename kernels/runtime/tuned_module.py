@@ -67,7 +67,7 @@ Value = TypeVar("Value")
 
 _MISSING = object()
 _MOST_PROBLEMS = 4096
-"""So many of the problems that a module has met it remembers."""
+"""Upper limit of the problems that a module remembers decisions for."""
 _GRADIENTS = "gradients of this model are taken, and with the reference they cost less"
 
 
@@ -89,12 +89,12 @@ class TunedModule(nn.Module, abc.ABC):
     """
 
     kernel: ClassVar[Kernel]
-    """What `Kernel.declare` says of it."""
+    """The kernel, as `Kernel.declare` returns it."""
     _operators: ClassVar[Operators]
     own_forward: ClassVar[Callable[..., torch.Tensor] | None] = None
     """`forward` as it is here; None where the kernel's author wrote another, which has a say in every call."""
     reference_class: ClassVar[Any] = None
-    """Whose `forward` are the reference's operations; None where the kernel's author wrote a `reference_forward`."""
+    """The class whose `forward` is the reference's; None where the kernel's author wrote a `reference_forward`."""
 
     policy: Policy | str | None = None
     """This module's own policy, or its name; None takes the program's (see `policy.py`)."""
@@ -106,7 +106,7 @@ class TunedModule(nn.Module, abc.ABC):
     """Whether this module's calls wait while their kernel is built; None takes the program's setting."""
 
     policies: ClassVar[Sequence[str]] = tuple(policy for policy in Policy if policy is not Policy.TUNE)
-    """What `policy` may be where no call is to search."""
+    """The legal values of `policy` where no call is to search."""
 
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)
@@ -179,12 +179,12 @@ class TunedModule(nn.Module, abc.ABC):
         return identify(problem, self, dict(zip(self._input_names(), inputs, strict=False)), self.kernel.axes, traced)
 
     def unserved(self, reason: str) -> Problem | None:
-        """What `problem` returns where the kernel cannot serve a call: None; the reason stands in `choices`."""
+        """Return None, for `problem` where the kernel cannot serve a call, and keep the reason for `choices`."""
         self._known.reason = reason
         return None
 
     def foreseen(self, method: Callable[..., Any], *inputs: Any) -> Any:
-        """What a method of this module would return; None, with its reason, where it raises.
+        """Return the result of a method of this module; None, with its reason, where it raises.
 
         For `problem`, where a kernel is given what torch makes of the inputs: the method runs on copies of the buffers
         and inputs, and random numbers are drawn again, so that what a call changes it changes once.
@@ -229,7 +229,7 @@ class TunedModule(nn.Module, abc.ABC):
         return output
 
     def __call__(self, first: Any = _MISSING, /, *rest: Any, **named: Any) -> Any:
-        """As any module's, whose own way from here to `forward` takes longer than to recognise a call."""
+        """Call the module as any other; `nn.Module`'s own way to `forward` takes longer than to recognise a call."""
         if is_dynamo_compiling():
             run = self.forward if is_only_forward(self) else super().__call__
             return run(*(rest if first is _MISSING else (first, *rest)), **named)
@@ -305,7 +305,7 @@ class TunedModule(nn.Module, abc.ABC):
     def _look(
         self, inputs: tuple[Any, ...], policy: Policy, accuracy: Accuracy, watched: ReferenceCall | None
     ) -> tuple[Served, bool]:
-        """What serves a call, and whether it serves all that are like it, so that none of them is looked at again.
+        """Return what serves a call, and whether it serves all calls like it, so that none is looked at again.
 
         Args:
             watched: what the reference was seen to do in such a call; None where it was not.
@@ -379,7 +379,7 @@ class TunedModule(nn.Module, abc.ABC):
     @classmethod
     @cache
     def _signature(cls) -> inspect.Signature:
-        """Of the reference's forward, `self` included."""
+        """Return the signature of the reference's forward, `self` included."""
         return inspect.signature(super().forward)
 
     @classmethod
@@ -393,7 +393,7 @@ class TunedModule(nn.Module, abc.ABC):
 
     @property
     def choices(self) -> dict[tuple[Problem | None, Device | None], Choice]:
-        """What was chosen for each problem and device met so far, and the tier it came from.
+        """The choice for each problem and device met so far, and the tier it came from.
 
         Under `(None, None)` stands why the reference ran in the latest call that no kernel could serve at all.
         """
@@ -449,7 +449,7 @@ class TunedModule(nn.Module, abc.ABC):
         return self._derived is not None
 
     def mode(self) -> Mode:
-        """What `problem` puts under the option `mode`."""
+        """Return the value of the option `mode` in `problem`."""
         if self.training and Mode.TRAIN in self.kernel.modes:
             return Mode.TRAIN
         return Mode.FROZEN if self.is_frozen and Mode.FROZEN in self.kernel.modes else Mode.EVAL
@@ -457,7 +457,7 @@ class TunedModule(nn.Module, abc.ABC):
     def derived(
         self, name: str, make: Callable[[], Value], sources: Sequence[Source], settings: Hashable = ()
     ) -> Value:
-        """What `make` makes of the sources: made in every call, or kept from one to the next while frozen.
+        """Return `make()`, called each time, or kept from one call to the next while the module is frozen.
 
         Args:
             name: of what is made, in this module; one name always has the same sources.
@@ -485,7 +485,7 @@ class TunedModule(nn.Module, abc.ABC):
         return self
 
     def _decided(self, occasion: Occasion, inputs: tuple[Any, ...]) -> Decided:
-        """What serves a problem: without a plan the reference's operations."""
+        """Return the choice for a problem and its plan; without a plan the reference's operations run."""
         decided = self._plans.get(occasion)
         if decided is None:
             wait = waits_for_builds(self.wait)
@@ -527,7 +527,7 @@ class TunedModule(nn.Module, abc.ABC):
         return made
 
     def __prepare_scriptable__(self) -> NoReturn:
-        """What `torch.jit.script` asks for, which reads only functions of a fixed number of inputs."""
+        """Refuse `torch.jit.script`, which calls this and reads only functions of a fixed number of inputs."""
         raise NotImplementedError(
             f"torch.jit.script cannot read a tuned {self.kernel.name}: script its reference, or use torch.jit.trace or "
             "torch.export"
