@@ -72,7 +72,7 @@ _NUMBERS = ("int", "float", "bool")
 
 
 class Kind(enum.StrEnum):
-    """What an operand is; the value is the attribute that names it, but of an element, which nothing names."""
+    """The kind of an operand; the value is the attribute that declares such operands (none declares an element)."""
 
     ELEMENT = "forward"
     SCALAR = "scalars"
@@ -102,7 +102,7 @@ class Operand(NamedTuple):
 
 @dataclass(frozen=True)
 class Design:
-    """What a block makes of a class's attributes: what `Kernel.declare` is told.
+    """The design that a block makes from a class's attributes: the arguments of `Kernel.declare`.
 
     Attributes:
         source: CUDA C++; headers are included by name.
@@ -136,7 +136,7 @@ class Block(TunedModule):
     defaults: ClassVar[Mapping[str, Value]] = {}
 
     kinds_of_operands: ClassVar[tuple[Kind, ...]] = _NAMED
-    """Those that the block knows what to do with; another one's attribute is refused."""
+    """The kinds that the block can handle; the attribute of another one is refused."""
 
     used: ClassVar[tuple[Operand, ...]] = ()
     """The operands of the class's texts, in the order in which `values` gives them."""
@@ -199,7 +199,7 @@ class Block(TunedModule):
         return [attrgetter(path)(self) if at is None else inputs[at] for at, path in self.places]
 
     def problem(self, *inputs: Any, **named: Any) -> Problem | None:
-        """As of any kernel; a scalar that is no number is the reference's to handle."""
+        """See `Kernel.problem`. A call whose scalar is not a number is left to the reference."""
         for kind, (at, path) in zip(self.kinds, self.places, strict=True):
             if at is None or at < len(inputs):
                 value = inputs[at] if at is not None else attribute_of(self, kind, path)
@@ -226,7 +226,7 @@ class Block(TunedModule):
 
     @classmethod
     def operands(cls, texts: Mapping[str, str], known: Collection[str] = ()) -> tuple[Operand, ...]:
-        """What the texts refer to, arguments of `forward` first, in their order.
+        """Return the operands that the texts refer to, arguments of `forward` first, in their order.
 
         Args:
             texts: by the attribute that has them, for messages.
@@ -273,7 +273,7 @@ class Block(TunedModule):
 
 
 def attribute_of(model: Block, given: str, path: str) -> Any:
-    """What stands at a path of the model.
+    """Return the value at a path of the model.
 
     Args:
         given: the class's attribute that names it.
@@ -298,7 +298,7 @@ def axes_of(
 
 
 def fast_math_line(texts: Iterable[str]) -> str:
-    """What has to stand before `functions.cuh` is included: nothing where `fast_math` is a tunable."""
+    """Return the line that has to precede the inclusion of `functions.cuh`: empty where `fast_math` is a tunable."""
     return "" if has_fast_form(texts) else "constexpr bool fast_math = false;\n"
 
 
@@ -362,7 +362,7 @@ def _file_of(cls: type) -> Path:
 
 
 def _texts_of(cls: type[Block], file: Path) -> Mapping[str, str] | None:
-    """What a class's results depend on; None where that is what lies in its file, or beside its model.py.
+    """Return the texts that a class's results depend on; None where they are its file, or the files of its folder.
 
     A program's own module may have many such classes and much else: the class counts, and the classes it is made of.
     """

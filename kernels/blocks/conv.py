@@ -80,7 +80,7 @@ _FILTERS = ("out_channels", "kernel_height", "kernel_width")
 
 
 _ORDER = (Kind.PER_CHANNEL, Kind.ELEMENT, Kind.PER_TENSOR, Kind.SCALAR)
-"""Of operands among an entry point's parameters."""
+"""The order of operands among an entry point's parameters."""
 
 
 class Conv(Block):
@@ -201,7 +201,7 @@ def _geometry(plan: Plan) -> Geometry:
 
 
 def _graph(plan: Plan, used: tuple[Operand, ...], steps: Step | None) -> cudnn_graph.Convolution:
-    """What the configuration has cuDNN's graph do."""
+    """Return the convolution that the configuration has cuDNN's graph compute."""
     assert steps is not None  # the space has no graph without
     channels, elements, scalars = (
         tuple(one.name for one in used if one.kind is kind) for kind in (Kind.PER_CHANNEL, Kind.ELEMENT, Kind.SCALAR)
@@ -221,7 +221,7 @@ def _graph(plan: Plan, used: tuple[Operand, ...], steps: Step | None) -> cudnn_g
 
 
 def _operands(graph: cudnn_graph.Convolution, source: torch.Tensor, behind: Behind) -> cudnn_graph.Operands:
-    """What the graph's function takes; a layer without a bias has zeros."""
+    """Return the operands of the graph's function; a layer without a bias has zeros."""
     bias, channels = behind.bias, len(graph.function.channels)
     if bias is None:
         bias = torch.zeros(graph.filters[0], dtype=getattr(torch, graph.written), device=source.device)

@@ -21,7 +21,7 @@ _IMPLICIT_THREADS = 384
 
 
 class Behind(NamedTuple):
-    """What stands behind the convolution in a call, as entry points take it.
+    """The operands applied after the convolution in a call, as entry points take them.
 
     Attributes:
         bias: of the layer.

@@ -1,4 +1,4 @@
-"""What can be tuned of a convolution with a function behind it, and the least that any implementation must do."""
+"""The search space of a convolution followed by a function, and the least work that any implementation must do."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tunebench.tuner.space import Constraint, SearchSpace, Tunable
 TILE_FILTERS = 128
 TILE_COLUMNS = 128
 _STAGING_BYTES = 8 * 320 * 4
-"""Of the implicit product (conv_gemm.cuh), as are the tiles."""
+"""Bytes of the implicit product's staging buffer (conv_gemm.cuh, like the tiles' sizes above)."""
 
 _REGISTERS_OF_PRODUCT = 4
-"""Of filters that a thread holds for 16 channels at one place of the window."""
+"""Registers of filters that a thread holds for 16 channels at one place of the window."""
 _MOST_HELD_REGISTERS = 96
 
 _LONGEST_HALF_SUM = 16384
@@ -145,7 +145,7 @@ def _is_bulk(writes: str) -> bool:
 
 
 def _filters_fit_registers(register_rows: int, problem: Problem) -> bool:
-    """Those of rows that the window has, in as many registers as sums leave."""
+    """Return whether the window has so many rows, and they fit in the registers that the accumulators leave free."""
     axes = problem.axes
     held = register_rows * axes["kernel_width"] * ceil_div(axes["in_channels"], 16) * _REGISTERS_OF_PRODUCT
     return register_rows <= axes["kernel_height"] and held <= _MOST_HELD_REGISTERS

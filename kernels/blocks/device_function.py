@@ -28,7 +28,7 @@ _WORDS_TEXT = (
     "is_double is_fast fast_math"
 )
 _WORDS = frozenset(_WORDS_TEXT.split())
-"""What a text may say beside its operands: C++'s own words, and what is defined wherever it stands."""
+"""The words that a text may use in addition to its operands: C++'s own, and names defined wherever the text stands."""
 
 _FAST_TEXT = "exp log tanh divide sigmoid silu swish softplus logsigmoid mish gelu_tanh tanhshrink"
 _FAST = frozenset(_FAST_TEXT.split())

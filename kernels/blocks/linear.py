@@ -59,7 +59,7 @@ _AXES_OF_KIND: dict[Kind, str | tuple[str, ...]] = {
     Kind.ELEMENT: ("rows", "out_features"),
 }
 _VECTORS = ("weight", "bias", "running_mean", "running_var")
-"""Of a BatchNorm1d."""
+"""The names of a BatchNorm1d's vectors."""
 
 
 class Linear(Block):
@@ -86,7 +86,7 @@ class Linear(Block):
     input_at: ClassVar[int]
     """Which argument of forward the layer takes."""
     layer_path: ClassVar[str]
-    """Of an nn.Linear; nothing where the layer is a product with a parameter."""
+    """The path of an nn.Linear; empty where the layer is a product with a parameter."""
     weight_path: ClassVar[str]
     is_transposed: ClassVar[bool]
     """Whether the weight is (in_features, out_features)."""
@@ -141,7 +141,7 @@ class Linear(Block):
 
     @classmethod
     def _form(cls) -> RowForm:
-        """What is made of rows."""
+        """Return the form of the row-by-row work."""
         given = [name for name in ("reductions", "over_rows", "group_norm_at") if getattr(cls, name)]
         if len(given) > 1:
             raise cls.wrong(given[1], f"give one of {', '.join(given)}, not both")
@@ -183,7 +183,7 @@ class Linear(Block):
 
     @classmethod
     def _take(cls, source: LinearSource) -> Tuned:
-        """What is tuned behind the product itself."""
+        """Return the tunables and constraints of the work behind the product itself."""
         cls.by_columns, is_affine = source.by_columns, source.affine is not None
         of_features = (Kind.SCALAR, Kind.PER_TENSOR, Kind.PER_FEATURE) if is_affine else ()
         cls.constants_at = tuple(at for at, one in enumerate(source.used) if one.kind in of_features)
@@ -193,7 +193,7 @@ class Linear(Block):
 
     @classmethod
     def _axes(cls) -> dict[str, str | tuple[str, ...]]:
-        """Of the layer, of what the functions take, and of the normalisation."""
+        """Return the problem axes: the layer's, those of the functions' operands, and the normalisation's."""
         arguments = cls._input_names()
         multiplied = _LAYER.fullmatch(cls.layer)
         taken = multiplied["input"] if multiplied else arguments[0]
@@ -255,7 +255,7 @@ class Linear(Block):
         return found
 
     def accepts_layout(self, name: str, tensor: torch.Tensor) -> bool:  # noqa: ARG002
-        """What goes into the product is made contiguous first."""
+        """Return whether the tensor goes into the product, in which case it is made contiguous first."""
         return name in (self._input_names()[self.input_at], self.weight_path, f"{self.layer_path}.bias")
 
     def tuned_forward(self, plan: Plan, *inputs: Any, **named: Any) -> torch.Tensor:  # noqa: ARG002
@@ -282,7 +282,7 @@ class Linear(Block):
         return pass_over(call, product, call.bias)
 
     def _of_rows(self, plan: Plan, matrix: torch.Tensor, values: Sequence[Any]) -> torch.Tensor:
-        """What is made of the matrix row by row."""
+        """Compute the output from the matrix row by row."""
         (rows, features), groups = matrix.shape, self._groups()
         shape = ((rows, 1) if self.keepdim else (rows,)) if self.is_of_rows else (rows, features)
         output = matrix.new_empty(shape)

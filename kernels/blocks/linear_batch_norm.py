@@ -40,7 +40,7 @@ class Norm(NamedTuple):
 
     @property
     def sources(self) -> list[Source]:
-        """What the folded vectors are made of."""
+        """The tensors and the module that the folded vectors are computed from."""
         return [*(one for one in self.constants if isinstance(one, torch.Tensor)), self.module]
 
     @property
@@ -65,7 +65,7 @@ class _Vectors(NamedTuple):
 
 
 class _TileMoments(NamedTuple):
-    """What the fused product's epilogue has left of a batch's statistics.
+    """The batch's statistics as the fused product's epilogue leaves them.
 
     Attributes:
         moments: (tiles of rows, features, 2), of each tile's values: mean, and squares of the distances from it.
@@ -122,7 +122,7 @@ def _weight_cannot(normalisation: str) -> bool:
 
 
 def batch_norm_space(*, is_affine: bool, finishes: bool) -> Tuned:
-    """What is tuned behind the product.
+    """Return the tunables and constraints of the work behind the product.
 
     Args:
         is_affine: whether the function before the normalisation is, so that it can go into the weight.
@@ -204,7 +204,7 @@ def _fold(call: LinearCall, norm: Norm) -> _NormalisingWeight:
 
 
 def _running_vectors(call: LinearCall, norm: Norm) -> _Vectors:
-    """Those of eval mode; what is computed of them is kept while the module is frozen."""
+    """Return the vectors of eval mode; those computed from the statistics are kept while the module is frozen."""
     normalisation = call.plan["normalisation"]
 
     def make() -> _Vectors:
@@ -219,7 +219,7 @@ def _running_vectors(call: LinearCall, norm: Norm) -> _Vectors:
 def _vectors(
     call: LinearCall, norm: Norm, mean: torch.Tensor, variance: torch.Tensor, added: torch.Tensor | None
 ) -> _Vectors:
-    """What a value of a feature is normalised with.
+    """Return the vectors that normalise the values of each feature.
 
     Args:
         added: a linear bias that goes into the offset.

@@ -1,4 +1,4 @@
-"""What is made of a linear layer's values row by row, behind the product: by the code of the block `Rows`.
+"""Row-by-row work on a linear layer's values, behind the product: by the code of the block `Rows`.
 
 The product writes the values as a matrix, and one more launch reduces its rows and writes what is made of them.
 """
@@ -52,7 +52,7 @@ _READ = "row_value"
 
 
 def group_norm_operands(path: str) -> tuple[Operand, ...]:
-    """What a GroupNorm has beside its statistics."""
+    """Return the operands that a GroupNorm has in addition to its statistics."""
     return (
         Operand("group_eps", Kind.SCALAR, f"{path}.eps", None),
         Operand("group_weight", Kind.PER_FEATURE, f"{path}.weight", None),
@@ -133,7 +133,7 @@ class RowsBehind:
         return operand._replace(kind=Kind.PER_CHANNEL) if is_of_features else operand
 
     def space(self) -> SearchSpace:
-        """Of the launches that reduce rows."""
+        """Return the space of the launches that reduce rows."""
         has_online = self.stages.online is not None
         texts = [self.function, *self.texts().values()]
         found = space_of(texts, self.tensors, has_online=has_online, is_of_rows=self.is_of_rows)

@@ -144,7 +144,7 @@ def _grid(plan: Plan, elements: int) -> tuple[int, int]:
 
 
 def _extents(kind: str, first: torch.Tensor) -> tuple[int, ...]:
-    """What the source does not know of where the values of a broadcast tensor go: see `_INNER_AND_SIZE`."""
+    """Return the sizes that place a broadcast tensor's values and are unknown to the source: see `_INNER_AND_SIZE`."""
     if kind == Kind.PER_FEATURE:
         return (first.shape[-1],)
     if kind == Kind.PER_ROW:

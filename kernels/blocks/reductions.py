@@ -1,4 +1,4 @@
-"""What a row is reduced by, and in which passes over it the reductions are made."""
+"""Reductions of a row, and the passes over it in which they are made."""
 
 from __future__ import annotations
 

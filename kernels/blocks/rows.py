@@ -46,11 +46,11 @@ class Rows(Block):
     reductions: ClassVar[Mapping[str, Reduction]]
     """By the name of their result in later texts."""
     row_dimensions: ClassVar[int] = 1
-    """So many of the last dimensions are a row."""
+    """Number of trailing dimensions that make up a row."""
     groups: ClassVar[int | str] = 0
     """A number, or where the model has it: a row is one of so many groups of dimension 1, with all that is behind."""
     keepdim: ClassVar[bool] = False
-    """Of an output with one value a row: its shape has ones in the place of the row's dimensions."""
+    """Whether the shape of an output with one value a row has ones in the place of the row's dimensions."""
 
     kinds_of_operands = (Kind.SCALAR, Kind.PER_FEATURE, Kind.PER_ROW, Kind.PER_CHANNEL, Kind.PER_TENSOR)
 

@@ -161,7 +161,7 @@ def _parameters(used: tuple[Operand, ...]) -> str:
 
 
 def _task(tensors: list[list[str]], scalars: list[str]) -> str:
-    """What the entry points give to the template: functions with their numbers, the tensors of each kind, sizes."""
+    """Return the arguments of the template: functions with their numbers, the tensors of each kind, sizes."""
 
     def pointers(names: list[str]) -> str:
         return "{" + (", ".join(f"{name}_data" for name in names) or "nullptr") + "}"

@@ -14,15 +14,15 @@ from tunebench.tuner.space import Constraint, SearchSpace, Tunable
 _MOST_THREADS = 1024
 _FEWEST_THREADS = 4
 _BUSY_THREADS = 512
-"""Of a multiprocessor: with fewer, memory waits for them."""
+"""Threads that keep the memory of a multiprocessor busy; with fewer, memory waits for them."""
 _VECTORS_OF_BUSY_THREADS = 8
 _FEW_ROWS = 8
 _OWN_SHARED_BYTES = 4096
-"""Of a block's shared memory, more than joining its warps takes."""
+"""Bytes reserved in a block's shared memory: more than joining its warps takes."""
 _MOST_ELEMENTS = 32
-"""That a thread has in flight, of all tensors: more take registers and time to compile, and no memory needs them."""
+"""Limit of a thread's elements in flight, of all tensors: more take registers and compile time without a gain."""
 _BLOCK_BYTES = 128 * 1024
-"""Of a block's registers, for what is kept of rows: half of what there is."""
+"""Bytes of a block's registers for values kept of rows: half of the register file."""
 _VECTOR_BYTES = 16
 _SHORT_BYTES = 8192
 

@@ -127,7 +127,7 @@ def _row_geometry(plan: Plan, rows: int) -> tuple[int, int]:
 
 
 def _column_sums(plan: Plan, weight: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """What dot_rows multiplies by: half the column sums and 0, or the partial sums and how many they are."""
+    """Return the factors of dot_rows: half the column sums and 0, or the partial sums and how many they are."""
     join = plan["join"]
     hidden, features = weight.shape
     strips, splits = plan.once(_splits, hidden, features)

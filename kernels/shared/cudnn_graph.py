@@ -37,7 +37,7 @@ _MOST_GRAPHS = 64
 _ALIGNMENT_BYTES = 16
 
 _IMAGE, _WEIGHT, _OUTPUT, _FIRST_OPERAND = 1, 2, 3, 4
-"""What a graph's tensors are called, by it and by those who bind memory to them."""
+"""The identifiers of a graph's tensors, for it and for those who bind memory to them."""
 
 
 @functools.cache
@@ -49,7 +49,7 @@ def is_installed() -> bool:
 
 @dataclass(frozen=True)
 class Function:
-    """What follows a convolution; `value` in its steps is the convolution with its bias.
+    """The function that follows a convolution; `value` in its steps is the convolution with its bias.
 
     Attributes:
         channels: names of tensors with a value for each output channel.
@@ -65,7 +65,7 @@ class Function:
 
 @dataclass(frozen=True)
 class Convolution:
-    """What a graph is built for.
+    """The convolution that a graph is built for.
 
     Attributes:
         device: CUDA device index.
@@ -102,7 +102,7 @@ class Convolution:
 
 @dataclass(frozen=True)
 class Operands:
-    """What the function of a convolution is called with, each in the order of its names.
+    """The arguments of a convolution's function, each in the order of its names.
 
     Attributes:
         factors: float32, of each output channel; there where the convolution `scales`, and None else.

@@ -60,7 +60,7 @@ def geometry_of_layer(layer: nn.Conv2d) -> Geometry:
 
 
 def geometry_of_axes(axes: Mapping[str, int]) -> Geometry:
-    """That of a problem with these axes."""
+    """Return the geometry of a problem with these axes."""
 
     def pair(name: str) -> tuple[int, int]:
         height, width = f"{name}_height", f"{name}_width"
@@ -70,7 +70,7 @@ def geometry_of_axes(axes: Mapping[str, int]) -> Geometry:
 
 
 def unusual_axes(geometry: Geometry) -> dict[str, int]:
-    """Those of `USUAL_GEOMETRY` that are another number."""
+    """Return the axes of `USUAL_GEOMETRY` that have another value."""
     pairs = (geometry.stride, geometry.padding, geometry.dilation, (geometry.groups,))
     found = dict(zip(USUAL_GEOMETRY, (size for sizes in pairs for size in sizes), strict=True))
     return {name: size for name, size in found.items() if size != USUAL_GEOMETRY[name]}
@@ -112,7 +112,7 @@ def output_layout(x: torch.Tensor, layer: nn.Conv2d) -> str:
 
 
 def precision_of(x: torch.Tensor) -> str:
-    """What torch's flags let the reference's convolution of x run in: `tf32` or `strict`."""
+    """Return the precision that torch's flags allow the reference's convolution of x: `tf32` or `strict`."""
     kind = x.device.type
     allowed = kind_of(kind) == "cuda" and x.dtype == torch.float32 and value_of(Setting.CUDNN, kind) != "off"
     allowed = allowed and value_of(Setting.CONVOLUTION, kind) == "tf32"

@@ -47,7 +47,7 @@ def _runs_parts(product: str, part_type: str, problem: Problem, device: Device) 
 
 
 def _holds_enough(product: str, part_type: str, corrections: str, problem: Problem) -> bool:
-    """What is to be as exact as eager: 16 bits of an operand, or 15 of the small terms, never are."""
+    """Return whether parts are exact enough: 16 bits of an operand, or 15 of small terms, never match eager."""
     if product != "parts" or problem.accuracy is Accuracy.TOLERANCE:
         return True
     return part_type == "fp16" and corrections != "e4m3"
@@ -133,7 +133,7 @@ class Parts(NamedTuple):
 
 
 class Product(NamedTuple):
-    """What the passes behind a product read: the product itself, or its partial products.
+    """The input of the passes behind a product: the product itself, or its partial products.
 
     Attributes:
         first: (rows, features), or `pieces` of these.
@@ -209,7 +209,7 @@ def split(plan: Plan, matrix: torch.Tensor, *, is_weight: bool, factors: torch.T
 
 
 class _PartsShape(NamedTuple):
-    """Of parts of some depth: the length of one and of all halves of a row; how they are made."""
+    """The shape of parts of some depth: the length of one and of all halves of a row; how they are made."""
 
     padded: int
     length: int

@@ -28,12 +28,12 @@ _W_STAGE_BYTES = _TILE_ROWS * (_TILE_DEPTH * 4 + 32)
 _BARRIER_BYTES = 16
 _LINE_BYTES = 128
 MAX_DEPTH_OF_INT8 = 2**31 // (2 * 127 * 127)
-"""Of two small terms whose factors are whole numbers of eight bits and whose sums are int32."""
+"""Largest depth of two small terms whose factors are 8-bit integers and whose sums are int32."""
 _PRODUCT_THREADS = 384
 _MOST_TILE_THREADS = 512
 _ROWS_OF_SPLIT_BLOCK = 8
 _LATE_BYTES = 3 * 4 * 2048
-"""What is on its way to the warps that split rows beside the product."""
+"""Bytes of shared memory for rows on their way to the warps that split them during the product."""
 _SUM_STAGES_OF_EAGER = 14
 
 
@@ -80,7 +80,7 @@ def _holds_enough(weight_parts: str, problem: Problem) -> bool:
 
 
 def _sums_are_asked_for(product: str, sum_stages: int, problem: Problem) -> bool:
-    """So many stages are for what is to be just as exact as eager, and no choice of their own under the tolerance."""
+    """Allow this number of sum stages only with `accuracy="eager"`; under the tolerance it is no choice of its own."""
     return not is_fused(product) or sum_stages != _SUM_STAGES_OF_EAGER or problem.accuracy is Accuracy.EAGER
 
 
@@ -172,7 +172,7 @@ class RowExponents:
         self._captured: list[torch.Tensor] = []
 
     def of(self, plan: Plan, weight: torch.Tensor) -> torch.Tensor:
-        """Those of a contiguous weight (rows, depth): int32 (rows,), on its device; the kernels write to it."""
+        """Return the exponents of a contiguous weight (rows, depth): int32 (rows,), there; the kernels write to it."""
         version = -1 if weight.is_inference() else weight._version
         same = self._weight is not None and self._weight() is weight and self._version == version
         found, (rows, depth) = self._exponents, weight.shape
@@ -317,7 +317,7 @@ def tiles_of_both(
     model: TunedModule | None,
     late: LateRows | None = None,
 ) -> tuple[Tiles, Tiles]:
-    """Those of x and of the weight, which are made in every call, or kept while the model is frozen.
+    """Return the tiles of x and of the weight, the latter made in every call, or kept while the model is frozen.
 
     Args:
         contiguous: the weight's values, in rows one after the other.
@@ -354,7 +354,7 @@ def tiles_of_both(
 
 
 class _Geometry(NamedTuple):
-    """Of a product of some size: blocks and threads of its launches, floats of its buffers, bytes of shared memory.
+    """The launch of a product of some size: blocks and threads, floats of its buffers, bytes of shared memory.
 
     `first_late` is the first row of the weight that the product may split itself.
     """

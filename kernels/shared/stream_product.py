@@ -29,7 +29,7 @@ _X_ROWS = 8
 _MOST_REGISTERS_OF_TILES = 216
 _MOST_ROWS_TO_COMPILE = 128
 _LEAST_ARCHITECTURE = 80
-"""Of tensor cores that multiply TF32."""
+"""Oldest architecture (compute capability × 10) whose tensor cores multiply TF32."""
 
 
 def is_stream(product: str) -> bool:
@@ -155,7 +155,7 @@ def _split(plan: Plan, weight: torch.Tensor) -> _Streamed:
 
 
 def _in_parts(plan: Plan, depth: int) -> int:
-    """What of a depth is kept in parts; the rest is read from the weight as it is."""
+    """Return how much of a depth is kept in parts; the rest is read from the weight as it is."""
     whole = _CHUNK if plan["stream_unit"] == "lanes" else _STEP
     return depth // whole * whole
 
