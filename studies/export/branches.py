@@ -88,7 +88,7 @@ def _dedented(lines: list[str]) -> list[str]:
 
 
 class _Values:
-    """What expressions of a function are, where only the configuration and constants of its module decide."""
+    """The values of a function's expressions, where only the configuration and constants of its module decide."""
 
     def __init__(self, function: ast.FunctionDef, known: Mapping[str, object], globals_: Mapping[str, Any]) -> None:
         arguments = {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
@@ -120,7 +120,7 @@ class _Values:
         return None if found is _UNKNOWN else bool(found)
 
     def literal(self, call: ast.Call) -> str | None:
-        """What a call of a function of ours returns, where that is known and is a number or a text."""
+        """Return the literal that a call of a function of ours returns; None where it is no known number or text."""
         found = self._value(call) if isinstance(call.func, ast.Name) else _UNKNOWN
         return repr(found).replace("'", '"') if isinstance(found, int | float | str) else None
 
@@ -152,7 +152,7 @@ class _Values:
         return name not in self._hidden and name in self._globals
 
     def _is_plain_call(self, call: ast.Call) -> bool:
-        """Of a function of ours, or a method of what is known, such as `plan.configuration.get`."""
+        """Return whether a call is of our function, or of a known object's method, such as `plan.configuration.get`."""
         function: ast.expr = call.func
         if isinstance(function, ast.Name):
             found = self._globals.get(function.id)

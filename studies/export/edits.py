@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 _LONGEST_LINE = 120
 
 Edit = tuple[int, int, str]
-"""Of a text: from where, to where, and what stands there instead."""
+"""A replacement in a text: start, end, and the new text."""
 
 
 def positions(text: str) -> Callable[[int, int], int]:

@@ -49,7 +49,7 @@ class Linked:
 
 @dataclass(frozen=True)
 class Members:
-    """What a file has of a class.
+    """The members of a class that a file contains.
 
     Attributes:
         methods: these, and those of the class that they call.
@@ -65,7 +65,7 @@ class Members:
 def members_of(
     model: type, until: type, names: Iterable[str], known: Mapping[str, object]
 ) -> dict[tuple[str, str], Members]:
-    """What a file needs of a class and of its bases before `until`: methods, and class attributes that they read.
+    """Return the members that a file needs of a class and of its bases before `until`, and those that they use.
 
     Args:
         names: the methods to begin with.
@@ -365,6 +365,6 @@ def _with_members(text: str, members: Members) -> str:
 
 
 def _own_attributes(method: ast.FunctionDef, class_name: str) -> list[str]:
-    """What a method asks of its object or its class."""
+    """Return the names of the attributes that a method reads from its object or its class."""
     attributes = [node for node in ast.walk(method) if isinstance(node, ast.Attribute)]
     return [n.attr for n in attributes if isinstance(n.value, ast.Name) and n.value.id in ("self", "cls", class_name)]

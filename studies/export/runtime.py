@@ -1,4 +1,4 @@
-"""What an exported file runs its kernel with: `write.py` copies from here what the file needs. Nothing runs here.
+"""The run time of an exported file: `write.py` copies from here what the file needs. Nothing runs here.
 
 Each file states its own values of the names in capitals.
 """
@@ -44,7 +44,7 @@ BY_KERNEL: bool = True
 
 @dataclass(frozen=True)
 class Problem:
-    """What a call asks for."""
+    """The sizes, dtype and options of a call."""
 
     axes: Mapping[str, int]
     dtype: str = "float32"
@@ -105,7 +105,7 @@ class Library:
 
 
 def _value(argument: Any) -> Any:
-    """What an argument of a launch is as a number."""
+    """Return an argument of a launch as a number."""
     if isinstance(argument, torch.Tensor):
         return argument.data_ptr()
     if isinstance(argument, Within):
@@ -123,7 +123,7 @@ LIBRARY: Library | None = None
 
 
 class Device:
-    """What the kernel's host code asks of a CUDA device."""
+    """The properties of a CUDA device that the kernel's host code reads."""
 
     def __init__(self, index: int) -> None:
         found = torch.cuda.get_device_properties(index)
@@ -152,7 +152,7 @@ class Plan:
         return int(self[tunable])
 
     def once(self, make: Callable[..., Any], *arguments: Any) -> Any:
-        """What `make(plan, *arguments)` makes: made once for equal arguments."""
+        """Return `make(plan, *arguments)`; made once for equal arguments."""
         key = (make, *arguments)
         if key not in self._made:
             self._made[key] = make(self, *arguments)
@@ -230,7 +230,7 @@ class TunedModule(nn.Module):
         return Problem(AXES, DTYPE, {"mode": self.mode()} if len(MODES) > 1 else {})
 
     def foreseen(self, method: Callable[..., Any], *inputs: Any) -> Any:
-        """What a method makes of the inputs; None where that could move statistics or draw random numbers."""
+        """Return the result of a method; None where that could move statistics or draw random numbers."""
         moves = any(True for _ in self.buffers()) or any("Dropout" in type(one).__name__ for one in self.modules())
         if self.training and moves:
             return None
@@ -238,7 +238,7 @@ class TunedModule(nn.Module):
             return method(*inputs)
 
     def unserved(self, reason: str) -> None:
-        """What `problem` returns where the kernel cannot serve a call."""
+        """Return None, which `problem` returns where the kernel cannot serve a call."""
 
     def _plan(self, inputs: Sequence[Any], call: Call) -> Plan | None:
         if not call.inputs or not call.inputs[0].is_cuda or not self._is_as_recorded(inputs, call):
@@ -271,7 +271,7 @@ class TunedModule(nn.Module):
         return Mode.TRAIN if self.training and Mode.TRAIN in MODES else Mode.EVAL
 
     def derived(self, name: str, make: Callable[[], Any], sources: Any, settings: Any = ()) -> Any:  # noqa: ARG002
-        """What `make` makes; it is made in every call."""
+        """Return `make()`; nothing is kept between calls."""
         return make()
 
     def _note_backward(self) -> None:

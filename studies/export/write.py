@@ -113,7 +113,7 @@ extern "C" int resident_{name}(int* blocks, int threads, size_t shared) {{
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a file is made from.
+    """The result that a file is made from.
 
     Attributes:
         device, architecture: where the result was measured.
@@ -139,15 +139,15 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Layout:
-    """What the reference makes at some sizes; no memory is taken to find out.
+    """The layout of the reference's tensors at some sizes; no memory is taken to find out.
 
     Attributes:
         inputs: the shape of each input, None of one that is no tensor.
         held: the shapes of the parameters, then of the buffers.
         submodules: their types' names.
         numbers: the names of its attributes that are numbers.
-        problem: what a call of them is, as far as that can be told without their device.
-        calls: what the reference does in such a call, in eval and in train mode.
+        problem: of a call with these inputs, as far as it is known without their device.
+        calls: the reference's operations in such a call, in eval and in train mode.
     """
 
     inputs: list[tuple[int, ...] | None]
@@ -262,7 +262,7 @@ def _imports(lines: list[str]) -> str:
 
 
 def _defined_here() -> set[str]:
-    """What the file's own runtime defines."""
+    """Return the names that the file's own runtime defines."""
     return {name for name, value in vars(runtime).items() if getattr(value, "__module__", "") == runtime.__name__}
 
 

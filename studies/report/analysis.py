@@ -1,4 +1,4 @@
-"""What the trials of a study say: tunables' importance and marginals, pairs of tunables, and reasons of refusal."""
+"""Analysis of a study's trials: tunables' importance and marginals, pairs of tunables, and reasons of refusal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report shows, taken from the database as typed values; nothing here knows how it will look."""
+"""Data of a report, taken from the database as typed values; nothing here knows how it will look."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _MOST_SECTIONS = 40
 """A page with more sections than this takes a browser seconds to open."""
 
 _MOST_TRIALS = 50_000
-"""So many trials are read for all sections together, which takes some 250 MB of memory while the page is made."""
+"""Upper limit of the trials read for all sections together; they take some 250 MB of memory while the page is made."""
 
 
 @dataclass(frozen=True)
 class StudySummary:
-    """What the overview says of a study.
+    """The overview's entry of a study.
 
     Attributes:
         comparison: the newest; None where the study was never concluded.
@@ -242,7 +242,7 @@ def _require_plausible(figures: Sequence[float], row: StudyRow) -> None:
 
 
 def _work(row: StudyRow, kernel: Kernel | None) -> tuple[Work | None, str]:
-    """What the problem takes by the kernel's own account, or why that is not known."""
+    """Return the problem's work by the kernel's own account, or why that is not known."""
     if kernel is None:
         return None, (
             f"the kernel '{row.kernel}' does not ship with tunebench, so its work is not known here; "

@@ -76,7 +76,7 @@ def _digest(text: str) -> str:
 
 
 def _left_out(report: ReportData) -> list[str]:
-    """What the report does not show, and how to see it."""
+    """Return the sentences about what the report does not show, and how to see it."""
     texts = []
     if without := len(report.overview) - len(report.studies):
         texts.append(

@@ -132,7 +132,7 @@ def percent(share: float) -> str:
 
 
 def verdict_text(decision: Decision) -> str:
-    """What a speed-up says, its interval considered."""
+    """Return a speed-up's decision in words, its interval considered."""
     return "a tie" if decision is Decision.TIE else decision.value
 
 

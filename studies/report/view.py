@@ -24,7 +24,7 @@ from tunebench.studies.tables import eager_had
 from tunebench.tuner.result import Baseline, TrialStatus
 
 _PAIRED_TUNABLES = 3
-"""So many of the most important tunables are shown in pairs."""
+"""Number of the most important tunables that are shown in pairs."""
 
 _MOST_REASONS = 12
 _FASTEST = 10
