@@ -1,4 +1,4 @@
-"""What a device is: the facts that constraints, cache keys and results depend on."""
+"""Devices: the facts that constraints, cache keys and results depend on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 MOST_BLOCKS = 2**31 - 1
-"""Of a grid in its first extent, by CUDA."""
+"""Upper limit of a grid's first extent in blocks, by CUDA."""
 MOST_BLOCKS_ACROSS = 65535
 """In its second and its third."""
 
@@ -165,7 +165,7 @@ def require_one_model(devices: Sequence[Device]) -> None:
 
 
 def any_gpu(architecture: str) -> Device:
-    """What all GPUs of an architecture have in common, to build for one that is not here; the rest is generous.
+    """Return what all GPUs of an architecture have in common, to build for one elsewhere; the rest is generous.
 
     Raises:
         DeviceMissingError: the architecture is not known.

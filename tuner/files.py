@@ -23,7 +23,7 @@ _ABANDONED_SECONDS = 60.0
 """How long nothing was written to a file of a process that is not there: it may be on another machine that is."""
 
 _MOST_BYTES = 16 << 20
-"""Of a Python file."""
+"""Upper limit of a Python file's size in bytes."""
 
 
 def path_named(text: str | Path) -> Path | None:
@@ -46,7 +46,7 @@ def require_regular(path: Path) -> None:
 
 
 def read_text(path: Path) -> str:
-    """What is in a Python file.
+    """Return the text of a Python file.
 
     Raises:
         KernelFolderError: it cannot be read, is no regular file, or is larger than any Python file is.

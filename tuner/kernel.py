@@ -83,7 +83,7 @@ def prepare_model(
 
 
 def differing_entries(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> str:
-    """What two state dicts do not have in common, by name and shape, for people; empty where they agree."""
+    """Return the differences of two state dicts, by name and shape, for people; empty where they agree."""
     first, second = ({f"{name} {tuple(tensor.shape)}" for name, tensor in each.items()} for each in (one, other))
     return ", ".join(sorted(first ^ second))
 
@@ -227,11 +227,11 @@ class Kernel:
 
     @property
     def languages(self) -> tuple[Language, ...]:
-        """What its sources are written in."""
+        """The languages of its sources."""
         return tuple(map(language_of, self.sources))
 
     def languages_in(self, space: SearchSpace) -> tuple[Language, ...]:
-        """Those that a restricted space of its own leaves to choose from."""
+        """Return the languages that a restricted search space of this kernel still allows."""
         if len(self.sources) == 1:
             return self.languages
         return tuple(one for one in self.languages if one in space.tunable(SOURCE_TUNABLE).values)
@@ -248,7 +248,7 @@ class Kernel:
 
     @property
     def place(self) -> Path:
-        """What it is named by where it does not ship: its folder, or its one file."""
+        """The path that it is named by where it does not ship: its folder, or its one file."""
         return self.path if self.is_one_file else self.folder
 
     @property
@@ -389,7 +389,7 @@ class Plan:
             return value
 
     def once(self, make: Callable[..., Made], *arguments: Hashable) -> Made:
-        """What `make(plan, *arguments)` makes: made once for equal arguments, and kept with the plan.
+        """Return `make(plan, *arguments)`: made once for equal arguments, and kept with the plan.
 
         For what depends on the plan and on numbers alone, such as grids and sizes of buffers for a shape: no forward
         waits for it again.
@@ -448,7 +448,7 @@ class Plan:
 
 
 class TunableModel(Protocol):
-    """What the tuner needs of a `ModelNew`: an `nn.Module` that runs the plan it is given.
+    """The interface of a `ModelNew` that the tuner needs: an `nn.Module` that runs the plan it is given.
 
     Attributes:
         policies: the names of those by which it may choose what serves a call, without searching.

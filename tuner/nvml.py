@@ -1,4 +1,4 @@
-"""What NVIDIA's driver tells of itself and of a card. What it does not tell, here or to this user, is None."""
+"""Facts about NVIDIA's driver and a card from NVML. A fact that it does not report, here or to this user, is None."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def card(uuid: str) -> Any | None:
 
 
 def throttle_words(handle: Any) -> str | None:
-    """What holds a card's clocks back now, such as `hw_thermal_slowdown`, in the driver's words joined by commas.
+    """Return the reasons why a card's clocks are held back, such as `hw_thermal_slowdown`, joined by commas.
 
     `none` where nothing does; idleness does not count.
     """

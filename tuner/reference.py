@@ -26,7 +26,7 @@ DTYPES: Mapping[str, torch.dtype] = {
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
 }
-"""What models and inputs may be converted to, by torch's names."""
+"""The types that models and inputs may be converted to, by torch's names."""
 
 REQUIRED = ("Model", "get_inputs", "get_init_inputs")
 
@@ -109,7 +109,7 @@ class Reference:
 
 
 def _listed(function: str, returned: Any) -> Sequence[Any]:
-    """What one of the file's functions returned.
+    """Return the list that one of the file's functions returned.
 
     Raises:
         UserError: it is no list.
@@ -120,7 +120,7 @@ def _listed(function: str, returned: Any) -> Sequence[Any]:
 
 
 def seed_generators(seed: int, device: torch.device) -> None:
-    """What torch.manual_seed does; for the CPU without its notes for GPUs, which take longer than a small model."""
+    """Do what torch.manual_seed does; for the CPU without its notes for GPUs, which take longer than a small model."""
     if device.type == "cpu":
         torch.default_generator.manual_seed(seed)
     else:
@@ -263,7 +263,7 @@ def _read_by_model(text: str) -> set[str]:
 
 
 def _globals_of(scope: symtable.SymbolTable) -> Iterator[str]:
-    """What a function or class reads from the top of its file; an argument of the same name is not that."""
+    """Yield the names that a function or class reads from the top of its file, its arguments' not included."""
     yield from (symbol.get_name() for symbol in scope.get_symbols() if symbol.is_global())
     for inner in scope.get_children():
         yield from _globals_of(inner)
@@ -274,7 +274,7 @@ def _names(node: ast.AST) -> Iterator[ast.Name]:
 
 
 def literal_name(value: int | float) -> str:
-    """What a number without a name is called."""
+    """Return the words for a number without a name."""
     return f"the number {value}"
 
 

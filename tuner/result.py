@@ -1,4 +1,4 @@
-"""What a trial leaves behind, and the invariants that a result keeps from the moment it is built."""
+"""Result of a trial, and the invariants that it keeps from the moment it is built."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TrialStatus(enum.StrEnum):
 
 
 NOT_ASKED = "not asked"
-"""What the detail of a stage begins with that asked nothing: it was not refused, and proves nothing."""
+"""Prefix of a stage's detail where the stage checked nothing: the variant was not refused, and nothing is proven."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Verdict:
 
 
 class CacheRegime(enum.StrEnum):
-    """What the caches hold when a sample starts; figures of different regimes are never ranked together."""
+    """The state of the caches when a sample starts; figures of different regimes are never ranked together."""
 
     COLD = "cold"
     WARM = "warm"
@@ -202,7 +202,7 @@ class TrialResult:
             raise ValueError(f"a {self.status} trial says why")
 
     def refused_late(self, stage: Stage) -> TrialResult:
-        """What is left of a correct result that a stage refuses after it was recorded: no time."""
+        """Return this correct result as refused by a stage after it was recorded: without a time."""
         assert self.verdict is not None
         return replace(
             self,
@@ -214,7 +214,7 @@ class TrialResult:
 
 
 def late_message(stage: str, detail: str) -> str:
-    """What a trial says that was recorded as correct and refused by a stage after that."""
+    """Return the message of a trial that was recorded as correct and refused by a stage after that."""
     return f"refused late by {stage}: {detail}"
 
 
@@ -226,7 +226,7 @@ TIED = 0.03
 
 
 class Decision(enum.StrEnum):
-    """What a speed-up says once its interval is taken seriously."""
+    """The conclusion from a speed-up's whole interval."""
 
     FASTER = "faster"
     """The whole interval lies beyond 1 % faster."""
@@ -273,7 +273,7 @@ class Ratio:
 
 
 class Baseline(enum.StrEnum):
-    """What a study's best configuration is compared with."""
+    """The baselines that a study's best configuration is compared with."""
 
     REFERENCE = "reference"
     """The reference model, eager."""

@@ -1,4 +1,4 @@
-"""What of a file runs, so that a comment or a moved module does not make results stale."""
+"""The part of a file that runs, so that a comment or a moved module does not make results stale."""
 
 from __future__ import annotations
 

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 LEGAL_TYPES = (
     "a pointer, bool, an integer, float, double, __half, __nv_bfloat16, or `using name = type;` of one of these"
 )
-"""What a parameter of an entry point may be, for messages."""
+"""The legal types of an entry point's parameter, for messages."""
 
 
 class Kind(enum.StrEnum):
-    """What a parameter takes; the value is its code in the module `struct`, where there is one."""
+    """The kind of value that a parameter takes; the value is its code in the module `struct`, where there is one."""
 
     POINTER = "P"
     BOOL = "?"
@@ -265,7 +265,7 @@ def signature_of(declaration: Declaration, known: Mapping[str, str]) -> Signatur
 
 
 def kind_of(type_: str, known: Mapping[str, str]) -> Kind | None:
-    """What a type that is no pointer takes; None where that cannot be told."""
+    """Return the kind that a type other than a pointer takes; None where that cannot be told."""
     followed: set[str] = set()
     while True:
         words = [word for word in _TOKEN.findall(type_.replace("std::", "")) if word not in _QUALIFIERS]

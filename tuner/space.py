@@ -43,7 +43,7 @@ _CPP_TEXT = (
     "true try typedef typename union unsigned using virtual void volatile while xor"
 )
 CPP_WORDS = frozenset(_CPP_TEXT.split())
-"""What cannot be a name in a source."""
+"""The words that cannot be names in a source."""
 
 
 @lru_cache(maxsize=1024)
@@ -366,7 +366,7 @@ class _Walk:
         return np.array([met(rows[number]) for number in first], dtype=bool)[which.reshape(-1)]
 
     def says(self, predicate: Predicate, chosen: Mapping[str, Value]) -> bool | None:
-        """What a predicate says of these values; None where a tunable that it looks at has none, as it is inactive."""
+        """Return a predicate's value; None where a tunable that it reads has no value, as it is inactive."""
         values = {**self._context, **chosen}
         asked = {name: values[name] for name in parameters_of(predicate) if name in values}
         if len(asked) < len(parameters_of(predicate)):

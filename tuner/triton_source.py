@@ -112,7 +112,7 @@ class TritonFunction:
 
 @dataclass(frozen=True)
 class TritonSource:
-    """What the Triton functions of a file are made of.
+    """The text of a file's Triton functions.
 
     Attributes:
         name: the kernel's, for messages and build folders.
@@ -128,7 +128,7 @@ class TritonSource:
 
     @classmethod
     def read(cls, name: str, path: Path, text: str) -> TritonSource | None:
-        """What a file has in Triton; None where it has no `@triton.jit` function.
+        """Return the Triton source in a file; None where it has no `@triton.jit` function.
 
         Raises:
             KernelFolderError: a function needs what is not in this file, or has a parameter that nothing can be
@@ -161,7 +161,7 @@ class TritonSource:
         return hashlib.sha256(json.dumps(["triton", running_text(self.text)]).encode()).hexdigest()
 
     def signatures(self, dtype: str) -> dict[str, Signature]:
-        """What its entry points take where tensors hold this dtype, by name."""
+        """Return the signatures of its entry points where tensors hold this dtype, by name."""
         scalar = _TYPES[dtype]
         return {
             name: Signature(name, tuple(_parameter(one, scalar) for one in function.parameters if not one.is_constexpr))
@@ -249,7 +249,7 @@ def _parameter(one: TritonParameter, scalar: Kind) -> Parameter:
 
 
 def _kinds(annotation: str) -> tuple[Kind | None, Kind | None]:
-    """What a pointer points to, and which number; both None where there is no annotation, or none that is known."""
+    """Return the types that a pointer points to and that a number has: at most one of them, None for the other."""
     text = annotation.strip("'\" ")
     if (pointer := _POINTER.fullmatch(text)) is not None:
         return _TYPES.get(_last(pointer["type"] or pointer["short"])), None

@@ -53,7 +53,7 @@ def watched(
     *arguments: object,
     listen: Listen = lambda _: None,
 ) -> Answer:
-    """What a function that runs a user's files returns; it is called in a process that may crash or hang.
+    """Return the result of a function that runs a user's files; it is called in a process that may crash or hang.
 
     Where this process is such a one itself, it is called here.
 

@@ -80,7 +80,7 @@ class Arguments:
         self._forms: dict[tuple[type, ...], Form] = {}
 
     def form(self, arguments: Sequence[Any]) -> Form:
-        """What kinds of values the arguments are, and that each is one that its parameter takes.
+        """Return the kinds of the arguments' values, each checked to be one that its parameter takes.
 
         Raises:
             LaunchError: their number or the type of one is not the entry point's.
@@ -91,7 +91,7 @@ class Arguments:
         return self._forms[types]
 
     def check_devices(self, arguments: Sequence[Any]) -> None:
-        """That tensors are where the launch is.
+        """Check that all tensors are on the launch's device.
 
         Raises:
             LaunchError: one is not.

@@ -1,4 +1,4 @@
-"""What every compiler does: a variant in, a build out, the same source for all of its language."""
+"""The interface of every compiler: a variant in, a build out, the same source for all of its language."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KILLED = re.compile(
     r"(?:Killed|Terminated) signal terminated program|(?:terminated with|died due to) signal (?:9|15)\b|^Killed$",
     re.MULTILINE,
 )
-"""What g++ and nvcc say of a program of theirs that was killed. Their exit code is the same as for a refused source."""
+"""The message of g++ and nvcc about a killed program of theirs. Their exit code is the same as for a refused source."""
 
 
 class Compiler(abc.ABC):

@@ -111,7 +111,7 @@ def forget_shared_builds(*keys: tuple[CompilerName, str]) -> None:
 
 
 def _begin_in_fork() -> None:
-    """Nobody goes on there with what is under way, or lets go of a lock."""
+    """After fork: no thread is left to finish pending builds or release locks, so start with new ones."""
     global _sharing, _turns
     _sharing, _turns = threading.Lock(), threading.Semaphore(_MOST_AT_ONCE)
     _shared.clear()
@@ -220,7 +220,7 @@ class BuildQueue:
 
     @property
     def seconds(self) -> Sequence[float]:
-        """What each build has taken so far, those from the cache included."""
+        """The seconds that each finished build took, those from the cache included."""
         return [building.seconds for building in self._builds.values() if building.seconds]
 
     def close(self) -> None:

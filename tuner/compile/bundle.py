@@ -133,7 +133,7 @@ def files_of_bundle(folder: Path) -> set[str]:
 
 
 def read_bundle(folder: Path) -> list[BundledBuild]:
-    """What a bundle's index says.
+    """Read a bundle's index.
 
     Raises:
         BundleError: there is no bundle, or others than its user could have written it.

@@ -39,7 +39,7 @@ class BothCompilers(Compiler):
         return ", ".join(one.version() for one in self._of.values())
 
     def flags(self, variant: Variant) -> tuple[str, ...]:
-        """Those of the compiler of its language."""
+        """Return the flags of the compiler of the variant's language."""
         return self.of(variant).flags(variant)
 
     def compile(self, variant: Variant) -> Build:
@@ -57,7 +57,7 @@ class BothCompilers(Compiler):
 
 
 def default_compiler(device: Device, languages: Sequence[Language] = (Language.CUDA,)) -> Compiler:
-    """What a device's binaries come from unless a compiler is named; whether it is here is not asked."""
+    """Return the compiler that is used for a device unless one is named; whether it is installed is not checked."""
     cuda = COMPILERS[CompilerName.CPU if device.kind is DeviceKind.CPU else CompilerName.NVRTC]()
     return _with_triton(cuda, languages)
 

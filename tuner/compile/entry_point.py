@@ -29,7 +29,7 @@ _EARLY_ADDRESS = ctypes.addressof(_EARLY)
 _address_of = torch.Tensor.data_ptr
 _device_of = torch.Tensor.get_device
 Memory: TypeAlias = tuple[bytearray, int, int, Any]
-"""What the driver reads of a launch, the addresses of its configuration and of its arguments' addresses, and these."""
+"""The memory of a launch, the addresses of its configuration and of its arguments' addresses, and these arguments."""
 
 
 class EntryPoint:
@@ -98,7 +98,7 @@ class EntryPoint:
 
 
 class _Packer:
-    """What packs launches whose arguments have the same Python types.
+    """A packer of launches whose arguments have the same Python types.
 
     The driver reads a launch's configuration and arguments from memory that is made once and written anew for each
     launch. A launch takes it from a list and puts it back, so that threads that launch at the same time have one each.

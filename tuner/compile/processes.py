@@ -97,7 +97,7 @@ def _end() -> None:
 
 
 def _begin_in_fork() -> None:
-    """What the parent runs is the parent's."""
+    """After fork: the running processes are the parent's, so forget them."""
     global _changing  # noqa: PLW0603 - a thread of the parent may hold it
     _changing = threading.Lock()
     _running.clear()

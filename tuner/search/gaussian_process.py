@@ -128,7 +128,7 @@ def _product_aspect(columns: tuple[int, int], logs: tuple[Floats, Floats], prior
 
 
 def _logarithms(values: Sequence[Value]) -> Floats | None:
-    """Of a tunable that can be a factor: three positive numbers or more."""
+    """Return the logarithms of a tunable that can be a factor: three positive numbers or more; None for any other."""
     if len(values) < 3 or any(isinstance(v, str | bool) or v <= 0 for v in values):
         return None
     return np.log(np.array(values, dtype=np.float64))
@@ -282,7 +282,7 @@ class _Evidence:
 
 
 class Posterior:
-    """What a set of observed configurations says about the candidates, extended one observation at a time.
+    """The posterior of the candidates given the observed configurations, extended one observation at a time.
 
     Kept are the inverse L⁻¹ of the Cholesky factor of the observations' covariance and, in single precision, the rows
     L⁻¹·k(observed, candidates). A new observation adds one row to each, at a cost of observations × candidates; the
@@ -310,7 +310,7 @@ class Posterior:
         self._codes = np.pad(self._codes, ((0, more), (0, 0)))
 
     def _to_levels(self, codes: Integers) -> tuple[Singles, Singles]:
-        """Of configurations given by their codes: weighted distances to, and main effects shared with, each level."""
+        """Return the codes' weighted distances to each level, and the main effects that they share with it."""
         distances, effects = (table[codes].sum(axis=-2, dtype=np.float32) for table in self._tables)
         return distances, effects
 

@@ -73,7 +73,7 @@ def _log_improvement_table() -> tuple[Floats, Floats]:
 
 
 _LEAST_CHANCE = 0.01
-"""Of success: where everything near has failed the model may still be wrong."""
+"""Least probability of success: where everything near has failed the model may still be wrong."""
 
 _LOG_IMPROVEMENT = _log_improvement_table()
 
@@ -199,7 +199,7 @@ class PoolModel:
         return since_best >= quiet and max(self._gains[-quiet:]) < self._settings.least_gain
 
     def _expected_gain(self) -> float:
-        """What one more observation is expected to take off the best time, as a share of it."""
+        """Return how much one more observation is expected to take off the best time, as a share of it."""
         if self._posterior is None:
             return math.inf
         times_ms = self._held_times_ms()

@@ -31,7 +31,7 @@ Strategy = str | Callable[[ValidSpace, int], PoolSampler]
 
 
 def expected_random_best(times_ms: Floats, budget: int) -> Floats:
-    """What random search without replacement expects to have found after 1..budget evaluations, exactly.
+    """Return the exact expected best time of random search without replacement after 1..budget evaluations.
 
     With the N configurations' times sorted, a sample of n has none of the i best with probability
     C(N − i, n) / C(N, n); the expectation is the sum of the gaps between successive times weighted with these. A
@@ -231,7 +231,7 @@ def _search(recorded: RecordedSpace, settings: _SearchSettings, seed: int, earli
 
 
 def _earlier_study(recorded: RecordedSpace, settings: _SearchSettings, seed: int) -> EarlierStudy:
-    """What a search of another space would have left behind."""
+    """Return the study that a search of another space would have left behind."""
     budget = min(settings.budget, len(recorded.space))
     numbers = _search(recorded, _SearchSettings(settings.strategy, budget), seed, ()).numbers
     times_ms = recorded.times_ms[numbers].tolist()
@@ -264,7 +264,7 @@ def _score(best_ms: Floats, random_ms: Floats, recorded: RecordedSpace) -> float
 
 
 def _describe_stops(report: ReplayReport) -> list[str]:
-    """What stopping early would have saved and lost; nothing where no search would have stopped."""
+    """Return what stopping early would have saved and lost, in words; nothing where no search would have stopped."""
     stops = [run.settled_after for run in report.runs if run.settled_after is not None]
     if not stops:
         return []

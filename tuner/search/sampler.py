@@ -52,7 +52,7 @@ class SpaceExhausted(TunebenchError):
 
 @dataclass(frozen=True)
 class Observation:
-    """What a finished trial says of a configuration.
+    """The result of a finished trial of a configuration.
 
     Attributes:
         trial: the trial's number in its study.

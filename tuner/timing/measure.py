@@ -38,7 +38,7 @@ PRECISION = 0.01
 
 MAX_SAMPLES = 60
 MAX_SECONDS = 2.0
-"""Of sampling one configuration, whichever comes first."""
+"""Limits of sampling one configuration, whichever comes first: number of samples, and seconds."""
 
 SHORT_WORK = Work(bytes=64 << 20, operations=2_000_000_000)
 """Work so small that on a GPU the gaps between a forward's launches are a visible part of its time. Stated as work and

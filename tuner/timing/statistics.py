@@ -11,7 +11,7 @@ from itertools import accumulate
 from tunebench.tuner.result import CONTROL, Ratio
 
 CONFIDENCE = 0.99
-"""Of the intervals that decide."""
+"""Confidence of the intervals that decide."""
 
 Samples = Mapping[str, tuple[float, ...]]
 """Milliseconds by contender; the n-th of each belong to the same round."""

@@ -1,4 +1,4 @@
-"""What the build of a Triton source holds: cubins with what a launch has to know of each, or the source itself."""
+"""Content of a Triton source's build: cubins with the data that a launch needs of each, or the source itself."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from tunebench.tuner.variant import Variant
 
 _GPU = "sm_"
 _FORM = "1"
-"""Of what a build holds; another one is another binary."""
+"""Version of the cached build's layout; part of the cache key."""
 
 
 class TritonCompiler(Compiler):
@@ -129,7 +129,7 @@ def _first_line(log: str, file: str) -> str:
 
 
 def _figures(log: str, binaries: list[Binary]) -> dict[str, KernelFigures]:
-    """What ptxas says of each entry point; shared memory is what Triton asks for in a launch."""
+    """Return ptxas's figures of each entry point; shared memory is what Triton requests at a launch."""
     said = parse_ptxas_log(log)
     shared = {one.entry_point: one.shared for one in binaries}
     return {name: replace(said.get(name, KernelFigures()), shared=bytes_) for name, bytes_ in shared.items()}

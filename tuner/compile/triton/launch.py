@@ -1,4 +1,4 @@
-"""What every launch of a Triton function is asked, wherever it runs."""
+"""Checks of every launch of a Triton function, wherever it runs."""
 
 from __future__ import annotations
 

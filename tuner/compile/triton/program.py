@@ -17,7 +17,7 @@ COMMAND = (
     f"import json, sys; request = json.load(open({REQUEST!r}, encoding='utf-8')); sys.path[:] = request.pop('path'); "
     f"from {__name__} import main; main(**request)"
 )
-"""What Python runs in a process of its own; its modules are found where this process finds them."""
+"""The Python code that the compile process runs; its modules are found where this process finds them."""
 
 _WARP_SIZE = 32
 _MODULE = "tunebench_triton_source"
@@ -122,7 +122,7 @@ def _parameters_in(ptx: str) -> int:
 
 
 def _told(error: BaseException, source: Path) -> str:
-    """What Triton says: in one line, the innermost place in the source first; then its whole text."""
+    """Return Triton's message: in one line, the innermost place in the source first; then its whole text."""
     from triton.compiler.errors import CompilationError
 
     chain = _chain(error)
