@@ -24,7 +24,7 @@ _ADVISORY_LOCK = 7_305_188_402_617
 
 
 def revision_of(connection: Connection) -> str | None:
-    """The revision of a database; None where tunebench has never been.
+    """Return the revision of a database; None where tunebench has never written to it.
 
     Raises:
         DatabaseError: the version table does not hold exactly one revision.

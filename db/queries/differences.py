@@ -44,7 +44,7 @@ class Difference:
     only_after: tuple[BestRow, ...]
 
     def slower(self, threshold: float) -> list[Pair]:
-        """The pairs whose ratio is beyond a threshold such as 1.05."""
+        """Return the pairs whose ratio is beyond a threshold such as 1.05."""
         return [pair for pair in self.pairs if pair.ratio > threshold]
 
 

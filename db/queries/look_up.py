@@ -59,7 +59,7 @@ class KnownBest:
 def known_best(
     kernel: str, source_digest: str, dtype: str, architecture: str, url_or_path: str | Path | None = None
 ) -> list[KnownBest]:
-    """The best of every problem of a dtype on every kind of device of an architecture, for one version of a kernel.
+    """Return the best of every problem of a dtype on every device of an architecture, for one version of a kernel.
 
     Confirmed ones come first, then those with cold caches (which is what a call in a larger program meets), then the
     newer ones.

@@ -36,7 +36,7 @@ class BegunStudy:
 
 
 def begun_study(database: Database, description: StudyDescription) -> BegunStudy | None:
-    """The study of that description; None where it has not begun.
+    """Return the study of that description; None where it has not begun.
 
     Raises:
         DatabaseError: the database cannot be read, or holds what tunebench does not write.
@@ -100,7 +100,7 @@ def _describe(row: Row[Any], description: StudyDescription) -> str:
 
 
 def _trials(connection: Connection, study_id: int) -> list[EarlierTrial]:
-    """A study's fastest trials."""
+    """Return a study's fastest trials."""
     query = (
         select(tables.Trial.id, tables.Configuration.key, tables.Trial.median_ms)
         .join(tables.Configuration, tables.Configuration.id == tables.Trial.configuration_id)

@@ -139,7 +139,7 @@ def _conditions(pruning: Pruning) -> list[Condition]:
 
 
 def _going(pruning: Pruning) -> AnySelect:
-    """The trials that go, in the columns of `_GOING`."""
+    """Return the trials that go, in the columns of `_GOING`."""
     going = select(*(getattr(tables.Trial, column.name) for column in _GOING.columns)).where(*_conditions(pruning))
     if pruning.winners:
         return going
