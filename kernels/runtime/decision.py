@@ -55,7 +55,7 @@ class Occasion:
     needs_gradient: bool
 
     def is_captured(self) -> bool:
-        """Whether the call is recorded into a CUDA graph, where nothing may wait for the device."""
+        """Return whether the call is recorded into a CUDA graph, where nothing may wait for the device."""
         return self.device.kind is DeviceKind.CUDA and torch.cuda.is_current_stream_capturing()
 
 
@@ -124,7 +124,7 @@ def decide(kernel: Kernel, occasion: Occasion, make_ready: MakeReady | None, due
 
 
 def _begin_in_fork() -> None:
-    """After fork: no thread is left to finish pending builds or release locks, so start with new ones."""
+    """Start with no pending builds and new locks after a fork: no thread is left there to finish or release the old."""
     global _deciding, _tuning
     _deciding, _tuning = threading.RLock(), threading.RLock()
     _under_way.clear()
@@ -135,7 +135,7 @@ os.register_at_fork(after_in_child=_begin_in_fork)
 
 
 def _tune_once(kernel: Kernel, problem: Problem, device: Device) -> None:
-    """Tune what nobody measured here yet; where that does not succeed, say why, once, and go on without."""
+    """Tune a problem that has no measurement here yet; where that fails, warn once and go on without."""
     key = (kernel.digest, problem, device)
     with _tuning:
         if key in _tuned:
@@ -237,7 +237,7 @@ def _runnable(
     *,
     all_of_them: bool = False,
 ) -> list[Decided]:
-    """The first choice that this machine can run, or all of them; the reference where it can run none.
+    """Return the first choice that this machine can run, or all of them; the reference where it can run none.
 
     What it cannot run is warned of once and passed over.
 
@@ -280,7 +280,7 @@ def _runnable(
 def _ready_plan(
     kernel: Kernel, configuration: Configuration, problem: Problem, device: Device, make_ready: MakeReady | None
 ) -> Plan:
-    """A configuration ready to run, with all that its first forward would make.
+    """Return a plan ready to run, with all that its first forward would make.
 
     Raises:
         _NotBuiltError: something has to be made first.
@@ -321,7 +321,7 @@ def _make_ready(future: Future[Plan], plan: Plan, make_ready: MakeReady) -> None
 
 
 def _plan(kernel: Kernel, configuration: Configuration, problem: Problem, device: Device) -> Plan:
-    """A configuration ready to run.
+    """Return a plan ready to run.
 
     Raises:
         _NotBuiltError: it has to be built first.

@@ -48,7 +48,7 @@ class _Entry:
         self._same_kind = same_tensors(*tensors)  # knows more than what matters here, and says so at once
 
     def is_of(self, tensors: tuple[torch.Tensor, ...]) -> bool:
-        """Whether these are the tensors, unchanged."""
+        """Return whether these are the tensors, unchanged."""
         return (
             len(tensors) == len(self.tensors)
             and all(map(is_, tensors, self.tensors))

@@ -58,7 +58,7 @@ class Score:
 
 
 def winner_of(scores: Sequence[Score]) -> int | None:
-    """The number of the fastest contender that may serve; None where the reference does."""
+    """Return the number of the fastest contender that may serve; None where the reference does."""
     able = [number for number, score in enumerate(scores) if score.serves]
     return max(able, key=lambda number: scores[number].ratio, default=None)
 
@@ -101,7 +101,7 @@ class _Entrant:
 
 @contextmanager
 def _excused(entrant: _Entrant) -> Iterator[None]:
-    """A failure that is this contender's own costs it the duel; the others go on."""
+    """Note a failure that is this contender's own, which costs it the duel; the others go on."""
     try:
         yield
     except torch.OutOfMemoryError:
@@ -128,7 +128,7 @@ def _compare(entrants: Sequence[_Entrant], reference: Answer, exact: Answer | No
 
 
 def _tensors(result: Any) -> list[torch.Tensor]:
-    """The tensors of a result, whatever holds them."""
+    """Return the tensors of a result, whatever holds them."""
     return [one.detach() for one in tree_leaves(result) if isinstance(one, torch.Tensor)]
 
 
@@ -151,7 +151,7 @@ class _Truth:
         self._own = self._wrong(reference)
 
     def obstacle_to(self, answer: Sequence[torch.Tensor]) -> str:
-        """Why an answer may not take the reference's place; empty where it is no more wrong."""
+        """Return why an answer may not take the reference's place; empty where it is no more wrong."""
         if self._missing:
             return self._missing
         for wrong, own in zip(self._wrong(answer), self._own, strict=True):
@@ -206,14 +206,14 @@ def _wait(device: torch.device) -> None:
 
 
 def _difference(answer: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
-    """The largest difference of two results' tensors; infinite where there are not as many."""
+    """Return the largest difference of two results' tensors; infinite where there are not as many."""
     if len(answer) != len(expected):
         return math.inf
     return max(map(_difference_of_one, answer, expected), default=0.0)
 
 
 def _difference_of_one(answer: torch.Tensor, expected: torch.Tensor) -> float:
-    """The norm of the difference over the reference's; infinite where shape or type differ, or what is finite."""
+    """Return the norm of the difference over the reference's; infinite where shape, type or what is finite differ."""
     if answer.shape != expected.shape or answer.dtype != expected.dtype:
         return math.inf
     if not _is_real(expected):

@@ -146,7 +146,7 @@ def _write_at_exit() -> None:
 
 
 def _forget() -> None:
-    """In a forked process, which has no such thread: what is counted there so far is the parent's to write."""
+    """Forget all counts in a forked process, which has no such thread: the parent writes what is counted so far."""
     global _thread, _changing, _writing
     _thread, _changing, _writing = None, threading.Lock(), threading.Lock()
     for miss in _misses.values():

@@ -54,7 +54,7 @@ _every = {_NOTHING: _NOTHING}
 
 
 def _changed(rules: Rules, policy: Policy | str | None, accuracy: Accuracy | str | None) -> Rules:
-    """The rules with those that are not None."""
+    """Return the rules with those that are not None."""
     if policy is not None:
         rules = replace(rules, policy=Policy(policy))
     if accuracy is not None:
@@ -76,7 +76,7 @@ _block_seconds: ContextVar[float | None] = ContextVar("tunebench_seconds", defau
 
 
 def set_policy(policy: Policy | str | None = None, *, wait: bool | None = None, seconds: float | None = None) -> None:
-    """The policy of every tuned model of this program that has none of its own.
+    """Set the policy of every tuned model of this program that has none of its own.
 
     Args:
         policy: None leaves it as it is.
@@ -97,7 +97,7 @@ def set_policy(policy: Policy | str | None = None, *, wait: bool | None = None, 
 
 
 def set_accuracy(accuracy: Accuracy | str) -> None:
-    """How exact every tuned model of this program is that has no accuracy of its own; at first `tolerance`.
+    """Set how exact every tuned model of this program is that has no accuracy of its own; at first `tolerance`.
 
     Raises:
         ValueError: there is no accuracy of that name.
@@ -110,7 +110,7 @@ def set_accuracy(accuracy: Accuracy | str) -> None:
 def use_policy(
     policy: Policy | str | None = None, *, wait: bool | None = None, seconds: float | None = None
 ) -> Iterator[None]:
-    """The policy of every call in a block, whatever the module or the program have.
+    """Set the policy of every call in a block, whatever the module or the program have.
 
     Args:
         policy, wait, seconds: as of `set_policy`; what is None stays what it was outside the block.
@@ -131,7 +131,7 @@ def use_policy(
 
 @contextmanager
 def use_accuracy(accuracy: Accuracy | str) -> Iterator[None]:
-    """The accuracy of every call in a block, whatever the module or the program have.
+    """Set the accuracy of every call in a block, whatever the module or the program have.
 
     Raises:
         ValueError: there is no accuracy of that name.
@@ -152,7 +152,7 @@ def _in_block(policy: Policy | str | None, accuracy: Accuracy | str | None) -> I
 
 
 def policy_for(own: Policy | str | None) -> Policy:
-    """The policy of a call of a module with that policy of its own.
+    """Return the policy of a call of a module with that policy of its own.
 
     Raises:
         ValueError: there is no policy of that name.
@@ -161,7 +161,7 @@ def policy_for(own: Policy | str | None) -> Policy:
 
 
 def accuracy_for(own: Accuracy | str | None) -> Accuracy:
-    """The accuracy of a call of a module with that accuracy of its own.
+    """Return the accuracy of a call of a module with that accuracy of its own.
 
     Raises:
         ValueError: there is no accuracy of that name.
@@ -170,7 +170,7 @@ def accuracy_for(own: Accuracy | str | None) -> Accuracy:
 
 
 def waits_for_builds(own: bool | None) -> bool:
-    """Whether a call of a module with that setting of its own waits while its kernel is built."""
+    """Return whether a call of a module with that setting of its own waits while its kernel is built."""
     of_block = _block_waits.get()
     if of_block is not None:
         return of_block
@@ -178,7 +178,7 @@ def waits_for_builds(own: bool | None) -> bool:
 
 
 def seconds_to_tune() -> float:
-    """How long a study of a problem may search that a call tunes."""
+    """Return how long a study of a problem may search that a call tunes."""
     return _block_seconds.get() or _program_seconds
 
 

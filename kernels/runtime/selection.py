@@ -132,7 +132,7 @@ class Offer:
         return Choice(Configuration(self.configuration or {}), tier, reason, trusted=True)
 
     def tier(self, problem: Problem, device: Device) -> Tier:
-        """Where it stands for a problem on a device."""
+        """Return the tier that it has for a problem on a device."""
         if self.shipped:
             return Tier.SHIPPED
         if self.device != device.name:
@@ -184,7 +184,7 @@ class Known:
     related: Callable[[], Sequence[Offer]] = tuple
 
     def choices(self) -> Iterator[Choice]:
-        """Best first: one choice of each source that has any, and at last the default."""
+        """Yield one choice of each source that has any, the best first, and at last the default."""
         for choice in self._choices():
             yield replace(choice, measured=False, trusted=False) if self.under_autocast else choice
 
@@ -219,7 +219,7 @@ class Known:
         return agreed(current, self.space, self.problem, self.device)
 
     def contenders(self) -> list[Choice]:
-        """Who meets the reference in a duel: the nearest results' configurations, and the default.
+        """Return the duel's contenders: the nearest results' configurations, and the default.
 
         Other kernels of a block have more: the two nearest where a kernel has no results of its own, else one that is
         of a nearer problem than any of its own. Under `EAGER` nothing else takes part.
@@ -318,7 +318,7 @@ def what_is_known(kernel: Kernel, problem: Problem, device: Device) -> Known:
 def choose_recorded(
     offers: Iterable[Offer], space: SearchSpace, problem: Problem, device: Device, here: Versions = UNKNOWN
 ) -> Choice | None:
-    """The choice among what a database offers: this kind of device and there the nearest problem, else this very
+    """Return the choice among what a database offers: this kind of device and there the nearest problem, else this very
     problem on another device. The card's own uuid does not matter, only its name and architecture."""
 
     def rank(offer: Offer) -> tuple[object, ...]:
@@ -332,7 +332,7 @@ def choose_recorded(
 def choose_shipped(
     offers: Iterable[Offer], space: SearchSpace, problem: Problem, device: Device, here: Versions = UNKNOWN
 ) -> Choice | None:
-    """The choice among what ships: the nearest problem, and for it this kind of device before another."""
+    """Return the choice among what ships: the nearest problem, and for it this kind of device before another."""
 
     def rank(offer: Offer) -> tuple[object, ...]:
         return problem_distance(offer.problem, problem), offer.device != device.name, offer.device
@@ -374,7 +374,7 @@ def agreed(offers: Iterable[Offer], space: SearchSpace, problem: Problem, device
 
 
 def _serving(nearer: Offer, farther: Offer, measured: Sequence[Offer]) -> tuple[Offer | None, str]:
-    """Which of two winners serves between their problems, and why; None where neither was found to."""
+    """Return which of two winners serves between their problems, and why; None where neither was found to."""
     agree = "the results on both sides of this problem agree"
     if _of(nearer) == _of(farther):
         if not (nearer.was_slower or farther.was_slower):
@@ -403,14 +403,14 @@ def _on_both_sides(one: Problem, other: Problem, middle: Problem) -> bool:
 
 
 def _enclose(smaller: Problem, larger: Problem, middle: Problem) -> bool:
-    """Whether a problem lies between two, which are near enough to each other to say something of it."""
+    """Return whether a problem lies between two, which are near enough to each other to say something of it."""
     sizes = [(smaller.axes[name], size, larger.axes[name]) for name, size in middle.axes.items()]
     return below(smaller, larger) and all(low < size < high or low == size == high for low, size, high in sizes)
 
 
 def below(smaller: Problem, larger: Problem) -> bool:
-    """Whether two problems differ in their sizes alone, the first smaller in each, near enough to say something of
-    what is between them."""
+    """Return whether two problems differ in their sizes alone, the first smaller in each, near enough to say something
+    of what is between them."""
     if math.isinf(problem_distance(smaller, larger)):
         return False
     differing = [(size, larger.axes[name]) for name, size in smaller.axes.items() if size != larger.axes[name]]
@@ -430,7 +430,7 @@ def _fitting(
     device: Device,
     rank: Rank,
 ) -> Iterator[Offer]:
-    """By rank those that the space admits, and that differ from the call in the sizes alone."""
+    """Yield by rank those that the space admits, and that differ from the call in the sizes alone."""
     return (
         one
         for one in sorted(_near(offers, problem, device), key=rank)
@@ -499,7 +499,7 @@ def shipped_offers(files: Iterable[ShippedFile], *, related: bool = False) -> li
 
 
 def _ratio(figures: Sequence[float] | None) -> Ratio | None:
-    """A ratio with its interval, as a shipped file or the database's view has it: without how many rounds it took."""
+    """Return a ratio with its interval, as a shipped file or the database's view has it: without its rounds."""
     if figures is None or len(figures) != 3:
         return None
     value, low, high = figures
