@@ -184,14 +184,14 @@ class Block(TunedModule):
     @classmethod
     @abc.abstractmethod
     def design(cls) -> Design:
-        """The kernel that the class's attributes make; sets `used`.
+        """Return the kernel that the class's attributes make; sets `used`.
 
         Raises:
             KernelFolderError: an attribute is wrong; the message names it.
         """
 
     def values(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """The values of `used` in a call with these inputs; what the call leaves out is as in the reference."""
+        """Return the values of `used` in a call with these inputs; what the call leaves out is as in the reference."""
         if len(inputs) < len(self.left_out):
             inputs = (*inputs, *self.left_out[len(inputs) :])
         if self.takes_inputs:
@@ -209,12 +209,12 @@ class Block(TunedModule):
 
     @classmethod
     def wrong(cls, attribute: str, what: str) -> KernelFolderError:
-        """The error of an attribute, in one line."""
+        """Return the error of an attribute, in one line."""
         return KernelFolderError(f"{_file_of(cls)}: {cls.__name__}.{attribute}: {what}")
 
     @classmethod
     def text(cls, attribute: str) -> str:
-        """An attribute that is a device function's text.
+        """Return an attribute that is a device function's text.
 
         Raises:
             KernelFolderError: it is missing, or no text.
@@ -259,7 +259,7 @@ class Block(TunedModule):
 
     @classmethod
     def _arguments(cls) -> dict[str, Kind]:
-        """The arguments of the reference's forward: numbers by their annotation or default, all others tensors."""
+        """Return the arguments of the reference's forward: numbers by annotation or default, all others tensors."""
         found = {}
         for name, parameter in list(cls._signature().parameters.items())[1:]:
             annotation = parameter.annotation
@@ -293,7 +293,7 @@ def attribute_of(model: Block, given: str, path: str) -> Any:
 def axes_of(
     operands: Iterable[Operand], names: Mapping[Kind, str | tuple[str, ...]]
 ) -> dict[str, str | tuple[str, ...]]:
-    """The axes of operands that are tensors, by what the elements of each kind are called."""
+    """Return the axes of operands that are tensors, by what the elements of each kind are called."""
     return {one.path: names[one.kind] for one in operands if one.kind in names}
 
 
@@ -303,7 +303,7 @@ def fast_math_line(texts: Iterable[str]) -> str:
 
 
 def fast_math_tunables(texts: Iterable[str]) -> tuple[tuple[Tunable, ...], tuple[Constraint, ...]]:
-    """The tunable `fast_math` with its constraint, where one of the texts calls what it makes a difference to."""
+    """Return the tunable `fast_math` with its constraint, where one of the texts calls a function that it changes."""
     if not has_fast_form(texts):
         return (), ()
     constraint = Constraint("fast_math_is_not_for_float64", _is_precise_enough)
@@ -315,7 +315,7 @@ def _is_precise_enough(fast_math: bool, problem: Problem) -> bool:
 
 
 def _paths(cls: type[Block], kind: Kind, given: object) -> dict[str, str]:
-    """Where the values of an attribute's names are."""
+    """Return the paths of the values of an attribute's names."""
     if isinstance(given, str) or not isinstance(given, Mapping | Sequence):
         raise cls.wrong(kind.value, 'give a dict, such as {"eps": "norm.eps"}, or a tuple of names')
     paths = dict(given) if isinstance(given, Mapping) else {name: name for name in given}
@@ -330,7 +330,7 @@ def _paths(cls: type[Block], kind: Kind, given: object) -> dict[str, str]:
 
 
 def _require_well_spelt(cls: type[Block]) -> None:
-    """An attribute that is nearly one of the block's would be left unread."""
+    """Refuse an attribute that is nearly one of the block's: it would be left unread."""
     read = {name for one in cls.__mro__ if issubclass(one, Block) for name in inspect.get_annotations(one)}
     for name, value in vars(cls).items():
         is_data = not callable(value) and not hasattr(value, "__get__")
@@ -340,7 +340,7 @@ def _require_well_spelt(cls: type[Block]) -> None:
 
 
 def _with_defaults(cls: type[Block], space: SearchSpace) -> SearchSpace:
-    """The space with the class's own defaults."""
+    """Return the space with the class's own defaults."""
     if not cls.defaults:
         return space
     try:
@@ -356,7 +356,7 @@ def _with_defaults(cls: type[Block], space: SearchSpace) -> SearchSpace:
 
 
 def _file_of(cls: type) -> Path:
-    """The file of a class; of one typed into an interpreter a name in the working folder."""
+    """Return the file of a class; of one typed into an interpreter a name in the working folder."""
     file = getattr(sys.modules.get(cls.__module__), "__file__", None)
     return Path(file) if file else Path(f"{cls.__name__}.py")
 

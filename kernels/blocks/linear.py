@@ -111,7 +111,7 @@ class Linear(Block):
 
     @classmethod
     def design(cls) -> Design:
-        """The products of the layer, with the functions behind them."""
+        """Design the products of the layer, with the functions behind them."""
         form = cls._form()
         texts = {"function": cls.text("function"), "finish": cls.text("finish")}
         texts |= {f"reductions[{name!r}]": one.text for name, one in cls.reductions.items()}
@@ -154,14 +154,14 @@ class Linear(Block):
 
     @classmethod
     def _behind_elements(cls) -> tuple[str, Tuned, Tuned]:
-        """The functions, and a BatchNorm, in the product's epilogue or in one pass."""
+        """Return the functions, and a BatchNorm, in the product's epilogue or in one pass, and their spaces."""
         source = LinearSource(cls.__name__, cls.function, cls.finish, cls.used, bool(cls.batch_norm_at))
         cls.linear_at, cls.is_of_rows = tuple(range(len(cls.used))), False
         return source.text(), Tuned((), ()), cls._take(source)
 
     @classmethod
     def _behind_rows(cls, form: RowForm) -> tuple[str, Tuned, Tuned]:
-        """A launch that reduces rows, behind a product that is written as it is, or normalised."""
+        """Return a launch that reduces rows, behind a product written as it is, or normalised, and its spaces."""
         function = cls.function
         cls.linear_at = ()
         if cls.batch_norm_at:
@@ -220,13 +220,13 @@ class Linear(Block):
         return {**axes, OUTPUT: "rows" if cls.is_of_rows else ("rows", "out_features")}
 
     def mode(self) -> Mode:
-        """BatchNorm's own, where there is one."""
+        """Return BatchNorm's own mode, where there is one."""
         if self.batch_norm_at and attrgetter(self.batch_norm_at)(self).training:
             return Mode.TRAIN
         return Mode.FROZEN if self.is_frozen else Mode.EVAL
 
     def problem(self, *inputs: Any, **named: Any) -> Problem | None:
-        """2-d batches of at least one row (two in train mode), and vectors that are broadcast as is said of them."""
+        """Accept 2-d batches of at least one row (two in train mode), and vectors broadcast as declared."""
         for name in (*self._modules, *self._parameters, *self._buffers):
             if hasattr(type(self), name):
                 raise self.wrong(name, f"the model has a '{name}' of its own, which this attribute hides: rename that")
@@ -245,12 +245,12 @@ class Linear(Block):
         return found if not self.reduces_rows else self._with_features(found)
 
     def _with_features(self, problem: Problem) -> Problem:
-        """With the axis that reductions of rows go by: so many elements are reduced together."""
+        """Return the problem with the axis of row reductions: the number of elements that are reduced together."""
         axes = dict(problem.axes)
         return Problem({**axes, "features": axes["out_features"] // self._groups()}, problem.dtype, problem.options)
 
     def _groups(self) -> int:
-        """In how many parts a row is reduced."""
+        """Return the number of parts in which a row is reduced."""
         found: int = attrgetter(self.group_norm_at)(self).num_groups if self.group_norm_at else 1
         return found
 
@@ -259,7 +259,7 @@ class Linear(Block):
         return name in (self._input_names()[self.input_at], self.weight_path, f"{self.layer_path}.bias")
 
     def tuned_forward(self, plan: Plan, *inputs: Any, **named: Any) -> torch.Tensor:  # noqa: ARG002
-        """(rows, in_features) to (rows, out_features), or to one value for each row."""
+        """Map (rows, in_features) to (rows, out_features), or to one value for each row."""
         x, values = inputs[self.input_at], self.values(inputs)
         weight, bias = self._weight()
         of_product = [values[at] for at in self.linear_at] if self.reduces_rows else values
@@ -269,7 +269,7 @@ class Linear(Block):
         return self._of_rows(plan, made, values) if self.reduces_rows else made
 
     def _elements(self, call: LinearCall) -> torch.Tensor:
-        """The matrix of the product's values, with what is done with each of them."""
+        """Return the matrix of the product's values after the function of each of them."""
         if self.batch_norm_at:
             constants = [call.values[at] for at in self.constants_at]
             finishes = not self.reduces_rows and self.finish != "value"
@@ -292,7 +292,7 @@ class Linear(Block):
         return output
 
     def _weight(self) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """(out_features, in_features), and the bias."""
+        """Return the weight (out_features, in_features), and the bias."""
         if self.layer_path:
             weight, bias = own_tensors(attrgetter(self.layer_path)(self), "weight", "bias")
             return weight, bias
@@ -301,7 +301,7 @@ class Linear(Block):
 
 
 def _work(axes: Axes, problem: Problem) -> Work:
-    """All matrices cross memory once; the product has 2·rows·in·out operations, the rest a few for each element."""
+    """Return the least work: matrices cross memory once, and 2·rows·in·out operations plus a few for each element."""
     matrices = {name: names for name, names in axes.items() if isinstance(names, tuple) and len(names) == 2}
     rows, inputs, outputs = (problem.axes[name] for name in ("rows", "in_features", "out_features"))
     return Work(Work.of_axes(problem, matrices).bytes, operations=2 * rows * inputs * outputs)

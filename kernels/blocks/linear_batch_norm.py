@@ -89,24 +89,24 @@ _NONE = (None,) * 6
 
 
 def is_train(problem: Problem) -> bool:
-    """Whether the statistics are the batch's own."""
+    """Return whether the statistics are the batch's own."""
     return problem.options["mode"] == Mode.TRAIN
 
 
 def _takes_moments(product: str, problem: Problem) -> bool:
-    """The fused product has all values of a tile at hand."""
+    """Return whether the fused product has all values of a tile at hand."""
     return is_fused(product) and is_train(problem)
 
 
 def _has_pass(product: str, normalisation: str, problem: Problem) -> bool:
-    """Not where the product's epilogue or the weight does what a pass would."""
+    """Return whether there is a pass: not where the product's epilogue or the weight does its work."""
     if not has_passes(product):
         return is_train(problem)
     return product == "parts" or normalisation != "weight"
 
 
 def _has_pass_or_finish(product: str, problem: Problem) -> bool:
-    """As `_has_pass`, where something is left to do behind a weight that normalises."""
+    """Return the same as `_has_pass`, or whether something is left to do behind a weight that normalises."""
     return has_passes(product) or is_train(problem)
 
 
@@ -117,7 +117,7 @@ def _weight_can_normalise(product: str, normalisation: str, problem: Problem) ->
 
 
 def _weight_cannot(normalisation: str) -> bool:
-    """Where the function between the product and the normalisation is not affine."""
+    """Refuse a weight that normalises: the function between the product and the normalisation is not affine."""
     return normalisation != "weight"
 
 
@@ -144,7 +144,7 @@ def batch_norm_space(*, is_affine: bool, finishes: bool) -> Tuned:
 
 
 def normalised(call: LinearCall, norm: Norm) -> torch.Tensor:
-    """The layer's values, normalised; in train mode the running statistics move as in BatchNorm1d."""
+    """Return the layer's values, normalised; in train mode the running statistics move as in BatchNorm1d."""
     plan, eps = call.plan, norm.module.eps
     is_own = not has_passes(str(plan["product"]))
     if is_train(plan.problem):
@@ -164,7 +164,7 @@ def _product(call: LinearCall, norm: Norm) -> Product:
 
 
 def _own_product(call: LinearCall, eps: float) -> tuple[Product, _TileMoments | None]:
-    """One that is not normalised yet, and what its epilogue has taken of the statistics."""
+    """Return a product that is not normalised yet, and its epilogue's part of the statistics."""
     (rows, _), features = call.x.shape, call.weight.shape[0]
     moments: torch.Tensor | None = None
     if call.plan["statistics_in"] == "epilogue":
@@ -175,7 +175,7 @@ def _own_product(call: LinearCall, eps: float) -> tuple[Product, _TileMoments | 
 
 
 def _normalised_by_weight(call: LinearCall, norm: Norm) -> torch.Tensor:
-    """A product with a weight and a bias that normalise."""
+    """Compute a product with a weight and a bias that normalise."""
     plan, weight = call.plan, call.weight
     sources = [weight, *norm.sources, *([] if call.bias is None else [call.bias])]
     settings = (*norm.settings, *(plan.once(settings_of) if plan["product"] == "parts" else ()))
@@ -243,7 +243,7 @@ def _prepare(call: LinearCall, norm: Norm, vectors: _Vectors, added: torch.Tenso
 
 
 def _unprepared(call: LinearCall, norm: Norm, mean: torch.Tensor, variance: torch.Tensor) -> _Vectors:
-    """The vectors, of which a kernel has yet to write the multiplier and the offset."""
+    """Return the vectors, of which a kernel has yet to write the multiplier and the offset."""
     weight, bias = own_tensors(norm.module, "weight", "bias")
     if call.plan["normalisation"] == "per_element":
         return _Vectors(mean, variance, weight, bias)
@@ -253,7 +253,7 @@ def _unprepared(call: LinearCall, norm: Norm, mean: torch.Tensor, variance: torc
 
 
 def _batch_vectors(call: LinearCall, norm: Norm, product: Product, of_tiles: _TileMoments | None) -> _Vectors:
-    """With mean and biased variance of the function per feature; partial products are summed into their memory.
+    """Return vectors with the function's mean and biased variance per feature; partial products are summed in place.
 
     The running statistics move as in BatchNorm1d: the unbiased variance is kept, and momentum None means a cumulative
     average.

@@ -85,7 +85,7 @@ def columns_space(has_pass: Predicate = has_passes) -> Tuned:
 
 
 def pass_over(call: LinearCall, product: Product, bias: torch.Tensor | None, *norm: Argument) -> torch.Tensor:
-    """One pass over a product, whole or partial.
+    """Run one pass over a product, whole or partial.
 
     Args:
         bias: what to add to partial products.
@@ -113,7 +113,7 @@ class OwnOutput(NamedTuple):
 
 
 def own_output(call: LinearCall, norm: Sequence[Argument] = (), behind: Sequence[Argument] = ()) -> OwnOutput:
-    """A product by a kernel of ours, with all that follows in its epilogue.
+    """Compute a product by a kernel of ours, with all that follows in its epilogue.
 
     Args:
         norm: what the source's normalisation takes.

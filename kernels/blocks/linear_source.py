@@ -192,7 +192,7 @@ class LinearSource:
         return affine_form(self.before, {one.name for one in constants})
 
     def text(self, head: str | None = None) -> str:
-        """The translation unit.
+        """Return the translation unit.
 
         Args:
             head: what has to stand before `functions.cuh` is included; None for what these functions need.
@@ -296,7 +296,7 @@ def _type_of(operand: Operand) -> str:
 
 
 def _value_of(operand: Operand) -> str:
-    """Where a value of the product finds that operand's."""
+    """Return the expression by which a value of the product finds that operand's."""
     member = _member(operand)
     if operand.kind is Kind.SCALAR:
         return member

@@ -42,7 +42,7 @@ _IMAGE, _WEIGHT, _OUTPUT, _FIRST_OPERAND = 1, 2, 3, 4
 
 @functools.cache
 def is_installed() -> bool:
-    """Whether `nvidia-cudnn-frontend` is here; asked without importing it."""
+    """Return whether `nvidia-cudnn-frontend` is installed; found without importing it."""
     found = importlib.util.find_spec("cudnn")
     return found is not None and found.origin is not None
 
@@ -129,7 +129,7 @@ def prepare(convolution: Convolution) -> None:
 
 
 def convolve(convolution: Convolution, image: torch.Tensor, weight: torch.Tensor, operands: Operands) -> torch.Tensor:
-    """The convolution with its function, channels-last, on torch's current stream.
+    """Compute the convolution with its function, channels-last, on torch's current stream.
 
     A NaN comes out wherever torch's operations give one.
 
@@ -153,7 +153,7 @@ def convolve(convolution: Convolution, image: torch.Tensor, weight: torch.Tensor
 
 
 def describe(convolution: Convolution, handle: object = None) -> tuple[Any, int]:
-    """The graph as the package's own object, not yet built, and the number of its tensors."""
+    """Return the graph as the package's own object, not yet built, and the number of its tensors."""
     import cudnn
 
     single = cudnn.data_type.FLOAT
@@ -232,7 +232,7 @@ class _Graphs:
         self._captured: dict[Convolution, _Graph] = {}
 
     def get(self, convolution: Convolution) -> _Graph:
-        """The graph, built now where it is not here; its device is the current one."""
+        """Return the graph, built now where it is not here; its device is the current one."""
         capturing = torch.cuda.is_current_stream_capturing()
         graph = self._captured.get(convolution) or self._recent.get(convolution)
         if graph is None:
@@ -256,7 +256,7 @@ _graphs = _Graphs()
 
 @functools.cache
 def _handle_of(device: int) -> Any:
-    """cuDNN's handle for a device, made once."""
+    """Return cuDNN's handle for a device, made once."""
     import cudnn
 
     with torch.cuda.device(device):
@@ -264,7 +264,7 @@ def _handle_of(device: int) -> Any:
 
 
 def _aligned(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor as others may see it, without a gradient, at an address that plans may read in vectors."""
+    """Return the tensor as others may see it, without a gradient, at an address that plans may read in vectors."""
     tensor = tensor.detach()
     return tensor if tensor.data_ptr() % _ALIGNMENT_BYTES == 0 else tensor.clone()
 

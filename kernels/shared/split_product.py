@@ -38,12 +38,12 @@ _SUM_STAGES_OF_EAGER = 14
 
 
 def is_fused(product: str) -> bool:
-    """Whether the product is ours, from split halves, with everything behind it in its epilogue."""
+    """Return whether the product is ours, from split halves, with everything behind it in its epilogue."""
     return product == "fused"
 
 
 def _splits_weight(product: str, weight_parts: str, problem: Problem) -> bool:
-    """Whether every call does, so that where it does is worth tuning."""
+    """Return whether every call splits the weight, so that the place for it is worth tuning."""
     return is_fused(product) and weight_parts != "none" and problem.options["mode"] != Mode.FROZEN
 
 
@@ -85,21 +85,21 @@ def _sums_are_asked_for(product: str, sum_stages: int, problem: Problem) -> bool
 
 
 def _fits_memory(weight_parts: str, problem: Problem, device: Device) -> bool:
-    """The parts of both operands take an eighth of the device at most."""
+    """Return whether the parts of both operands take an eighth of the device at most."""
     rows, depth, features = (problem.axes[name] for name in ("rows", "in_features", "out_features"))
     tiles = (rows + 2 * _TILE_ROWS) + (features + _TILE_ROWS)
     return weight_parts == "none" or 4 * tiles * (depth + _LINE_BYTES) <= device.memory_bytes // 8
 
 
 def _blocks(x_tiles: int, features: int, cluster: int, device: Device) -> int:
-    """No more than the device holds at once, nor than go over the tiles in as many rounds: then all have as many."""
+    """Return the fewest blocks that go over the tiles in as many rounds as all that the device holds at once."""
     tiles = ceil_div(features, _TILE_ROWS * cluster) * x_tiles  # in clusters, as all here
     rounds = ceil_div(tiles, max(1, device.multiprocessors // cluster))
     return ceil_div(tiles, rounds) * cluster
 
 
 def _first_late_row(rows: int, features: int, columns: int, cluster: int, device: Device) -> int:
-    """The first row of the weight, at a tile's beginning, that no block's first tile needs."""
+    """Return the first row of the weight, at a tile's beginning, that no block's first tile needs."""
     x_tiles = ceil_div(rows, columns)
     tiles = ceil_div(_blocks(x_tiles, features, cluster, device), cluster * x_tiles) * cluster
     return min(tiles, ceil_div(features, _TILE_ROWS)) * _TILE_ROWS
@@ -108,7 +108,7 @@ def _first_late_row(rows: int, features: int, columns: int, cluster: int, device
 def _has_late_rows(
     weight_split: str, product_columns: int, product_cluster: int, problem: Problem, device: Device
 ) -> bool:
-    """Beside the product there is something to split: more than its first tiles need."""
+    """Return whether there is something to split during the product: more than its first tiles need."""
     rows, features = problem.axes["rows"], problem.axes["out_features"]
     return weight_split != "beside" or features > _first_late_row(
         rows, features, product_columns, product_cluster, device
@@ -140,7 +140,7 @@ CONSTRAINTS = (
 
 
 def _empty_that_lasts(rows: int, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Memory that outlives the call.
+    """Allocate memory that outlives the call.
 
     While `torch.compile` warms up for its CUDA graphs, a thread's memory comes from a pool of theirs, where nothing may
     stay that they do not know of. So it is another thread that asks.
@@ -190,11 +190,11 @@ class RowExponents:
         return found
 
     def __getstate__(self) -> dict[str, object]:
-        """A copy makes its own."""
+        """Return no state: a copy makes its own."""
         return {}
 
     def __setstate__(self, state: object) -> None:
-        """As new."""
+        """Begin as new."""
         self.__init__()  # type: ignore[misc]
 
 
@@ -271,7 +271,7 @@ class Tiles(NamedTuple):
 
     @classmethod
     def for_matrix(cls, matrix: torch.Tensor, tile_rows: int) -> Tiles:
-        """The memory."""
+        """Allocate the memory."""
         rows, depth = matrix.shape
         whole = ceil_div(rows, tile_rows) * tile_rows
         parts = matrix.new_empty(whole * ceil_div(depth, _LINE_BYTES) * _LINE_BYTES)
@@ -294,18 +294,18 @@ class LateRows(NamedTuple):
 
     @classmethod
     def of(cls, weight: torch.Tensor, exponents: torch.Tensor, first: int) -> LateRows:
-        """With memory for the counts."""
+        """Return late rows with memory for their counts."""
         tiles = ceil_div(weight.shape[0], _TILE_ROWS)
         return cls(exponents, torch.empty(1 + tiles, dtype=torch.int32, device=weight.device), first)
 
 
 def _has_whole_words(weight: torch.Tensor) -> bool:
-    """Whether its rows begin at multiples of 16 bytes: those that do not are all split ahead."""
+    """Return whether its rows begin at multiples of 16 bytes: those that do not are all split ahead."""
     return weight.shape[1] % 4 == 0 and weight.data_ptr() % 16 == 0
 
 
 def _is_kept(model: TunedModule | None) -> bool:
-    """Whether the weight's parts are."""
+    """Return whether the weight's parts are kept between calls."""
     return model is not None and model.is_frozen
 
 
