@@ -15,7 +15,7 @@ _UNKNOWN = object()
 
 
 def decided(text: str, known: Mapping[str, object], globals_: Mapping[str, Any]) -> str:
-    """The text without the branches that cannot be taken."""
+    """Return the text without the branches that cannot be taken."""
     while True:
         for edit in _decisions(text, known, globals_):
             text = edit
@@ -25,7 +25,7 @@ def decided(text: str, known: Mapping[str, object], globals_: Mapping[str, Any])
 
 
 def _decisions(text: str, known: Mapping[str, object], globals_: Mapping[str, Any]) -> Iterator[str]:
-    """The text after one more branch is decided, for each that can be."""
+    """Yield the text after one more branch is decided, for each that can be."""
     tree = ast.parse(text)
     for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
         values = _Values(function, known, globals_)
@@ -42,7 +42,7 @@ def _decisions(text: str, known: Mapping[str, object], globals_: Mapping[str, An
 
 
 def _blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
-    """The blocks of a statement; the `elif` of an `if` is none."""
+    """Yield the blocks of a statement; the `elif` of an `if` is none."""
     for name in ("body", "orelse", "finalbody"):
         block = getattr(node, name, None)
         if isinstance(block, list) and block and isinstance(block[0], ast.stmt):
@@ -58,7 +58,7 @@ def _replaced(text: str, node: ast.expr, segment: str) -> str:
 
 
 def _without_branch(text: str, block: list[ast.stmt], place: int, truth: bool) -> str:
-    """The text with an `if` of a block decided; what would come behind a return goes too."""
+    """Return the text with an `if` of a block decided; what would come behind a return goes too."""
     lines, node = text.splitlines(), block[place]
     assert isinstance(node, ast.If)
     body_end = node.body[-1].end_lineno or 0
@@ -109,7 +109,7 @@ class _Values:
             self._hidden.discard(name)
 
     def truth(self, test: ast.expr) -> bool | None:
-        """Whether a test holds; None where that is not known."""
+        """Return whether a test holds; None where that is not known."""
         if isinstance(test, ast.BoolOp):
             truths = [self.truth(value) for value in test.values]
             decisive = isinstance(test.op, ast.Or)
@@ -134,7 +134,7 @@ class _Values:
             return _UNKNOWN
 
     def _is_pure(self, expression: ast.expr) -> bool:
-        """Whether it reads nothing but known names and constants, and calls nothing but functions of these."""
+        """Return whether it reads nothing but known names and constants, and calls nothing but functions of these."""
         allowed = (ast.Constant, ast.Name, ast.Attribute, ast.Subscript, ast.Compare, ast.BoolOp, ast.UnaryOp, ast.Call)
         others = (ast.Tuple, ast.Load, ast.cmpop, ast.boolop, ast.unaryop)
         for node in ast.walk(expression):

@@ -159,7 +159,7 @@ class Layout:
 
 
 def layout_of(model: type[TunedModule], reference: Reference, mode: Mode) -> Layout:
-    """The layout of a kernel's reference, and the problem that a call of `ModelNew` is there.
+    """Return the layout of a kernel's reference, and the problem that a call of `ModelNew` is there.
 
     Raises:
         UsersCodeError: the kernel's own code raises.
@@ -184,7 +184,7 @@ def layout_of(model: type[TunedModule], reference: Reference, mode: Mode) -> Lay
 
 
 def file_text(model: type[TunedModule], evidence: Evidence, layout: Layout) -> str:
-    """The file.
+    """Return the file's text.
 
     Raises:
         CannotExportError: the configuration needs more than torch and nvcc, or its text cannot be put into one file.
@@ -267,7 +267,7 @@ def _defined_here() -> set[str]:
 
 
 def _top_level_names(text: str) -> set[str]:
-    """The names that a file binds, but for those that it imports."""
+    """Return the names that a file binds, but for those that it imports."""
     found: set[str] = set()
     for statement in ast.parse(text).body:
         if isinstance(statement, ast.FunctionDef | ast.ClassDef):
@@ -294,7 +294,7 @@ def _capability(architecture: str) -> tuple[int, int]:
 
 
 def _cuda(variant: Variant, kernel: Kernel) -> str:
-    """The translation unit: constants, the source with its headers in it, and the launchers."""
+    """Return the translation unit: constants, the source with its headers in it, and the launchers."""
     launchers = "".join(_LAUNCHER.format(name=name) for name in kernel.source.entry_points)
     text = f"{variant.prologue}\n{_with_headers(variant.cuda)}\n{_LAUNCHERS}{launchers}"
     if '"""' in text or text.endswith("\\"):
@@ -303,7 +303,7 @@ def _cuda(variant: Variant, kernel: Kernel) -> str:
 
 
 def _with_headers(source: KernelSource) -> str:
-    """The source with every header where it is included first."""
+    """Return the source with every header where it is included first."""
     written: set[str] = set()
 
     def included(match: re.Match[str]) -> str:
@@ -322,7 +322,7 @@ def _with_headers(source: KernelSource) -> str:
 
 
 def _head(kernel: Kernel, evidence: Evidence) -> str:
-    """Where the file comes from, and what it does, as a comment."""
+    """Return a comment with where the file comes from, and what it does."""
     result, conditions = evidence.result, evidence.result.conditions
     versions = [f"{name} {conditions[name]}" for name in ("driver", "cuda", "torch") if name in conditions]
     multiple = result.error_multiple
