@@ -125,8 +125,8 @@ class LoadedModule(abc.ABC):
     def launch_early(
         self, entry_point: str, blocks: Extent, threads: Threads, arguments: Sequence[Argument], shared: int = 0
     ) -> None:
-        """As `launch`, of an entry point that waits by itself for the launch in front of it to end: it may begin before
-        that, where the module can have it so."""
+        """Launch as `launch` does, but let an entry point that itself waits for the launch in front of it begin before
+        that one ends, where the module can have it so."""
         self.launch(entry_point, blocks, threads, arguments, shared)
 
     def as_launched(self, launch: DriverLaunch) -> DriverLaunch:
@@ -135,4 +135,4 @@ class LoadedModule(abc.ABC):
 
     @abc.abstractmethod
     def resident_blocks(self, entry_point: str, threads: int, shared: int = 0) -> int:
-        """Blocks of that many threads that one multiprocessor (one core, on the CPU) holds at once; at least 1."""
+        """Return how many blocks of that size one multiprocessor (on the CPU, one core) holds at once; at least 1."""

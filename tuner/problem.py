@@ -92,7 +92,7 @@ class Problem:
         return self if left == self.options else replace(self, options=left)
 
     def at(self, accuracy: Accuracy) -> Problem:
-        """The same problem, to be solved as accurately as this."""
+        """Return the same problem, to be solved as accurately as this."""
         options = {name: value for name, value in self.options.items() if name != ACCURACY_OPTION}
         if accuracy is not Accuracy.TOLERANCE:
             options[ACCURACY_OPTION] = accuracy.value
@@ -165,14 +165,14 @@ class Work:
 
 
 def size_distance(one: Problem, other: Problem) -> float:
-    """How far apart the sizes of two problems are: the sum of |log(size ratio)| over the axes that both have."""
+    """Return how far apart the sizes of two problems are: the sum of |log(size ratio)| over the axes that both have."""
     # An empty axis is one step below size 1.
     pairs = ((max(one.axes[name], 0.5), max(other.axes[name], 0.5)) for name in one.axes if name in other.axes)
     return sum(abs(math.log(mine / theirs)) for mine, theirs in pairs)
 
 
 def problem_distance(one: Problem, other: Problem) -> float:
-    """How far apart two problems are that differ in their sizes alone; zero for equal problems only.
+    """Return how far apart two problems are that differ in their sizes alone; zero for equal problems only.
 
     Infinite where the axes' names, the dtype or the options differ.
     """

@@ -55,7 +55,7 @@ class Reference:
     literals: Mapping[str, int | float] = field(default_factory=dict)
 
     def for_another_file(self) -> Reference:
-        """The same without the numbers that `Model`'s own text reads: a model in another file cannot follow those.
+        """Return the same without the numbers that `Model`'s own text reads: another file's model cannot follow those.
 
         So a kernel's `ModelNew` inherits the `Model` of the file as it stands; what its constructor and inputs are
         given may change.
@@ -71,7 +71,7 @@ class Reference:
         return {**self.sizes, **self.literals}
 
     def resized(self, sizes: Mapping[str, int | float]) -> Reference:
-        """The same reference with other `numbers`, zero included, which no study asks for but a model must survive.
+        """Return the reference with other `numbers`, zero included, which no study uses but a model must survive.
 
         Raises:
             Exception: whatever the file raises at these sizes.
@@ -81,14 +81,14 @@ class Reference:
         return replace(made, sizes=same_sizes, literals={name: made.literals[name] for name in self.literals})
 
     def make_model(self, seed: int, device: torch.device, factory: Callable[..., nn.Module] | None = None) -> nn.Module:
-        """A model on a device, with the parameters that this seed draws; `factory` takes the place of `Model`."""
+        """Make a model on a device, with the parameters that this seed draws; `factory` takes the place of `Model`."""
         seed_generators(seed, device)
         with torch.device(device):
             arguments = _listed("get_init_inputs", self.get_init_inputs())
             return (factory or self.model)(*arguments).to(device, self._dtype)
 
     def make_inputs(self, seed: int, device: torch.device) -> tuple[Any, ...]:
-        """One call's inputs, drawn on the device from this seed."""
+        """Make one call's inputs, drawn on the device from this seed."""
         seed_generators(seed, device)
         with torch.device(device):
             inputs = _listed("get_inputs", self.get_inputs())
@@ -155,7 +155,7 @@ def load_reference(
 
 
 def require_dtype(name: str | None) -> str | None:
-    """The name of a dtype that models and inputs can be converted to, or None.
+    """Return the name of a dtype that models and inputs can be converted to, or None.
 
     Raises:
         UnknownNameError: it is another.
@@ -166,7 +166,7 @@ def require_dtype(name: str | None) -> str | None:
 
 
 def load_candidate(path: Path, text: str, name: str = "ModelNew") -> Callable[..., nn.Module]:
-    """The model of that name in a file that need not be a reference.
+    """Return the model of that name in a file that need not be a reference.
 
     Raises:
         KernelFolderError: the file cannot be read or run, or has none.
@@ -191,7 +191,7 @@ def _load(path: Path, text: str, sizes: Mapping[str, int | float], dtype: str | 
 def _execute(
     path: Path, text: str, sizes: Mapping[str, int | float]
 ) -> tuple[types.ModuleType, Sequence[str], Mapping[str, int | float]]:
-    """A file's module with some numbers changed, the names of its constants, and its literals."""
+    """Return a file's module with some numbers changed, the names of its constants, and its literals."""
     try:
         tree = ast.parse(text, filename=str(path))
     except (SyntaxError, ValueError) as error:
@@ -225,7 +225,7 @@ def _execute(
 
 @contextlib.contextmanager
 def _importable(module: types.ModuleType) -> Iterator[None]:
-    """Has a module among those imported while its text runs: dataclasses look there for what annotations name."""
+    """Keep a module among those imported while its text runs: dataclasses look there for what annotations name."""
     before = sys.modules.get(module.__name__)
     sys.modules[module.__name__] = module
     try:
@@ -237,7 +237,7 @@ def _importable(module: types.ModuleType) -> Iterator[None]:
 
 
 def _read_by_model(text: str) -> set[str]:
-    """The names of numbers that `Model` reads itself, or what it calls, or what they are computed from."""
+    """Return the names of numbers that `Model`, or what it calls, reads, or that those are computed from."""
     reads: dict[str, set[str]] = {}
     for scope in symtable.symtable(text, "reference", "exec").get_children():
         reads.setdefault(scope.get_name(), set()).update(_globals_of(scope))
@@ -279,7 +279,7 @@ def literal_name(value: int | float) -> str:
 
 
 def _literals(tree: ast.Module) -> Iterator[ast.Constant]:
-    """Numbers without a name that inputs and models are made from; 0, 1 and negative ones are seldom sizes."""
+    """Yield numbers without a name that inputs and models are made from; 0, 1 and negative ones are seldom sizes."""
     for statement in tree.body:
         if isinstance(statement, ast.FunctionDef) and statement.name in REQUIRED:
             yield from (part for line in statement.body for part in _constants(line))
@@ -302,7 +302,7 @@ def _evaluated(number: ast.expr) -> int | float:
 
 
 def _is_number(node: ast.expr) -> bool:
-    """Whether an expression is a number written with literals and arithmetic alone."""
+    """Return whether an expression is a number written with literals and arithmetic alone."""
     if isinstance(node, ast.Constant):
         return isinstance(node.value, int | float) and not isinstance(node.value, bool)
     if isinstance(node, ast.BinOp):

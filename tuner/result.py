@@ -115,7 +115,7 @@ class Verdict:
             raise ValueError("a refusal has a reason and a pass has none")
 
     def refused_by(self, stage: Stage) -> Verdict:
-        """The same with one more stage, which did not pass."""
+        """Return the same with one more stage, which did not pass."""
         return replace(self, passed=False, stages=(*self.stages, stage), reason=stage.detail)
 
 
@@ -297,7 +297,7 @@ class Comparison:
         medians_ms, samples_ms: by contender, which are `best`, the baselines and `control`; the n-th samples of all of
             them belong to the same round.
         speedups: of the best over each baseline.
-        missing: baselines that were asked for and could not be timed, and why.
+        missing: baselines that were requested and could not be timed, and why.
         control: of the second copy of a baseline over the first; None where no such copy took part.
         conditions: the state of the device after the last round.
         environment: as a trial's.
@@ -323,7 +323,7 @@ class Comparison:
         return is_conclusive(self.control, self.speedups.get(Baseline.REFERENCE))
 
     def decision(self, baseline: Baseline) -> Decision | None:
-        """Whether the best is faster than a baseline; None where that one took no part."""
+        """Return whether the best is faster than a baseline; None where that one took no part."""
         ratio = self.speedups.get(baseline)
         if ratio is None:
             return None
@@ -331,7 +331,7 @@ class Comparison:
 
 
 def is_conclusive(control: Ratio | None, over_reference: Ratio | None) -> bool:
-    """Whether rounds say how their best compares with the reference.
+    """Return whether rounds say how their best compares with the reference.
 
     Args:
         control: of the second copy of a baseline over the first; None where no such copy took part.

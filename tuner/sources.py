@@ -33,7 +33,7 @@ def language_of(source: Source) -> Language:
 
 
 def read_sources(path: Path, name: str, text: str | None) -> tuple[Source, ...]:
-    """The sources of the kernel that a file declares, that in CUDA C++ first.
+    """Return the sources of the kernel that a file declares, that in CUDA C++ first.
 
     Args:
         path: `model.py` in a folder, or one file.

@@ -176,7 +176,7 @@ class TritonSource:
         axes: Mapping[str, int],
         options: Mapping[str, str],
     ) -> str:
-        """All that fixes a variant beside the source, as JSON: types, constants, and what is known to be divisible.
+        """Return all that fixes a variant in addition to the source, as JSON: types, constants, known divisibility.
 
         An integer parameter that has the name of an axis of the problem is divisible where the axis is.
 
@@ -230,7 +230,7 @@ class TritonSource:
 
 
 def type_of(parameter: Parameter) -> str:
-    """A parameter's type as Triton spells it."""
+    """Return a parameter's type as Triton spells it."""
     if parameter.kind is Kind.POINTER:
         assert parameter.pointee is not None
         return f"*{_SPELT[parameter.pointee]}"
@@ -299,7 +299,7 @@ def _parameters(function: ast.FunctionDef) -> Iterator[TritonParameter]:
 
 
 def _needed(tree: ast.Module, functions: Mapping[str, ast.FunctionDef], path: Path) -> list[ast.stmt]:
-    """The statements of a file that its Triton functions need, directly or through others."""
+    """Return the statements of a file that its Triton functions need, directly or through others."""
     binding: dict[str, list[ast.stmt]] = {}
     for statement in tree.body:
         for name in _bound_by(statement):
@@ -325,7 +325,7 @@ def _is_future(statement: ast.stmt) -> bool:
 
 
 def _bound_by(statement: ast.stmt) -> set[str]:
-    """The names that a statement of a module gives a meaning to."""
+    """Return the names that a statement of a module gives a meaning to."""
     if isinstance(statement, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
         return {statement.name}
     found = set()
@@ -340,7 +340,7 @@ def _bound_by(statement: ast.stmt) -> set[str]:
 
 
 def _names_in(statement: ast.stmt) -> set[str]:
-    """The names that a statement takes from its module."""
+    """Return the names that a statement takes from its module."""
     names = [node for node in ast.walk(statement) if isinstance(node, ast.Name)]
     own = {node.id for node in names if isinstance(node.ctx, ast.Store)}
     if isinstance(statement, ast.FunctionDef):

@@ -164,7 +164,7 @@ def prologue(
     axes: Mapping[str, int] | None = None,
     options: Mapping[str, tuple[str, tuple[str, ...]]] | None = None,
 ) -> str:
-    """The lines that fix a kernel's constants: its types, compiled-in axes and options, tunables under their own names.
+    """Return the lines that fix a kernel's constants: types, compiled-in axes and options, tunables by their names.
 
     `scalar_t` is what tensors hold, `accumulator_t` what is computed in: float for half types, which are defined by
     `half.cuh` and `bfloat.cuh` of the shared headers and no more than named here.

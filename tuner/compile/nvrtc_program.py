@@ -22,7 +22,7 @@ class RefusedError(Exception):
 
 
 def compile_program(text: str, name: str, headers: Mapping[str, str], options: Sequence[str]) -> tuple[bytes, str]:
-    """A cubin, and NVRTC's log. Other Python threads run meanwhile.
+    """Return a cubin, and NVRTC's log. Other Python threads run meanwhile.
 
     Args:
         name: of the source, for messages.

@@ -109,7 +109,7 @@ class FilteredSampler(PoolSampler):
 
 
 def optuna_sampler_names() -> tuple[str, ...]:
-    """Optuna's samplers that a seed is enough for; its `BruteForceSampler` is our `exhaustive`."""
+    """Return Optuna's samplers that a seed is enough for; its `BruteForceSampler` is our `exhaustive`."""
     kinds = {name: getattr(optuna.samplers, name) for name in optuna.samplers.__all__}
     return tuple(
         name
@@ -145,7 +145,7 @@ def _make_sampler(kind: type[BaseSampler], seed: int) -> BaseSampler:
 
 
 def _quiet_study() -> Study:
-    """An in-memory study whose creation is not announced."""
+    """Return an in-memory study whose creation is not announced."""
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:

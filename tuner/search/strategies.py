@@ -45,5 +45,5 @@ def find_sampler(name: str) -> SamplerMaker:
 
 
 def make_sampler(name: str, space: ValidSpace, seed: int | None = None) -> PoolSampler:
-    """The strategy of that name over a space; raises as `find_sampler` does."""
+    """Return the strategy of that name over a space; raises as `find_sampler` does."""
     return find_sampler(name)(space, seed)
