@@ -17,7 +17,7 @@ Dim3: TypeAlias = tuple[int, int, int]
 Extent: TypeAlias = int | Sequence[int]
 """How many blocks or threads: in x, or in up to three dimensions."""
 Threads: TypeAlias = Extent | None
-"""Those of a block; None where the source is Triton, whose programs have `num_warps`."""
+"""The threads of a block; None where the source is Triton, whose programs have `num_warps`."""
 
 
 class Within(NamedTuple):
@@ -32,8 +32,8 @@ class Within(NamedTuple):
 
 
 Argument: TypeAlias = "torch.Tensor | Within | float | None"
-"""What a launch is given for a parameter: a tensor passes its data pointer, `Within` one behind it, and None a null
-pointer; an int, a float or a bool passes its value in the type that the source declares."""
+"""An argument of a launch: a tensor passes its data pointer, `Within` one behind it, and None a null pointer; an int, a
+float or a bool passes its value in the type that the source declares."""
 
 
 class CompilerName(enum.StrEnum):
@@ -47,7 +47,7 @@ class CompilerName(enum.StrEnum):
 
 @dataclass(frozen=True)
 class KernelFigures:
-    """What the compiler's log says of one entry point; None where that compiler does not say.
+    """The figures of one entry point in the compiler's log; None where that compiler does not report them.
 
     Attributes:
         registers: registers a thread.
@@ -125,14 +125,14 @@ class LoadedModule(abc.ABC):
     def launch_early(
         self, entry_point: str, blocks: Extent, threads: Threads, arguments: Sequence[Argument], shared: int = 0
     ) -> None:
-        """As `launch`, of an entry point that waits by itself for the launch in front of it to end: it may begin before
-        that, where the module can have it so."""
+        """Launch as `launch` does, but let an entry point that itself waits for the launch in front of it begin before
+        that one ends, where the module can have it so."""
         self.launch(entry_point, blocks, threads, arguments, shared)
 
     def as_launched(self, launch: DriverLaunch) -> DriverLaunch:
-        """What the driver is asked for in the place of a launch of this module's."""
+        """Return the launch that the driver runs in the place of a launch of this module."""
         return launch
 
     @abc.abstractmethod
     def resident_blocks(self, entry_point: str, threads: int, shared: int = 0) -> int:
-        """Blocks of that many threads that one multiprocessor (one core, on the CPU) holds at once; at least 1."""
+        """Return how many blocks of that size one multiprocessor (on the CPU, one core) holds at once; at least 1."""

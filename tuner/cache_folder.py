@@ -9,6 +9,6 @@ import platformdirs
 
 
 def default_cache_folder() -> Path:
-    """`$TUNEBENCH_CACHE` where it is set, else the user's cache folder."""
+    """Return `$TUNEBENCH_CACHE` where it is set, else the user's cache folder."""
     chosen = os.environ.get("TUNEBENCH_CACHE")
     return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("tunebench")) / "builds"

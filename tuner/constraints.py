@@ -15,7 +15,7 @@ _VECTOR_BYTES = 16
 
 
 def vector_fits(vector_width: str = "vector_width", most_bytes: int = _VECTOR_BYTES) -> Constraint:
-    """A vector access of so many elements moves 16 bytes at most."""
+    """Require that a vector access of so many elements moves 16 bytes at most."""
 
     def holds(width: int, problem: Problem) -> bool:
         return width * problem.item_bytes <= most_bytes
@@ -24,7 +24,7 @@ def vector_fits(vector_width: str = "vector_width", most_bytes: int = _VECTOR_BY
 
 
 def divides(tunable: str, axis: str) -> Constraint:
-    """The tunable's value divides the size of an axis."""
+    """Require that the tunable's value divides the size of an axis."""
 
     def holds(value: int, problem: Problem) -> bool:
         return problem.axes[axis] % value == 0
@@ -33,7 +33,7 @@ def divides(tunable: str, axis: str) -> Constraint:
 
 
 def block_fits(*threads: str) -> Constraint:
-    """A block of so many threads (the product, where several are named) is within the device's limit."""
+    """Require that a block of so many threads (the product of several tunables) is within the device's limit."""
 
     def holds(*values: int | Device) -> bool:
         *sizes, device = values
@@ -44,7 +44,7 @@ def block_fits(*threads: str) -> Constraint:
 
 
 def grid_fits(axis: str, *per_block: str) -> Constraint:
-    """As many blocks as an axis takes, where one does the product of these tunables of it, are within CUDA's limit."""
+    """Require that CUDA's limit allows the blocks for an axis of which one does the product of these tunables."""
 
     def holds(*values: int | Problem) -> bool:
         *sizes, problem = values
@@ -55,7 +55,7 @@ def grid_fits(axis: str, *per_block: str) -> Constraint:
 
 
 def shared_memory_fits(bytes_of: Callable[..., int]) -> Constraint:
-    """A block's shared memory is within the device's limit.
+    """Require that a block's shared memory is within the device's limit.
 
     Args:
         bytes_of: the bytes, from what its parameters name: tunables, `problem`.
@@ -73,7 +73,7 @@ def shared_memory_fits(bytes_of: Callable[..., int]) -> Constraint:
 def needs(
     tunable: str, value: Value, *, dtypes: Collection[str] | None = None, architectures: Collection[str] | None = None
 ) -> Constraint:
-    """A value is for problems of these dtypes only, and for devices of these architectures; None for all."""
+    """Allow a value for problems of these dtypes only, and for devices of these architectures; None for all."""
 
     def holds(chosen: Value, problem: Problem, device: Device) -> bool:
         right_type = dtypes is None or problem.dtype in dtypes
@@ -84,7 +84,7 @@ def needs(
 
 
 def _looking_at(names: tuple[str, ...], predicate: Predicate) -> Predicate:
-    """The predicate, as one whose parameters have these names."""
+    """Return the predicate, as one whose parameters have these names."""
     parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names]
     vars(predicate)["__signature__"] = inspect.Signature(parameters)
     return predicate

@@ -14,7 +14,7 @@ _TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
 def driving_cores(cores: Collection[int], devices: int, topology: Path = _TOPOLOGY) -> Sequence[Collection[int]]:
-    """For each device the cores that drive its timing, and do nothing else; none where others would have too few left.
+    """Return for each device the cores that drive its timing alone; none where others would have too few left.
 
     They are one physical core, with all its hardware threads: two threads of one are slower than each alone. Where
     there are not enough physical ones, it is one thread.
@@ -31,7 +31,7 @@ def driving_cores(cores: Collection[int], devices: int, topology: Path = _TOPOLO
 
 
 def _threads_beside(core: int, topology: Path) -> set[int]:
-    """All hardware threads of the physical core that this one is of; itself alone where nobody tells."""
+    """Return all hardware threads of this one's physical core; itself alone where the system does not say."""
     try:
         listed = (topology / f"cpu{core}" / "topology" / "thread_siblings_list").read_text(encoding="utf-8")
         spans = [part.partition("-") for part in listed.strip().split(",")]
@@ -42,7 +42,7 @@ def _threads_beside(core: int, topology: Path) -> set[int]:
 
 @contextmanager
 def kept_to(cores: Collection[int]) -> Iterator[None]:
-    """This thread, and what it starts, on these cores for as long as the block runs; on all where none is named."""
+    """Keep this thread, and what it starts, to these cores as long as the block runs; to all where none is named."""
     if not cores:
         yield
         return

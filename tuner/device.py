@@ -1,4 +1,4 @@
-"""What a device is: the facts that constraints, cache keys and results depend on."""
+"""Devices: the facts that constraints, cache keys and results depend on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 MOST_BLOCKS = 2**31 - 1
-"""Of a grid in its first extent, by CUDA."""
+"""Upper limit of a grid's first extent in blocks, by CUDA."""
 MOST_BLOCKS_ACROSS = 65535
 """In its second and its third."""
 
@@ -38,7 +38,7 @@ _LIMITS = {
 
 
 def is_gpu(architecture: str) -> bool:
-    """Whether an architecture is a GPU's, such as `sm_90`."""
+    """Return whether an architecture is a GPU's, such as `sm_90`."""
     return architecture.startswith("sm_")
 
 
@@ -96,7 +96,7 @@ class Device:
         return tuple((name, getattr(self, name)) for name in names)
 
     def is_gpu_from(self, number: int) -> bool:
-        """Whether it is a GPU of that architecture or a later one: 90 for `sm_90`."""
+        """Return whether it is a GPU of that architecture or a later one: 90 for `sm_90`."""
         return is_gpu(self.architecture) and int(self.architecture.removeprefix("sm_")) >= number
 
     def __hash__(self) -> int:
@@ -107,7 +107,7 @@ class Device:
 
 
 def find_device(name: str | None = None) -> Device:
-    """The device of that name: `cuda`, `cuda:1`, `cpu`; None takes a GPU where there is one, else the CPU.
+    """Return the device of that name: `cuda`, `cuda:1`, `cpu`; None takes a GPU where there is one, else the CPU.
 
     Raises:
         DeviceMissingError: it is not here, or the name is none of these.
@@ -130,7 +130,7 @@ def find_device(name: str | None = None) -> Device:
 
 
 def find_devices(names: Sequence[str | None]) -> list[Device]:
-    """The devices of these names, see `find_device`; `all` are all GPUs.
+    """Return the devices of these names, see `find_device`; `all` are all GPUs.
 
     Raises:
         DeviceMissingError: one is not here, or the name is none of these.
@@ -165,7 +165,7 @@ def require_one_model(devices: Sequence[Device]) -> None:
 
 
 def any_gpu(architecture: str) -> Device:
-    """What all GPUs of an architecture have in common, to build for one that is not here; the rest is generous.
+    """Return what all GPUs of an architecture have in common, to build for one elsewhere; the rest is generous.
 
     Raises:
         DeviceMissingError: the architecture is not known.
@@ -189,7 +189,7 @@ def any_gpu(architecture: str) -> Device:
 
 @cache
 def device_of(torch_device: torch.device) -> Device:
-    """The description of the device a tensor lives on.
+    """Return the description of the device a tensor lives on.
 
     Raises:
         DeviceMissingError: the device is neither a CUDA device nor the CPU.
@@ -201,7 +201,7 @@ def device_of(torch_device: torch.device) -> Device:
 
 @cache
 def _cuda(index: int) -> Device:
-    """Asks the driver and NVML, neither of which puts a context on the device: whoever only looks must not hold it."""
+    """Describe a GPU by the driver and NVML; neither puts a context on the device, which a mere query must not hold."""
     import pynvml
     from cuda.core import Device as CudaDevice
 
@@ -247,7 +247,7 @@ def _cpu() -> Device:
 
 
 def _cpu_model() -> tuple[str, str]:
-    """Model name and instruction-set flags of the CPU; what `platform` says where /proc/cpuinfo does not exist."""
+    """Return model name and instruction-set flags of the CPU; those of `platform` where /proc/cpuinfo is missing."""
     path = Path("/proc/cpuinfo")
     text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     fields = dict(re.findall(r"^([^\t:]+?)\s*: (.*)$", text.split("\n\n", maxsplit=1)[0], flags=re.MULTILINE))
@@ -256,7 +256,7 @@ def _cpu_model() -> tuple[str, str]:
 
 
 def _last_level_cache_bytes() -> int:
-    """Size of the largest cache the kernel reports for the first CPU; 32 MiB where it reports none."""
+    """Return the size of the largest cache that the kernel reports for the first CPU; 32 MiB where it reports none."""
     sizes = [32 << 10]
     for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         if match := re.fullmatch(r"(\d+)([KM])", path.read_text(encoding="utf-8").strip()):

@@ -23,7 +23,7 @@ _LONGEST_HOLDER = 200
 
 
 def locks_folder() -> Path:
-    """`$TUNEBENCH_LOCKS` where it is set, else a folder that all users of this machine share."""
+    """Return `$TUNEBENCH_LOCKS` where it is set, else a folder that all users of this machine share."""
     chosen = os.environ.get("TUNEBENCH_LOCKS")
     return Path(chosen) if chosen else Path(tempfile.gettempdir()) / "tunebench-locks"
 
@@ -100,7 +100,7 @@ def alone_on(device: Device, purpose: str) -> Iterator[None]:
 
 
 def _opened(path: Path) -> int:
-    """The file of a lock, which whoever comes first makes for all."""
+    """Open the file of a lock; its first user makes it for all."""
     folder = path.parent
     if not folder.exists():
         with suppress(FileExistsError):

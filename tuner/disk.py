@@ -25,7 +25,7 @@ def require_room(folder: Path) -> None:
 
 
 def has_room(folder: Path) -> bool:
-    """Whether a megabyte is left on the disk of a folder; true where nothing tells."""
+    """Return whether a megabyte is left on the disk of a folder; true where that is unknown."""
     try:
         return shutil.disk_usage(folder).free >= _LEAST_BYTES
     except OSError:

@@ -60,7 +60,7 @@ class Environment:
 def current_environment(
     device: Device, compiler_version: str, kernel_folder: Path | None = None, kernel_path: str | None = None
 ) -> Environment:
-    """The environment of this process, and the state of the device.
+    """Return the environment of this process, and the state of the device.
 
     Args:
         kernel_folder: of the kernel that the results are of; None where they are of several.
@@ -86,7 +86,7 @@ def current_environment(
 
 @cache
 def versions_here(device: Device) -> Versions:
-    """The versions that this process runs a device with."""
+    """Return the versions that this process runs a device with."""
     import torch
 
     found = Versions(torch=str(torch.__version__), cuda=torch.version.cuda)
@@ -98,7 +98,7 @@ def versions_here(device: Device) -> Versions:
 
 
 def commit_of(folder: Path) -> str | None:
-    """The git commit that a folder is at, see `Environment.kernel_commit`; None also where git fails or takes long."""
+    """Return the git commit of a folder, see `Environment.kernel_commit`; None also where git fails or is slow."""
 
     def git(*arguments: str) -> str:
         command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
@@ -114,7 +114,7 @@ def commit_of(folder: Path) -> str | None:
 
 
 def _with_card(environment: Environment, uuid: str) -> Environment:
-    """The environment with what the driver says of the card."""
+    """Return the environment with the driver's facts about the card."""
     if (card := nvml.card(uuid)) is None:
         return environment
     milliwatts = nvml.ask(pynvml.nvmlDeviceGetEnforcedPowerLimit, card)
@@ -128,6 +128,6 @@ def _with_card(environment: Environment, uuid: str) -> Environment:
 
 
 def _clock(card: Any, clock: int) -> int | None:
-    """The application clock where the card has one, else the highest that it may reach; MHz."""
+    """Return the application clock where the card has one, else the highest that it may reach; MHz."""
     chosen = nvml.ask(pynvml.nvmlDeviceGetApplicationsClock, card, clock)
     return nvml.ask(pynvml.nvmlDeviceGetMaxClockInfo, card, clock) if chosen is None else chosen

@@ -44,12 +44,12 @@ class UnknownNameError(UserError):
         self._arguments = (kind, name, tuple(legal))
 
     def __reduce__(self) -> tuple[type[UnknownNameError], tuple[str, str, tuple[str, ...]]]:
-        """It is also raised in worker processes."""
+        """Pickle the error: it is also raised in worker processes."""
         return type(self), self._arguments
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error says; the name of its class where it says nothing."""
+    """Return the first line of an error's message; the name of its class where that is empty."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 
@@ -63,7 +63,7 @@ def member_of(members: type[Member], kind: str, name: str | None) -> Member | No
 
 
 def member_of(members: type[Member], kind: str, name: str | None) -> Member | None:
-    """The member of an enumeration that has this value; None where none is named.
+    """Return the member of an enumeration that has this value; None where none is named.
 
     Args:
         kind: what the enumeration is of, for the message.
@@ -118,7 +118,7 @@ class CompileError(TunebenchError):
         self.log = log
 
     def __reduce__(self) -> tuple[type[CompileError], tuple[str, str]]:
-        """It is also raised in worker processes."""
+        """Pickle the error: it is also raised in worker processes."""
         return type(self), (str(self), self.log)
 
 

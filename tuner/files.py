@@ -23,11 +23,11 @@ _ABANDONED_SECONDS = 60.0
 """How long nothing was written to a file of a process that is not there: it may be on another machine that is."""
 
 _MOST_BYTES = 16 << 20
-"""Of a Python file."""
+"""Upper limit of a Python file's size in bytes."""
 
 
 def path_named(text: str | Path) -> Path | None:
-    """The file or folder that a user's text names; None where there is none, nor can be under such a name."""
+    """Return the file or folder that a user's text names; None where there is none, nor can be under such a name."""
     try:
         path = Path(text)
         return path if path.exists() else None
@@ -46,7 +46,7 @@ def require_regular(path: Path) -> None:
 
 
 def read_text(path: Path) -> str:
-    """What is in a Python file.
+    """Return the text of a Python file.
 
     Raises:
         KernelFolderError: it cannot be read, is no regular file, or is larger than any Python file is.
@@ -90,13 +90,13 @@ def require_writable(file: Path, *, replace: bool = True) -> Path:
 
 
 def _belongs_to_database(file: Path) -> bool:
-    """Whether a file is a SQLite database, or one that is kept beside such a database."""
+    """Return whether a file is a SQLite database, or one that is kept beside such a database."""
     beside = [file.name.removesuffix(end) for end in _BESIDE_DATABASE if file.name.endswith(end)]
     return any(is_database(one) for one in (file, *(file.with_name(name) for name in beside if name)))
 
 
 def is_database(file: Path) -> bool:
-    """Whether a file is a SQLite database that can be read."""
+    """Return whether a file is a SQLite database that can be read."""
     if not file.is_file():
         return False
     if is_open_database(file):
@@ -107,7 +107,7 @@ def is_database(file: Path) -> bool:
 
 
 def is_open_database(file: Path) -> bool:
-    """Whether this process has a file open that is a SQLite database, which is found out without opening it.
+    """Return whether this process has a file open that is a SQLite database, which is found out without opening it.
 
     Closing any descriptor of a file drops every POSIX lock that the process holds on it, SQLite's among them, and
     committed results are lost (https://www.sqlite.org/howtocorrupt.html, 2.2). A file is known by what is open already,
@@ -130,7 +130,7 @@ def is_open_database(file: Path) -> bool:
 
 @contextmanager
 def whole_file(file: Path, *, replace: bool = True) -> Iterator[BinaryIO]:
-    """A stream whose content becomes that of a file when the block ends; where the block fails, nothing has changed.
+    """Open a stream whose content becomes a file's when the block ends; where the block fails, nothing changes.
 
     It goes to `NAME.PID.partial` beside the file, which is renamed at the end. Of a symbolic link the target is
     written, and the link stays. What processes left that were killed on the way to the same name is removed.
@@ -158,7 +158,7 @@ def whole_file(file: Path, *, replace: bool = True) -> Iterator[BinaryIO]:
 
 
 def open_itself(path: Path) -> BinaryIO:
-    """A file to be read that is no symbolic link.
+    """Open a file that is no symbolic link for reading.
 
     Raises:
         OSError: it is one, or cannot be read.
@@ -167,7 +167,7 @@ def open_itself(path: Path) -> BinaryIO:
 
 
 def is_written_by(status: os.stat_result, owners: Collection[int]) -> bool:
-    """Whether a file or folder is one of these users', and nobody else can write it."""
+    """Return whether a file or folder is one of these users', and nobody else can write it."""
     return status.st_uid in owners and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 

@@ -38,7 +38,7 @@ _MOST_MADE = 4096
 
 
 def ceil_div(dividend: int, divisor: int) -> int:
-    """The quotient, rounded up: how many blocks of so many elements hold all of them."""
+    """Return the quotient, rounded up: how many blocks of so many elements hold all of them."""
     return -(-dividend // divisor)
 
 
@@ -51,7 +51,7 @@ class Mode(enum.StrEnum):
     """As `eval`, after `ModelNew.freeze()`: what depends on the weights alone is kept between calls."""
 
     def put(self, module: Module) -> Module:
-        """The module, in this mode; one that keeps nothing between calls, as references do, is as in `eval`."""
+        """Put the module into this mode; one that keeps nothing between calls, as references do, is as in `eval`."""
         module.train(self is Mode.TRAIN)
         if self is Mode.FROZEN and isinstance(module, Freezable):
             module.freeze()
@@ -65,7 +65,7 @@ def prepare_model(
     factory: Callable[..., nn.Module] | None = None,
     state: Mapping[str, Any] | None = None,
 ) -> nn.Module:
-    """A model ready to be called: made on the device from one seed, with these weights, in this mode.
+    """Return a model ready to be called: made on the device from one seed, with these weights, in this mode.
 
     Args:
         factory: takes the place of the reference's `Model`.
@@ -83,7 +83,7 @@ def prepare_model(
 
 
 def differing_entries(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> str:
-    """What two state dicts do not have in common, by name and shape, for people; empty where they agree."""
+    """Return the differences of two state dicts, by name and shape, for people; empty where they agree."""
     first, second = ({f"{name} {tuple(tensor.shape)}" for name, tensor in each.items()} for each in (one, other))
     return ", ".join(sorted(first ^ second))
 
@@ -227,11 +227,11 @@ class Kernel:
 
     @property
     def languages(self) -> tuple[Language, ...]:
-        """What its sources are written in."""
+        """The languages of its sources."""
         return tuple(map(language_of, self.sources))
 
     def languages_in(self, space: SearchSpace) -> tuple[Language, ...]:
-        """Those that a restricted space of its own leaves to choose from."""
+        """Return the languages that a restricted search space of this kernel still allows."""
         if len(self.sources) == 1:
             return self.languages
         return tuple(one for one in self.languages if one in space.tunable(SOURCE_TUNABLE).values)
@@ -248,7 +248,7 @@ class Kernel:
 
     @property
     def place(self) -> Path:
-        """What it is named by where it does not ship: its folder, or its one file."""
+        """The path that it is named by where it does not ship: its folder, or its one file."""
         return self.path if self.is_one_file else self.folder
 
     @property
@@ -264,7 +264,7 @@ class Kernel:
         return hashlib.sha256(json.dumps([*sources, texts]).encode()).hexdigest()
 
     def reference(self, sizes: Mapping[str, int | float] | None = None, dtype: str | None = None) -> Reference:
-        """The kernel's reference, with some of its sizes changed, its models and inputs in a dtype of the kernel's.
+        """Return the kernel's reference, with some of its sizes changed, its models and inputs in one of its dtypes.
 
         Raises:
             UnknownNameError: the kernel serves no such dtype, or the file has no such size.
@@ -286,7 +286,7 @@ class Kernel:
         return reference
 
     def modes_named(self, names: Sequence[str]) -> tuple[Mode, ...]:
-        """The modes of these names.
+        """Return the modes of these names.
 
         Raises:
             UnknownNameError: one is none of the kernel's.
@@ -297,7 +297,7 @@ class Kernel:
         return tuple(map(Mode, names))
 
     def mode_of(self, problem: Problem) -> Mode:
-        """The mode that a problem is of."""
+        """Return the mode that a problem is of."""
         return Mode(problem.options.get("mode", self.modes[0]))
 
     def require_axes(self, problem: Problem) -> None:
@@ -314,7 +314,7 @@ class Kernel:
             raise KernelFolderError(f"{self.path}: compiled_axes: no axis '{missing[0]}'; the problem has {legal}")
 
     def variant(self, configuration: Configuration, problem: Problem, architecture: str) -> Variant:
-        """The variant that a configuration needs for a problem on an architecture."""
+        """Return the variant that a configuration needs for a problem on an architecture."""
         axes = {name: problem.axes[name] for name in self.compiled_axes}
         axes |= {name: problem.axes.get(name, size) for name, size in self.usual_axes.items()}
         source = self._source_in(configuration)
@@ -347,7 +347,7 @@ def _require_forms(names: Mapping[str, object], axes: object, work: object) -> N
 
 
 def _work_of_axes(axes: Axes | None, indices: tuple[str, ...], problem: Problem) -> Work:
-    """Without axes, dimensions are called `x_0`, `x_1` and so on. Indices are of other sizes, and are left out."""
+    """Return the work by the axes; without any, dimensions are called `x_0`, `x_1` and so on. Indices are left out."""
     names: dict[str, str | tuple[str, ...]] = {}
     if axes is not None:
         names.update(axes)
@@ -381,7 +381,7 @@ class Plan:
     _made: dict[Hashable, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __getitem__(self, tunable: str) -> Value:
-        """A tunable's value; where it is inactive, the one that the binary is compiled with."""
+        """Return a tunable's value; where it is inactive, the one that the binary is compiled with."""
         try:
             return self._values[tunable]
         except KeyError:
@@ -389,7 +389,7 @@ class Plan:
             return value
 
     def once(self, make: Callable[..., Made], *arguments: Hashable) -> Made:
-        """What `make(plan, *arguments)` makes: made once for equal arguments, and kept with the plan.
+        """Return `make(plan, *arguments)`: made once for equal arguments, and kept with the plan.
 
         For what depends on the plan and on numbers alone, such as grids and sizes of buffers for a shape: no forward
         waits for it again.
@@ -404,7 +404,7 @@ class Plan:
         return found
 
     def integer(self, tunable: str) -> int:
-        """The value of an integer tunable; where it is inactive, the one that the binary is compiled with.
+        """Return an integer tunable's value; where it is inactive, the one that the binary is compiled with.
 
         Raises:
             UserError: there is no such tunable, or its values are not integers.
@@ -443,12 +443,12 @@ class Plan:
         launch(entry_point, blocks, threads, arguments, shared)
 
     def resident_blocks(self, entry_point: str, threads: int = 0, shared: int = 0) -> int:
-        """Blocks of that entry point that the whole device holds at once; of a Triton function, its programs."""
+        """Return how many blocks of an entry point (for Triton, programs) the whole device holds at once."""
         return self.device.multiprocessors * self.module.resident_blocks(entry_point, threads, shared)
 
 
 class TunableModel(Protocol):
-    """What the tuner needs of a `ModelNew`: an `nn.Module` that runs the plan it is given.
+    """The interface of a `ModelNew` that the tuner needs: an `nn.Module` that runs the plan it is given.
 
     Attributes:
         policies: the names of those by which it may choose what serves a call, without searching.
@@ -472,20 +472,20 @@ class TunableModel(Protocol):
         """Make now what the first forward under a plan would make; LaunchError where this machine cannot."""
 
     def __call__(self, *inputs: Any) -> torch.Tensor:
-        """The model's forward."""
+        """Run the model's forward."""
 
     @property
     def reason(self) -> str:
         """Why the latest call of `problem` that was None was so."""
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any:
-        """As in `nn.Module`."""
+        """See `nn.Module`."""
 
     def named_buffers(self) -> Any:
-        """As in `nn.Module`."""
+        """See `nn.Module`."""
 
     def named_parameters(self) -> Any:
-        """As in `nn.Module`."""
+        """See `nn.Module`."""
 
 
 ModelFactory = Callable[..., TunableModel]

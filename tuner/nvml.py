@@ -1,4 +1,4 @@
-"""What NVIDIA's driver tells of itself and of a card. What it does not tell, here or to this user, is None."""
+"""Facts about NVIDIA's driver and a card from NVML. A fact that it does not report, here or to this user, is None."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _THROTTLES = {
 
 
 def ask(question: Callable[..., Any], *arguments: object) -> Any | None:
-    """The answer to one of NVML's functions."""
+    """Return the answer to one of NVML's functions."""
     try:
         return question(*arguments)
     except pynvml.NVMLError:
@@ -31,7 +31,7 @@ def ask(question: Callable[..., Any], *arguments: object) -> Any | None:
 
 @cache
 def card(uuid: str) -> Any | None:
-    """NVML's handle of a card."""
+    """Return NVML's handle of a card."""
     try:
         pynvml.nvmlInit()
         return pynvml.nvmlDeviceGetHandleByUUID(uuid)
@@ -40,7 +40,7 @@ def card(uuid: str) -> Any | None:
 
 
 def throttle_words(handle: Any) -> str | None:
-    """What holds a card's clocks back now, such as `hw_thermal_slowdown`, in the driver's words joined by commas.
+    """Return the reasons why a card's clocks are held back, such as `hw_thermal_slowdown`, joined by commas.
 
     `none` where nothing does; idleness does not count.
     """
@@ -49,7 +49,7 @@ def throttle_words(handle: Any) -> str | None:
 
 
 def words_of(reasons: int) -> str:
-    """NVML's bits of what holds the clocks back, in words; a bit without a name is shown as its number."""
+    """Return NVML's bits of clock throttle reasons, in words; a bit without a name is shown as its number."""
     names = [name for bit, name in _THROTTLES.items() if reasons & bit]
     unknown = reasons & ~(sum(_THROTTLES) | pynvml.nvmlClocksThrottleReasonGpuIdle)
     return ",".join([*names, *([f"{unknown:#x}"] if unknown else [])]) or "none"

@@ -16,9 +16,9 @@ ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 """Bytes of an element, by torch dtype name."""
 
 Axes = Mapping[str, str | tuple[str, ...]]
-"""What the dimensions of a model's tensors are called: a name for each dimension, or one name for the number of
-elements of a tensor of any shape. A tensor is an input, by its name in the reference's `forward`, a parameter or
-buffer, by its name in the state dict, or the output, which is `return`. Dimensions of one name have one size."""
+"""The names of a model's tensor dimensions: a name for each dimension, or one name for the number of elements of a
+tensor of any shape. A tensor is an input, by its name in the reference's `forward`, a parameter or buffer, by its name
+in the state dict, or the output, which is `return`. Dimensions of one name have one size."""
 
 OUTPUT = "return"
 """The name of the output among `Axes`."""
@@ -47,7 +47,7 @@ ACCURACY_OPTION = "accuracy"
 
 @dataclass(frozen=True)
 class Problem:
-    """What one call of a model asks for, as far as its speed depends on it.
+    """The properties of a model's call that its speed depends on.
 
     Attributes:
         axes: named sizes, in elements; two problems that differ only here are near or far from each other.
@@ -92,7 +92,7 @@ class Problem:
         return self if left == self.options else replace(self, options=left)
 
     def at(self, accuracy: Accuracy) -> Problem:
-        """The same problem, to be solved as accurately as this."""
+        """Return the same problem, to be solved as accurately as this."""
         options = {name: value for name, value in self.options.items() if name != ACCURACY_OPTION}
         if accuracy is not Accuracy.TOLERANCE:
             options[ACCURACY_OPTION] = accuracy.value
@@ -153,7 +153,7 @@ class Work:
 
     @classmethod
     def of_axes(cls, problem: Problem, axes: Axes) -> Work:
-        """What a kernel does at least that says no more than its axes: each tensor that these name crosses memory once.
+        """Return the least work of a kernel that declares only its axes: each of these tensors crosses memory once.
 
         An operation for each element of the output is the least there can be; without axes of an output, one in all.
         """
@@ -165,14 +165,14 @@ class Work:
 
 
 def size_distance(one: Problem, other: Problem) -> float:
-    """How far apart the sizes of two problems are: the sum of |log(size ratio)| over the axes that both have."""
+    """Return how far apart the sizes of two problems are: the sum of |log(size ratio)| over the axes that both have."""
     # An empty axis is one step below size 1.
     pairs = ((max(one.axes[name], 0.5), max(other.axes[name], 0.5)) for name in one.axes if name in other.axes)
     return sum(abs(math.log(mine / theirs)) for mine, theirs in pairs)
 
 
 def problem_distance(one: Problem, other: Problem) -> float:
-    """How far apart two problems are that differ in their sizes alone; zero for equal problems only.
+    """Return how far apart two problems are that differ in their sizes alone; zero for equal problems only.
 
     Infinite where the axes' names, the dtype or the options differ.
     """

@@ -26,7 +26,7 @@ DTYPES: Mapping[str, torch.dtype] = {
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
 }
-"""What models and inputs may be converted to, by torch's names."""
+"""The types that models and inputs may be converted to, by torch's names."""
 
 REQUIRED = ("Model", "get_inputs", "get_init_inputs")
 
@@ -55,7 +55,7 @@ class Reference:
     literals: Mapping[str, int | float] = field(default_factory=dict)
 
     def for_another_file(self) -> Reference:
-        """The same without the numbers that `Model`'s own text reads: a model in another file cannot follow those.
+        """Return the same without the numbers that `Model`'s own text reads: another file's model cannot follow those.
 
         So a kernel's `ModelNew` inherits the `Model` of the file as it stands; what its constructor and inputs are
         given may change.
@@ -71,7 +71,7 @@ class Reference:
         return {**self.sizes, **self.literals}
 
     def resized(self, sizes: Mapping[str, int | float]) -> Reference:
-        """The same reference with other `numbers`, zero included, which no study asks for but a model must survive.
+        """Return the reference with other `numbers`, zero included, which no study uses but a model must survive.
 
         Raises:
             Exception: whatever the file raises at these sizes.
@@ -81,14 +81,14 @@ class Reference:
         return replace(made, sizes=same_sizes, literals={name: made.literals[name] for name in self.literals})
 
     def make_model(self, seed: int, device: torch.device, factory: Callable[..., nn.Module] | None = None) -> nn.Module:
-        """A model on a device, with the parameters that this seed draws; `factory` takes the place of `Model`."""
+        """Make a model on a device, with the parameters that this seed draws; `factory` takes the place of `Model`."""
         seed_generators(seed, device)
         with torch.device(device):
             arguments = _listed("get_init_inputs", self.get_init_inputs())
             return (factory or self.model)(*arguments).to(device, self._dtype)
 
     def make_inputs(self, seed: int, device: torch.device) -> tuple[Any, ...]:
-        """One call's inputs, drawn on the device from this seed."""
+        """Make one call's inputs, drawn on the device from this seed."""
         seed_generators(seed, device)
         with torch.device(device):
             inputs = _listed("get_inputs", self.get_inputs())
@@ -109,7 +109,7 @@ class Reference:
 
 
 def _listed(function: str, returned: Any) -> Sequence[Any]:
-    """What one of the file's functions returned.
+    """Return the list that one of the file's functions returned.
 
     Raises:
         UserError: it is no list.
@@ -120,7 +120,7 @@ def _listed(function: str, returned: Any) -> Sequence[Any]:
 
 
 def seed_generators(seed: int, device: torch.device) -> None:
-    """What torch.manual_seed does; for the CPU without its notes for GPUs, which take longer than a small model."""
+    """Do what torch.manual_seed does; for the CPU without its notes for GPUs, which take longer than a small model."""
     if device.type == "cpu":
         torch.default_generator.manual_seed(seed)
     else:
@@ -155,7 +155,7 @@ def load_reference(
 
 
 def require_dtype(name: str | None) -> str | None:
-    """The name of a dtype that models and inputs can be converted to, or None.
+    """Return the name of a dtype that models and inputs can be converted to, or None.
 
     Raises:
         UnknownNameError: it is another.
@@ -166,7 +166,7 @@ def require_dtype(name: str | None) -> str | None:
 
 
 def load_candidate(path: Path, text: str, name: str = "ModelNew") -> Callable[..., nn.Module]:
-    """The model of that name in a file that need not be a reference.
+    """Return the model of that name in a file that need not be a reference.
 
     Raises:
         KernelFolderError: the file cannot be read or run, or has none.
@@ -191,7 +191,7 @@ def _load(path: Path, text: str, sizes: Mapping[str, int | float], dtype: str | 
 def _execute(
     path: Path, text: str, sizes: Mapping[str, int | float]
 ) -> tuple[types.ModuleType, Sequence[str], Mapping[str, int | float]]:
-    """A file's module with some numbers changed, the names of its constants, and its literals."""
+    """Return a file's module with some numbers changed, the names of its constants, and its literals."""
     try:
         tree = ast.parse(text, filename=str(path))
     except (SyntaxError, ValueError) as error:
@@ -225,7 +225,7 @@ def _execute(
 
 @contextlib.contextmanager
 def _importable(module: types.ModuleType) -> Iterator[None]:
-    """Has a module among those imported while its text runs: dataclasses look there for what annotations name."""
+    """Keep a module among those imported while its text runs: dataclasses look there for what annotations name."""
     before = sys.modules.get(module.__name__)
     sys.modules[module.__name__] = module
     try:
@@ -237,7 +237,7 @@ def _importable(module: types.ModuleType) -> Iterator[None]:
 
 
 def _read_by_model(text: str) -> set[str]:
-    """The names of numbers that `Model` reads itself, or what it calls, or what they are computed from."""
+    """Return the names of numbers that `Model`, or what it calls, reads, or that those are computed from."""
     reads: dict[str, set[str]] = {}
     for scope in symtable.symtable(text, "reference", "exec").get_children():
         reads.setdefault(scope.get_name(), set()).update(_globals_of(scope))
@@ -263,7 +263,7 @@ def _read_by_model(text: str) -> set[str]:
 
 
 def _globals_of(scope: symtable.SymbolTable) -> Iterator[str]:
-    """What a function or class reads from the top of its file; an argument of the same name is not that."""
+    """Yield the names that a function or class reads from the top of its file, its arguments' not included."""
     yield from (symbol.get_name() for symbol in scope.get_symbols() if symbol.is_global())
     for inner in scope.get_children():
         yield from _globals_of(inner)
@@ -274,12 +274,12 @@ def _names(node: ast.AST) -> Iterator[ast.Name]:
 
 
 def literal_name(value: int | float) -> str:
-    """What a number without a name is called."""
+    """Return the words for a number without a name."""
     return f"the number {value}"
 
 
 def _literals(tree: ast.Module) -> Iterator[ast.Constant]:
-    """Numbers without a name that inputs and models are made from; 0, 1 and negative ones are seldom sizes."""
+    """Yield numbers without a name that inputs and models are made from; 0, 1 and negative ones are seldom sizes."""
     for statement in tree.body:
         if isinstance(statement, ast.FunctionDef) and statement.name in REQUIRED:
             yield from (part for line in statement.body for part in _constants(line))
@@ -302,7 +302,7 @@ def _evaluated(number: ast.expr) -> int | float:
 
 
 def _is_number(node: ast.expr) -> bool:
-    """Whether an expression is a number written with literals and arithmetic alone."""
+    """Return whether an expression is a number written with literals and arithmetic alone."""
     if isinstance(node, ast.Constant):
         return isinstance(node.value, int | float) and not isinstance(node.value, bool)
     if isinstance(node, ast.BinOp):

@@ -1,4 +1,4 @@
-"""What a trial leaves behind, and the invariants that a result keeps from the moment it is built."""
+"""Result of a trial, and the invariants that it keeps from the moment it is built."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TrialStatus(enum.StrEnum):
 
 
 NOT_ASKED = "not asked"
-"""What the detail of a stage begins with that asked nothing: it was not refused, and proves nothing."""
+"""Prefix of a stage's detail where the stage checked nothing: the variant was not refused, and nothing is proven."""
 
 
 @dataclass(frozen=True)
@@ -115,12 +115,12 @@ class Verdict:
             raise ValueError("a refusal has a reason and a pass has none")
 
     def refused_by(self, stage: Stage) -> Verdict:
-        """The same with one more stage, which did not pass."""
+        """Return the same with one more stage, which did not pass."""
         return replace(self, passed=False, stages=(*self.stages, stage), reason=stage.detail)
 
 
 class CacheRegime(enum.StrEnum):
-    """What the caches hold when a sample starts; figures of different regimes are never ranked together."""
+    """The state of the caches when a sample starts; figures of different regimes are never ranked together."""
 
     COLD = "cold"
     WARM = "warm"
@@ -202,7 +202,7 @@ class TrialResult:
             raise ValueError(f"a {self.status} trial says why")
 
     def refused_late(self, stage: Stage) -> TrialResult:
-        """What is left of a correct result that a stage refuses after it was recorded: no time."""
+        """Return this correct result as refused by a stage after it was recorded: without a time."""
         assert self.verdict is not None
         return replace(
             self,
@@ -214,7 +214,7 @@ class TrialResult:
 
 
 def late_message(stage: str, detail: str) -> str:
-    """What a trial says that was recorded as correct and refused by a stage after that."""
+    """Return the message of a trial that was recorded as correct and refused by a stage after that."""
     return f"refused late by {stage}: {detail}"
 
 
@@ -226,7 +226,7 @@ TIED = 0.03
 
 
 class Decision(enum.StrEnum):
-    """What a speed-up says once its interval is taken seriously."""
+    """The conclusion from a speed-up's whole interval."""
 
     FASTER = "faster"
     """The whole interval lies beyond 1 % faster."""
@@ -273,7 +273,7 @@ class Ratio:
 
 
 class Baseline(enum.StrEnum):
-    """What a study's best configuration is compared with."""
+    """The baselines that a study's best configuration is compared with."""
 
     REFERENCE = "reference"
     """The reference model, eager."""
@@ -297,7 +297,7 @@ class Comparison:
         medians_ms, samples_ms: by contender, which are `best`, the baselines and `control`; the n-th samples of all of
             them belong to the same round.
         speedups: of the best over each baseline.
-        missing: baselines that were asked for and could not be timed, and why.
+        missing: baselines that were requested and could not be timed, and why.
         control: of the second copy of a baseline over the first; None where no such copy took part.
         conditions: the state of the device after the last round.
         environment: as a trial's.
@@ -323,7 +323,7 @@ class Comparison:
         return is_conclusive(self.control, self.speedups.get(Baseline.REFERENCE))
 
     def decision(self, baseline: Baseline) -> Decision | None:
-        """Whether the best is faster than a baseline; None where that one took no part."""
+        """Return whether the best is faster than a baseline; None where that one took no part."""
         ratio = self.speedups.get(baseline)
         if ratio is None:
             return None
@@ -331,7 +331,7 @@ class Comparison:
 
 
 def is_conclusive(control: Ratio | None, over_reference: Ratio | None) -> bool:
-    """Whether rounds say how their best compares with the reference.
+    """Return whether rounds say how their best compares with the reference.
 
     Args:
         control: of the second copy of a baseline over the first; None where no such copy took part.

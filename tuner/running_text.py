@@ -1,4 +1,4 @@
-"""What of a file runs, so that a comment or a moved module does not make results stale."""
+"""The part of a file that runs, so that a comment or a moved module does not make results stale."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def running_text(text: str) -> str:
-    """The text without comments, docstrings, blank lines, and imports from tunebench itself.
+    """Return the text without comments, docstrings, blank lines, and imports from tunebench itself.
 
     Where tunebench keeps a thing says nothing of what a kernel does; the version is part of a result's environment.
     The rest is kept as it is written, since how a parser prints it would change with Python's version. A text that is
@@ -35,7 +35,7 @@ def running_text(text: str) -> str:
 
 @lru_cache(maxsize=128)  # kernels share their headers
 def running_source(text: str) -> str:
-    """A text in CUDA C++ without comments and blank lines; as it is where it has raw strings, which may hold either."""
+    """Return CUDA C++ without comments and blank lines; as it is where it has raw strings, which may hold either."""
     if 'R"' in text:
         return text
     bare = COMMENT_OR_LITERAL.sub(lambda match: " " if match[0].startswith("/") else match[0], text)
@@ -47,7 +47,7 @@ def _is_comment(token: tokenize.TokenInfo) -> bool:
 
 
 def _silent(tree: ast.Module) -> list[ast.stmt]:
-    """Docstrings, and imports from tunebench that stand on lines of their own."""
+    """Return docstrings, and imports from tunebench that stand on lines of their own."""
     found: list[ast.stmt] = []
     for node in ast.walk(tree):
         if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
@@ -59,6 +59,6 @@ def _silent(tree: ast.Module) -> list[ast.stmt]:
 
 
 def _share_a_line(one: ast.stmt, other: ast.stmt) -> bool:
-    """Whether a statement begins or ends on a line of another one: `import a; b()`."""
+    """Return whether a statement begins or ends on a line of another one: `import a; b()`."""
     lines = range(one.lineno, (one.end_lineno or one.lineno) + 1)
     return other.lineno in lines or (other.end_lineno or other.lineno) in lines

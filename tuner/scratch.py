@@ -30,7 +30,7 @@ _own: dict[Path, int] = {}
 
 
 def scratch_folder() -> Path:
-    """The folder of this process, or the one that `share_scratch` named.
+    """Return the folder of this process, or the one that `share_scratch` named.
 
     Raises:
         DiskFullError: there is no room for it.
@@ -46,7 +46,7 @@ def share_scratch(folder: Path) -> None:
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A new folder for as long as the block runs.
+    """Make a new folder for as long as the block runs.
 
     Raises:
         DiskFullError: the block ran out of room.

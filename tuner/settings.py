@@ -1,8 +1,8 @@
-"""What PyTorch permits a reference to do: lower precision, other orders of summation, other algorithms.
+"""PyTorch settings that change a reference: lower precision, other orders of summation, other algorithms.
 
 A program sets this with a line, `torch.set_float32_matmul_precision("high")` being the most common one, and the same
-model is another opponent then. So the settings that matter to a call are options of its problem: a result that was
-measured under one setting says nothing about another. Options are there only for what is not PyTorch's default.
+model is another opponent then. The settings that matter to a call are therefore options of its problem: a result
+that was measured under one setting says nothing about another. Settings that are at PyTorch's defaults are no options.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Setting(enum.StrEnum):
     RECURRENT = "recurrent"
     """The precision of float32 recurrent layers."""
     REDUCTIONS = "reductions"
-    """What products in half types may be summed in."""
+    """The type that products in half types may be summed in."""
     ALGORITHMS = "algorithms"
     """Whether only deterministic algorithms may run: `torch.use_deterministic_algorithms`."""
     CUDNN = "cudnn"
@@ -51,7 +51,7 @@ VALUES: Mapping[Setting, tuple[str, ...]] = MappingProxyType(
 _NAMES = frozenset(setting.value for setting in Setting)
 _BACKEND = {"cuda": "cuda", "cpu": "mkldnn"}
 _OPERATION = {Setting.MATMUL: "matmul", Setting.CONVOLUTION: "conv", Setting.RECURRENT: "rnn"}
-"""What PyTorch calls a backend, by the type of device, and an operation whose precision is set."""
+"""PyTorch's names: a backend by the type of device, and an operation by the setting of its precision."""
 
 
 _meta_stands_for: ContextVar[tuple[str, Mapping[str, str]]] = ContextVar("_meta_stands_for", default=("cuda", {}))

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 LEGAL_TYPES = (
     "a pointer, bool, an integer, float, double, __half, __nv_bfloat16, or `using name = type;` of one of these"
 )
-"""What a parameter of an entry point may be, for messages."""
+"""The legal types of an entry point's parameter, for messages."""
 
 
 class Kind(enum.StrEnum):
-    """What a parameter takes; the value is its code in the module `struct`, where there is one."""
+    """The kind of value that a parameter takes; the value is its code in the module `struct`, where there is one."""
 
     POINTER = "P"
     BOOL = "?"
@@ -139,7 +139,7 @@ _LONGEST_HEAD = 400  # characters before `__global__` in which its `extern "C"` 
 
 
 def without_comments(text: str, *, literals: bool = False) -> str:
-    """The text with spaces for its comments, and its literals too, every other character in its place.
+    """Return the text with spaces for its comments, and its literals too, every other character in its place.
 
     Args:
         literals: leave these.
@@ -152,7 +152,7 @@ def without_comments(text: str, *, literals: bool = False) -> str:
 
 
 def declarations(texts: Iterable[str]) -> dict[str, Declaration]:
-    """The entry points that the texts declare, by name; of one that is declared again the first."""
+    """Return the entry points that the texts declare, by name; of one that is declared again the first."""
     found: dict[str, Declaration] = {}
     for text in texts:
         if "__global__" in text:
@@ -177,7 +177,7 @@ def _declarations_in(text: str) -> Iterator[Declaration]:
 
 
 def _name_and_list(text: str, position: int) -> tuple[str, str] | None:
-    """The name of the function declared behind `__global__`, and what stands in its parentheses.
+    """Return the name of the function declared behind `__global__`, and the text in its parentheses.
 
     Before the name there may be words, such as `void`, and words with parentheses, such as `__launch_bounds__(256)`.
     """
@@ -201,7 +201,7 @@ def _name_and_list(text: str, position: int) -> tuple[str, str] | None:
 
 
 def _closing(text: str, opening: int) -> int:
-    """Where the parenthesis or brace that opens there is closed; the end of the text where it is not."""
+    """Return where the parenthesis or brace that opens there is closed; the end of the text where it is not."""
     depth = 0
     for match in re.compile(r"[(){}]").finditer(text, opening):
         depth += 1 if match[0] in "({" else -1
@@ -211,7 +211,7 @@ def _closing(text: str, opening: int) -> int:
 
 
 def _parts(inside: str) -> list[str]:
-    """A parameter list at its commas, those inside brackets apart."""
+    """Return a parameter list at its commas, those inside brackets apart."""
     parts, depth, start = [], 0, 0
     for at, mark in enumerate(inside):
         depth += (mark in "(<[{") - (mark in ")>]}")
@@ -223,7 +223,7 @@ def _parts(inside: str) -> list[str]:
 
 
 def _type_and_name(part: str, number: int) -> tuple[str, str]:
-    """A parameter's type and its name; one without a name has its number."""
+    """Return a parameter's type and its name; one without a name has its number."""
     tokens = _TOKEN.findall(part.partition("=")[0])
     if "[" in tokens:  # `float x[]` is a pointer
         tokens = [*tokens[: tokens.index("[") - 1], "*", tokens[tokens.index("[") - 1]]
@@ -234,12 +234,12 @@ def _type_and_name(part: str, number: int) -> tuple[str, str]:
 
 
 def _spelt(tokens: list[str]) -> str:
-    """A type with spaces between its words, as people write it."""
+    """Return a type with spaces between its words, as people write it."""
     return re.sub(r" (?=[*&,>:<])|(?<=[<:]) ", "", " ".join(tokens))
 
 
 def aliases(texts: Iterable[str]) -> dict[str, str]:
-    """The types that names stand for, where all texts agree on one."""
+    """Return the types that names stand for, where all texts agree on one."""
     found: dict[str, set[str]] = {}
     for text in texts:
         for match in _ALIAS.finditer(without_comments(text)):
@@ -249,7 +249,7 @@ def aliases(texts: Iterable[str]) -> dict[str, str]:
 
 
 def signature_of(declaration: Declaration, known: Mapping[str, str]) -> Signature:
-    """The signature of an entry point.
+    """Return the signature of an entry point.
 
     Args:
         known: types by the names that stand for them.
@@ -265,7 +265,7 @@ def signature_of(declaration: Declaration, known: Mapping[str, str]) -> Signatur
 
 
 def kind_of(type_: str, known: Mapping[str, str]) -> Kind | None:
-    """What a type that is no pointer takes; None where that cannot be told."""
+    """Return the kind that a type other than a pointer takes; None where that cannot be told."""
     followed: set[str] = set()
     while True:
         words = [word for word in _TOKEN.findall(type_.replace("std::", "")) if word not in _QUALIFIERS]

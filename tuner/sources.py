@@ -17,7 +17,7 @@ HEADERS = Path(__file__).parents[1] / "kernels" / "shared" / "include"
 
 
 class Language(enum.StrEnum):
-    """What a source is written in; the values of the tunable `source` of a kernel that has both."""
+    """The language of a source; the values of the tunable `source` of a kernel that has both."""
 
     CUDA = "cuda"
     TRITON = "triton"
@@ -28,12 +28,12 @@ SOURCE_TUNABLE = "source"
 
 
 def language_of(source: Source) -> Language:
-    """What a source is written in."""
+    """Return the language of a source."""
     return Language.TRITON if isinstance(source, TritonSource) else Language.CUDA
 
 
 def read_sources(path: Path, name: str, text: str | None) -> tuple[Source, ...]:
-    """The sources of the kernel that a file declares, that in CUDA C++ first.
+    """Return the sources of the kernel that a file declares, that in CUDA C++ first.
 
     Args:
         path: `model.py` in a folder, or one file.

@@ -43,12 +43,12 @@ _CPP_TEXT = (
     "true try typedef typename union unsigned using virtual void volatile while xor"
 )
 CPP_WORDS = frozenset(_CPP_TEXT.split())
-"""What cannot be a name in a source."""
+"""The words that cannot be names in a source."""
 
 
 @lru_cache(maxsize=1024)
 def parameters_of(predicate: Callable[..., object]) -> tuple[str, ...]:
-    """The names a predicate looks at."""
+    """Return the names that a predicate reads."""
     return tuple(inspect.signature(predicate).parameters)
 
 
@@ -89,7 +89,7 @@ class Tunable:
             raise UserError(f"tunable '{self.name}' has no value {self.default!r}; its values are {list(self.values)}")
 
     def has(self, value: Value) -> bool:
-        """Whether this is a value of it, type included: True equals 1, and would be compiled as what it is."""
+        """Return whether this is a value of it, type included: True equals 1, and would be compiled as what it is."""
         return value in self.values and type(value) is type(self.values[0])
 
 
@@ -143,7 +143,7 @@ class SearchSpace:
                 raise UnknownNameError(f"name in {owner}", name, (*known, *_CONTEXT))
 
     def tunable(self, name: str) -> Tunable:
-        """The tunable of that name.
+        """Return the tunable of that name.
 
         Raises:
             UnknownNameError: there is none; the message has the nearest names.
@@ -154,7 +154,7 @@ class SearchSpace:
         raise UnknownNameError("tunable", name, self.names)
 
     def value_in(self, configuration: Mapping[str, Value], name: str) -> Value:
-        """The value of a tunable in a configuration; of one that is inactive, what a binary is compiled with.
+        """Return the value of a tunable in a configuration; if inactive, the one that a binary is compiled with.
 
         Raises:
             UnknownNameError: there is no such tunable.
@@ -162,7 +162,7 @@ class SearchSpace:
         return configuration[name] if name in configuration else self.tunable(name).values[0]
 
     def restrict(self, allowed: Mapping[str, Sequence[Value]]) -> SearchSpace:
-        """The same space with some tunables limited to some of their values; the rest of it is unchanged.
+        """Return the same space with some tunables limited to some of their values; the rest of it is unchanged.
 
         Raises:
             UnknownNameError: a name that is no tunable of this space.
@@ -184,11 +184,11 @@ class SearchSpace:
         return SearchSpace(tuple(map(restricted, self.tunables)), self.constraints)
 
     def fix(self, values: Mapping[str, Value]) -> SearchSpace:
-        """The same space with some tunables at one value each; raises as `restrict` does."""
+        """Return the same space with some tunables at one value each; raises as `restrict` does."""
         return self.restrict({name: [value] for name, value in values.items()})
 
     def enumerate(self, problem: Problem | None = None, device: Device | None = None) -> ValidSpace:
-        """Every valid configuration for a problem on a device.
+        """Return every valid configuration for a problem on a device.
 
         Raises:
             EmptySpaceError: there is none; the message names the constraint that emptied the space.
@@ -201,7 +201,7 @@ class SearchSpace:
         return ValidSpace(self, rows)
 
     def admits(self, values: Mapping[str, Value], problem: Problem | None, device: Device | None) -> bool:
-        """Whether these values, types included, are a valid configuration; asked of this one, without the others.
+        """Return whether these values, types included, are a valid configuration; the others are not looked at.
 
         256.0 and True equal 256 and 1, and would be compiled as what they are: they are not admitted for them.
         """
@@ -209,7 +209,7 @@ class SearchSpace:
         return found is not None and found.keys() == values.keys()
 
     def default_for(self, problem: Problem | None, device: Device | None) -> Configuration:
-        """The default configuration where it is valid, else the valid one nearest to it.
+        """Return the default configuration where it is valid, else the valid one nearest to it.
 
         Raises:
             EmptySpaceError: there is no valid configuration at all.
@@ -223,7 +223,7 @@ class SearchSpace:
     def completed(
         self, values: Mapping[str, Value], problem: Problem | None, device: Device | None
     ) -> Configuration | None:
-        """The configuration with those of these values that are a tunable's here, and else with the default's.
+        """Return the configuration with those of these values that are a tunable's here, and else with the default's.
 
         None where that is not valid, as where a value is none of its tunable's.
         """
@@ -236,13 +236,13 @@ class SearchSpace:
     def _member(
         self, values: Mapping[str, Value], problem: Problem | None, device: Device | None
     ) -> Configuration | None:
-        """The configuration with these values, those of inactive tunables left out; None where it is not valid."""
+        """Return the configuration with these values, without inactive tunables' ones; None where it is not valid."""
         if not all(name in self.names and self.tunable(name).has(value) for name, value in values.items()):
             return None
         return _Walk(self, {"problem": problem, "device": device}).member(values, self.constraints)
 
     def choose(self, values: Mapping[str, Value], problem: Problem | None, device: Device | None) -> Configuration:
-        """The valid configuration with these values that is otherwise nearest to the default.
+        """Return the valid configuration with these values that is otherwise nearest to the default.
 
         Raises:
             EmptySpaceError: there is no valid configuration at all.
@@ -261,7 +261,7 @@ class SearchSpace:
         raise UserError(f"not valid for {problem}: {wrong} cannot be so; the nearest that is: {nearest}")
 
     def _why_empty(self, walk: _Walk) -> str:
-        """Names the constraints each of which alone empties the space, or else some that do so only together."""
+        """Name the constraints each of which alone empties the space, or else some that do so only together."""
         total = len(walk.rows(()))
         guilty = tuple(constraint for constraint in self.constraints if not len(walk.rows((constraint,))))
         manner = "each"
@@ -292,7 +292,7 @@ class _Walk:
         self._position = {tunable.name: index for index, tunable in enumerate(space.tunables)}
 
     def rows(self, constraints: Sequence[Constraint]) -> npt.NDArray[np.int16]:
-        """Value indices, one row a configuration, `INACTIVE` where a tunable does not matter.
+        """Return value indices, one row a configuration, `INACTIVE` where a tunable does not matter.
 
         Rows are in the order of nested loops over the tunables' values, the last tunable's the innermost.
         """
@@ -315,7 +315,7 @@ class _Walk:
         return np.concatenate(found) if found else np.zeros((0, len(tunables)), np.int16)
 
     def member(self, values: Mapping[str, Value], constraints: Sequence[Constraint]) -> Configuration | None:
-        """The configuration with these values, those of inactive tunables left out; None where it is not valid."""
+        """Return the configuration with these values, without inactive tunables' ones; None where it is not valid."""
         ready = self._ready(constraints)
         chosen: dict[str, Value] = {}
         for depth, tunable in enumerate((*self._space.tunables, None)):
@@ -328,7 +328,7 @@ class _Walk:
         return Configuration(chosen)
 
     def _ready(self, constraints: Sequence[Constraint]) -> list[list[Predicate]]:
-        """For each number of tunables that have their values, the constraints that can be asked from there on."""
+        """Return, for each number of tunables with values, the constraints that can be checked from there on."""
         ready: list[list[Predicate]] = [[] for _ in range(len(self._space.tunables) + 1)]
         for constraint in constraints:
             names = parameters_of(constraint.holds)
@@ -337,7 +337,7 @@ class _Walk:
         return ready
 
     def _with_values_of(self, tunable: Tunable, rows: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:
-        """Each row once for each value of the tunable, or once where its condition does not hold."""
+        """Return each row once for each value of the tunable, or once where its condition does not hold."""
         count = len(tunable.values)
         values = np.tile(np.arange(count, dtype=np.int16), len(rows))
         kept = np.ones(len(values), dtype=bool)
@@ -349,7 +349,7 @@ class _Walk:
         return np.column_stack((np.repeat(rows, count, axis=0)[kept], values[kept]))
 
     def _met(self, predicate: Predicate, rows: npt.NDArray[np.int16], *, if_inactive: bool) -> npt.NDArray[np.bool_]:
-        """For each row, whether the predicate is true of it; `if_inactive` where a tunable it looks at is inactive."""
+        """Return whether the predicate is true of each row; `if_inactive` where a tunable it reads is inactive."""
         seen = [name for name in parameters_of(predicate) if name in self._position]
         levels = rows[:, [self._position[name] for name in seen]].astype(np.intp) + 1
         counts = [len(self._space.tunable(name).values) + 1 for name in seen]
@@ -366,7 +366,7 @@ class _Walk:
         return np.array([met(rows[number]) for number in first], dtype=bool)[which.reshape(-1)]
 
     def says(self, predicate: Predicate, chosen: Mapping[str, Value]) -> bool | None:
-        """What a predicate says of these values; None where a tunable that it looks at has none, as it is inactive."""
+        """Return a predicate's value; None where a tunable that it reads has no value, as it is inactive."""
         values = {**self._context, **chosen}
         asked = {name: values[name] for name in parameters_of(predicate) if name in values}
         if len(asked) < len(parameters_of(predicate)):
@@ -377,7 +377,7 @@ class _Walk:
             raise self._broken(predicate, asked, error) from error
 
     def _broken(self, predicate: Predicate, values: Mapping[str, Any], error: Exception) -> UserError:
-        """The error of a predicate that raised."""
+        """Return the error of a predicate that raised."""
         named = [(f"the condition of tunable '{one.name}'", one.when) for one in self._space.tunables]
         named += [(f"constraint '{one.name}'", one.holds) for one in self._space.constraints]
         owner = next((name for name, one in named if one is predicate), "a predicate")
@@ -421,7 +421,7 @@ class ValidSpace(Sequence[Configuration]):
         )
 
     def find(self, configuration: Mapping[str, Value]) -> int | None:
-        """The number of a configuration in this space, or None where it is not a member of it."""
+        """Return the number of a configuration in this space, or None where it is not a member of it."""
         row = np.full(len(self.space.tunables), INACTIVE, dtype=np.int16)
         for position, tunable in enumerate(self.space.tunables):
             if tunable.name in configuration:
@@ -434,7 +434,7 @@ class ValidSpace(Sequence[Configuration]):
         return self._number_of.get(row.tobytes())
 
     def require(self, configuration: Mapping[str, Value]) -> int:
-        """The number of a configuration that is to be a member of this space.
+        """Return the number of a configuration that is to be a member of this space.
 
         Raises:
             UserError: it is none.
@@ -446,7 +446,7 @@ class ValidSpace(Sequence[Configuration]):
         return number
 
     def nearest(self, values: Mapping[str, Value], among: npt.NDArray[np.bool_] | None = None) -> int:
-        """The number of the configuration that differs from the given values in the fewest tunables.
+        """Return the number of the configuration that differs from the given values in the fewest tunables.
 
         Of several the one whose values are the fewest steps away counts, then the first. Tunables that are inactive in
         a configuration are not counted as different.
@@ -459,7 +459,7 @@ class ValidSpace(Sequence[Configuration]):
         return int(np.argmin(away if among is None else np.where(among, away, np.iinfo(np.int64).max)))
 
     def completing(self, values: Mapping[str, Value]) -> int | None:
-        """The number of the configuration that has all of these values and is otherwise nearest to the default.
+        """Return the number of the configuration that has all of these values and is otherwise nearest to the default.
 
         None where there is none. What this space has no tunable for is not looked at.
         """
@@ -476,7 +476,7 @@ class ValidSpace(Sequence[Configuration]):
         return int(rows[np.argmin((self.indices[rows] != np.array(default)).sum(axis=1))])
 
     def simplest_first(self, configurations: Iterable[Configuration]) -> list[Configuration]:
-        """Configurations of this space, those closer to the default first.
+        """Return configurations of this space, those closer to the default first.
 
         Closer is: fewer tunables that differ from the default, then fewer steps along the tunables' values.
         """
@@ -489,7 +489,7 @@ class ValidSpace(Sequence[Configuration]):
         return sorted(configurations, key=distance)
 
     def _away_from(self, values: Mapping[str, Value]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """For each configuration: in how many tunables it differs from these values, and by how many steps in all."""
+        """Return for each configuration in how many tunables it differs from these values, and by how many steps."""
         indices = np.array(
             [self._value_index[i].get(values.get(t.name, t.values[0]), 0) for i, t in enumerate(self.space.tunables)]
         )

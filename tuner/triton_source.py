@@ -112,7 +112,7 @@ class TritonFunction:
 
 @dataclass(frozen=True)
 class TritonSource:
-    """What the Triton functions of a file are made of.
+    """The text of a file's Triton functions.
 
     Attributes:
         name: the kernel's, for messages and build folders.
@@ -128,7 +128,7 @@ class TritonSource:
 
     @classmethod
     def read(cls, name: str, path: Path, text: str) -> TritonSource | None:
-        """What a file has in Triton; None where it has no `@triton.jit` function.
+        """Return the Triton source in a file; None where it has no `@triton.jit` function.
 
         Raises:
             KernelFolderError: a function needs what is not in this file, or has a parameter that nothing can be
@@ -161,7 +161,7 @@ class TritonSource:
         return hashlib.sha256(json.dumps(["triton", running_text(self.text)]).encode()).hexdigest()
 
     def signatures(self, dtype: str) -> dict[str, Signature]:
-        """What its entry points take where tensors hold this dtype, by name."""
+        """Return the signatures of its entry points where tensors hold this dtype, by name."""
         scalar = _TYPES[dtype]
         return {
             name: Signature(name, tuple(_parameter(one, scalar) for one in function.parameters if not one.is_constexpr))
@@ -176,7 +176,7 @@ class TritonSource:
         axes: Mapping[str, int],
         options: Mapping[str, str],
     ) -> str:
-        """All that fixes a variant beside the source, as JSON: types, constants, and what is known to be divisible.
+        """Return all that fixes a variant in addition to the source, as JSON: types, constants, known divisibility.
 
         An integer parameter that has the name of an axis of the problem is divisible where the axis is.
 
@@ -230,7 +230,7 @@ class TritonSource:
 
 
 def type_of(parameter: Parameter) -> str:
-    """A parameter's type as Triton spells it."""
+    """Return a parameter's type as Triton spells it."""
     if parameter.kind is Kind.POINTER:
         assert parameter.pointee is not None
         return f"*{_SPELT[parameter.pointee]}"
@@ -249,7 +249,7 @@ def _parameter(one: TritonParameter, scalar: Kind) -> Parameter:
 
 
 def _kinds(annotation: str) -> tuple[Kind | None, Kind | None]:
-    """What a pointer points to, and which number; both None where there is no annotation, or none that is known."""
+    """Return the types that a pointer points to and that a number has: at most one of them, None for the other."""
     text = annotation.strip("'\" ")
     if (pointer := _POINTER.fullmatch(text)) is not None:
         return _TYPES.get(_last(pointer["type"] or pointer["short"])), None
@@ -299,7 +299,7 @@ def _parameters(function: ast.FunctionDef) -> Iterator[TritonParameter]:
 
 
 def _needed(tree: ast.Module, functions: Mapping[str, ast.FunctionDef], path: Path) -> list[ast.stmt]:
-    """The statements of a file that its Triton functions need, directly or through others."""
+    """Return the statements of a file that its Triton functions need, directly or through others."""
     binding: dict[str, list[ast.stmt]] = {}
     for statement in tree.body:
         for name in _bound_by(statement):
@@ -325,7 +325,7 @@ def _is_future(statement: ast.stmt) -> bool:
 
 
 def _bound_by(statement: ast.stmt) -> set[str]:
-    """The names that a statement of a module gives a meaning to."""
+    """Return the names that a statement of a module gives a meaning to."""
     if isinstance(statement, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
         return {statement.name}
     found = set()
@@ -340,7 +340,7 @@ def _bound_by(statement: ast.stmt) -> set[str]:
 
 
 def _names_in(statement: ast.stmt) -> set[str]:
-    """The names that a statement takes from its module."""
+    """Return the names that a statement takes from its module."""
     names = [node for node in ast.walk(statement) if isinstance(node, ast.Name)]
     own = {node.id for node in names if isinstance(node.ctx, ast.Store)}
     if isinstance(statement, ast.FunctionDef):

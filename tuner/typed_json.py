@@ -14,7 +14,7 @@ Content = TypeVar("Content")
 
 
 def parse(kind: type[Content], text: bytes) -> Content:
-    """The dataclass that a text says.
+    """Return the dataclass that a text describes.
 
     Raises:
         ValueError: it says none; the message says where.
@@ -27,7 +27,7 @@ def parse(kind: type[Content], text: bytes) -> Content:
 
 
 def _checked(kind: Any, value: Any, where: str) -> Any:
-    """A value from JSON as that type, which is checked all the way down.
+    """Return a value from JSON as that type, which is checked all the way down.
 
     Raises:
         ValueError: it is of another type; the message says where.

@@ -67,7 +67,7 @@ class KernelSource:
 
     @property
     def file(self) -> str:
-        """What messages call it."""
+        """The file's name in messages."""
         return f"{self.name}.cu"
 
     @cached_property
@@ -118,7 +118,7 @@ class Variant:
 
     @cached_property
     def signatures(self) -> dict[str, Signature]:
-        """What its entry points take, by name."""
+        """The signatures of its entry points, by name."""
         if isinstance(self.source, TritonSource):
             return self.source.signatures(json.loads(self.prologue)["dtype"])
         known = {**self.source.aliases, **aliases([self.prologue])}
@@ -140,7 +140,7 @@ def _read(path: Path) -> str:
 
 
 def _included(text: str, available: Mapping[str, str]) -> dict[str, str]:
-    """Those of the available headers that a text includes, directly or through another.
+    """Return those of the available headers that a text includes, directly or through another.
 
     What stands behind a preprocessor condition counts; a header named by a macro may be any of them.
     """
@@ -164,7 +164,7 @@ def prologue(
     axes: Mapping[str, int] | None = None,
     options: Mapping[str, tuple[str, tuple[str, ...]]] | None = None,
 ) -> str:
-    """The lines that fix a kernel's constants: its types, compiled-in axes and options, tunables under their own names.
+    """Return the lines that fix a kernel's constants: types, compiled-in axes and options, tunables by their names.
 
     `scalar_t` is what tensors hold, `accumulator_t` what is computed in: float for half types, which are defined by
     `half.cuh` and `bfloat.cuh` of the shared headers and no more than named here.

@@ -20,7 +20,7 @@ class Versions:
     driver: str | None = None
 
     def changes(self, here: Versions) -> str:
-        """What is another version here, in words; empty where nothing is, as far as both are known."""
+        """Return the versions that differ here, in words; empty where none does, as far as both are known."""
         pairs = ((one.name, getattr(self, one.name), getattr(here, one.name)) for one in fields(self))
         return ", ".join(f"{name} {then}, now {now}" for name, then, now in pairs if then and now and then != now)
 

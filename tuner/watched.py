@@ -31,7 +31,7 @@ Answer = TypeVar("Answer")
 
 
 def load_seconds() -> float:
-    """Seconds that a user's files may take to load, and to answer once.
+    """Return how many seconds a user's files may take to load, and to answer once.
 
     Raises:
         UserError: the environment says what is no number of seconds.
@@ -53,7 +53,7 @@ def watched(
     *arguments: object,
     listen: Listen = lambda _: None,
 ) -> Answer:
-    """What a function that runs a user's files returns; it is called in a process that may crash or hang.
+    """Return the result of a function that runs a user's files; it is called in a process that may crash or hang.
 
     Where this process is such a one itself, it is called here.
 
@@ -76,7 +76,7 @@ def watched(
 
 
 def ended(death: DeathError, what: str, place: Path) -> UsersCodeError:
-    """The end of a process that ran a user's files, in one line: where it was in them, how it ended, what to do."""
+    """Return the error of a process that ran a user's files, in one line: where it was, how it ended, what to do."""
     whole = place.resolve()
     frames = ((Path(file), line) for file, line in _FRAME.findall(death.trace))
     where = next(

@@ -36,7 +36,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A transaction that sees one state of the database.
+        """Open a transaction that sees one state of the database.
 
         Raises:
             DatabaseError: a query failed.
@@ -46,7 +46,7 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """A transaction that waits for other writers when it begins; it happens entirely, or not at all.
+        """Open a transaction that waits for other writers when it begins; it happens entirely, or not at all.
 
         Raises:
             DatabaseError: the database was opened for reading, is full, stays locked, or refuses a row.

@@ -27,7 +27,7 @@ _WRITES = "tunebench_writes"
 
 
 def locate(url_or_path: str | Path | None) -> URL:
-    """The database's URL: a SQLAlchemy URL as it is; anything else is the path of a SQLite file.
+    """Return the database's URL: a SQLAlchemy URL as it is; anything else is the path of a SQLite file.
 
     Args:
         url_or_path: None for the environment variable TUNEBENCH_DB, or else a file in the user's data folder.
@@ -55,17 +55,17 @@ def locate(url_or_path: str | Path | None) -> URL:
 
 
 def file_of(url: URL) -> Path | None:
-    """The SQLite file that a located URL means; None for a server."""
+    """Return the SQLite file that a located URL means; None for a server."""
     return Path(url.database or "") if url.get_backend_name() == "sqlite" else None
 
 
 def name_of(url: URL) -> str:
-    """Return the database as people are told of it: the file, or the URL without its secrets."""
+    """Return the database's name for messages: the file, or the URL without its secrets."""
     return str(file_of(url) or without_secrets(url.render_as_string()))
 
 
 def connect_file(file: Path, *, read_only: bool) -> sqlite3.Connection:
-    """A plain connection to a SQLite file that leaves BEGIN to its user and waits `BUSY_SECONDS` for a lock."""
+    """Return a plain connection to a SQLite file that leaves BEGIN to its user and waits `BUSY_SECONDS` for a lock."""
     if read_only:
         return read_file(file, BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     uri = file_uri(file, read_only=False)
@@ -73,7 +73,7 @@ def connect_file(file: Path, *, read_only: bool) -> sqlite3.Connection:
 
 
 def make_engine(url: URL, *, read_only: bool = False, foreign_keys: bool = True) -> Engine:
-    """An engine for a located URL; nothing is connected yet.
+    """Return an engine for a located URL; nothing is connected yet.
 
     Raises:
         DatabaseError: the driver is unknown or not installed.
@@ -111,7 +111,7 @@ def make_engine(url: URL, *, read_only: bool = False, foreign_keys: bool = True)
 
 
 def for_writing(engine: Engine) -> Engine:
-    """The same engine, whose transactions take SQLite's write lock when they begin.
+    """Return the same engine, whose transactions take SQLite's write lock when they begin.
 
     A transaction that begins by reading and then wants to write fails at once when another has written in between,
     however long the timeout; one that begins with the lock waits for it.
@@ -159,7 +159,7 @@ def translated(where: str) -> Iterator[None]:
 
 
 def as_database_error(error: SQLAlchemyError, where: str) -> DatabaseError:
-    """The error in one line, with what to do where that is known."""
+    """Return the error in one line, with what to do where that is known."""
     origin = getattr(error, "orig", None) or error
     if isinstance(origin, DatabaseError):
         return origin
@@ -183,6 +183,6 @@ def _reason(error: BaseException, where: str) -> str:
 
 
 def first_line(error: BaseException | None) -> str:
-    """The first line of an error's text; drivers add the statement, hints and positions below it."""
+    """Return the first line of an error's text; drivers add the statement, hints and positions below it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0][:300] if lines else type(error).__name__

@@ -22,11 +22,11 @@ _SMALLEST_PAGE = 512
 
 @dataclass(frozen=True)
 class FileState:
-    """What a file that should be a database holds.
+    """The content of a file that should be a database.
 
     Attributes:
         revision: None where there is nothing in it yet, or no file.
-        in_wal_mode: readers and the one writer do not wait for each other.
+        in_wal_mode: whether readers and the one writer do not wait for each other.
     """
 
     revision: str | None
@@ -34,7 +34,7 @@ class FileState:
 
 
 def look_at(file: Path) -> FileState:
-    """What is in a SQLite file; changes nothing in it.
+    """Return the state of a SQLite file; change nothing in it.
 
     It is read through SQLite alone: see `require_closed`.
 

@@ -27,12 +27,12 @@ def without_secrets(text: str) -> str:
 
 
 def default_location() -> str | Path:
-    """The path or URL in the environment variable TUNEBENCH_DB, or else a file in the user's data folder."""
+    """Return the path or URL in the environment variable TUNEBENCH_DB, or else a file in the user's data folder."""
     return os.environ.get(LOCATION_VARIABLE) or default_file()
 
 
 def default_file() -> Path:
-    """The database in the user's data folder."""
+    """Return the database in the user's data folder."""
     return file_at(Path(user_data_dir("tunebench"), "tunebench.db"))
 
 
@@ -49,7 +49,7 @@ def file_at(path: str | Path) -> Path:
 
 
 def file_named(url_or_path: str | Path | None) -> Path | None:
-    """The SQLite file that a path means, or the default location; None where a URL says it.
+    """Return the SQLite file that a path or the default location means; None for a URL.
 
     Raises:
         DatabaseError: what SQLite itself would read as something other than a file.
@@ -65,7 +65,7 @@ def file_named(url_or_path: str | Path | None) -> Path | None:
 
 
 def file_uri(file: Path, *, read_only: bool) -> str:
-    """The URI under which SQLite opens a file."""
+    """Return the URI under which SQLite opens a file."""
     mode = "mode=ro" if read_only else "mode=rwc"
     if read_only and not os.access(file.parent, os.W_OK) and not Path(f"{file}-wal").exists():
         # On a read-only medium SQLite cannot create the shared memory that reading in WAL mode needs.
@@ -74,5 +74,5 @@ def file_uri(file: Path, *, read_only: bool) -> str:
 
 
 def missing(where: str) -> DatabaseMissingError:
-    """The message about a place without a results database."""
+    """Return the error about a place without a results database."""
     return DatabaseMissingError(f"there is no results database at {where}: run a study first, or say where with --db")

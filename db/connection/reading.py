@@ -20,7 +20,7 @@ class _Reading(sqlite3.Connection):
 
 
 def read_file(file: Path, seconds: float, **options: Any) -> sqlite3.Connection:
-    """A plain connection that cannot write.
+    """Return a plain connection that cannot write.
 
     Args:
         seconds: how long it waits for a lock.

@@ -21,7 +21,7 @@ _ADVISORY_LOCK = 7_305_188_402_617
 
 
 def revision_of(connection: Connection) -> str | None:
-    """The revision of a database; None where tunebench has never been.
+    """Return the revision of a database; None where tunebench has never written to it.
 
     Raises:
         DatabaseError: the version table does not hold exactly one revision.
@@ -48,7 +48,7 @@ def require_known(revision: str, where: str) -> None:
 
 @dataclass(frozen=True)
 class Upgrade:
-    """What an upgrade did.
+    """The result of an upgrade.
 
     Attributes:
         before: the revision found; None where there were no tables yet.

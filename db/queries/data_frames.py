@@ -26,7 +26,7 @@ FLAT_COLUMNS = (
 
 
 def flat_values(row: TrialRow) -> dict[str, Flat]:
-    """A trial's columns: times in milliseconds, moments in UTC, problem and configuration as JSON."""
+    """Return a trial's columns: times in milliseconds, moments in UTC, problem and configuration as JSON."""
     known: dict[str, Any] = vars(row) | {
         "trial": row.trial_id,
         "study": row.study_id,
@@ -45,7 +45,7 @@ def flat_values(row: TrialRow) -> dict[str, Flat]:
 
 
 def to_dataframe(rows: Sequence[TrialRow]) -> DataFrame:
-    """The rows of `best` or `trials` as a pandas DataFrame.
+    """Return the rows of `best` or `trials` as a pandas DataFrame.
 
     Its columns are `FLAT_COLUMNS`, and beside them `axis_NAME`, `option_NAME` and `tunable_NAME` for every axis and
     option of a problem and every tunable of a configuration, missing where a row has none of that name.
@@ -68,7 +68,7 @@ def _parts(row: TrialRow) -> dict[str, Flat]:
 
 
 def csv_text(value: Flat) -> str:
-    """A value as CSV has it: nothing for None, ISO 8601 for a moment, all digits of a number."""
+    """Return a value as in CSV: nothing for None, ISO 8601 for a moment, all digits of a number."""
     if value is None:
         return ""
     if isinstance(value, datetime):

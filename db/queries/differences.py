@@ -1,4 +1,4 @@
-"""What changed between two sets of best results: a pure comparison of rows."""
+"""Comparison of two sets of best results: a pure function of rows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Difference:
-    """What two sets of best results have in common, and what only one of them has.
+    """The best results that two sets have in common, and those that only one of them has.
 
     Attributes:
         pairs: the one that became slowest first.
@@ -44,12 +44,12 @@ class Difference:
     only_after: tuple[BestRow, ...]
 
     def slower(self, threshold: float) -> list[Pair]:
-        """The pairs whose ratio is beyond a threshold such as 1.05."""
+        """Return the pairs whose ratio is beyond a threshold such as 1.05."""
         return [pair for pair in self.pairs if pair.ratio > threshold]
 
 
 def compared_apart(before: Selector, after: Selector) -> set[str]:
-    """What may differ within a pair: what the sides are about. All else that results depend on has to be equal.
+    """Return the conditions that may differ within a pair: those that the sides are about. All others have to be equal.
 
     Two databases are two states of the same project, whose sources may have changed between them.
     """

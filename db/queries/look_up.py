@@ -1,4 +1,4 @@
-"""What a look-up at run time asks: which configurations of a kernel were best, and what they were best at.
+"""The query of a look-up at run time: a kernel's best configurations, and the problems that they were best at.
 
 A SQLite file is asked through the standard library alone: importing SQLAlchemy takes longer than the rest of a first
 forward. The statement is the same for every database, and what is best is the view's own business.
@@ -59,7 +59,7 @@ class KnownBest:
 def known_best(
     kernel: str, source_digest: str, dtype: str, architecture: str, url_or_path: str | Path | None = None
 ) -> list[KnownBest]:
-    """The best of every problem of a dtype on every kind of device of an architecture, for one version of a kernel.
+    """Return the best of every problem of a dtype on every device of an architecture, for one version of a kernel.
 
     Confirmed ones come first, then those with cold caches (which is what a call in a larger program meets), then the
     newer ones.

@@ -54,7 +54,7 @@ def add_misses(database: Database, found: Iterable[Missed]) -> None:
 def misses(
     database: Database, *, kernel: str | None = None, device: str | None = None, tuned: bool = False
 ) -> list[MissRow]:
-    """What was served without evidence, the most used first.
+    """Return the problems that were run without evidence, the most frequent first.
 
     Args:
         device: a device's name.

@@ -62,7 +62,7 @@ class TrialDetails:
 
 
 def trial_details(database: Database, trial_id: int) -> TrialDetails:
-    """Everything about the trial of that number.
+    """Return everything about the trial of that number.
 
     Raises:
         UserError: there is no such trial.

@@ -1,4 +1,4 @@
-"""What questions to the results database are answered with."""
+"""Rows that queries of the results database return."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class TrialRow:
 
     @property
     def time_ms(self) -> float | None:
-        """What it takes: the median of the comparison that it won, else that of the search."""
+        """The time in milliseconds: the median of the comparison that it won, else that of the search."""
         return self.median_ms if self.confirmed_ms is None else self.confirmed_ms
 
 

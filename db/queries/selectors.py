@@ -21,11 +21,11 @@ STUDY_NAMES = ("device", "architecture", "compiler", "source")
 
 @dataclass(frozen=True)
 class Selector:
-    """What one side of a comparison is.
+    """One side of a comparison.
 
     Attributes:
         text: as it was given, without secrets.
-        database: a file or URL; None for the database that is asked anyway.
+        database: a file or URL; None for the database that is queried anyway.
         conditions: the required value by name. Versions, commits and sources may be shortened: `2.11` means
             `2.11.0+cu130` too.
     """
@@ -36,7 +36,7 @@ class Selector:
 
 
 def parse_selector(text: str) -> Selector:
-    """A selector from `NAME=VALUE[,NAME=VALUE...]`, or from a database's path or URL.
+    """Return a selector from `NAME=VALUE[,NAME=VALUE...]`, or from a database's path or URL.
 
     Raises:
         UserError: it is neither, or names a condition that there is not.
@@ -57,7 +57,7 @@ def parse_selector(text: str) -> Selector:
 
 
 def select_best(database: Database, selector: Selector, *, kernel: str | None = None) -> list[BestRow]:
-    """The best results that meet a selector's conditions, one a kernel, source, problem, device, compiler and regime.
+    """Return the best results that meet a selector, one a kernel, source, problem, device, compiler and regime.
 
     Where an environment is asked for, only trials that ran in it count, and only comparisons made in it confirm.
 
@@ -96,7 +96,7 @@ def _require_known(name: str, value: str, known: Iterable[str | None]) -> None:
 
 
 def _sources(connection: Connection, start: str) -> list[str]:
-    """The source that a beginning of its digest names."""
+    """Return the source that a beginning of its digest names."""
     digests = connection.scalars(select(tables.Study.source_digest).distinct()).all()
     found = [digest for digest in digests if digest.startswith(start)]
     if not found:
@@ -105,7 +105,7 @@ def _sources(connection: Connection, start: str) -> list[str]:
 
 
 def _environments(connection: Connection, required: Mapping[str, str]) -> list[int] | None:
-    """The environments that meet the conditions on them; None where there are no such conditions."""
+    """Return the environments that meet the conditions on them; None where there are no such conditions."""
     names = [name for name in required if name in tables.ENVIRONMENT_COLUMNS]
     if not names:
         return None
@@ -120,7 +120,7 @@ def _environments(connection: Connection, required: Mapping[str, str]) -> list[i
 
 
 def _is_version(value: object, required: str) -> bool:
-    """Whether a version is the required one, or begins with it where its number ends: 2.1 does not mean 2.11.
+    """Return whether a version is the required one, or begins with it where its number ends: 2.1 does not mean 2.11.
 
     A commit is meant by any beginning of it.
     """

@@ -37,17 +37,17 @@ _FIRST_PIECE, _LARGEST_PIECE = 1, 1000
 """Rows that are fetched at a time from a server: few until their size is known."""
 
 _GRACE_SECONDS = 1.0
-"""What the process that asks a file may take beyond its time, which it keeps itself but inside one long step."""
+"""Seconds that the query process may take beyond its limit. It checks the limit itself, except within one long step."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a query returned.
+    """The result of a query.
 
     Attributes:
         columns: their names, each different; a repeated one has a number behind it.
         rows: text, numbers, true and false or None; anything else as text.
-        complete: False where there were more rows than asked for.
+        complete: False where there were more rows than the limit.
     """
 
     columns: tuple[str, ...]
@@ -56,7 +56,7 @@ class Answer:
 
 
 def ask(database: Database, sql: str, *, limit: int | None = None, seconds: float = 60.0) -> Answer:
-    """The rows of one SELECT.
+    """Return the rows of one SELECT.
 
     Args:
         limit: at most so many rows; None for all.
@@ -185,7 +185,7 @@ def _hold_to(deadline: float, server: Any) -> None:
 
 
 def _fetched(cursor: Any, limit: int | None, hold: Callable[[], None]) -> tuple[list[list[Cell]], bool]:
-    """The rows, and whether they are all; in pieces that grow, so that large rows never come a thousand at once.
+    """Fetch the rows in pieces that grow, never a thousand large ones at once; return whether they are all.
 
     What one row of the server takes cannot be limited from here.
     """

@@ -22,10 +22,10 @@ from collections.abc import Iterator
 from typing import Any, TypedDict
 
 HEAP_BYTES = 256 << 20
-"""What SQLite may allocate for a question."""
+"""Upper limit of the memory that SQLite may allocate for a query, in bytes."""
 
 ANSWER_BYTES = 64 << 20
-"""What an answer may take in memory, about."""
+"""Approximate upper limit of an answer's size in memory, in bytes."""
 
 _LARGEST_BYTES = 64 << 20
 """The longest text or SQL that SQLite may handle here: a compiler's log fits, `randomblob(1e9)` does not."""
@@ -34,7 +34,7 @@ _PROCESS_BYTES = 2 << 30
 """The address space of the process: where SQLite's own limit does not hold, this one does."""
 
 _BYTES_OF_A_CELL = 64
-"""What a cell takes in memory beside its text."""
+"""Bytes of memory that a cell takes in addition to its text."""
 
 _STEPS_BETWEEN_LOOKS = 10_000
 """Virtual-machine steps of SQLite between looks at the clock: well below a millisecond."""

@@ -43,7 +43,7 @@ from tunebench.tuner.problem import ACCURACY_OPTION, Accuracy, Problem
 from tunebench.tuner.result import Baseline, Ratio
 
 _FEW = 50_000
-"""So many trials are found through an index and sorted in some ten milliseconds."""
+"""Number of trials that are found through an index and sorted within some ten milliseconds."""
 
 _RATIO = ("ratio", "low", "high", "rounds", "confidence")
 _PROBLEM = ("key", "dtype", "axes", "options")
@@ -60,7 +60,7 @@ def study_conditions(
     device_columns: Mapping[str, object],
     accuracy: Accuracy | None = None,
 ) -> list[Condition]:
-    """Conditions on a study, from the required values of columns of its own, its problem's and its device's row.
+    """Return conditions on a study: the required values of columns of its own, its problem's and its device's row.
 
     Args:
         study_columns, problem_columns, device_columns: None for a column whose value does not matter.
@@ -85,7 +85,7 @@ def _equal(table: Any, columns: Mapping[str, object]) -> list[Condition]:
 
 
 def unless_many(connection: Connection, condition: Condition) -> Condition:
-    """The same condition on trials, in a form that is fast whether it holds for few trials or for many.
+    """Return the same condition on trials, in a form that is fast whether it holds for few trials or for many.
 
     Few are looked up by the condition's own index; many are met soon enough on the way through the newest.
     """
@@ -97,7 +97,7 @@ def unless_many(connection: Connection, condition: Condition) -> Condition:
 
 
 def of_many(connection: Connection, studies: AnySelect) -> Condition:
-    """Trials of these studies, in a form that is fast in the order of times whether they have few trials or many.
+    """Return the condition for trials of these studies, fast in the order of times for few trials and for many.
 
     Few are found by study and sorted; of many, a walk through all in that order soon meets enough.
     """
@@ -110,7 +110,7 @@ def of_many(connection: Connection, studies: AnySelect) -> Condition:
 
 
 def with_values(connection: Connection, values: Mapping[str, Value | Collection[Value]]) -> Condition:
-    """Trials whose configuration has these values; of several values of one tunable, any.
+    """Return the condition for trials whose configuration has these values; of several of one tunable, any.
 
     However many values there are, they are one bound parameter.
     """
@@ -124,7 +124,7 @@ def with_values(connection: Connection, values: Mapping[str, Value | Collection[
 
 
 def _has_value_in_file(name: str, legal: Sequence[Value]) -> Condition:
-    """Configurations in which a tunable has one of these values, of the same type: 1 is neither 1.0 nor true."""
+    """Return the condition for a tunable to have one of these values, of the same type: 1 is neither 1.0 nor true."""
     own = func.json_each(tables.Configuration.key).table_valued("key", "type", "value", name="own")
     asked = func.json_each(json.dumps(legal)).table_valued("type", "value", name="asked")
     is_legal = tuple_(own.c.type, own.c.value).in_(select(asked.c.type, asked.c.value))
@@ -132,14 +132,14 @@ def _has_value_in_file(name: str, legal: Sequence[Value]) -> Condition:
 
 
 def _has_value_on_server(name: str, legal: Sequence[Value]) -> Condition:
-    """The same by the values' text, which is canonical on both sides."""
+    """Return the same condition by the values' text, which is canonical on both sides."""
     asked = func.json_array_elements(cast(literal(json.dumps(legal), Text), JSON)).column_valued("asked")
     own = cast(tables.Configuration.key, JSON).op("->")(name)
     return cast(own, Text).in_(select(cast(asked, Text)))
 
 
 def everything_about(picked: CTE) -> AnySelect:
-    """All that a `TrialRow` says of the trials in `picked.trial_id`, under its names; of a problem, its columns."""
+    """Select a `TrialRow`'s fields of the trials in `picked.trial_id`, under its names; of a problem, its columns."""
     query = (
         select(
             tables.Trial.id.label("trial_id"),
@@ -173,7 +173,7 @@ def everything_about(picked: CTE) -> AnySelect:
 
 
 def fields_of(row: Row[*tuple[Any, ...]], problems: dict[str, Problem]) -> dict[str, Any]:
-    """A `TrialRow`'s fields from a row of `everything_about`.
+    """Return a `TrialRow`'s fields from a row of `everything_about`.
 
     Args:
         problems: those of earlier rows by key, added to here.

@@ -47,7 +47,7 @@ class EnvironmentRow:
 def studies(
     database: Database, *, kernels: Collection[str] | None = None, study_ids: Collection[int] | None = None
 ) -> list[StudyRow]:
-    """The studies with trials in them, by kernel, problem and device, and the one with the newest trial first.
+    """Return the studies with trials in them, by kernel, problem and device, and the one with the newest trial first.
 
     Args:
         kernels, study_ids: only those; None for all.
@@ -77,7 +77,7 @@ def studies(
 
 
 def newest_comparison(database: Database, study_id: int) -> Comparison | None:
-    """The study's newest conclusive comparison, else its newest, whose winner still stands; None where there is none.
+    """Return the study's newest conclusive comparison, else its newest, whose winner still stands; None without any.
 
     Raises:
         DatabaseError: the database cannot be read, or holds what tunebench does not write.
@@ -115,7 +115,7 @@ class Conclusion:
 
 
 def conclusion(database: Database, study_id: int) -> Conclusion | None:
-    """What concluded a study; None where nothing has, its rounds were inconclusive, or its winner was refused since.
+    """Return what concluded a study; None where nothing has, rounds were inconclusive, or its winner was refused since.
 
     Raises:
         DatabaseError: the database cannot be read.
@@ -136,7 +136,7 @@ def conclusion(database: Database, study_id: int) -> Conclusion | None:
 
 
 def environments(database: Database, study_id: int) -> list[EnvironmentRow]:
-    """The environments that the study's trials ran under, the earliest first.
+    """Return the environments that the study's trials ran under, the earliest first.
 
     Raises:
         DatabaseError: the database cannot be read.

@@ -47,7 +47,7 @@ def best(
     compiler: CompilerName | None = None,
     environments: Collection[int] | None = None,
 ) -> list[BestRow]:
-    """The best trial of each kernel, source, problem, kind of device (name and architecture), compiler and regime.
+    """Return the best trial of each kernel, source, problem, device (name and architecture), compiler and regime.
 
     Args:
         source_digest: None for every version of the source that there are results of.
@@ -71,7 +71,7 @@ def best(
 
 
 def best_of_studies(database: Database, study_ids: Collection[int] | None = None) -> dict[int, BestRow]:
-    """The best trial of each study that has a correct one, by the study's number; with cold caches where it has both.
+    """Return the best trial of each study that has a correct one, by its number; with cold caches where it has both.
 
     Args:
         study_ids: None for every study.
@@ -88,7 +88,7 @@ def best_of_studies(database: Database, study_ids: Collection[int] | None = None
 
 
 class TrialConditions(TypedDict, total=False):
-    """What trials can be asked for; each that is given must hold, and None is as good as leaving it out.
+    """Conditions that select trials; each that is given must hold, and None is the same as leaving it out.
 
     Attributes:
         status: one, or any of several.
@@ -122,7 +122,7 @@ def trials(
     offset: int = 0,
     **conditions: Unpack[TrialConditions],
 ) -> list[TrialRow]:
-    """Trials that meet every condition given, see `TrialConditions`.
+    """Return the trials that meet every condition given, see `TrialConditions`.
 
     Args:
         limit: None for all of them; `each_trial` has them one after the other.
@@ -142,7 +142,7 @@ def each_trial(
     offset: int = 0,
     **conditions: Unpack[TrialConditions],
 ) -> Generator[TrialRow, None, None]:
-    """The same trials one after the other, in memory that does not grow with their number.
+    """Yield the same trials one after the other, in memory that does not grow with their number.
 
     They are all of one state of the database, which lasts until the iterator is exhausted or closed.
 
@@ -163,7 +163,7 @@ def each_trial(
 
 
 def _picked(connection: Connection, order: Order, conditions: TrialConditions) -> Select[int]:
-    """The numbers of the trials that meet the conditions, in order."""
+    """Return the numbers of the trials that meet the conditions, in order."""
     if unknown := conditions.keys() - TrialConditions.__annotations__.keys():
         raise TypeError(f"no condition is called {', '.join(sorted(unknown))}")
     compiler, problem, status = conditions.get("compiler"), conditions.get("problem"), conditions.get("status")
@@ -208,7 +208,7 @@ def _picked(connection: Connection, order: Order, conditions: TrialConditions) -
 
 
 def kernels_with_results(database: Database) -> list[str]:
-    """The names of the kernels that there are studies of.
+    """Return the names of the kernels that there are studies of.
 
     Raises:
         DatabaseError: the database cannot be read.
@@ -218,7 +218,7 @@ def kernels_with_results(database: Database) -> list[str]:
 
 
 def count_rows(database: Database) -> tuple[int, int]:
-    """How many studies and how many trials there are.
+    """Return how many studies and how many trials there are.
 
     Raises:
         DatabaseError: the database cannot be read.

@@ -1,4 +1,4 @@
-"""What the database knows of a kernel when a study begins, and what a study began with."""
+"""Results of earlier studies that a study begins with, and the record of which ones it began with."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class BegunStudy:
 
 
 def begun_study(database: Database, description: StudyDescription) -> BegunStudy | None:
-    """The study of that description; None where it has not begun.
+    """Return the study of that description; None where it has not begun.
 
     Raises:
         DatabaseError: the database cannot be read, or holds what tunebench does not write.
@@ -50,9 +50,9 @@ def begun_study(database: Database, description: StudyDescription) -> BegunStudy
 
 
 def earlier_studies(database: Database, description: StudyDescription) -> list[EarlierStudy]:
-    """What there is to begin a study with: the nearest eight of the same kernel, on the same kind of device.
+    """Return the studies to begin a study with: the nearest eight of the same kernel, on the same kind of device.
 
-    Of each the fastest trials; a study in which nothing was right says nothing.
+    Each has its fastest trials; a study without a correct trial is left out.
 
     Raises:
         DatabaseError: the database cannot be read, or holds what tunebench does not write.
@@ -100,7 +100,7 @@ def _describe(row: Row[Any], description: StudyDescription) -> str:
 
 
 def _trials(connection: Connection, study_id: int) -> list[EarlierTrial]:
-    """A study's fastest trials."""
+    """Return a study's fastest trials."""
     query = (
         select(tables.Trial.id, tables.Configuration.key, tables.Trial.median_ms)
         .join(tables.Configuration, tables.Configuration.id == tables.Trial.configuration_id)

@@ -1,4 +1,4 @@
-"""What is in a results database, and whether it is as tunebench writes it."""
+"""Summary of a results database, and a check that it is as tunebench writes it."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def _check_schema(file: Path) -> tuple[int, list[str]]:
 
 
 def _programs(tables: Mapping[str, object], schema: Mapping[str, object]) -> dict[str, object]:
-    """What SQLite does to answer each view of a schema: the same, however the view is written.
+    """Return the program that SQLite runs for each view of a schema: the same, however the view is written.
 
     The installed SQLAlchemy decides how the text of a view is written.
     """
@@ -211,7 +211,7 @@ def _own_schema() -> dict[str, object]:
 
 
 def _schema(file: Path) -> dict[str, object]:
-    """What SQLite has on tunebench's tables, and every trigger and view whatever it is on."""
+    """Return the SQL of tunebench's tables and their indexes, and of every trigger and view whatever it is on."""
     query = "SELECT type, name, tbl_name, sql FROM sqlite_master WHERE sql IS NOT NULL"
     with closing(connect_file(file, read_only=True)) as connection:
         rows = connection.execute(query).fetchall()

@@ -103,7 +103,7 @@ def publish_all(database: Database, storage: BaseStorage | None = None) -> int:
 
 
 def _published_choices(storage: BaseStorage) -> dict[int, Mapping[str, Sequence[Value]]]:
-    """The tunables' values of the copies that are there, by the study that each is a copy of."""
+    """Return the tunables' values of the copies that are there, by the study that each is a copy of."""
     attributes = [study.user_attrs for study in storage.get_all_studies()]
     found = ((entry.get(_STUDY_ATTRIBUTE), entry.get(_CHOICES_ATTRIBUTE)) for entry in attributes)
     return {number: choices for number, choices in found if isinstance(number, int) and isinstance(choices, dict)}
@@ -111,7 +111,7 @@ def _published_choices(storage: BaseStorage) -> dict[int, Mapping[str, Sequence[
 
 @contextmanager
 def _storage_in(database: Database) -> Iterator[BaseStorage]:
-    """Optuna's storage on the database while the block runs, with its errors as a `DatabaseError`."""
+    """Open Optuna's storage on the database while the block runs, with its errors as a `DatabaseError`."""
     if database.read_only:
         raise DatabaseError(f"{database.name} was opened for reading only")
     with _alone(database):
@@ -122,7 +122,7 @@ def _storage_in(database: Database) -> Iterator[BaseStorage]:
 
 @contextmanager
 def _alone(database: Database) -> Iterator[None]:
-    """While the block runs, no other process makes a copy in this database, where Optuna takes several steps."""
+    """Let no other process make a copy in this database while the block runs: Optuna takes several steps for it."""
     file = file_of(database.url)
     if file is None:
         with database.writing() as connection:
@@ -155,7 +155,7 @@ def _closing(storage: RDBStorage, database: Database) -> Iterator[None]:
 
 
 def optuna_storage(database: Database) -> RDBStorage:
-    """Optuna's storage on the same database, waiting for other writers as tunebench does; who takes it disposes of it.
+    """Return Optuna's storage on the same database, waiting for writers as tunebench does; the caller disposes of it.
 
     Raises:
         DatabaseError: the database cannot be written.
@@ -174,7 +174,7 @@ def optuna_storage(database: Database) -> RDBStorage:
 
 
 def _all_choices(rows: Iterable[TrialRow], given: Mapping[str, Sequence[Value]]) -> dict[str, list[Value]]:
-    """Every tunable's values: those given, then those seen, in an order that does not depend on the trials'."""
+    """Return every tunable's values: those given, then those seen, in an order independent of the trials'."""
     seen: dict[str, set[Value]] = {}
     for row in rows:
         for name, value in row.configuration.items():
@@ -187,7 +187,7 @@ def _all_choices(rows: Iterable[TrialRow], given: Mapping[str, Sequence[Value]])
 
 
 def _study_to_extend(storage: BaseStorage, rows: Sequence[TrialRow], choices: dict[str, list[Value]]) -> optuna.Study:
-    """The copy, empty where there was none or where it has to be made anew.
+    """Return the copy, empty where there was none or where it has to be made anew.
 
     Optuna does not let a parameter's choices change within a study, nor a trial that is over, as one changes that is
     refused late; and a copy that two processes extended at the same moment has trials twice.
@@ -210,7 +210,7 @@ def _study_to_extend(storage: BaseStorage, rows: Sequence[TrialRow], choices: di
 
 
 def _name(row: TrialRow) -> str:
-    """Readable, and unique by its last part."""
+    """Return a name that is readable, and unique by its last part."""
     end = f"/{row.study_id}"
     return f"{row.kernel}/{row.problem}/{row.device_name}"[: _LONGEST_NAME - len(end)] + end
 

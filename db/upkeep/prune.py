@@ -71,7 +71,7 @@ class Pruning:
 
 @dataclass(frozen=True)
 class Pruned:
-    """What a pruning removes, or would remove.
+    """The result of a pruning, or of a rehearsal.
 
     Attributes:
         trials, studies: trials that go, and studies that have none left then.
@@ -132,7 +132,7 @@ def _conditions(pruning: Pruning) -> list[Condition]:
 
 
 def _going(pruning: Pruning) -> AnySelect:
-    """The trials that go, in the columns of `_GOING`."""
+    """Return the trials that go, in the columns of `_GOING`."""
     going = select(*(getattr(tables.Trial, column.name) for column in _GOING.columns)).where(*_conditions(pruning))
     if pruning.winners:
         return going

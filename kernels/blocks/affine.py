@@ -9,7 +9,7 @@ _VALUE = "value"
 
 
 def affine_form(text: str, constants: Collection[str]) -> tuple[str, str] | None:
-    """Multiplier and offset of an expression that is multiplier · value + offset, in C++; None where it is not.
+    """Return multiplier and offset of an expression that is multiplier · value + offset, in C++; None where it is not.
 
     Products, quotients, sums and differences are followed, as Python and C++ read them alike; what has no `value` in it
     stays as it is written.
@@ -44,7 +44,7 @@ def _form(text: str, node: ast.expr) -> tuple[str, str] | None:
 
 
 def _combined(operation: ast.operator, left: tuple[str, str], right: tuple[str, str]) -> tuple[str, str] | None:
-    """The form of two forms' sum, difference, product or quotient; None where it is none."""
+    """Return the form of two forms' sum, difference, product or quotient; None where it is none."""
     if isinstance(operation, ast.Add | ast.Sub):
         sign = "+" if isinstance(operation, ast.Add) else "-"
         return _sum(left[0], sign, right[0]), _sum(left[1], sign, right[1])

@@ -72,7 +72,7 @@ _NUMBERS = ("int", "float", "bool")
 
 
 class Kind(enum.StrEnum):
-    """What an operand is; the value is the attribute that names it, but of an element, which nothing names."""
+    """The kind of an operand; the value is the attribute that declares such operands (none declares an element)."""
 
     ELEMENT = "forward"
     SCALAR = "scalars"
@@ -102,7 +102,7 @@ class Operand(NamedTuple):
 
 @dataclass(frozen=True)
 class Design:
-    """What a block makes of a class's attributes: what `Kernel.declare` is told.
+    """The design that a block makes from a class's attributes: the arguments of `Kernel.declare`.
 
     Attributes:
         source: CUDA C++; headers are included by name.
@@ -136,7 +136,7 @@ class Block(TunedModule):
     defaults: ClassVar[Mapping[str, Value]] = {}
 
     kinds_of_operands: ClassVar[tuple[Kind, ...]] = _NAMED
-    """Those that the block knows what to do with; another one's attribute is refused."""
+    """The kinds that the block can handle; the attribute of another one is refused."""
 
     used: ClassVar[tuple[Operand, ...]] = ()
     """The operands of the class's texts, in the order in which `values` gives them."""
@@ -184,14 +184,14 @@ class Block(TunedModule):
     @classmethod
     @abc.abstractmethod
     def design(cls) -> Design:
-        """The kernel that the class's attributes make; sets `used`.
+        """Return the kernel that the class's attributes make; sets `used`.
 
         Raises:
             KernelFolderError: an attribute is wrong; the message names it.
         """
 
     def values(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """The values of `used` in a call with these inputs; what the call leaves out is as in the reference."""
+        """Return the values of `used` in a call with these inputs; what the call leaves out is as in the reference."""
         if len(inputs) < len(self.left_out):
             inputs = (*inputs, *self.left_out[len(inputs) :])
         if self.takes_inputs:
@@ -199,7 +199,7 @@ class Block(TunedModule):
         return [attrgetter(path)(self) if at is None else inputs[at] for at, path in self.places]
 
     def problem(self, *inputs: Any, **named: Any) -> Problem | None:
-        """As of any kernel; a scalar that is no number is the reference's to handle."""
+        """See `Kernel.problem`. A call whose scalar is not a number is left to the reference."""
         for kind, (at, path) in zip(self.kinds, self.places, strict=True):
             if at is None or at < len(inputs):
                 value = inputs[at] if at is not None else attribute_of(self, kind, path)
@@ -209,12 +209,12 @@ class Block(TunedModule):
 
     @classmethod
     def wrong(cls, attribute: str, what: str) -> KernelFolderError:
-        """The error of an attribute, in one line."""
+        """Return the error of an attribute, in one line."""
         return KernelFolderError(f"{_file_of(cls)}: {cls.__name__}.{attribute}: {what}")
 
     @classmethod
     def text(cls, attribute: str) -> str:
-        """An attribute that is a device function's text.
+        """Return an attribute that is a device function's text.
 
         Raises:
             KernelFolderError: it is missing, or no text.
@@ -226,7 +226,7 @@ class Block(TunedModule):
 
     @classmethod
     def operands(cls, texts: Mapping[str, str], known: Collection[str] = ()) -> tuple[Operand, ...]:
-        """What the texts refer to, arguments of `forward` first, in their order.
+        """Return the operands that the texts refer to, arguments of `forward` first, in their order.
 
         Args:
             texts: by the attribute that has them, for messages.
@@ -259,7 +259,7 @@ class Block(TunedModule):
 
     @classmethod
     def _arguments(cls) -> dict[str, Kind]:
-        """The arguments of the reference's forward: numbers by their annotation or default, all others tensors."""
+        """Return the arguments of the reference's forward: numbers by annotation or default, all others tensors."""
         found = {}
         for name, parameter in list(cls._signature().parameters.items())[1:]:
             annotation = parameter.annotation
@@ -273,7 +273,7 @@ class Block(TunedModule):
 
 
 def attribute_of(model: Block, given: str, path: str) -> Any:
-    """What stands at a path of the model.
+    """Return the value at a path of the model.
 
     Args:
         given: the class's attribute that names it.
@@ -293,17 +293,17 @@ def attribute_of(model: Block, given: str, path: str) -> Any:
 def axes_of(
     operands: Iterable[Operand], names: Mapping[Kind, str | tuple[str, ...]]
 ) -> dict[str, str | tuple[str, ...]]:
-    """The axes of operands that are tensors, by what the elements of each kind are called."""
+    """Return the axes of operands that are tensors, by what the elements of each kind are called."""
     return {one.path: names[one.kind] for one in operands if one.kind in names}
 
 
 def fast_math_line(texts: Iterable[str]) -> str:
-    """What has to stand before `functions.cuh` is included: nothing where `fast_math` is a tunable."""
+    """Return the line that has to precede the inclusion of `functions.cuh`: empty where `fast_math` is a tunable."""
     return "" if has_fast_form(texts) else "constexpr bool fast_math = false;\n"
 
 
 def fast_math_tunables(texts: Iterable[str]) -> tuple[tuple[Tunable, ...], tuple[Constraint, ...]]:
-    """The tunable `fast_math` with its constraint, where one of the texts calls what it makes a difference to."""
+    """Return the tunable `fast_math` with its constraint, where one of the texts calls a function that it changes."""
     if not has_fast_form(texts):
         return (), ()
     constraint = Constraint("fast_math_is_not_for_float64", _is_precise_enough)
@@ -315,7 +315,7 @@ def _is_precise_enough(fast_math: bool, problem: Problem) -> bool:
 
 
 def _paths(cls: type[Block], kind: Kind, given: object) -> dict[str, str]:
-    """Where the values of an attribute's names are."""
+    """Return the paths of the values of an attribute's names."""
     if isinstance(given, str) or not isinstance(given, Mapping | Sequence):
         raise cls.wrong(kind.value, 'give a dict, such as {"eps": "norm.eps"}, or a tuple of names')
     paths = dict(given) if isinstance(given, Mapping) else {name: name for name in given}
@@ -330,7 +330,7 @@ def _paths(cls: type[Block], kind: Kind, given: object) -> dict[str, str]:
 
 
 def _require_well_spelt(cls: type[Block]) -> None:
-    """An attribute that is nearly one of the block's would be left unread."""
+    """Refuse an attribute that is nearly one of the block's: it would be left unread."""
     read = {name for one in cls.__mro__ if issubclass(one, Block) for name in inspect.get_annotations(one)}
     for name, value in vars(cls).items():
         is_data = not callable(value) and not hasattr(value, "__get__")
@@ -340,7 +340,7 @@ def _require_well_spelt(cls: type[Block]) -> None:
 
 
 def _with_defaults(cls: type[Block], space: SearchSpace) -> SearchSpace:
-    """The space with the class's own defaults."""
+    """Return the space with the class's own defaults."""
     if not cls.defaults:
         return space
     try:
@@ -356,13 +356,13 @@ def _with_defaults(cls: type[Block], space: SearchSpace) -> SearchSpace:
 
 
 def _file_of(cls: type) -> Path:
-    """The file of a class; of one typed into an interpreter a name in the working folder."""
+    """Return the file of a class; of one typed into an interpreter a name in the working folder."""
     file = getattr(sys.modules.get(cls.__module__), "__file__", None)
     return Path(file) if file else Path(f"{cls.__name__}.py")
 
 
 def _texts_of(cls: type[Block], file: Path) -> Mapping[str, str] | None:
-    """What a class's results depend on; None where that is what lies in its file, or beside its model.py.
+    """Return the texts that a class's results depend on; None where they are its file, or the files of its folder.
 
     A program's own module may have many such classes and much else: the class counts, and the classes it is made of.
     """

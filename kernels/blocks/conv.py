@@ -80,7 +80,7 @@ _FILTERS = ("out_channels", "kernel_height", "kernel_width")
 
 
 _ORDER = (Kind.PER_CHANNEL, Kind.ELEMENT, Kind.PER_TENSOR, Kind.SCALAR)
-"""Of operands among an entry point's parameters."""
+"""The order of operands among an entry point's parameters."""
 
 
 class Conv(Block):
@@ -94,7 +94,7 @@ class Conv(Block):
 
     @classmethod
     def design(cls) -> Design:
-        """Passes around a library's convolution, and the kernel that does without."""
+        """Design passes around a library's convolution, and the kernel that does without."""
         if not isinstance(getattr(cls, "layer", None), str):
             raise cls.wrong("layer", 'give the path of the nn.Conv2d in the module, such as "conv"')
         text = cls.text("function")
@@ -116,7 +116,7 @@ class Conv(Block):
         )
 
     def problem(self, *inputs: Any, **named: Any) -> Problem | None:
-        """4-d batches, dense in NCHW or channels-last, no smaller than the filters."""
+        """Accept 4-d batches, dense in NCHW or channels-last, no smaller than the filters."""
         layer = attribute_of(self, "layer", self.layer)
         if not isinstance(layer, nn.Conv2d) or layer.padding_mode != "zeros":
             return self.unserved(f"'{self.layer}' is no Conv2d that pads with zeros")
@@ -138,7 +138,7 @@ class Conv(Block):
         return replace(found, axes=axes, options=options)
 
     def _misfit(self, inputs: tuple[Any, ...], output: tuple[int, ...], layout: str) -> str:
-        """Which operand is another than the kernel reads; nothing where none is."""
+        """Return which operand is another than the kernel reads; empty where none is."""
         for kind, (_, path), value in zip(self.kinds, self.places, self.values(inputs), strict=True):
             if kind == "per_channel" and not _is_along_channels(value, output[1]):
                 return f"'{path}' has the shape {tuple(value.shape)}, not ({output[1]}, 1, 1)"
@@ -147,11 +147,11 @@ class Conv(Block):
         return ""
 
     def accepts_layout(self, name: str, tensor: torch.Tensor) -> bool:
-        """Images and filters may be channels-last."""
+        """Accept channels-last images and filters."""
         return name in (f"{self.layer}.weight", *self._input_names()) and layout_of(tensor) is not None
 
     def tuned_forward(self, plan: Plan, *inputs: Any) -> torch.Tensor:
-        """(batch, in_channels, height, width) to (batch, out_channels, height', width')."""
+        """Map (batch, in_channels, height, width) to (batch, out_channels, height', width')."""
         x, convolution, layer = inputs[0], plan["convolution"], attrgetter(self.layer)(self)
         weight, bias, values = layer.weight, layer.bias, self.values(inputs)
         count = len(values) - self.kinds.count("scalars")
@@ -183,7 +183,7 @@ class Conv(Block):
     def _convolve_and_finish(
         self, plan: Plan, source: torch.Tensor, weight: torch.Tensor, behind: Behind
     ) -> torch.Tensor:
-        """From the converted input to the output."""
+        """Compute the output from the converted input."""
         layout = str(plan["convolution_layout"])
         if plan["convolution"] in GRAPH:
             graph = plan.once(_graph, self.used, self.steps)
@@ -201,7 +201,7 @@ def _geometry(plan: Plan) -> Geometry:
 
 
 def _graph(plan: Plan, used: tuple[Operand, ...], steps: Step | None) -> cudnn_graph.Convolution:
-    """What the configuration has cuDNN's graph do."""
+    """Return the convolution that the configuration has cuDNN's graph compute."""
     assert steps is not None  # the space has no graph without
     channels, elements, scalars = (
         tuple(one.name for one in used if one.kind is kind) for kind in (Kind.PER_CHANNEL, Kind.ELEMENT, Kind.SCALAR)
@@ -221,7 +221,7 @@ def _graph(plan: Plan, used: tuple[Operand, ...], steps: Step | None) -> cudnn_g
 
 
 def _operands(graph: cudnn_graph.Convolution, source: torch.Tensor, behind: Behind) -> cudnn_graph.Operands:
-    """What the graph's function takes; a layer without a bias has zeros."""
+    """Return the operands of the graph's function; a layer without a bias has zeros."""
     bias, channels = behind.bias, len(graph.function.channels)
     if bias is None:
         bias = torch.zeros(graph.filters[0], dtype=getattr(torch, graph.written), device=source.device)
@@ -230,5 +230,5 @@ def _operands(graph: cudnn_graph.Convolution, source: torch.Tensor, behind: Behi
 
 
 def _is_along_channels(tensor: torch.Tensor, channels: int) -> bool:
-    """Whether a tensor has a value for each channel, and broadcasts so or is a vector."""
+    """Return whether a tensor has a value for each channel, and broadcasts so or is a vector."""
     return tuple(tensor.shape) in {(channels,), (channels, 1, 1), (1, channels, 1, 1)}

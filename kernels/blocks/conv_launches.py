@@ -21,7 +21,7 @@ _IMPLICIT_THREADS = 384
 
 
 class Behind(NamedTuple):
-    """What stands behind the convolution in a call, as entry points take it.
+    """The operands applied after the convolution in a call, as entry points take them.
 
     Attributes:
         bias: of the layer.
@@ -38,7 +38,7 @@ class Behind(NamedTuple):
 def half_weight(
     plan: Plan, weight: torch.Tensor, samples: int
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-    """The scaled weight, the factors that undo the scales, and zeros for the largest value of each sample.
+    """Return the scaled weight, the factors that undo the scales, and zeros for the largest value of each sample.
 
     A weight of a half type is as it is, without the other two.
     """
@@ -60,7 +60,7 @@ def half_weight(
 
 
 def converted(plan: Plan, x: torch.Tensor, dtype: torch.dtype, largest: Argument) -> torch.Tensor:
-    """x in the convolution's layout and type."""
+    """Return x in the convolution's layout and type."""
     layout = str(plan["convolution_layout"])
     to = torch.empty(x.shape, dtype=dtype, device=x.device, memory_format=MEMORY_FORMAT[layout])
     threads = plan.integer("input_block_size")
@@ -78,7 +78,7 @@ def converted(plan: Plan, x: torch.Tensor, dtype: torch.dtype, largest: Argument
 
 
 def finish(plan: Plan, product: torch.Tensor, behind: Behind) -> torch.Tensor:
-    """Everything behind the convolution, in the output's layout."""
+    """Apply everything behind the convolution, in the output's layout."""
     options = plan.problem.options
     output = product
     if not plan["in_place"]:
@@ -115,7 +115,7 @@ def finish(plan: Plan, product: torch.Tensor, behind: Behind) -> torch.Tensor:
 def implicit_gemm(
     plan: Plan, x: torch.Tensor, filters: torch.Tensor, largest: torch.Tensor | None, behind: Behind
 ) -> torch.Tensor:
-    """The whole model in one kernel."""
+    """Run the whole model in one kernel."""
     shape, blocks, shared = plan.once(_implicit_geometry)
     layout = MEMORY_FORMAT[plan.problem.options["output"]]
     output = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=layout)
@@ -140,14 +140,14 @@ def repair(
 def _implicit_filters(
     _plan: Plan, filters: int, channels: int, height: int, width: int
 ) -> tuple[int, Callable[..., torch.Tensor]]:
-    """Elements of the filters as the implicit product reads them, and what makes their memory."""
+    """Return how many elements the implicit product's filters have, and what makes their memory."""
     elements = ceil_div(filters, TILE_FILTERS) * height * width * ceil_div(channels, 16) * 2 * TILE_FILTERS * 8
     whole = filters % TILE_FILTERS == 0 and channels % 16 == 0
     return elements, torch.empty if whole else torch.zeros  # what fills the last tile and group up counts as 0
 
 
 def _implicit_geometry(plan: Plan) -> tuple[tuple[int, int, int, int], tuple[int, int], int]:
-    """The output of the implicit product, its blocks, and their shared memory in bytes."""
+    """Return the output of the implicit product, its blocks, and their shared memory in bytes."""
     axes = plan.problem.axes
     height, width = geometry_of_axes(axes).output(axes["height"], axes["width"])
     shape = (axes["batch"], axes["out_channels"], height, width)
@@ -159,7 +159,7 @@ def _implicit_geometry(plan: Plan) -> tuple[tuple[int, int, int, int], tuple[int
 
 
 def _is_last(plan: Plan, weight: torch.Tensor) -> bool:
-    """Whether filters lie channels-last."""
+    """Return whether filters lie channels-last."""
     return plan.once(_is_channels_last, weight.shape, weight.stride())
 
 
@@ -168,5 +168,5 @@ def _is_channels_last(_plan: Plan, shape: torch.Size, stride: tuple[int, ...]) -
 
 
 def _width(plan: Plan, tunable: str) -> int:
-    """Elements of the model's type in one access of so many bytes."""
+    """Return how many elements of the model's type one access of so many bytes has."""
     return max(1, plan.integer(tunable) // plan.problem.item_bytes)

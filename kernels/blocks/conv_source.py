@@ -55,7 +55,7 @@ extern "C" __global__ void __launch_bounds__(repair_threads, 1)
 
 
 def source_of(where: str, text: str, used: Sequence[Operand], fast_math: str) -> str:
-    """The source of a block.
+    """Return the source of a block.
 
     Args:
         where: the class and attribute that has the text, for messages.
@@ -86,7 +86,7 @@ def source_of(where: str, text: str, used: Sequence[Operand], fast_math: str) ->
 
 
 def _operand(name: str) -> str:
-    """An operand's name among an entry point's parameters."""
+    """Return an operand's name among an entry point's parameters."""
     return f"operand_{name}"
 
 

@@ -1,4 +1,4 @@
-"""What can be tuned of a convolution with a function behind it, and the least that any implementation must do."""
+"""The search space of a convolution followed by a function, and the least work that any implementation must do."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tunebench.tuner.space import Constraint, SearchSpace, Tunable
 TILE_FILTERS = 128
 TILE_COLUMNS = 128
 _STAGING_BYTES = 8 * 320 * 4
-"""Of the implicit product (conv_gemm.cuh), as are the tiles."""
+"""Bytes of the implicit product's staging buffer (conv_gemm.cuh, like the tiles' sizes above)."""
 
 _REGISTERS_OF_PRODUCT = 4
-"""Of filters that a thread holds for 16 channels at one place of the window."""
+"""Registers of filters that a thread holds for 16 channels at one place of the window."""
 _MOST_HELD_REGISTERS = 96
 
 _LONGEST_HALF_SUM = 16384
@@ -32,7 +32,7 @@ HALF_WEIGHT = (*HALF_INPUT, "implicit_gemm")
 
 
 def space_of(more: Sequence[Tunable], needs: Sequence[Constraint], *, graphs: bool) -> SearchSpace:
-    """The space of a block.
+    """Return the space of a block.
 
     Args:
         more, needs: what the function itself brings.
@@ -91,7 +91,7 @@ def space_of(more: Sequence[Tunable], needs: Sequence[Constraint], *, graphs: bo
 
 
 def implicit_shared_bytes(problem: Problem, ring_rows: int, register_rows: int | None = None) -> int:
-    """Shared memory of a block of the implicit product.
+    """Return the shared memory of a block of the implicit product, in bytes.
 
     Args:
         register_rows: of the window, whose filters stand in registers, where the copy engine writes; else None.
@@ -106,7 +106,7 @@ def implicit_shared_bytes(problem: Problem, ring_rows: int, register_rows: int |
 
 
 def work(problem: Problem, element_tensors: int = 0) -> Work:
-    """Tensors cross memory once; a product and a sum for each weight of each output element.
+    """Return the least work: tensors cross memory once; a product and a sum for each weight of each output element.
 
     Args:
         element_tensors: of the function, each as large as the output.
@@ -121,13 +121,13 @@ def work(problem: Problem, element_tensors: int = 0) -> Work:
 
 
 def _products(problem: Problem) -> int:
-    """Products that one output element sums."""
+    """Return the number of products that one output element sums."""
     geometry = geometry_of_axes(problem.axes)
     return problem.axes["in_channels"] // geometry.groups * geometry.kernel[0] * geometry.kernel[1]
 
 
 def _precision_allowed(convolution: str, problem: Problem, device: Device) -> bool:
-    """Another precision than the type's own only where the reference's own convolution would run in TF32."""
+    """Allow another precision than the type's own only where the reference's convolution would run in TF32."""
     own = convolution in ("strict", "graph") or (_is_implicit(convolution) and problem.item_bytes == 2)
     return own or (problem.options["precision"] == "tf32" and device.kind is DeviceKind.CUDA)
 
@@ -145,7 +145,7 @@ def _is_bulk(writes: str) -> bool:
 
 
 def _filters_fit_registers(register_rows: int, problem: Problem) -> bool:
-    """Those of rows that the window has, in as many registers as sums leave."""
+    """Return whether the window has so many rows, and they fit in the registers that the accumulators leave free."""
     axes = problem.axes
     held = register_rows * axes["kernel_width"] * ceil_div(axes["in_channels"], 16) * _REGISTERS_OF_PRODUCT
     return register_rows <= axes["kernel_height"] and held <= _MOST_HELD_REGISTERS
@@ -173,7 +173,7 @@ def _is_dense_where_implicit(convolution: str, problem: Problem) -> bool:
 
 
 def _graph_is_installed(convolution: str, problem: Problem, device: Device) -> bool:
-    """Where `nvidia-cudnn-frontend` is, on an NVIDIA GPU, whose torch brings cuDNN."""
+    """Allow a graph where `nvidia-cudnn-frontend` is installed, on an NVIDIA GPU, whose torch brings cuDNN."""
     right_type = problem.dtype in (("float16", "bfloat16") if convolution == "graph" else ("float32",))
     here = right_type and device.kind is DeviceKind.CUDA and cudnn_graph.is_installed()
     return convolution not in GRAPH or here
@@ -192,7 +192,7 @@ def _asks_cudnn(convolution: str, device: Device) -> bool:
 
 
 def _ring_holds_window(ring_rows: int, problem: Problem) -> bool:
-    """The window of one row, and the next row of x."""
+    """Return whether the ring has room for the window of one row, and the next row of x."""
     geometry = geometry_of_axes(problem.axes)
     return (geometry.kernel[0] - 1) * geometry.dilation[0] + 1 < ring_rows
 
@@ -214,15 +214,15 @@ def _relays_output(convolution_layout: str, problem: Problem) -> bool:
 
 
 def _finishes(convolution: str, convolution_layout: str, problem: Problem) -> bool:
-    """A pass of ours comes last: a graph leaves it nothing to do where its layout is the output's."""
+    """Return whether a pass of ours comes last: a graph leaves it nothing to do where its layout is the output's."""
     return convolution not in GRAPH or _relays_output(convolution_layout, problem)
 
 
 def _keeps_output(convolution: str, convolution_layout: str, problem: Problem) -> bool:
-    """A pass of ours comes last, in the convolution's own layout."""
+    """Return whether a pass of ours comes last, in the convolution's own layout."""
     return convolution not in GRAPH and not _relays_output(convolution_layout, problem)
 
 
 def _may_overwrite(convolution: str, convolution_layout: str, problem: Problem) -> bool:
-    """The output may be the convolution's own memory: same type, same layout."""
+    """Return whether the output may be the convolution's own memory: same type, same layout."""
     return convolution != "fp16" and _keeps_output(convolution, convolution_layout, problem)

@@ -28,7 +28,7 @@ _WORDS_TEXT = (
     "is_double is_fast fast_math"
 )
 _WORDS = frozenset(_WORDS_TEXT.split())
-"""What a text may say beside its operands: C++'s own words, and what is defined wherever it stands."""
+"""The words that a text may use in addition to its operands: C++'s own, and names defined wherever the text stands."""
 
 _FAST_TEXT = "exp log tanh divide sigmoid silu swish softplus logsigmoid mish gelu_tanh tanhshrink"
 _FAST = frozenset(_FAST_TEXT.split())
@@ -36,19 +36,19 @@ _FAST = frozenset(_FAST_TEXT.split())
 
 
 def used_names(text: str) -> list[str]:
-    """The names that a text neither declares nor calls, in the order they come."""
+    """Return the names that a text neither declares nor calls, in the order they come."""
     plain = _NUMBER.sub(" ", _without_comments(text))
     own = set(_DECLARED.findall(plain)) | _WORDS
     return [name for name in dict.fromkeys(_NAME.findall(plain)) if name not in own]
 
 
 def has_fast_form(texts: Iterable[str]) -> bool:
-    """Whether any of the texts calls a function that `fast_math` makes a difference to."""
+    """Return whether any of the texts calls a function that `fast_math` makes a difference to."""
     return any(name in _FAST for text in texts for name in _CALLED.findall(_without_comments(text)))
 
 
 def device_function(where: str, name: str, text: str, parameters: Iterable[str]) -> str:
-    """The device function in CUDA C++.
+    """Return the device function in CUDA C++.
 
     Args:
         where: the class and attribute, for the compiler's messages.
@@ -65,7 +65,7 @@ def device_function(where: str, name: str, text: str, parameters: Iterable[str])
 
 
 def body_of(where: str, text: str) -> str:
-    """A text as the statements of a function."""
+    """Return a text as the statements of a function."""
     text = text.strip()
     if ";" not in _without_comments(text):
         text = f"return {text};"

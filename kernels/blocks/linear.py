@@ -59,7 +59,7 @@ _AXES_OF_KIND: dict[Kind, str | tuple[str, ...]] = {
     Kind.ELEMENT: ("rows", "out_features"),
 }
 _VECTORS = ("weight", "bias", "running_mean", "running_var")
-"""Of a BatchNorm1d."""
+"""The names of a BatchNorm1d's vectors."""
 
 
 class Linear(Block):
@@ -86,7 +86,7 @@ class Linear(Block):
     input_at: ClassVar[int]
     """Which argument of forward the layer takes."""
     layer_path: ClassVar[str]
-    """Of an nn.Linear; nothing where the layer is a product with a parameter."""
+    """The path of an nn.Linear; empty where the layer is a product with a parameter."""
     weight_path: ClassVar[str]
     is_transposed: ClassVar[bool]
     """Whether the weight is (in_features, out_features)."""
@@ -111,7 +111,7 @@ class Linear(Block):
 
     @classmethod
     def design(cls) -> Design:
-        """The products of the layer, with the functions behind them."""
+        """Design the products of the layer, with the functions behind them."""
         form = cls._form()
         texts = {"function": cls.text("function"), "finish": cls.text("finish")}
         texts |= {f"reductions[{name!r}]": one.text for name, one in cls.reductions.items()}
@@ -141,7 +141,7 @@ class Linear(Block):
 
     @classmethod
     def _form(cls) -> RowForm:
-        """What is made of rows."""
+        """Return the form of the row-by-row work."""
         given = [name for name in ("reductions", "over_rows", "group_norm_at") if getattr(cls, name)]
         if len(given) > 1:
             raise cls.wrong(given[1], f"give one of {', '.join(given)}, not both")
@@ -154,14 +154,14 @@ class Linear(Block):
 
     @classmethod
     def _behind_elements(cls) -> tuple[str, Tuned, Tuned]:
-        """The functions, and a BatchNorm, in the product's epilogue or in one pass."""
+        """Return the functions, and a BatchNorm, in the product's epilogue or in one pass, and their spaces."""
         source = LinearSource(cls.__name__, cls.function, cls.finish, cls.used, bool(cls.batch_norm_at))
         cls.linear_at, cls.is_of_rows = tuple(range(len(cls.used))), False
         return source.text(), Tuned((), ()), cls._take(source)
 
     @classmethod
     def _behind_rows(cls, form: RowForm) -> tuple[str, Tuned, Tuned]:
-        """A launch that reduces rows, behind a product that is written as it is, or normalised."""
+        """Return a launch that reduces rows, behind a product written as it is, or normalised, and its spaces."""
         function = cls.function
         cls.linear_at = ()
         if cls.batch_norm_at:
@@ -183,7 +183,7 @@ class Linear(Block):
 
     @classmethod
     def _take(cls, source: LinearSource) -> Tuned:
-        """What is tuned behind the product itself."""
+        """Return the tunables and constraints of the work behind the product itself."""
         cls.by_columns, is_affine = source.by_columns, source.affine is not None
         of_features = (Kind.SCALAR, Kind.PER_TENSOR, Kind.PER_FEATURE) if is_affine else ()
         cls.constants_at = tuple(at for at, one in enumerate(source.used) if one.kind in of_features)
@@ -193,7 +193,7 @@ class Linear(Block):
 
     @classmethod
     def _axes(cls) -> dict[str, str | tuple[str, ...]]:
-        """Of the layer, of what the functions take, and of the normalisation."""
+        """Return the problem axes: the layer's, those of the functions' operands, and the normalisation's."""
         arguments = cls._input_names()
         multiplied = _LAYER.fullmatch(cls.layer)
         taken = multiplied["input"] if multiplied else arguments[0]
@@ -220,13 +220,13 @@ class Linear(Block):
         return {**axes, OUTPUT: "rows" if cls.is_of_rows else ("rows", "out_features")}
 
     def mode(self) -> Mode:
-        """BatchNorm's own, where there is one."""
+        """Return BatchNorm's own mode, where there is one."""
         if self.batch_norm_at and attrgetter(self.batch_norm_at)(self).training:
             return Mode.TRAIN
         return Mode.FROZEN if self.is_frozen else Mode.EVAL
 
     def problem(self, *inputs: Any, **named: Any) -> Problem | None:
-        """2-d batches of at least one row (two in train mode), and vectors that are broadcast as is said of them."""
+        """Accept 2-d batches of at least one row (two in train mode), and vectors broadcast as declared."""
         for name in (*self._modules, *self._parameters, *self._buffers):
             if hasattr(type(self), name):
                 raise self.wrong(name, f"the model has a '{name}' of its own, which this attribute hides: rename that")
@@ -245,21 +245,21 @@ class Linear(Block):
         return found if not self.reduces_rows else self._with_features(found)
 
     def _with_features(self, problem: Problem) -> Problem:
-        """With the axis that reductions of rows go by: so many elements are reduced together."""
+        """Return the problem with the axis of row reductions: the number of elements that are reduced together."""
         axes = dict(problem.axes)
         return Problem({**axes, "features": axes["out_features"] // self._groups()}, problem.dtype, problem.options)
 
     def _groups(self) -> int:
-        """In how many parts a row is reduced."""
+        """Return the number of parts in which a row is reduced."""
         found: int = attrgetter(self.group_norm_at)(self).num_groups if self.group_norm_at else 1
         return found
 
     def accepts_layout(self, name: str, tensor: torch.Tensor) -> bool:  # noqa: ARG002
-        """What goes into the product is made contiguous first."""
+        """Return whether the tensor goes into the product, in which case it is made contiguous first."""
         return name in (self._input_names()[self.input_at], self.weight_path, f"{self.layer_path}.bias")
 
     def tuned_forward(self, plan: Plan, *inputs: Any, **named: Any) -> torch.Tensor:  # noqa: ARG002
-        """(rows, in_features) to (rows, out_features), or to one value for each row."""
+        """Map (rows, in_features) to (rows, out_features), or to one value for each row."""
         x, values = inputs[self.input_at], self.values(inputs)
         weight, bias = self._weight()
         of_product = [values[at] for at in self.linear_at] if self.reduces_rows else values
@@ -269,7 +269,7 @@ class Linear(Block):
         return self._of_rows(plan, made, values) if self.reduces_rows else made
 
     def _elements(self, call: LinearCall) -> torch.Tensor:
-        """The matrix of the product's values, with what is done with each of them."""
+        """Return the matrix of the product's values after the function of each of them."""
         if self.batch_norm_at:
             constants = [call.values[at] for at in self.constants_at]
             finishes = not self.reduces_rows and self.finish != "value"
@@ -282,7 +282,7 @@ class Linear(Block):
         return pass_over(call, product, call.bias)
 
     def _of_rows(self, plan: Plan, matrix: torch.Tensor, values: Sequence[Any]) -> torch.Tensor:
-        """What is made of the matrix row by row."""
+        """Compute the output from the matrix row by row."""
         (rows, features), groups = matrix.shape, self._groups()
         shape = ((rows, 1) if self.keepdim else (rows,)) if self.is_of_rows else (rows, features)
         output = matrix.new_empty(shape)
@@ -292,7 +292,7 @@ class Linear(Block):
         return output
 
     def _weight(self) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """(out_features, in_features), and the bias."""
+        """Return the weight (out_features, in_features), and the bias."""
         if self.layer_path:
             weight, bias = own_tensors(attrgetter(self.layer_path)(self), "weight", "bias")
             return weight, bias
@@ -301,7 +301,7 @@ class Linear(Block):
 
 
 def _work(axes: Axes, problem: Problem) -> Work:
-    """All matrices cross memory once; the product has 2·rows·in·out operations, the rest a few for each element."""
+    """Return the least work: matrices cross memory once, and 2·rows·in·out operations plus a few for each element."""
     matrices = {name: names for name, names in axes.items() if isinstance(names, tuple) and len(names) == 2}
     rows, inputs, outputs = (problem.axes[name] for name in ("rows", "in_features", "out_features"))
     return Work(Work.of_axes(problem, matrices).bytes, operations=2 * rows * inputs * outputs)

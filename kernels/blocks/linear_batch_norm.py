@@ -40,7 +40,7 @@ class Norm(NamedTuple):
 
     @property
     def sources(self) -> list[Source]:
-        """What the folded vectors are made of."""
+        """The tensors and the module that the folded vectors are computed from."""
         return [*(one for one in self.constants if isinstance(one, torch.Tensor)), self.module]
 
     @property
@@ -65,7 +65,7 @@ class _Vectors(NamedTuple):
 
 
 class _TileMoments(NamedTuple):
-    """What the fused product's epilogue has left of a batch's statistics.
+    """The batch's statistics as the fused product's epilogue leaves them.
 
     Attributes:
         moments: (tiles of rows, features, 2), of each tile's values: mean, and squares of the distances from it.
@@ -89,24 +89,24 @@ _NONE = (None,) * 6
 
 
 def is_train(problem: Problem) -> bool:
-    """Whether the statistics are the batch's own."""
+    """Return whether the statistics are the batch's own."""
     return problem.options["mode"] == Mode.TRAIN
 
 
 def _takes_moments(product: str, problem: Problem) -> bool:
-    """The fused product has all values of a tile at hand."""
+    """Return whether the fused product has all values of a tile at hand."""
     return is_fused(product) and is_train(problem)
 
 
 def _has_pass(product: str, normalisation: str, problem: Problem) -> bool:
-    """Not where the product's epilogue or the weight does what a pass would."""
+    """Return whether there is a pass: not where the product's epilogue or the weight does its work."""
     if not has_passes(product):
         return is_train(problem)
     return product == "parts" or normalisation != "weight"
 
 
 def _has_pass_or_finish(product: str, problem: Problem) -> bool:
-    """As `_has_pass`, where something is left to do behind a weight that normalises."""
+    """Return the same as `_has_pass`, or whether something is left to do behind a weight that normalises."""
     return has_passes(product) or is_train(problem)
 
 
@@ -117,12 +117,12 @@ def _weight_can_normalise(product: str, normalisation: str, problem: Problem) ->
 
 
 def _weight_cannot(normalisation: str) -> bool:
-    """Where the function between the product and the normalisation is not affine."""
+    """Refuse a weight that normalises: the function between the product and the normalisation is not affine."""
     return normalisation != "weight"
 
 
 def batch_norm_space(*, is_affine: bool, finishes: bool) -> Tuned:
-    """What is tuned behind the product.
+    """Return the tunables and constraints of the work behind the product.
 
     Args:
         is_affine: whether the function before the normalisation is, so that it can go into the weight.
@@ -144,7 +144,7 @@ def batch_norm_space(*, is_affine: bool, finishes: bool) -> Tuned:
 
 
 def normalised(call: LinearCall, norm: Norm) -> torch.Tensor:
-    """The layer's values, normalised; in train mode the running statistics move as in BatchNorm1d."""
+    """Return the layer's values, normalised; in train mode the running statistics move as in BatchNorm1d."""
     plan, eps = call.plan, norm.module.eps
     is_own = not has_passes(str(plan["product"]))
     if is_train(plan.problem):
@@ -164,7 +164,7 @@ def _product(call: LinearCall, norm: Norm) -> Product:
 
 
 def _own_product(call: LinearCall, eps: float) -> tuple[Product, _TileMoments | None]:
-    """One that is not normalised yet, and what its epilogue has taken of the statistics."""
+    """Return a product that is not normalised yet, and its epilogue's part of the statistics."""
     (rows, _), features = call.x.shape, call.weight.shape[0]
     moments: torch.Tensor | None = None
     if call.plan["statistics_in"] == "epilogue":
@@ -175,7 +175,7 @@ def _own_product(call: LinearCall, eps: float) -> tuple[Product, _TileMoments | 
 
 
 def _normalised_by_weight(call: LinearCall, norm: Norm) -> torch.Tensor:
-    """A product with a weight and a bias that normalise."""
+    """Compute a product with a weight and a bias that normalise."""
     plan, weight = call.plan, call.weight
     sources = [weight, *norm.sources, *([] if call.bias is None else [call.bias])]
     settings = (*norm.settings, *(plan.once(settings_of) if plan["product"] == "parts" else ()))
@@ -204,7 +204,7 @@ def _fold(call: LinearCall, norm: Norm) -> _NormalisingWeight:
 
 
 def _running_vectors(call: LinearCall, norm: Norm) -> _Vectors:
-    """Those of eval mode; what is computed of them is kept while the module is frozen."""
+    """Return the vectors of eval mode; those computed from the statistics are kept while the module is frozen."""
     normalisation = call.plan["normalisation"]
 
     def make() -> _Vectors:
@@ -219,7 +219,7 @@ def _running_vectors(call: LinearCall, norm: Norm) -> _Vectors:
 def _vectors(
     call: LinearCall, norm: Norm, mean: torch.Tensor, variance: torch.Tensor, added: torch.Tensor | None
 ) -> _Vectors:
-    """What a value of a feature is normalised with.
+    """Return the vectors that normalise the values of each feature.
 
     Args:
         added: a linear bias that goes into the offset.
@@ -243,7 +243,7 @@ def _prepare(call: LinearCall, norm: Norm, vectors: _Vectors, added: torch.Tenso
 
 
 def _unprepared(call: LinearCall, norm: Norm, mean: torch.Tensor, variance: torch.Tensor) -> _Vectors:
-    """The vectors, of which a kernel has yet to write the multiplier and the offset."""
+    """Return the vectors, of which a kernel has yet to write the multiplier and the offset."""
     weight, bias = own_tensors(norm.module, "weight", "bias")
     if call.plan["normalisation"] == "per_element":
         return _Vectors(mean, variance, weight, bias)
@@ -253,7 +253,7 @@ def _unprepared(call: LinearCall, norm: Norm, mean: torch.Tensor, variance: torc
 
 
 def _batch_vectors(call: LinearCall, norm: Norm, product: Product, of_tiles: _TileMoments | None) -> _Vectors:
-    """With mean and biased variance of the function per feature; partial products are summed into their memory.
+    """Return vectors with the function's mean and biased variance per feature; partial products are summed in place.
 
     The running statistics move as in BatchNorm1d: the unbiased variance is kept, and momentum None means a cumulative
     average.

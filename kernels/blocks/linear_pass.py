@@ -1,4 +1,4 @@
-"""What follows a linear layer's product: in the epilogue of one of ours, or by one pass over a product of torch's."""
+"""The work after a linear layer's product: in the epilogue of one of ours, or in one pass over a product of torch's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tunebench.tuner.space import Constraint, Predicate, Tunable
 
 
 class Tuned(NamedTuple):
-    """What of a search space is about one part of the work."""
+    """The part of a search space that is about one part of the work."""
 
     tunables: tuple[Tunable, ...]
     constraints: tuple[Constraint, ...]
@@ -51,7 +51,7 @@ class LinearCall(NamedTuple):
 
 
 def elements_space() -> Tuned:
-    """Of a pass that takes the product for one row."""
+    """Return the space of a pass that takes the product for one row."""
     return Tuned(
         tunables=(
             Tunable("block_size", (64, 128, 256, 512, 1024), default=256, when=has_passes),
@@ -64,7 +64,7 @@ def elements_space() -> Tuned:
 
 
 def columns_space(has_pass: Predicate = has_passes) -> Tuned:
-    """Of a pass whose threads own columns.
+    """Return the space of a pass whose threads own columns.
 
     Args:
         has_pass: whether there is one.
@@ -85,7 +85,7 @@ def columns_space(has_pass: Predicate = has_passes) -> Tuned:
 
 
 def pass_over(call: LinearCall, product: Product, bias: torch.Tensor | None, *norm: Argument) -> torch.Tensor:
-    """One pass over a product, whole or partial.
+    """Run one pass over a product, whole or partial.
 
     Args:
         bias: what to add to partial products.
@@ -101,7 +101,7 @@ def pass_over(call: LinearCall, product: Product, bias: torch.Tensor | None, *no
 
 
 class OwnOutput(NamedTuple):
-    """What a product by a kernel of ours has written.
+    """The output of a product by a kernel of ours.
 
     Attributes:
         values: (rows, out_features).
@@ -113,7 +113,7 @@ class OwnOutput(NamedTuple):
 
 
 def own_output(call: LinearCall, norm: Sequence[Argument] = (), behind: Sequence[Argument] = ()) -> OwnOutput:
-    """A product by a kernel of ours, with all that follows in its epilogue.
+    """Compute a product by a kernel of ours, with all that follows in its epilogue.
 
     Args:
         norm: what the source's normalisation takes.

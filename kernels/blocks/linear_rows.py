@@ -1,4 +1,4 @@
-"""What is made of a linear layer's values row by row, behind the product: by the code of the block `Rows`.
+"""Row-by-row work on a linear layer's values, behind the product: by the code of the block `Rows`.
 
 The product writes the values as a matrix, and one more launch reduces its rows and writes what is made of them.
 """
@@ -52,7 +52,7 @@ _READ = "row_value"
 
 
 def group_norm_operands(path: str) -> tuple[Operand, ...]:
-    """What a GroupNorm has beside its statistics."""
+    """Return the operands that a GroupNorm has in addition to its statistics."""
     return (
         Operand("group_eps", Kind.SCALAR, f"{path}.eps", None),
         Operand("group_weight", Kind.PER_FEATURE, f"{path}.weight", None),
@@ -61,7 +61,7 @@ def group_norm_operands(path: str) -> tuple[Operand, ...]:
 
 
 def form_of(over_rows: str, reductions: Mapping[str, Reduction], *, has_groups: bool) -> RowForm:
-    """The form that a class's attributes say."""
+    """Return the form that a class's attributes select."""
     if has_groups:
         return _GROUP_NORM_FORM
     return FORMS[over_rows] if over_rows else RowForm(reductions, "{0}")
@@ -109,7 +109,7 @@ class RowsBehind:
         return self.form.value == "{0}"
 
     def source(self, before: str) -> str:
-        """The translation unit.
+        """Return the translation unit.
 
         Args:
             before: that of the product.
@@ -128,12 +128,12 @@ class RowsBehind:
         )
 
     def _of_row(self, operand: Operand) -> Operand:
-        """An operand as the code for rows takes it: where a row is a group, features are what it calls channels."""
+        """Return an operand as the code for rows takes it: where a row is a group, it calls features channels."""
         is_of_features = self.has_groups and operand.kind is Kind.PER_FEATURE
         return operand._replace(kind=Kind.PER_CHANNEL) if is_of_features else operand
 
     def space(self) -> SearchSpace:
-        """Of the launches that reduce rows."""
+        """Return the space of the launches that reduce rows."""
         has_online = self.stages.online is not None
         texts = [self.function, *self.texts().values()]
         found = space_of(texts, self.tensors, has_online=has_online, is_of_rows=self.is_of_rows)
@@ -143,7 +143,7 @@ class RowsBehind:
         return [name for name in used_names(self.function) if name != "value"]
 
     def texts(self) -> dict[str, str]:
-        """Device functions of an element of the matrix, by the attributes that they come from."""
+        """Return device functions of an element of the matrix, by the attributes that they come from."""
         value = f"value_of({', '.join([_READ, *self._names_of_function()])})"
         texts = {
             f"reductions[{name!r}]": f"const auto value = {value};\n{_statements(one.text)}"
@@ -157,7 +157,7 @@ class RowsBehind:
 
 
 def left_alone(tunables: Sequence[Tunable]) -> tuple[Tunable, ...]:
-    """The tunables, those that are worth little behind a product not tuned."""
+    """Return the tunables, without a choice for those that are worth little behind a product not tuned."""
     return tuple(replace(one, when=_never) if one.name in _LEFT else one for one in tunables)
 
 
@@ -166,7 +166,7 @@ def _never() -> bool:
 
 
 def _has_few_rows(keep: str, block_size: int, row_threads: int) -> bool:
-    """A block has several rows only where these have few threads."""
+    """Return whether a block has several rows only where these have few threads."""
     return keep == "split" or block_size == max(row_threads, _LEAST_THREADS)
 
 

@@ -104,7 +104,7 @@ _PRODUCT_PARAMETERS = (
     "const scalar_t* first, const void* small, const int* __restrict__ x_exponents, "
     "const int* __restrict__ w_exponents, const scalar_t* __restrict__ linear_bias"
 )
-"""Those that `Product.arguments` gives."""
+"""The parameters whose arguments `Product.arguments` gives."""
 _PRODUCT = "const Product product{first, small, x_exponents, w_exponents, linear_bias, rows, features};"
 
 _PASS = """
@@ -165,7 +165,7 @@ _NORM = "mean, variance, weight, bias, multiplier, offset, eps"
 
 @dataclass(frozen=True)
 class LinearSource:
-    """What a block does with the values of a product.
+    """The functions that a block applies to the values of a product.
 
     Attributes:
         owner: the class, for the compiler's messages.
@@ -192,7 +192,7 @@ class LinearSource:
         return affine_form(self.before, {one.name for one in constants})
 
     def text(self, head: str | None = None) -> str:
-        """The translation unit.
+        """Return the translation unit.
 
         Args:
             head: what has to stand before `functions.cuh` is included; None for what these functions need.
@@ -214,7 +214,7 @@ class LinearSource:
         return device_function(f"{self.owner}.{attribute}", name, text, ["value", *(one.name for one in self.used)])
 
     def _arguments(self) -> str:
-        """What the functions read, as the structure that passes and epilogues ask for it."""
+        """Return the structure through which passes and epilogues read the functions' operands."""
         rows, features, elements = (self._of(one) for one in (Kind.PER_ROW, Kind.PER_FEATURE, Kind.ELEMENT))
         singles = self._of(Kind.PER_TENSOR)
         return _ARGUMENTS.format(
@@ -287,7 +287,7 @@ class LinearSource:
 
 
 def _member(operand: Operand) -> str:
-    """What an operand is called outside the functions, where the source has names of its own."""
+    """Return an operand's name outside the functions, where the source has names of its own."""
     return f"{operand.name}_"
 
 
@@ -296,7 +296,7 @@ def _type_of(operand: Operand) -> str:
 
 
 def _value_of(operand: Operand) -> str:
-    """Where a value of the product finds that operand's."""
+    """Return the expression by which a value of the product finds that operand's."""
     member = _member(operand)
     if operand.kind is Kind.SCALAR:
         return member

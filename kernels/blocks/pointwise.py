@@ -67,7 +67,7 @@ class Pointwise(Block):
 
     @classmethod
     def design(cls) -> Design:
-        """One pass, whose entry point is `pointwise`."""
+        """Design one pass, whose entry point is `pointwise`."""
         text = cls.text("function")
         cls.used = cls.operands({"function": text})
         if not any(one.kind is Kind.ELEMENT for one in cls.used):
@@ -98,7 +98,7 @@ class Pointwise(Block):
         return Design(_source(f"{cls.__name__}.function", text, cls.used), space, axes)
 
     def problem(self, *inputs: Any, **named: Any) -> Problem | None:
-        """Tensors that lie alike, and broadcast ones that fit them."""
+        """Accept tensors that lie alike, and broadcast ones that fit them."""
         problem = super().problem(*inputs, **named)
         if problem is None:
             return None
@@ -112,7 +112,7 @@ class Pointwise(Block):
         return problem
 
     def tuned_forward(self, plan: Plan, *inputs: Any, **named: Any) -> torch.Tensor:  # noqa: ARG002
-        """The function of all elements, in the layout of the first tensor."""
+        """Compute the function of all elements, in the layout of the first tensor."""
         values = self.values(inputs)
         first = values[self.first]
         output = torch.empty_like(first)
@@ -135,7 +135,7 @@ def _strides(grid: str) -> bool:
 
 
 def _grid(plan: Plan, elements: int) -> tuple[int, int]:
-    """Blocks and threads of a launch."""
+    """Return blocks and threads of a launch."""
     threads = plan.integer("block_size")
     blocks = ceil_div(elements, threads * plan.integer("vector_width") * plan.integer("items_per_thread"))
     if plan["grid"] == "stride":
@@ -144,7 +144,7 @@ def _grid(plan: Plan, elements: int) -> tuple[int, int]:
 
 
 def _extents(kind: str, first: torch.Tensor) -> tuple[int, ...]:
-    """What the source does not know of where the values of a broadcast tensor go: see `_INNER_AND_SIZE`."""
+    """Return the sizes that place a broadcast tensor's values and are unknown to the source: see `_INNER_AND_SIZE`."""
     if kind == Kind.PER_FEATURE:
         return (first.shape[-1],)
     if kind == Kind.PER_ROW:
@@ -153,13 +153,13 @@ def _extents(kind: str, first: torch.Tensor) -> tuple[int, ...]:
 
 
 def _lie_alike(tensor: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether equal places in memory are equal places in two tensors of one shape."""
+    """Return whether equal places in memory are equal places in two tensors of one shape."""
     strides = zip(tensor.stride(), other.stride(), tensor.shape, strict=True)
     return all(one == two or size == 1 for one, two, size in strides)
 
 
 def _misfit(kind: Kind, tensor: torch.Tensor, first: torch.Tensor) -> str:
-    """Why a tensor cannot be broadcast along another; nothing where it can."""
+    """Return why a tensor cannot be broadcast along another; nothing where it can."""
     if first.dim() < (2 if kind is Kind.PER_CHANNEL else 1):
         return f"is {kind} of a tensor of {first.dim()} dimensions"
     wanted = (_extents(kind, first) or (1,))[-1]
@@ -175,7 +175,7 @@ def _misfit(kind: Kind, tensor: torch.Tensor, first: torch.Tensor) -> str:
 
 
 def _source(where: str, text: str, used: tuple[Operand, ...]) -> str:
-    """The CUDA text: the device function, and an entry point whose parameters are the operands."""
+    """Return the CUDA text: the device function, and an entry point whose parameters are the operands."""
     pointers = [one.name for one in used if one.kind is Kind.ELEMENT]
     broadcast = [one.name for one in used if one.kind in _BROADCAST]
     extents = {

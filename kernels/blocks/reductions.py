@@ -1,4 +1,4 @@
-"""What a row is reduced by, and in which passes over it the reductions are made."""
+"""Reductions of a row, and the passes over it in which they are made."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Stages:
 
 
 def stages_of(reductions: Mapping[str, Reduction]) -> Stages:
-    """The passes of reductions, by name in their order: one is made behind those that it uses."""
+    """Return the passes of reductions, by name in their order: one is made behind those that it uses."""
     names = list(reductions)
     plain: list[int] = []
     for one in reductions.values():
@@ -73,7 +73,7 @@ def stages_of(reductions: Mapping[str, Reduction]) -> Stages:
 
 
 def _online_pair(reductions: Mapping[str, Reduction], stages: list[int]) -> tuple[tuple[int, int] | None, bool]:
-    """A maximum of t and a sum of exp(t - maximum), and whether that takes `zero_if_infinite` of the maximum."""
+    """Find a maximum of t and a sum of exp(t - maximum), and whether that takes `zero_if_infinite` of the maximum."""
     numbered = list(enumerate(reductions.items()))
     for top, (name, one) in numbered:
         for total, (_, other) in numbered:

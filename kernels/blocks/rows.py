@@ -46,11 +46,11 @@ class Rows(Block):
     reductions: ClassVar[Mapping[str, Reduction]]
     """By the name of their result in later texts."""
     row_dimensions: ClassVar[int] = 1
-    """So many of the last dimensions are a row."""
+    """Number of trailing dimensions that make up a row."""
     groups: ClassVar[int | str] = 0
     """A number, or where the model has it: a row is one of so many groups of dimension 1, with all that is behind."""
     keepdim: ClassVar[bool] = False
-    """Of an output with one value a row: its shape has ones in the place of the row's dimensions."""
+    """Whether the shape of an output with one value a row has ones in the place of the row's dimensions."""
 
     kinds_of_operands = (Kind.SCALAR, Kind.PER_FEATURE, Kind.PER_ROW, Kind.PER_CHANNEL, Kind.PER_TENSOR)
 
@@ -66,7 +66,7 @@ class Rows(Block):
 
     @classmethod
     def design(cls) -> Design:
-        """One launch, or one for every stage where rows have several blocks each."""
+        """Design one launch, or one for every stage where rows have several blocks each."""
         reductions = checked_reductions(cls, getattr(cls, "reductions", None))
         if not isinstance(cls.row_dimensions, int) or cls.row_dimensions < 1:
             raise cls.wrong("row_dimensions", f"it is {cls.row_dimensions!r}: give how many last dimensions are a row")
@@ -94,7 +94,7 @@ class Rows(Block):
         )
 
     def problem(self, *inputs: Any, **named: Any) -> Problem | None:
-        """Contiguous tensors of one shape, and vectors that fit their rows."""
+        """Accept contiguous tensors of one shape, and vectors that fit their rows."""
         problem = super().problem(*inputs, **named)
         if problem is None:
             return None
@@ -124,13 +124,13 @@ class Rows(Block):
         return found
 
     def _rows(self, first: torch.Tensor) -> int:
-        """How many rows a tensor has."""
+        """Return how many rows a tensor has."""
         if self.groups:
             return first.shape[0] * self._groups()
         return math.prod(first.shape[: first.dim() - self.row_dimensions])
 
     def tuned_forward(self, plan: Plan, *inputs: Any, **named: Any) -> torch.Tensor:  # noqa: ARG002
-        """The function of all elements, or of all rows."""
+        """Compute the function of all elements, or of all rows."""
         values = self.values(inputs)
         first = values[self.first]
         rows = self._rows(first)
@@ -153,7 +153,7 @@ class Rows(Block):
 
 
 def checked_reductions(cls: type[Block], found: object) -> dict[str, Reduction]:
-    """The attribute `reductions` of a class.
+    """Return the attribute `reductions` of a class.
 
     Raises:
         KernelFolderError: it is wrong, or a reduction uses one that comes no earlier; the message says how.
@@ -180,7 +180,7 @@ def launch_rows(
     stages: int,
     reductions: int,
 ) -> None:
-    """The launches of `source_of`.
+    """Launch the entry points of `source_of`.
 
     Args:
         arguments: the values of the operands, and a tensor as the output.
@@ -205,7 +205,7 @@ def launch_rows(
 
 
 def _geometry(plan: Plan, rows: int, features: int, tensors: int) -> tuple[int, int, int]:
-    """Blocks, threads and shared memory of the one launch."""
+    """Return blocks, threads and shared memory of the one launch."""
     threads, width = plan.integer("block_size"), plan.integer("vector_width")
     of_block = threads // plan.integer("row_threads")
     shared = 0
@@ -218,7 +218,7 @@ def _geometry(plan: Plan, rows: int, features: int, tensors: int) -> tuple[int, 
 
 
 def _splits(plan: Plan, rows: int, features: int) -> tuple[int, int, int]:
-    """Blocks of a row, of all rows, and threads: as many as fill the device some times, none of them idle."""
+    """Return blocks of a row, of all rows, and threads: as many as fill the device some times, none of them idle."""
     threads, width = plan.integer("block_size"), plan.integer("vector_width")
     wanted = plan.integer("split_waves") * plan.resident_blocks("row_partials", threads) // rows
     most = ceil_div(features, threads * width * plan.integer("vectors_per_thread"))
@@ -227,7 +227,7 @@ def _splits(plan: Plan, rows: int, features: int) -> tuple[int, int, int]:
 
 
 def _work(kinds: list[Kind], is_of_rows: bool, problem: Problem) -> Work:
-    """Every tensor crosses memory once; of those with a value for each channel, or one in all, it is nothing."""
+    """Return the least work: tensors cross memory once; those per channel, and single values, count as nothing."""
     rows, features = problem.axes["rows"], problem.axes["features"]
     sizes = {
         Kind.ELEMENT: rows * features,

@@ -68,7 +68,7 @@ def source_of(
     is_of_rows: bool,
     before: str = "",
 ) -> str:
-    """The CUDA text.
+    """Return the CUDA text.
 
     Args:
         where: the class, for the compiler's messages.
@@ -135,13 +135,13 @@ def source_of(
 
 
 def _choice(values: list[str]) -> str:
-    """An expression of `number` that is each value in turn."""
+    """Return an expression of `number` that is each value in turn."""
     *others, last = values
     return "".join(f"number == {at} ? {value} : " for at, value in enumerate(others)) + last
 
 
 def _per_reduction(kinds: list[str], values: list[str]) -> str:
-    """A statement for each reduction that puts a value into its sum; those that are made together have their own."""
+    """Write a statement for each reduction that puts a value into its sum; those made together have their own."""
     return "\n".join(
         f"        if constexpr (is_of({at}, stage) && online_max != {at} && online_sum != {at}) {{\n"
         f"            sums[{at}] = row_reduction::{kind}::join(sums[{at}], {value});\n        }}"
@@ -161,7 +161,7 @@ def _parameters(used: tuple[Operand, ...]) -> str:
 
 
 def _task(tensors: list[list[str]], scalars: list[str]) -> str:
-    """What the entry points give to the template: functions with their numbers, the tensors of each kind, sizes."""
+    """Return the arguments of the template: functions with their numbers, the tensors of each kind, sizes."""
 
     def pointers(names: list[str]) -> str:
         return "{" + (", ".join(f"{name}_data" for name in names) or "nullptr") + "}"

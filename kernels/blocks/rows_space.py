@@ -14,37 +14,37 @@ from tunebench.tuner.space import Constraint, SearchSpace, Tunable
 _MOST_THREADS = 1024
 _FEWEST_THREADS = 4
 _BUSY_THREADS = 512
-"""Of a multiprocessor: with fewer, memory waits for them."""
+"""Threads that keep the memory of a multiprocessor busy; with fewer, memory waits for them."""
 _VECTORS_OF_BUSY_THREADS = 8
 _FEW_ROWS = 8
 _OWN_SHARED_BYTES = 4096
-"""Of a block's shared memory, more than joining its warps takes."""
+"""Bytes reserved in a block's shared memory: more than joining its warps takes."""
 _MOST_ELEMENTS = 32
-"""That a thread has in flight, of all tensors: more take registers and time to compile, and no memory needs them."""
+"""Limit of a thread's elements in flight, of all tensors: more take registers and compile time without a gain."""
 _BLOCK_BYTES = 128 * 1024
-"""Of a block's registers, for what is kept of rows: half of what there is."""
+"""Bytes of a block's registers for values kept of rows: half of the register file."""
 _VECTOR_BYTES = 16
 _SHORT_BYTES = 8192
 
 
 def padded(features: int, width: int) -> int:
-    """Elements that a row takes in shared memory, wherever it begins."""
+    """Return how many elements a row takes in shared memory, wherever it begins."""
     return (ceil_div(features, width) + 1) * width
 
 
 def _vectors(features: int, width: int) -> int:
-    """The most vectors that a row lies in."""
+    """Return the most vectors that a row lies in."""
     return ceil_div(features, width) + (features % width > 0)
 
 
 def space_of(texts: Sequence[str], tensors: int, *, has_online: bool, is_of_rows: bool) -> SearchSpace:
-    """The space of rows of so many tensors; `has_online` where a maximum and a sum can be made together."""
+    """Return the space of rows of so many tensors; `has_online`: a maximum and a sum can be made together."""
     fast_math, needs = fast_math_tunables(texts)
 
     def registers_hold_a_row(
         keep: str, block_size: int, row_threads: int, vector_width: int, vectors_per_thread: int, problem: Problem
     ) -> bool:
-        """All of it, without registers for another one like it."""
+        """Return whether registers hold all of a row, without room for another one like it."""
         if keep != "registers":
             return True
         vectors = _vectors(problem.axes["features"], vector_width)
@@ -56,14 +56,14 @@ def space_of(texts: Sequence[str], tensors: int, *, has_online: bool, is_of_rows
     def loops_are_worth_it(
         keep: str, row_threads: int, vector_width: int, vectors_per_thread: int, problem: Problem
     ) -> bool:
-        """Where a row is walked over in steps, it has several; few, or all the threads there can be."""
+        """Require several steps where a row is walked over in steps; few, or all the threads there can be."""
         if keep not in ("shared", "memory"):
             return True
         steps = ceil_div(problem.axes["features"], row_threads * vector_width * vectors_per_thread)
         return steps >= 2 and (steps <= 8 or row_threads == _MOST_THREADS)
 
     def threads_suffice(keep: str, row_threads: int, vector_width: int, problem: Problem, device: Device) -> bool:
-        """As many threads as keep memory busy, where there is so much to do that they all have some of it."""
+        """Require as many threads as keep memory busy, where there is so much to do that they all have some of it."""
         vectors = ceil_div(_vectors(problem.axes["features"], vector_width), _VECTORS_OF_BUSY_THREADS)
         busy = ceil_div(_BUSY_THREADS * device.multiprocessors, problem.axes["rows"])
         return keep == "split" or row_threads >= min(_MOST_THREADS, vectors, busy)
@@ -77,7 +77,7 @@ def space_of(texts: Sequence[str], tensors: int, *, has_online: bool, is_of_rows
         problem: Problem,
         device: Device,
     ) -> bool:
-        """Where rows have several blocks each, there are too few of them for one block each to keep the device busy."""
+        """Require that rows with several blocks each are too few for one block each to keep the device busy."""
         if keep != "split":
             return True
         is_long = problem.axes["features"] >= 2 * row_threads * vector_width * vectors_per_thread
@@ -90,7 +90,7 @@ def space_of(texts: Sequence[str], tensors: int, *, has_online: bool, is_of_rows
     def shared_memory_fits(
         keep: str, block_size: int, row_threads: int, vector_width: int, problem: Problem, device: Device
     ) -> bool:
-        """Rows of a block have room, and a multiprocessor has room for rows of enough threads."""
+        """Require room for a block's rows in shared memory, and for rows of enough threads in a multiprocessor."""
         if keep != "shared":
             return True
         row = padded(problem.axes["features"], vector_width) * problem.item_bytes * tensors
@@ -147,7 +147,7 @@ def _rows_fit_block(block_size: int, row_threads: int) -> bool:
 
 
 def _vectors_are_whole(vector_width: int, problem: Problem) -> bool:
-    """The widest vectors; or none, where rows are short and begin where no vector does."""
+    """Allow the widest vectors alone; or none, where rows are short and begin where no vector does."""
     row_bytes = problem.axes["features"] * problem.item_bytes
     is_odd = row_bytes % _VECTOR_BYTES != 0 and row_bytes <= _SHORT_BYTES
     return vector_width * problem.item_bytes == _VECTOR_BYTES or (vector_width == 1 and is_odd)

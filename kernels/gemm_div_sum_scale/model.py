@@ -41,27 +41,27 @@ def _rows_fit_block(join: str, block_size: int, row_threads: int) -> bool:
 
 
 def _rows_fit_registers(vector_width: int, rows_per_thread: int, vectors_in_flight: int, problem: Problem) -> bool:
-    """256 bytes of a thread's registers for what it has in flight; the rest is for sums and addresses."""
+    """Allow 256 bytes of a thread's registers for what it has in flight; the rest is for sums and addresses."""
     return rows_per_thread * vectors_in_flight * vector_width * problem.item_bytes <= 256
 
 
 def _sums_now(algorithm: str, problem: Problem) -> bool:
-    """Whether every call sums the columns, so that the way in which it does is worth tuning."""
+    """Return whether every call sums the columns, so that the way in which it does is worth tuning."""
     return algorithm != "gemm" and not _keeps_sums(problem)
 
 
 def _joins_sums(algorithm: str, problem: Problem) -> bool:
-    """Whether the rows of W are divided among blocks, so that partial sums are joined."""
+    """Return whether the rows of W are divided among blocks, so that partial sums are joined."""
     return algorithm == "column_sums" and not _keeps_sums(problem)
 
 
 def _has_launches(algorithm: str, join: str, problem: Problem) -> bool:
-    """Whether a call is several of them."""
+    """Return whether a call has several launches."""
     return _joins_sums(algorithm, problem) and join != "fused"
 
 
 def _divides_rows(algorithm: str) -> bool:
-    """Whether the rows of x are divided among blocks, not its columns."""
+    """Return whether the rows of x are divided among blocks, not its columns."""
     return algorithm != "strips"
 
 
@@ -103,7 +103,7 @@ SPACE = SearchSpace(
 
 
 def work(problem: Problem) -> Work:
-    """x, W (its sums where they are kept) and y cross memory once; operations are those of the matrix-vector form."""
+    """Return the work: x, W (its sums where kept) and y cross memory once, and the matrix-vector form's operations."""
     rows, hidden, features = (problem.axes[name] for name in ("rows", "hidden", "in_features"))
     weight = features if _keeps_sums(problem) else hidden * features
     elements = weight + rows * features + rows
@@ -111,7 +111,7 @@ def work(problem: Problem) -> Work:
 
 
 def _splits(plan: Plan, hidden: int, features: int) -> tuple[int, int]:
-    """Strips of columns, and splits of rows: as many as fill the device `waves` times, none of them idle."""
+    """Return strips of columns, and splits of rows: as many as fill the device `waves` times, none of them idle."""
     block_size, strip_threads = plan.integer("block_size"), plan.integer("strip_threads")
     strips = ceil_div(features, strip_threads * plan.integer("vector_width"))
     wanted = plan.integer("waves") * plan.resident_blocks("sum_columns", block_size) // strips
@@ -120,14 +120,14 @@ def _splits(plan: Plan, hidden: int, features: int) -> tuple[int, int]:
 
 
 def _row_geometry(plan: Plan, rows: int) -> tuple[int, int]:
-    """Blocks and threads of a sum along rows."""
+    """Return blocks and threads of a sum along rows."""
     row_threads = plan.integer("row_threads")
     threads = plan.integer("block_size") if plan["join"] == "fused" else max(row_threads, 128)
     return ceil_div(rows, threads // row_threads * plan.integer("rows_per_thread")), threads
 
 
 def _column_sums(plan: Plan, weight: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """What dot_rows multiplies by: half the column sums and 0, or the partial sums and how many they are."""
+    """Return the factors of dot_rows: half the column sums and 0, or the partial sums and how many they are."""
     join = plan["join"]
     hidden, features = weight.shape
     strips, splits = plan.once(_splits, hidden, features)
@@ -144,12 +144,12 @@ def _column_sums(plan: Plan, weight: torch.Tensor) -> tuple[torch.Tensor, int]:
 
 
 def _sums(weight: torch.Tensor, *shape: int) -> torch.Tensor:
-    """Memory for sums, in the type that they are computed in."""
+    """Allocate memory for sums, in the type that they are computed in."""
     return weight.new_empty(*shape, dtype=computed_in(weight.dtype))
 
 
 def _counters(weight: torch.Tensor, strips: int) -> torch.Tensor:
-    """Zeros of this call's own: calls on two streams must not count each other's blocks."""
+    """Return zeros of this call's own: calls on two streams must not count each other's blocks."""
     return torch.zeros(_FIRST_STRIP + strips, dtype=torch.int32, device=weight.device)
 
 
@@ -175,17 +175,17 @@ class ModelNew(TunedModule, Model):
     )
 
     def problem(self, x: torch.Tensor) -> Problem | None:
-        """2-d batches whose rows lie dense in memory, with a factor that is a number."""
+        """Accept 2-d batches whose rows lie dense in memory, with a factor that is a number."""
         if not isinstance(self.scaling_factor, int | float):
             return self.unserved("the scaling factor is not a number")
         return super().problem(x)
 
     def accepts_layout(self, name: str, tensor: torch.Tensor) -> bool:
-        """Rows of x may be apart."""
+        """Accept an x whose rows are apart."""
         return name == "x" and (tensor.stride(1) == 1 or tensor.shape[1] == 1)
 
     def tuned_forward(self, plan: Plan, x: torch.Tensor) -> torch.Tensor:
-        """(rows, in_features) to (rows, 1)."""
+        """Map (rows, in_features) to (rows, 1)."""
         output: torch.Tensor = x.new_empty(x.shape[0], 1)
         weight, algorithm = self.weight, plan["algorithm"]
         if algorithm == "gemm":

@@ -1,1 +1,1 @@
-"""What a tuned model is made of at run time: the base class, the choice of a configuration, what ships."""
+"""The run time of tuned models: the base class, the choice of a configuration, the results that ship."""

@@ -30,7 +30,7 @@ from tunebench.tuner.problem import Problem
 
 
 def autocast_type(device: torch.device) -> torch.dtype | None:
-    """The type that autocast casts to on a device; None where it is off there, or on for another kind of device too."""
+    """Return the type that autocast casts to on a device; None where it is off there, or on for another kind too."""
     others = [one for one in ("cpu", "cuda") if one != device.type]
     if not torch.is_autocast_enabled(device.type) or any(map(torch.is_autocast_enabled, others)):
         return None
@@ -53,7 +53,7 @@ class UnderAutocast:
         self._device = device.type
 
     def problem(self, inputs: Sequence[Any]) -> Problem | None:
-        """The problem of a call like that; None where no kernel serves it."""
+        """Return the problem of a call like that; None where no kernel serves it."""
         found: Problem | None
         if self._result is None:
             found = self.module.unserved("autocast is on, and the type of the reference's result is not known")
@@ -75,7 +75,7 @@ class UnderAutocast:
         return replace(found, options={**found.options, **option})
 
     def run(self, plan: Any, *inputs: Any) -> torch.Tensor:
-        """The kernel's answer, in the type that the reference's has."""
+        """Run the kernel, and return its answer in the type that the reference's has."""
         result: torch.Tensor
         with torch.autocast(self._device, enabled=False):
             if self._casts:
@@ -85,7 +85,7 @@ class UnderAutocast:
         return result.to(self._result)
 
     def _twin(self) -> Any:
-        """The module in the other type; made in each call, or kept while the module is frozen."""
+        """Return the module in the other type; made in each call, or kept while the module is frozen."""
         return self.module.derived(
             AUTOCAST_OPTION, partial(_twin_of, self.module, self.dtype), (self.module,), self.dtype
         )
@@ -99,7 +99,7 @@ def _twin_of(module: Any, dtype: torch.dtype) -> Any:
 
 
 def cast(values: Sequence[Any], dtype: torch.dtype) -> list[Any]:
-    """The same with floating-point tensors of this type."""
+    """Return the same with floating-point tensors of this type."""
     floating = [isinstance(one, torch.Tensor) and one.is_floating_point() for one in values]
     return [one.detach().to(dtype) if is_cast else one for one, is_cast in zip(values, floating, strict=True)]
 

@@ -17,7 +17,7 @@ AcceptsLayout = Callable[[str, torch.Tensor], bool]
 """Whether a kernel reads that tensor, which is not contiguous, as it lies in memory."""
 
 INDEX_TYPES = (torch.int64, torch.bool)
-"""What positions, classes and masks are in torch: one type of each, so that a pointer of a source has one meaning."""
+"""The types of positions, classes and masks in torch: one of each, so that a pointer of a source has one meaning."""
 
 
 class UnservedError(Exception):
@@ -31,7 +31,7 @@ def sizes_of(
     indices: Collection[str],
     accepts_layout: AcceptsLayout,
 ) -> tuple[dict[str, int], torch.Tensor]:
-    """The sizes of a call's axes, and a floating-point tensor whose dtype and device all others have.
+    """Return the sizes of a call's axes, and a floating-point tensor with the dtype and device of all others.
 
     Args:
         inputs: by their names in the reference's `forward`.
@@ -72,7 +72,7 @@ def sizes_of(
 
 
 def _floating(inputs: Iterable[torch.Tensor], module: nn.Module) -> torch.Tensor:
-    """The first floating-point tensor of a call: among the inputs, or else what the module holds."""
+    """Return the first floating-point tensor of a call: among the inputs, or else what the module holds."""
     for tensor in itertools.chain(inputs, *held(module)):
         if tensor.is_floating_point():
             return tensor
@@ -121,12 +121,12 @@ def _require_readable(name: str, tensor: torch.Tensor, any_dense: bool, accepts_
 
 
 def _fills_its_memory(tensor: torch.Tensor) -> bool:
-    """Whether the elements fill one block of memory: only then does a pointwise result have these strides."""
+    """Return whether the elements fill one block of memory: only then does a pointwise result have these strides."""
     return torch.empty_like(tensor, device="meta").stride() == tensor.stride()
 
 
 def _require_held_alike(module: nn.Module, first: torch.Tensor, accepts_layout: AcceptsLayout) -> None:
-    """Parameters and buffers are where the inputs are, those of floating point have their type."""
+    """Require that parameters and buffers are where the inputs are, and the floating-point ones of their type."""
     for tensors in held(module):
         for tensor in tensors:
             other_type = tensor.dtype != first.dtype and tensor.is_floating_point()

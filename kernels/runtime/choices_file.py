@@ -27,7 +27,7 @@ class ChoicesFileError(UserError):
 
 @dataclass(frozen=True)
 class SavedChoice:
-    """What served one problem of a kernel on one kind of device.
+    """The saved choice for one problem of a kernel on one kind of device.
 
     Attributes:
         kernel, digest: its name, and which version of it.
@@ -50,7 +50,7 @@ class SavedChoice:
 
     @classmethod
     def of(cls, kernel: Kernel, problem: Problem, device: Device, choice: Choice) -> SavedChoice:
-        """A choice that a model of the kernel made."""
+        """Return a choice that a model of the kernel made."""
         return cls(
             kernel=kernel.name,
             digest=kernel.digest,
@@ -95,7 +95,7 @@ _said: set[str] = set()
 
 
 def read_choices(path: Path) -> list[SavedChoice]:
-    """The choices in a file.
+    """Return the choices in a file.
 
     Raises:
         ChoicesFileError: it cannot be read, or is not such a file.
@@ -124,7 +124,7 @@ def write_choices(path: Path, choices: Iterable[SavedChoice]) -> None:
 
 
 def load_choices(*paths: str | Path) -> int:
-    """Serve from now on what these files say, before everything else, and nothing of files that were loaded before.
+    """Use from now on the choices of these files, before all else, and none of files that were loaded before.
 
     A problem that is in them is served on that kind of device as they say, without a look at results and without a
     duel, whatever the policy is; only the policy `reference` goes before. What was chosen for another version of the
@@ -146,13 +146,13 @@ def load_choices(*paths: str | Path) -> int:
 
 
 def original(kernel: Kernel, problem: Problem, device: Device, choice: Choice) -> SavedChoice:
-    """A choice as it is saved: one that was loaded from a file stays as it was there."""
+    """Return a choice as it is saved: one that was loaded from a file stays as it was there."""
     loaded = _loaded.get((kernel.name, problem), {}).get(device.name)
     return loaded.saved if loaded and loaded.choice == choice else SavedChoice.of(kernel, problem, device, choice)
 
 
 def loaded_choice(kernel: Kernel, problem: Problem, device: Device) -> Choice | None:
-    """What a loaded file says of a problem on a device; None where none says anything that still holds."""
+    """Return the choice that a loaded file has for a problem on a device; None where none has one that still holds."""
     by_device = _loaded.get((kernel.name, problem))
     stale = _of_another_call(kernel, problem) if by_device is None else _why_stale(by_device, kernel, problem, device)
     if by_device is not None and stale is None:

@@ -1,4 +1,4 @@
-"""What serves a problem on a device: decided once, for all models of a kernel in this process."""
+"""Decision which plan serves a problem on a device: made once, for all models of a kernel in this process."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tunebench.tuner.problem import Problem
 from tunebench.tuner.settings import settings_of
 
 Decided = tuple[Choice, Plan | None]
-"""What serves a problem: without a plan the reference's operations."""
+"""The choice for a problem and its plan; without a plan the reference's operations run."""
 MakeReady = Callable[[Plan], None]
 """Makes what the first forward under a plan would make, beyond its binary; LaunchError where this machine cannot.
 
@@ -43,7 +43,7 @@ BeginBuild = Callable[..., Future[Any]]
 
 @dataclass(frozen=True)
 class Occasion:
-    """What a decision depends on.
+    """The conditions that a decision depends on.
 
     Attributes:
         needs_gradient: with or without one a call costs the host something else.
@@ -55,7 +55,7 @@ class Occasion:
     needs_gradient: bool
 
     def is_captured(self) -> bool:
-        """Whether the call is recorded into a CUDA graph, where nothing may wait for the device."""
+        """Return whether the call is recorded into a CUDA graph, where nothing may wait for the device."""
         return self.device.kind is DeviceKind.CUDA and torch.cuda.is_current_stream_capturing()
 
 
@@ -76,7 +76,7 @@ _CAPTURED = Choice(
 
 _MOST_PROBLEMS = 16384
 _SOON_SECONDS = 0.01
-"""What is ready by then no call has to do without."""
+"""Seconds that a call waits for a plan to be made ready before it goes on without."""
 
 _recorded: Latest[tuple[str, Problem, Device, Choice | None, bool], Decided] = Latest(_MOST_PROBLEMS)
 _settled: Latest[tuple[str, Problem, Device, bool], Decided] = Latest(_MOST_PROBLEMS)
@@ -90,7 +90,7 @@ _tuning = threading.RLock()
 
 
 def decide(kernel: Kernel, occasion: Occasion, make_ready: MakeReady | None, duel_of: DuelOf, *, wait: bool) -> Decided:
-    """What serves the calls of an occasion; where a kernel has to be built first, the reference until it is.
+    """Return the plan for the calls of an occasion; where a kernel has to be built first, the reference until it is.
 
     Args:
         make_ready: None where there is nothing beyond the binary.
@@ -124,7 +124,7 @@ def decide(kernel: Kernel, occasion: Occasion, make_ready: MakeReady | None, due
 
 
 def _begin_in_fork() -> None:
-    """Nobody goes on there with what is under way, or lets go of a lock."""
+    """Start with no pending builds and new locks after a fork: no thread is left there to finish or release the old."""
     global _deciding, _tuning
     _deciding, _tuning = threading.RLock(), threading.RLock()
     _under_way.clear()
@@ -135,7 +135,7 @@ os.register_at_fork(after_in_child=_begin_in_fork)
 
 
 def _tune_once(kernel: Kernel, problem: Problem, device: Device) -> None:
-    """Tune what nobody measured here yet; where that does not succeed, say why, once, and go on without."""
+    """Tune a problem that has no measurement here yet; where that fails, warn once and go on without."""
     key = (kernel.digest, problem, device)
     with _tuning:
         if key in _tuned:
@@ -162,7 +162,7 @@ def forget_plans() -> None:
 
 
 def _ready_before(kernel: Kernel, occasion: Occasion) -> Decided:
-    """What an earlier call made ready, as far as the policy allows it."""
+    """Return the plan that an earlier call made ready, as far as the policy allows it."""
     problem, device, policy = occasion.problem, occasion.device, occasion.policy
     found = None
     if policy is Policy.BEST:
@@ -174,7 +174,7 @@ def _ready_before(kernel: Kernel, occasion: Occasion) -> Decided:
 
 
 def _decide(kernel: Kernel, occasion: Occasion, make_ready: MakeReady | None, duel_of: DuelOf) -> Decided:
-    """What serves from now on.
+    """Return the choice and plan to use from now on.
 
     Raises:
         _NotBuiltError: something has to be built first.
@@ -190,7 +190,7 @@ def _decide(kernel: Kernel, occasion: Occasion, make_ready: MakeReady | None, du
 
 
 def _without_duel(kernel: Kernel, occasion: Occasion, make_ready: MakeReady | None, loaded: Choice | None) -> Decided:
-    """What a loaded file says, else the best result; the first of them that this machine can run."""
+    """Return the choice of a loaded file, else the best result; the first of them that this machine can run."""
     problem, device, exact = occasion.problem, occasion.device, occasion.policy is Policy.EXACT
     key = (kernel.digest, problem, device, loaded, exact)
     if key not in _recorded:
@@ -207,7 +207,7 @@ def _without_duel(kernel: Kernel, occasion: Occasion, make_ready: MakeReady | No
 
 
 def _settle(kernel: Kernel, problem: Problem, device: Device, make_ready: MakeReady | None, duel_of: DuelOf) -> Decided:
-    """What evidence says, and where that does not suffice the winner of a duel."""
+    """Return the choice that evidence decides, and where evidence does not suffice the winner of a duel."""
     known = what_is_known(kernel, problem, device)
     evidence, contenders = known.evidence(), known.contenders()
     if evidence is not None:
@@ -237,7 +237,7 @@ def _runnable(
     *,
     all_of_them: bool = False,
 ) -> list[Decided]:
-    """The first choice that this machine can run, or all of them; the reference where it can run none.
+    """Return the first choice that this machine can run, or all of them; the reference where it can run none.
 
     What it cannot run is warned of once and passed over.
 
@@ -280,7 +280,7 @@ def _runnable(
 def _ready_plan(
     kernel: Kernel, configuration: Configuration, problem: Problem, device: Device, make_ready: MakeReady | None
 ) -> Plan:
-    """A configuration ready to run, with all that its first forward would make.
+    """Return a plan ready to run, with all that its first forward would make.
 
     Raises:
         _NotBuiltError: something has to be made first.
@@ -321,7 +321,7 @@ def _make_ready(future: Future[Plan], plan: Plan, make_ready: MakeReady) -> None
 
 
 def _plan(kernel: Kernel, configuration: Configuration, problem: Problem, device: Device) -> Plan:
-    """A configuration ready to run.
+    """Return a plan ready to run.
 
     Raises:
         _NotBuiltError: it has to be built first.

@@ -16,7 +16,7 @@ from tunebench.kernels.runtime.ordinary import held
 
 Derived = TypeVar("Derived")
 Source = torch.Tensor | nn.Module
-"""What is derived from: a tensor, or all parameters and buffers of a module."""
+"""The source of a derived tensor: a tensor, or a module for all of its parameters and buffers."""
 
 
 _address_of = torch.Tensor.data_ptr
@@ -29,7 +29,7 @@ def _facts(tensor: torch.Tensor) -> tuple[object, ...]:
 
 
 class _Entry:
-    """What was derived, and the tensors that it was made from as they were then.
+    """A derived value, and the tensors that it was made from as they were then.
 
     The tensors and their memory are held: while they are, no other tensor can have that identity, and no other memory
     that address, so that neither can be mistaken for them later.
@@ -48,7 +48,7 @@ class _Entry:
         self._same_kind = same_tensors(*tensors)  # knows more than what matters here, and says so at once
 
     def is_of(self, tensors: tuple[torch.Tensor, ...]) -> bool:
-        """Whether these are the tensors, unchanged."""
+        """Return whether these are the tensors, unchanged."""
         return (
             len(tensors) == len(self.tensors)
             and all(map(is_, tensors, self.tensors))
@@ -58,7 +58,7 @@ class _Entry:
 
 
 class DerivedTensors:
-    """What was derived, by name and settings, each served only while its source tensors are what they were.
+    """Derived values by name and settings, each used only while its source tensors are what they were.
 
     A source is unchanged while it is the same tensor object with the same version (PyTorch counts the in-place
     operations it runs), address, device, dtype, shape and strides, and no optimiser that holds it has stepped (fused
@@ -72,7 +72,7 @@ class DerivedTensors:
         _watch_optimisers(self)
 
     def get(self, name: str, make: Callable[[], Derived], sources: Sequence[Source], settings: Hashable) -> Derived:
-        """What was derived, or is now; see `TunedModule.derived`."""
+        """Return the value kept under a name, or make it now; see `TunedModule.derived`."""
         tensors = tuple(_tensors(sources))
         if any(map(torch.Tensor.is_inference, tensors)):
             return make()  # nothing counts the changes of a tensor that was made in inference mode

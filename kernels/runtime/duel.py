@@ -21,17 +21,17 @@ from tunebench.tuner.gate.comparison import compare, scale_of
 Answer = Callable[[], Any]
 
 MARGIN = 1.02
-"""So many times faster than the reference a kernel has to be, so that noise does not make a slower one the winner."""
+"""Least ratio to the reference's speed at which a kernel wins, so that noise does not make a slower one the winner."""
 
 _FEWEST_ROUNDS, _ROUNDS, _MOST_ROUNDS = 3, 5, 15
 _MOST_SECONDS = 0.05
 _FEW_SECONDS = 0.01
-"""So long there are more rounds than are asked for: what takes microseconds is told apart by many, once it is warm."""
+"""Seconds during which rounds are added beyond `_ROUNDS`: calls of microseconds need many to be distinguished."""
 _ROUND_SECONDS = 5e-4
-"""Of the reference's calls, one after the other: what waiting for the last one costs is shared by them."""
+"""Length of one round of the reference in seconds. Its calls share the cost of one synchronisation."""
 _MOST_CALLS = 16
 _HOPELESS = 1.25
-"""Whoever takes so many times as long as the fastest in the first round has no part in the others."""
+"""Ratio to the fastest time of the first round from which on a contender is left out of the others."""
 _LARGEST_DIFFERENCE = 1e-2
 _OUT_OF_MEMORY = "there is not enough memory for it beside the reference"
 
@@ -58,7 +58,7 @@ class Score:
 
 
 def winner_of(scores: Sequence[Score]) -> int | None:
-    """The number of the fastest contender that may serve; None where the reference does."""
+    """Return the number of the fastest contender that may serve; None where the reference does."""
     able = [number for number, score in enumerate(scores) if score.serves]
     return max(able, key=lambda number: scores[number].ratio, default=None)
 
@@ -92,7 +92,7 @@ def duel(
 
 @dataclass(eq=False)
 class _Entrant:
-    """Whoever takes part: why it cannot go on, and its ratio in each round."""
+    """A participant of a duel: why it cannot go on, and its ratio in each round."""
 
     answer: Answer
     obstacle: str = ""
@@ -101,7 +101,7 @@ class _Entrant:
 
 @contextmanager
 def _excused(entrant: _Entrant) -> Iterator[None]:
-    """A failure that is this contender's own costs it the duel; the others go on."""
+    """Note a failure that is this contender's own, which costs it the duel; the others go on."""
     try:
         yield
     except torch.OutOfMemoryError:
@@ -128,7 +128,7 @@ def _compare(entrants: Sequence[_Entrant], reference: Answer, exact: Answer | No
 
 
 def _tensors(result: Any) -> list[torch.Tensor]:
-    """The tensors of a result, whatever holds them."""
+    """Return the tensors of a result, whatever holds them."""
     return [one.detach() for one in tree_leaves(result) if isinstance(one, torch.Tensor)]
 
 
@@ -151,7 +151,7 @@ class _Truth:
         self._own = self._wrong(reference)
 
     def obstacle_to(self, answer: Sequence[torch.Tensor]) -> str:
-        """Why an answer may not take the reference's place; empty where it is no more wrong."""
+        """Return why an answer may not take the reference's place; empty where it is no more wrong."""
         if self._missing:
             return self._missing
         for wrong, own in zip(self._wrong(answer), self._own, strict=True):
@@ -191,7 +191,7 @@ def _race(entrants: Sequence[_Entrant], reference: _Entrant, device: torch.devic
 
 
 def _seconds(answer: Answer, calls: int, device: torch.device) -> float:
-    """What so many calls one after the other take."""
+    """Measure how long a number of calls in a row take, in seconds."""
     _wait(device)
     began = time.perf_counter()
     for _ in range(calls):
@@ -206,14 +206,14 @@ def _wait(device: torch.device) -> None:
 
 
 def _difference(answer: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
-    """The largest difference of two results' tensors; infinite where there are not as many."""
+    """Return the largest difference of two results' tensors; infinite where there are not as many."""
     if len(answer) != len(expected):
         return math.inf
     return max(map(_difference_of_one, answer, expected), default=0.0)
 
 
 def _difference_of_one(answer: torch.Tensor, expected: torch.Tensor) -> float:
-    """The norm of the difference over the reference's; infinite where shape or type differ, or what is finite."""
+    """Return the norm of the difference over the reference's; infinite where shape, type or what is finite differ."""
     if answer.shape != expected.shape or answer.dtype != expected.dtype:
         return math.inf
     if not _is_real(expected):

@@ -19,7 +19,7 @@ from types import ModuleType
 from tunebench.tuner.users_code import MODEL_FILE
 
 __path__: list[str] = []
-"""What makes Python look for modules below this one: with the finder below, there being no folder."""
+"""Makes Python look for modules below this one, with the finder below, although there is no folder."""
 
 
 def import_kernel(path: Path) -> ModuleType:

@@ -51,7 +51,7 @@ class DifferentiableForward:
         self.autocast = autocast
 
     def __call__(self, *inputs: Any) -> Any:
-        """The result for inputs that the kernel serves."""
+        """Return the result for inputs that the kernel serves."""
         tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
         return _apply(self, inputs, *tensors, *self.parameters)
 
@@ -119,7 +119,7 @@ def differentiate(
     higher: bool,
     autocast: torch.dtype | None = None,
 ) -> list[torch.Tensor | None]:
-    """The gradients of a forward by its tensors; None where none is needed, or where the result does not depend on one.
+    """Return the gradients of a forward by its tensors; None where none is needed, or the result is independent of one.
 
     Args:
         run: the forward, by operations that autograd knows: a tensor, or a tuple of tensors.
@@ -150,7 +150,7 @@ def _view(tensor: torch.Tensor, needed: bool) -> torch.Tensor:
 def replica(
     module: Module, parameters: Sequence[torch.Tensor] | None = None, buffers: Sequence[torch.Tensor] | None = None
 ) -> Module:
-    """The module with other tensors for its own.
+    """Return the module with other tensors for its own.
 
     The module itself stays as it is: another thread may be running it.
 
@@ -175,7 +175,7 @@ def replica(
 
 
 def _like(module: Module) -> Module:
-    """The same module once more; it shares all but the containers among its attributes, which a forward may fill."""
+    """Return the same module once more; it shares all but the containers among its attributes."""
     made: Module = object.__new__(module.__class__)
     made.__dict__ = {
         name: value.copy() if type(value) in _CONTAINERS else value for name, value in module.__dict__.items()

@@ -36,13 +36,13 @@ VersionOf = Callable[[dict[Any, Any]], object]
 
 
 def same_tensors_by_pytorch(*tensors: torch.Tensor) -> SameTensors:
-    """As `same_tensors`, by the guards of PyTorch's compiler."""
+    """Return `same_tensors` by the guards of PyTorch's compiler."""
     check: SameTensors = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
     return check
 
 
 def same_tensors_in_python(*tensors: torch.Tensor) -> SameTensors:
-    """As `same_tensors`."""
+    """Return `same_tensors` in Python."""
     expected = _state(tensors)
     return lambda *others: _state(others) == expected
 
@@ -60,7 +60,7 @@ def _kind(value: Any) -> tuple[object, ...]:
 
 
 class Content:
-    """What a dictionary held, by identity: equal to another where nothing was set, replaced or removed."""
+    """The content of a dictionary, by identity: equal to another where nothing was set, replaced or removed."""
 
     __slots__ = ("_keys", "_values")
 
@@ -74,7 +74,7 @@ class Content:
 
 
 def _sees_tables(version: VersionOf) -> bool:
-    """Whether a version differs after each change of a plain dictionary."""
+    """Return whether a version differs after each change of a plain dictionary."""
     table: dict[str, object] = {"kept": None}
     return _differ(
         version,
@@ -92,7 +92,7 @@ def _sees_tables(version: VersionOf) -> bool:
 
 
 def _sees_attributes(version: VersionOf) -> bool:
-    """Whether a version differs after each change of a module's attributes."""
+    """Return whether a version differs after each change of a module's attributes."""
     module: Any = nn.Identity()
     attributes = vars(module)
 
@@ -144,7 +144,7 @@ class _Subclass(torch.Tensor):
 
 
 def _sees_tensors(same: Callable[..., SameTensors]) -> bool:
-    """Whether a check holds for what is alike, and for nothing that differs in one respect."""
+    """Return whether a check holds for what is alike, and for nothing that differs in one respect."""
     base = torch.zeros(2, 3)
     check = same(base)
     others = [

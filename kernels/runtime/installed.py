@@ -22,12 +22,12 @@ GROUP = "tunebench.kernels"
 
 
 def installed_names() -> list[str]:
-    """The kernels of installed packages."""
+    """Return the kernels of installed packages."""
     return sorted(set(entry_points(group=GROUP).names))
 
 
 def import_installed(name: str) -> ModuleType:
-    """The module of an installed kernel.
+    """Return the module of an installed kernel.
 
     Raises:
         KernelFolderError: two packages have a kernel of this name, or the module is not there.
@@ -39,7 +39,7 @@ def import_installed(name: str) -> ModuleType:
 
 
 def place_of_installed(name: str) -> Path:
-    """The folder of an installed kernel, or the file of one in one file.
+    """Return the folder of an installed kernel, or the file of one in one file.
 
     Raises:
         KernelFolderError: two packages have a kernel of this name, or the module is not there.

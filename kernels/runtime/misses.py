@@ -67,7 +67,7 @@ def record_misses(enabled: bool = True) -> None:
 
 
 def miss_of(kernel: Kernel, problem: Problem, device: Device, choice: Choice) -> Miss | None:
-    """What counts the calls that a choice serves; None where there is evidence for it, or nobody asked to count."""
+    """Return the counter of the calls that a choice serves; None where there is evidence for it, or counting is off."""
     if not _enabled or choice.measured or choice.trusted or choice.being_built:
         return None
     with _changing:
@@ -146,7 +146,7 @@ def _write_at_exit() -> None:
 
 
 def _forget() -> None:
-    """In a forked process, which has no such thread: what is counted there so far is the parent's to write."""
+    """Forget all counts in a forked process, which has no such thread: the parent writes what is counted so far."""
     global _thread, _changing, _writing
     _thread, _changing, _writing = None, threading.Lock(), threading.Lock()
     for miss in _misses.values():

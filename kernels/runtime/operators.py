@@ -71,7 +71,7 @@ class Operators:
         return made
 
     def run(self, *arguments: Any) -> list[torch.Tensor]:
-        """The module's own eager forward, which chooses what serves."""
+        """Run the module's own eager forward, which chooses the kernel or the reference."""
         given = Given(*arguments)
         outline = outline_under(self.model, given.module)
         original: Any = None if outline.original is None else outline.original()
@@ -98,12 +98,12 @@ class Operators:
         return _results(_forward(module, inputs), held(module)[1], written)
 
     def run_on_fakes(self, *arguments: Any) -> list[torch.Tensor]:
-        """What `run` gives, in shapes and types alone."""
+        """Return the result of `run`, in shapes and types alone."""
         given = Given(*arguments)
         return _results(*_run_on_fakes(outline_under(self.model, given.module), given))
 
     def _written(self, outline: Outline, given: Given, numbers: Sequence[Any]) -> list[bool]:
-        """Which buffers a forward writes to; asked once of the reference, without running it."""
+        """Return which buffers a forward writes to; found once from the reference, without running it."""
         if not given.buffers:
             return []
         decides = tuple(number for number in numbers if isinstance(number, int))
@@ -119,7 +119,7 @@ class Operators:
         return outline.written[decides]
 
     def differentiate(self, ctx: Any, gradients: list[torch.Tensor | None]) -> tuple[Any, ...]:
-        """The operator's backward: an operator of its own, which a graph runs only if somebody takes a gradient."""
+        """Call the operator's backward: an operator of its own, which a graph runs only if a gradient is taken."""
         counts, constants = ctx.counts, ctx.constants
         tensors, parameters, buffers = _split(ctx.saved_tensors, counts)
         wanted = [*ctx.needs_input_grad[0], *ctx.needs_input_grad[1]]
@@ -136,7 +136,7 @@ class Operators:
         return found[: counts[0]], found[counts[0] :], [None] * counts[2], for_numbers, None, None
 
     def run_backward(self, gradient: torch.Tensor, *arguments: Any) -> list[torch.Tensor]:
-        """The gradients that are wanted, by the reference's operations; zeros where there is none."""
+        """Return the gradients that are wanted, by the reference's operations; zeros where there is none."""
         given, wanted = Given(*arguments[:-1]), arguments[-1]
         outline = outline_under(self.model, given.module)
         original: Any = None if outline.original is None else outline.original()
@@ -153,7 +153,7 @@ class Operators:
 
     @staticmethod
     def run_backward_on_fakes(_: torch.Tensor, *arguments: Any) -> list[torch.Tensor]:
-        """What `run_backward` gives, in shapes and types alone."""
+        """Return the result of `run_backward`, in shapes and types alone."""
         given, wanted = Given(*arguments[:-1]), arguments[-1]
         every = (*given.tensors, *given.parameters)
         return [torch.empty_like(value) for value, one in zip(every, wanted, strict=True) if one]
@@ -171,7 +171,7 @@ class Operators:
         return differentiate(run, (*given.tensors, *given.parameters), wanted, (gradient,), higher=higher)
 
     def run_batched(self, info: Any, dimensions: Any, *arguments: Any) -> tuple[list[torch.Tensor], list[int]]:
-        """The operator under `vmap`: one call for each member of the batch."""
+        """Run the operator under `vmap`: one call for each member of the batch."""
         given = Given(*arguments)
 
         def member(number: int) -> Given:
@@ -224,7 +224,7 @@ def _results(result: torch.Tensor, buffers: Tensors, written: Sequence[bool]) ->
 
 
 def _run_on_fakes(outline: Outline, given: Given) -> tuple[torch.Tensor, Tensors, list[bool]]:
-    """The reference's forward on tensors without memory: the output, the buffers, and which of them it wrote to."""
+    """Run the reference's forward on fake tensors: return the output, the buffers, and which of them it wrote to."""
     inputs, numbers = given.put_together(given.tensors)
     before = [value.clone() for value in given.buffers]
     module = outline.bind(given.parameters, before, numbers)
@@ -251,13 +251,13 @@ def _split(values: Tensors, counts: Sequence[int]) -> Iterator[list[torch.Tensor
 
 
 def _like(value: torch.Tensor, gradient: torch.Tensor | None) -> torch.Tensor:
-    """A gradient as `run_backward_on_fakes` announces it: in memory of its own, with the tensor's strides."""
+    """Return a gradient as `run_backward_on_fakes` announces it: in memory of its own, with the tensor's strides."""
     made = torch.empty_like(value)
     return made.zero_() if gradient is None else made.copy_(gradient)
 
 
 def _free_name(name: str) -> str:
-    """The kernel's name, numbered where this process has another kernel of that name."""
+    """Return the kernel's name, numbered where this process has another kernel of that name."""
     names = itertools.chain([name], (f"{name}_{count}" for count in itertools.count(2)))
     free = next(one for one in names if one not in _defined)
     _defined.add(free)

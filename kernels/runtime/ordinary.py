@@ -17,7 +17,7 @@ AUTOCAST = "autocast is on"
 
 
 class Call(NamedTuple):
-    """What there is to know of a call before a kernel may serve it.
+    """The properties of a call that decide whether a kernel may serve it.
 
     Attributes:
         inputs: the tensors among its inputs.
@@ -59,7 +59,7 @@ def look_at(module: nn.Module, inputs: Sequence[Any]) -> Call:
 
 
 def held(module: nn.Module) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """All parameters and all buffers, those of submodules included; a shared one comes as often as it is there."""
+    """Return all parameters and all buffers, those of submodules included; a shared one as often as it occurs."""
     parameters: list[torch.Tensor] = []
     buffers: list[torch.Tensor] = []
     waiting = [module]
@@ -79,12 +79,12 @@ Part: TypeAlias = tuple[type[nn.Module], frozenset[str]]
 
 
 def parts(module: nn.Module) -> list[Part]:
-    """The module itself and its submodules."""
+    """Return the module itself and its submodules."""
     return [*map(_part, _every(module))]
 
 
 def has_parts(module: nn.Module, made: Sequence[Part]) -> bool:
-    """Whether it has these parts, none of them without a parameter or buffer that it had, nor with a hook inside.
+    """Return whether it has these parts, none without a parameter or buffer that it had, nor with a hook inside.
 
     A kernel reads these, and passes over hooks. Where a parameter is replaced by what is computed from another one
     (pruning, weight normalisation, any parametrization), the kernel's backward would not reach that one.
@@ -103,7 +103,7 @@ def _part(one: nn.Module) -> Part:
 
 
 def _every(module: nn.Module) -> list[nn.Module]:
-    """The module and all inside."""
+    """Return the module and all inside."""
     found = [module]
     for one in found:
         found += [child for child in one._modules.values() if child is not None]
@@ -111,7 +111,7 @@ def _every(module: nn.Module) -> list[nn.Module]:
 
 
 def hooks_of_all() -> bool:
-    """Whether hooks take part in every module's calls, of which a kernel runs none but the outermost's."""
+    """Return whether hooks take part in every module's calls, of which a kernel runs none but the outermost's."""
     return bool(
         every_module._global_forward_hooks
         or every_module._global_forward_pre_hooks
@@ -140,15 +140,15 @@ def why_not_run() -> str | None:
 
 
 def intercepts() -> bool:
-    """Whether any mode does more than say where new tensors go, as `with torch.device(...)` does, or what is in new
-    memory, as the correctness gate does."""
+    """Return whether any mode does more than say where new tensors go, as `with torch.device(...)` does, or what is in
+    new memory, as the correctness gate does."""
     modes = torch.overrides._get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     modes += [torch._C._get_dispatch_stack_at(n) for n in range(torch._C._len_torch_dispatch_stack())]
     return not all(isinstance(mode, DeviceContext) or getattr(mode, "only_allocates", False) for mode in modes)
 
 
 def saves_differently() -> bool:
-    """Whether hooks of PyTorch's decide what is saved for a backward, as checkpointing does.
+    """Return whether hooks of PyTorch's decide what is saved for a backward, as checkpointing does.
 
     It then runs a forward twice and counts what both save: they have to run the same operations.
     """

@@ -36,7 +36,7 @@ reference serves, so that programs are compiled with its operations.
 _READ_WHEN_RUN = ("policy", "accuracy", "wait")
 """Attributes that the graph does not depend on: they are read from the module itself whenever the program runs."""
 PartOutline: TypeAlias = tuple[Path, tuple[str, ...], tuple[tuple[str, Any], ...]]
-"""Of a submodule: where it is, the names of its numbers, and its settings by name."""
+"""The outline of a submodule: its path, the names of its numbers, and its settings by name."""
 NOTHING = torch.empty(0, device="meta")
 
 _handles = itertools.count()
@@ -46,7 +46,7 @@ _outlines: dict[tuple[type[Any], str], Outline] = {}
 
 @dataclass(frozen=True)
 class Facts:
-    """What a module is made of, beside its tensors.
+    """The structure of a module, without its tensors' values.
 
     Attributes:
         parts: the type of each submodule, and the names of its parameters and buffers as it has them.
@@ -64,7 +64,7 @@ class Facts:
 
     @classmethod
     def of(cls, module: nn.Module) -> Facts:
-        """The facts of a module; names that begin with an underscore are its own business."""
+        """Return the facts of a module; names that begin with an underscore are its own business."""
         parts = [(tuple(where.split(".")) if where else (), part) for where, part in module.named_modules()]
         every = [((*path, name), value) for path, part in parts for name, value in part.__dict__.items()]
         public = [(path, value) for path, value in every if path[-1][0] != "_" and path[-1] not in _READ_WHEN_RUN]
@@ -77,7 +77,7 @@ class Facts:
         )
 
     def by_part(self) -> tuple[PartOutline, ...]:
-        """The numbers and settings of each submodule, all numbers in their order."""
+        """Return the numbers and settings of each submodule, all numbers in their order."""
         return tuple(
             (
                 part,
@@ -112,7 +112,7 @@ class Outline:
 
     @classmethod
     def of(cls, module: nn.Module, original: nn.Module | None = None) -> Outline:
-        """The outline of a module."""
+        """Return the outline of a module."""
         parameters, buffers = held(module)
         bare = replica(module, [NOTHING] * len(parameters), [NOTHING] * len(buffers))
         # These hold tensors, and are about the module that they belong to.
@@ -120,14 +120,14 @@ class Outline:
         return cls(bare, Facts.of(module), None if original is None else weakref.ref(original))
 
     def bind(self, parameters: Tensors, buffers: Tensors, numbers: Sequence[Any]) -> Any:
-        """A module of its own with these tensors and numbers."""
+        """Return a module of its own with these tensors and numbers."""
         module = replica(self.module, parameters, buffers)
         for path, value in zip(self.facts.numbers, numbers, strict=True):
             owner(module, path).__dict__[path[-1]] = value
         return module
 
     def whole(self, parameters: Tensors, buffers: Tensors, numbers: Sequence[Any]) -> Any:
-        """The module itself where it holds these very tensors and numbers, else None."""
+        """Return the module itself where it holds these very tensors and numbers, else None."""
         module = None if self.original is None else self.original()
         if module is None:
             return None
@@ -163,14 +163,14 @@ def module_of(handle: str) -> nn.Module:
 
 
 def _is_constant(value: Any) -> bool:
-    """Whether text can stand for a value."""
+    """Return whether text can stand for a value."""
     if type(value) in (tuple, list):
         return all(map(_is_constant, value))
     return value is None or type(value) in (str, int, bool) or (type(value) is float and math.isfinite(value))
 
 
 def outline_of(handle: str, exported: bool) -> tuple[str, tuple[PartOutline, ...]] | None:
-    """The key of a module's outline, and its parts; None where no operator can stand for it.
+    """Return the key of a module's outline, and its parts; None where no operator can stand for it.
 
     In a program that may be loaded elsewhere, the key is what the module was constructed with, and the module has to be
     what its constructor makes.
@@ -210,7 +210,7 @@ def _key_of_constructor(module: Any, facts: Facts) -> str | None:
 
 
 def outline_under(model: type[Any], key: str) -> Outline:
-    """The outline under a key, which is made now where the key says how."""
+    """Return the outline under a key, made now where the key describes how."""
     if (model, key) not in _outlines:
         # In a thread of its own, since what traces this one would take the constructor's operations for the program's.
         with ThreadPoolExecutor(1) as executor:
@@ -224,7 +224,7 @@ def _construct(model: type[Any], arguments: tuple[Any, ...], named: dict[str, An
 
 
 def inputs_of(handle: str) -> tuple[tuple[str, bool, Any], ...]:
-    """The inputs by the reference's own signature: their names, whether they have defaults, and which."""
+    """Return the inputs by the reference's own signature: their names, whether they have defaults, and which."""
     module: Any = _originals[handle]
     empty = inspect.Parameter.empty
     parameters = list(module._signature().parameters.values())[1:]

@@ -17,16 +17,16 @@ from tunebench.tuner.problem import Accuracy
 
 
 class Policy(enum.StrEnum):
-    """What may serve a call."""
+    """The rule for which configurations may serve a call."""
 
     BEST = "best"
-    """What was measured for the problem on this kind of device, and conclusively compared with the reference; for any
-    other problem the winner of a duel with the reference, on the call's own inputs."""
+    """The configuration that was measured for the problem on this kind of device, and conclusively compared with the
+    reference; for any other problem the winner of a duel with the reference, on the call's own inputs."""
     RECORDED = "recorded"
     """The nearest result that there is, or the default, without a duel; the reference where there is none that was
     measured under the settings of PyTorch's that the program has."""
     EXACT = "exact"
-    """What was measured for the problem on this kind of device, else the reference."""
+    """The configuration that was measured for the problem on this kind of device, else the reference."""
     REFERENCE = "reference"
     """The reference's own operations."""
     TUNE = "tune"
@@ -40,7 +40,7 @@ class Policy(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Rules:
-    """What decides what serves a call; None leaves it to whoever is asked next.
+    """The settings that decide what serves a call; None leaves it to the next level.
 
     Equal rules are one object, so that a call need not compare them.
     """
@@ -54,7 +54,7 @@ _every = {_NOTHING: _NOTHING}
 
 
 def _changed(rules: Rules, policy: Policy | str | None, accuracy: Accuracy | str | None) -> Rules:
-    """The rules with those that are not None."""
+    """Return the rules with those that are not None."""
     if policy is not None:
         rules = replace(rules, policy=Policy(policy))
     if accuracy is not None:
@@ -66,7 +66,7 @@ of_program = _changed(_NOTHING, Policy.BEST, Accuracy.TOLERANCE)
 """The program's own."""
 _of_block: ContextVar[Rules] = ContextVar("tunebench_rules", default=_NOTHING)
 of_block = _of_block.get
-"""Those of the blocks around a call."""
+"""The rules of the blocks around a call."""
 have_blocks = False
 """Whether any block had rules so far: until then no call needs to ask for its own."""
 _program_waits = False
@@ -76,7 +76,7 @@ _block_seconds: ContextVar[float | None] = ContextVar("tunebench_seconds", defau
 
 
 def set_policy(policy: Policy | str | None = None, *, wait: bool | None = None, seconds: float | None = None) -> None:
-    """The policy of every tuned model of this program that has none of its own.
+    """Set the policy of every tuned model of this program that has none of its own.
 
     Args:
         policy: None leaves it as it is.
@@ -97,7 +97,7 @@ def set_policy(policy: Policy | str | None = None, *, wait: bool | None = None, 
 
 
 def set_accuracy(accuracy: Accuracy | str) -> None:
-    """How exact every tuned model of this program is that has no accuracy of its own; at first `tolerance`.
+    """Set how exact every tuned model of this program is that has no accuracy of its own; at first `tolerance`.
 
     Raises:
         ValueError: there is no accuracy of that name.
@@ -110,7 +110,7 @@ def set_accuracy(accuracy: Accuracy | str) -> None:
 def use_policy(
     policy: Policy | str | None = None, *, wait: bool | None = None, seconds: float | None = None
 ) -> Iterator[None]:
-    """The policy of every call in a block, whatever the module or the program have.
+    """Set the policy of every call in a block, whatever the module or the program have.
 
     Args:
         policy, wait, seconds: as of `set_policy`; what is None stays what it was outside the block.
@@ -131,7 +131,7 @@ def use_policy(
 
 @contextmanager
 def use_accuracy(accuracy: Accuracy | str) -> Iterator[None]:
-    """The accuracy of every call in a block, whatever the module or the program have.
+    """Set the accuracy of every call in a block, whatever the module or the program have.
 
     Raises:
         ValueError: there is no accuracy of that name.
@@ -152,7 +152,7 @@ def _in_block(policy: Policy | str | None, accuracy: Accuracy | str | None) -> I
 
 
 def policy_for(own: Policy | str | None) -> Policy:
-    """The policy of a call of a module with that policy of its own.
+    """Return the policy of a call of a module with that policy of its own.
 
     Raises:
         ValueError: there is no policy of that name.
@@ -161,7 +161,7 @@ def policy_for(own: Policy | str | None) -> Policy:
 
 
 def accuracy_for(own: Accuracy | str | None) -> Accuracy:
-    """The accuracy of a call of a module with that accuracy of its own.
+    """Return the accuracy of a call of a module with that accuracy of its own.
 
     Raises:
         ValueError: there is no accuracy of that name.
@@ -170,7 +170,7 @@ def accuracy_for(own: Accuracy | str | None) -> Accuracy:
 
 
 def waits_for_builds(own: bool | None) -> bool:
-    """Whether a call of a module with that setting of its own waits while its kernel is built."""
+    """Return whether a call of a module with that setting of its own waits while its kernel is built."""
     of_block = _block_waits.get()
     if of_block is not None:
         return of_block
@@ -178,7 +178,7 @@ def waits_for_builds(own: bool | None) -> bool:
 
 
 def seconds_to_tune() -> float:
-    """How long a study of a problem may search that a call tunes."""
+    """Return how long a study of a problem may search that a call tunes."""
     return _block_seconds.get() or _program_seconds
 
 

@@ -108,7 +108,7 @@ def trace_reference(module: nn.Module, inputs: Sequence[Any]) -> ReferenceCall:
 
 
 def is_quick_to_trace() -> bool:
-    """Whether PyTorch's compiler, which tracing needs, is imported already."""
+    """Return whether PyTorch's compiler, which tracing needs, is imported already."""
     return "torch._dynamo" in sys.modules
 
 
@@ -230,13 +230,13 @@ def identify(
 
 
 def _is_named(tensor: torch.Tensor, name: str, axes: Axes | None) -> bool:
-    """Whether axes name the dimensions of an input; one name is that of its number of elements."""
+    """Return whether axes name the dimensions of an input; one name is that of its number of elements."""
     names = () if axes is None else axes.get(name)
     return isinstance(names, tuple) or (names is not None and tensor.dim() == 1)
 
 
 def _is_told(tensor: torch.Tensor, problem: Problem) -> bool:
-    """Whether the sizes of a parameter or buffer are among those that a problem names, as a layer's bias has them."""
+    """Return whether a parameter's or buffer's sizes are among those that a problem names, as a layer's bias's."""
     return all(size == 1 or size in problem.axes.values() for size in tensor.shape)
 
 

@@ -31,22 +31,22 @@ if TYPE_CHECKING:
 Row = TypeVar("Row", bound="TrialRow | MissRow")
 
 _BASE = "tunebench.kernels.runtime.tuned_module"
-"""What every kernel imports, and takes long."""
+"""The module that every kernel imports; importing it takes long."""
 
 _SHIPPED = Path(__file__).parent.parent
 _DECLARES = re.compile(r"\bKernel\.declare\(|^class \w+\([^)]*\bblocks\.\w+", re.MULTILINE)
-"""What a Python file has that declares a kernel."""
+"""The pattern that a Python file contains where it declares a kernel."""
 _WHAT_MAKES_A_DIGEST = ("kernel.py", "running_text.py", "signature.py", "sources.py", "triton_source.py", "variant.py")
 _SOURCES = (".py", ".cu", ".cuh", ".h", ".hpp")
 
 
 def kernel_names() -> list[str]:
-    """The kernels that ship with tunebench."""
+    """Return the kernels that ship with tunebench."""
     return sorted(path.parent.name for path in _SHIPPED.glob("*/model.py"))
 
 
 def load_model(target: str) -> type[TunedModule]:
-    """The `ModelNew` of a kernel; one that does not ship is first loaded in a process that may crash or hang.
+    """Return the `ModelNew` of a kernel; one that does not ship is first loaded in a process that may crash or hang.
 
     Raises:
         UserError: see `import_model`; or what is loaded crashes, hangs, or ends its process.
@@ -79,7 +79,7 @@ def _load_quietly(target: str) -> None:
 
 
 def import_model(target: str) -> type[TunedModule]:
-    """The `ModelNew` of a kernel, in this process.
+    """Return the `ModelNew` of a kernel, in this process.
 
     Args:
         target: the name of a shipped kernel or of an installed package's, or the path of a kernel's folder or of a
@@ -116,7 +116,7 @@ def import_model(target: str) -> type[TunedModule]:
 
 
 def is_kernel_file(target: str) -> bool:
-    """Whether this is a Python file that declares a kernel, found without running it."""
+    """Return whether this is a Python file that declares a kernel, found without running it."""
     path = path_named(target)
     with contextlib.suppress(OSError):  # whoever reads it has the words for it
         if path is not None and path.suffix == ".py" and path.is_file():
@@ -125,7 +125,7 @@ def is_kernel_file(target: str) -> bool:
 
 
 def place_of(target: str) -> Path:
-    """The folder of a shipped or installed kernel's name, the folder itself, or the file of a kernel in one file.
+    """Return the folder of a shipped or installed kernel, the folder itself, or the file of a kernel in one file.
 
     Raises:
         UnknownNameError: none of these; the message has the nearest names.
@@ -145,7 +145,7 @@ def place_of(target: str) -> Path:
 
 
 def _what_to_do_with(file: Path) -> str:
-    """The next step of whoever named a Python file that is no kernel's."""
+    """Return the next step for a user who named a Python file that declares no kernel."""
     text = file.read_text(encoding="utf-8", errors="replace")
     name = file.stem if file.stem.isidentifier() else "my_kernel"
     begin = f"'tunebench new {name}_kernel --from {file}' makes a kernel of it"
@@ -157,20 +157,20 @@ def _what_to_do_with(file: Path) -> str:
 
 
 def target_of(kernel: Kernel) -> str:
-    """What `load_model` finds a kernel by: the name of one that ships, else the path of its folder or file."""
+    """Return the name or path that `load_model` finds a kernel by: a path where the kernel does not ship."""
     if kernel.name in kernel_names() and (_SHIPPED / kernel.name).resolve() == kernel.folder.resolve():
         return kernel.name
     return str(kernel.place.resolve())
 
 
 def of_current_kernels(rows: Sequence[Row]) -> list[Row]:
-    """The rows that are of their kernel as it is now; a kernel that does not ship keeps all of its rows."""
+    """Return the rows of their kernel as it is now; a kernel that does not ship keeps all of its rows."""
     digests = {name: digest_of(name) for name in {row.kernel for row in rows} & set(kernel_names())}
     return [row for row in rows if digests.get(row.kernel, row.source_digest) == row.source_digest]
 
 
 def digest_of(name: str) -> str:
-    """The digest of a shipped kernel as it is now (`Kernel.digest`).
+    """Return the digest of a shipped kernel as it is now (`Kernel.digest`).
 
     Asking the kernel itself imports torch, which takes seconds: where this was done before for the same files, the
     answer is read from the cache folder.
@@ -192,7 +192,7 @@ def _remember(name: str, model: type[TunedModule]) -> None:
 
 
 def _digest_file(name: str) -> Path:
-    """Where the digest is kept that a kernel has with these very files; every file that it could depend on counts."""
+    """Return where the digest of a kernel with these very files is kept; every file that it could depend on counts."""
     files = [_SHIPPED.parent / "tuner" / file for file in _WHAT_MAKES_A_DIGEST]
     for folder in (_SHIPPED / name, _SHIPPED / "shared", _SHIPPED / "blocks"):
         files += sorted(path for path in folder.rglob("*") if path.suffix in _SOURCES)

@@ -33,19 +33,19 @@ from tunebench.tuner.timing.statistics import CONFIDENCE
 from tunebench.tuner.versions import UNKNOWN, Versions
 
 AUTOCAST_OPTION = "autocast"
-"""Of a problem that is met under autocast: the type that is cast to."""
+"""The option of a problem under autocast; its value is the type that autocast casts to."""
 
 Rank = Callable[["Offer"], tuple[Any, ...]]
 """The order of offers; the lowest comes first."""
 
 _NEAREST = 2
-"""So many configurations from results meet the reference in a duel, beside the default."""
+"""Number of configurations from results that meet the reference in a duel, in addition to the default."""
 _WIDEST_GAP = 8
-"""So many times larger the larger of two neighbours may be along an axis."""
+"""Upper limit of the ratio of two neighbours' sizes along an axis."""
 LEAST_OF_A_RANGE = 1 / (1 + MEANINGFUL)
 """The least lower end of a winner's ratio to the reference at a neighbour that its range reaches to."""
 _CLEARLY_FASTER = 1.2
-"""So many times faster than the reference on both sides, a kernel is not slower between them."""
+"""Ratio to the reference's speed at both neighbours from which on a kernel is not slower between them."""
 
 
 class Tier(enum.StrEnum):
@@ -69,15 +69,15 @@ class Tier(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Choice:
-    """What a call runs under, and why.
+    """The configuration that a call runs under, and why.
 
     Attributes:
         configuration: None where the reference's own operations run.
         reason: for people: the trial it comes from, or why there is nothing better.
         measured: whether it was compared with the reference for this very problem on this kind of device, and the
             comparison was conclusive.
-        trusted: whether evidence is enough to serve it without a duel.
-        being_built: the reference serves until a kernel is built, and the next call asks again.
+        trusted: whether evidence is enough to use it without a duel.
+        being_built: the reference runs until a kernel is built, and the next call decides again.
     """
 
     configuration: Configuration | None
@@ -128,11 +128,11 @@ class Offer:
         return self.over_reference is not None and self.over_reference.decision is Decision.SLOWER
 
     def trusted_choice(self, reason: str, tier: Tier) -> Choice:
-        """What runs without a duel."""
+        """Return the choice that runs this configuration without a duel."""
         return Choice(Configuration(self.configuration or {}), tier, reason, trusted=True)
 
     def tier(self, problem: Problem, device: Device) -> Tier:
-        """Where it stands for a problem on a device."""
+        """Return the tier that it has for a problem on a device."""
         if self.shipped:
             return Tier.SHIPPED
         if self.device != device.name:
@@ -140,7 +140,7 @@ class Offer:
         return Tier.EXACT if self.problem == problem else Tier.NEAREST
 
     def choice(self, problem: Problem, device: Device, here: Versions) -> Choice:
-        """What to run for a problem on a device: this configuration, or the reference where that was faster.
+        """Return the choice for a problem on a device: this configuration, or the reference where that was faster.
 
         Args:
             here: what was measured with other versions is not trusted without a duel.
@@ -160,7 +160,7 @@ class Offer:
 
 @dataclass(frozen=True)
 class Known:
-    """What is known for a problem on a device.
+    """The results known for a problem on a device.
 
     A configuration from the database or a shipped file is used only where the kernel's space admits it for this
     problem: results say which configuration, never what to compile.
@@ -170,7 +170,7 @@ class Known:
         nothing_recorded: why the database has nothing that fits, where it has nothing.
         here: the versions that this process runs the device with.
         under_autocast: the reference is another one than what these results were compared with.
-        related: what ships with other kernels of the same block; asked for where a duel decides.
+        related: what ships with other kernels of the same block; read where a duel decides.
     """
 
     space: SearchSpace
@@ -184,7 +184,7 @@ class Known:
     related: Callable[[], Sequence[Offer]] = tuple
 
     def choices(self) -> Iterator[Choice]:
-        """Best first: one choice of each source that has any, and at last the default."""
+        """Yield one choice of each source that has any, the best first, and at last the default."""
         for choice in self._choices():
             yield replace(choice, measured=False, trusted=False) if self.under_autocast else choice
 
@@ -200,15 +200,15 @@ class Known:
         yield self._default(reason)
 
     def _proven(self, offers: Sequence[Offer]) -> Sequence[Offer]:
-        """Those that may serve without a look at their answer: that one is as exact as eager says nothing of others."""
+        """Return the offers usable without checking their output. "As exact as eager" is proven per problem alone."""
         if self.problem.accuracy is Accuracy.TOLERANCE:
             return offers
         return [one for one in offers if one.problem == self.problem]
 
     def evidence(self) -> Choice | None:
-        """What needs no duel: the result for this very problem, or what its neighbours on both sides agree on.
+        """Return the choice that needs no duel: this problem's own result, or one that its neighbours agree on.
 
-        Neighbours say something only where the named sizes are all that tells calls apart.
+        Neighbours count only where calls differ in nothing but the named sizes.
         """
         if self.under_autocast:
             return None
@@ -219,7 +219,7 @@ class Known:
         return agreed(current, self.space, self.problem, self.device)
 
     def contenders(self) -> list[Choice]:
-        """Who meets the reference in a duel: the nearest results' configurations, and the default.
+        """Return the duel's contenders: the nearest results' configurations, and the default.
 
         Other kernels of a block have more: the two nearest where a kernel has no results of its own, else one that is
         of a nearer problem than any of its own. Under `EAGER` nothing else takes part.
@@ -270,7 +270,7 @@ class Known:
         return found
 
     def _related(self, rank: Rank, nearest: float, count: int) -> dict[Configuration, Choice]:
-        """What won for other kernels of the block nearer than that, as far as this kernel has the same tunables."""
+        """Return winners for the block's other kernels nearer than that, as far as the tunables are the same."""
         found: dict[Configuration, Choice] = {}
         for offer in sorted(_near(self.related(), self.problem, self.device), key=rank):
             if problem_distance(offer.problem, self.problem) >= nearest or len(found) == count:
@@ -318,7 +318,7 @@ def what_is_known(kernel: Kernel, problem: Problem, device: Device) -> Known:
 def choose_recorded(
     offers: Iterable[Offer], space: SearchSpace, problem: Problem, device: Device, here: Versions = UNKNOWN
 ) -> Choice | None:
-    """The choice among what a database offers: this kind of device and there the nearest problem, else this very
+    """Return the choice among what a database offers: this kind of device and there the nearest problem, else this very
     problem on another device. The card's own uuid does not matter, only its name and architecture."""
 
     def rank(offer: Offer) -> tuple[object, ...]:
@@ -332,7 +332,7 @@ def choose_recorded(
 def choose_shipped(
     offers: Iterable[Offer], space: SearchSpace, problem: Problem, device: Device, here: Versions = UNKNOWN
 ) -> Choice | None:
-    """The choice among what ships: the nearest problem, and for it this kind of device before another."""
+    """Return the choice among what ships: the nearest problem, and for it this kind of device before another."""
 
     def rank(offer: Offer) -> tuple[object, ...]:
         return problem_distance(offer.problem, problem), offer.device != device.name, offer.device
@@ -342,7 +342,7 @@ def choose_shipped(
 
 
 def agreed(offers: Iterable[Offer], space: SearchSpace, problem: Problem, device: Device) -> Choice | None:
-    """What a problem's neighbours on both sides agree on; None where they do not, or where it has none.
+    """Return the choice that a problem's neighbours on both sides agree on; None where they differ or are missing.
 
     Neighbours are two results of this kind of device that differ from the problem in the same axes, in each of which
     one is smaller and the other larger, by `_WIDEST_GAP` at most from one to the other; of several pairs the closest
@@ -374,7 +374,7 @@ def agreed(offers: Iterable[Offer], space: SearchSpace, problem: Problem, device
 
 
 def _serving(nearer: Offer, farther: Offer, measured: Sequence[Offer]) -> tuple[Offer | None, str]:
-    """Which of two winners serves between their problems, and why; None where neither was found to."""
+    """Return which of two winners serves between their problems, and why; None where neither was found to."""
     agree = "the results on both sides of this problem agree"
     if _of(nearer) == _of(farther):
         if not (nearer.was_slower or farther.was_slower):
@@ -389,7 +389,7 @@ def _serving(nearer: Offer, farther: Offer, measured: Sequence[Offer]) -> tuple[
 
 
 def _tests(offer: Offer, problem: Problem, offers: Iterable[Offer]) -> list[Ratio | None]:
-    """What is known of an offer's configuration at a neighbouring problem, though it be offered by a database too."""
+    """Return the ratios that offers of this problem and configuration have for a neighbouring problem."""
     alike = (one for one in offers if one.problem == offer.problem and _of(one) == _of(offer))
     return [ratio for one in alike for tested, ratio in one.tests if tested.named == problem.named]
 
@@ -403,14 +403,14 @@ def _on_both_sides(one: Problem, other: Problem, middle: Problem) -> bool:
 
 
 def _enclose(smaller: Problem, larger: Problem, middle: Problem) -> bool:
-    """Whether a problem lies between two, which are near enough to each other to say something of it."""
+    """Return whether a problem lies between two, which are near enough to each other to say something of it."""
     sizes = [(smaller.axes[name], size, larger.axes[name]) for name, size in middle.axes.items()]
     return below(smaller, larger) and all(low < size < high or low == size == high for low, size, high in sizes)
 
 
 def below(smaller: Problem, larger: Problem) -> bool:
-    """Whether two problems differ in their sizes alone, the first smaller in each, near enough to say something of
-    what is between them."""
+    """Return whether two problems differ in their sizes alone, the first smaller in each, near enough to say something
+    of what is between them."""
     if math.isinf(problem_distance(smaller, larger)):
         return False
     differing = [(size, larger.axes[name]) for name, size in smaller.axes.items() if size != larger.axes[name]]
@@ -418,7 +418,7 @@ def below(smaller: Problem, larger: Problem) -> bool:
 
 
 def neighbours(problem: Problem, others: Collection[Problem]) -> list[Problem]:
-    """Those between which and a problem results say something, none of which has another one in between."""
+    """Return the nearest measured problems on either side of `problem`: none has another one in between."""
     near = [other for other in others if below(problem, other) or below(other, problem)]
     return [other for other in near if not any(_on_both_sides(problem, other, third) for third in near)]
 
@@ -430,7 +430,7 @@ def _fitting(
     device: Device,
     rank: Rank,
 ) -> Iterator[Offer]:
-    """By rank those that the space admits, and that differ from the call in the sizes alone."""
+    """Yield by rank those that the space admits, and that differ from the call in the sizes alone."""
     return (
         one
         for one in sorted(_near(offers, problem, device), key=rank)
@@ -439,7 +439,7 @@ def _fitting(
 
 
 def _near(offers: Iterable[Offer], problem: Problem, device: Device) -> Iterator[Offer]:
-    """Those of this architecture that differ from the call in the sizes alone."""
+    """Yield the offers of this architecture that differ from the call in the sizes alone."""
     for offer in offers:
         if offer.architecture == device.architecture and not math.isinf(problem_distance(offer.problem, problem)):
             yield offer
@@ -448,7 +448,7 @@ def _near(offers: Iterable[Offer], problem: Problem, device: Device) -> Iterator
 def recorded_offers(
     kernel: str, source_digest: str, problem: Problem, device: Device, url_or_path: str | Path | None = None
 ) -> list[Offer]:
-    """What a database has for a call: the best of each problem and device.
+    """Return the offers that a database has for a call: the best of each problem and device.
 
     Args:
         url_or_path: the database; None for the user's own.
@@ -473,7 +473,7 @@ def recorded_offers(
 
 
 def shipped_offers(files: Iterable[ShippedFile], *, related: bool = False) -> list[Offer]:
-    """What files of shipped results have, none of which is stale.
+    """Return the offers in files of shipped results, none of which is stale.
 
     Args:
         related: they are other kernels' files.
@@ -499,7 +499,7 @@ def shipped_offers(files: Iterable[ShippedFile], *, related: bool = False) -> li
 
 
 def _ratio(figures: Sequence[float] | None) -> Ratio | None:
-    """A ratio with its interval, as a shipped file or the database's view has it: without how many rounds it took."""
+    """Return a ratio with its interval, as a shipped file or the database's view has it: without its rounds."""
     if figures is None or len(figures) != 3:
         return None
     value, low, high = figures

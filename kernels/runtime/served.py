@@ -1,12 +1,12 @@
-"""What served a call, and how to tell at once that another call is like it.
+"""Cache of what served a call, and a quick test whether another call is like it.
 
 What a call has to be for a kernel to serve it is a matter of its inputs, of the module with all that it holds, and of
 what PyTorch does just then. Looking at all of it takes as long as a small model's forward. So what was found is kept,
-and the next call is only asked whether anything differs: PyTorch's own guards compare all tensors in one go (type,
+and the next call is only checked for a difference: PyTorch's own guards compare all tensors in one go (type,
 shape, strides, dtype, device, and what happens to operations on them), and the versions of the modules' dictionaries
 tell whether a parameter, a buffer, a submodule, a hook or an attribute was replaced.
 
-Where the reference's operations serve they are right whatever else there is to know of a call, so that less is asked.
+The reference's operations are right for any call, so that less is checked where they run.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MOST_LATEST = 4
 
 
 class Servable(Protocol):
-    """What is asked of a tuned module.
+    """The interface of a tuned module that this module needs.
 
     Attributes:
         policy: its own.
@@ -58,20 +58,20 @@ class Servable(Protocol):
     reference_class: ClassVar[Any]
 
     def forward(self, *inputs: Any, **named: Any) -> torch.Tensor:
-        """Answers a call."""
+        """Answer a call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What served a call.
+    """The plan or the reference that served a call.
 
     Attributes:
         plan: that served it; None for the reference's operations.
-        run: answers where more than the plan's forward is asked for: a gradient, or autocast's types.
+        run: answers where more than the plan's forward is needed: a gradient, or autocast's types.
         needs_gradient: whether the result belongs to an autograd graph.
         autocast: the type that autocast casts to; None where it is off.
         obstacle: why no kernel could serve it, where none could.
-        miss: counts the calls that were served without evidence, where that is asked for.
+        miss: counts the calls that were served without evidence, where counting is on.
         settings: those of PyTorch's that this depends on.
     """
 
@@ -85,12 +85,12 @@ class Served:
 
 
 class Holdings:
-    """What a module holds: its parameters and buffers, and how to tell that none of it was replaced.
+    """The parameters and buffers of a module, and the test that none of them was replaced.
 
     Attributes:
         parameters, buffers: as `held` has them.
         tensors: both.
-        precedents: calls that were served while it held them, by what is cheaply told of a call.
+        precedents: calls that were served while it held them, by their cheaply read properties.
         traced: the reference's work in the calls that it served meanwhile, see `kind_of_call`.
     """
 
@@ -120,7 +120,7 @@ class Holdings:
         self.traced: dict[tuple[Hashable, ...], ReferenceCall] = {}
 
     def are_of(self, module: object) -> bool:
-        """Whether they are still this module's."""
+        """Return whether a module still holds them."""
         return (
             module.__dict__ is self._attributes[0]
             and not any(self._empty)
@@ -193,7 +193,7 @@ class Precedent:
             self.grad = None
 
     def is_like(self, inputs: tuple[Any, ...]) -> bool:
-        """Whether a call with these inputs is served in the same way, by a module that is as it was."""
+        """Return whether a call with these inputs is served in the same way, by a module that is as it was."""
         return (
             self._number == len(inputs)
             and self.same_tensors(*self._pick(inputs), *self._tensors)
@@ -203,7 +203,7 @@ class Precedent:
         )
 
     def _lets_a_kernel_run(self, inputs: tuple[Any, ...]) -> bool:
-        """Whether whatever else could forbid it is as it was; of most modes of PyTorch the tensors tell."""
+        """Return whether all else that could forbid a kernel is as it was; tensors show most modes of PyTorch."""
         for at, kind, value in self._plain:
             # Of a floating-point number only the type matters.
             if type(inputs[at]) is not kind or (kind is not float and inputs[at] != value):
@@ -215,7 +215,7 @@ class Precedent:
         )
 
     def stands(self, module: Servable) -> bool:
-        """Whether the module is as it was, and nobody else takes part in its calls."""
+        """Return whether the module is as it was, and nobody else takes part in its calls."""
         return (
             module.__dict__ is self.attributes
             and self.version == version_of_attributes(self.attributes)
@@ -233,7 +233,7 @@ _HOOKS_OF_ALL = {name: vars(every_module)[f"_global{name}"] for name in _HOOKS}
 
 
 def _picker(inputs: tuple[Any, ...]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
-    """Picks the tensors among inputs."""
+    """Return a function that picks the tensors among inputs."""
     places = [at for at, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
     if len(places) == 1:
         return itemgetter(slice(places[0], places[0] + 1))
@@ -254,7 +254,7 @@ class KnownCalls:
         self._holdings: Holdings | None = None
 
     def look_up(self, key: tuple[Hashable, ...], inputs: tuple[Any, ...]) -> Precedent | None:
-        """The precedent of a call, among all of the present holdings; None where it has to be looked at."""
+        """Return the precedent of a call, among all of the present holdings; None where it has to be looked at."""
         for precedent in self._holdings.precedents.get(key, ()) if self._holdings else ():
             if precedent.is_like(inputs):
                 # Rules that are others come to the same for this module, or the key would be another.
@@ -276,7 +276,7 @@ class KnownCalls:
         self.latest = (precedent, *[one for one in self.latest if one is not precedent][: _MOST_LATEST - 1])
 
     def of(self, module: nn.Module) -> Holdings:
-        """The module's; where anything was replaced, new ones that know of no call."""
+        """Return the module's holdings; where anything was replaced, new ones that know of no call."""
         found = self._holdings
         if found is None or not found.are_of(module):
             found = self._holdings = Holdings(module)
@@ -290,7 +290,7 @@ class KnownCalls:
 
 
 def outline(inputs: tuple[Any, ...]) -> list[Hashable] | None:
-    """What is cheaply told of a call's inputs; None where one is neither a tensor nor a plain value.
+    """Return the cheaply read properties of a call's inputs; None where one is neither a tensor nor a plain value.
 
     Of a floating-point number it is the type alone: what serves a call does not depend on the value.
     """

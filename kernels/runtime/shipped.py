@@ -95,13 +95,13 @@ class ShippedFile:
 
 
 def file_for(kernel: Kernel, device_name: str) -> Path:
-    """Where a kernel's results on a kind of device are."""
+    """Return where a kernel's results on a kind of device are."""
     name = re.sub(r"[^a-z0-9]+", "-", device_name.lower()).strip("-")
     return kernel.results_folder / f"{name or 'device'}.json"
 
 
 def read_file(path: Path) -> ShippedFile:
-    """The results of one file.
+    """Return the results of one file.
 
     Raises:
         ShippedFileError: it cannot be read, or is not such a file.
@@ -116,24 +116,24 @@ def read_file(path: Path) -> ShippedFile:
 
 @lru_cache(maxsize=64)
 def _said_by(content: bytes) -> ShippedFile:
-    """Once for a content: the first call of each problem looks at the kernel's files, and a duel at its block's."""
+    """Parse a content once: each problem's first call looks at the kernel's files, and a duel at its block's."""
     return parse(ShippedFile, content)
 
 
 def files_of(kernel: Kernel) -> list[Path]:
-    """The files that ship with a kernel, stale ones too."""
+    """Return the files that ship with a kernel, stale ones too."""
     return sorted(kernel.results_folder.glob("*.json"))
 
 
 def readable_files(kernel: Kernel) -> Iterator[ShippedFile]:
-    """What ships with a kernel, stale or not; a file that cannot be read says nothing."""
+    """Yield the files that ship with a kernel, stale or not; one that cannot be read is left out."""
     for path in files_of(kernel):
         with suppress(ShippedFileError):
             yield read_file(path)
 
 
 def related_files(kernel: Kernel) -> Iterator[ShippedFile]:
-    """What ships with other kernels of a kernel's block, stale or not: what won there may do so here."""
+    """Yield the files that ship with other kernels of a kernel's block, stale or not: what won there may do so here."""
     for path in sorted(_KERNELS.glob("*/tuned/*.json")) if kernel.block else ():
         with suppress(ShippedFileError):
             file = read_file(path)
@@ -142,14 +142,14 @@ def related_files(kernel: Kernel) -> Iterator[ShippedFile]:
 
 
 def is_stale(kernel: Kernel, file: ShippedFile) -> bool:
-    """Whether a file belongs to another version of the kernel, so that it is not served."""
+    """Return whether a file belongs to another version of the kernel, so that it is not served."""
     return (file.kernel, file.digest) != (kernel.name, kernel.digest)
 
 
 def shipped_studies(kernel: Kernel, problem: Problem, device: Device) -> list[EarlierStudy]:
-    """What ships with a kernel, as studies of one trial each; that of another version of the kernel too.
+    """Return what ships with a kernel, in any version of it, as studies of one trial each.
 
-    What ships with others of its block is farther away. Only of the same kind of device, GPU or CPU.
+    Other kernels of its block count as farther away. All results are of the same kind of device, GPU or CPU.
     """
     studies = []
     for file in (*readable_files(kernel), *related_files(kernel)):
@@ -225,7 +225,7 @@ def _with_range(result: ShippedResult, before: ShippedResult | None) -> ShippedR
 
 
 def still_good(kernel: Kernel, path: Path) -> list[ShippedResult]:
-    """The results of a file that are of the kernel as it is; none of a file that is not there or cannot be read."""
+    """Return the results of a file that are of the kernel as it is; none of a file that is missing or unreadable."""
     try:
         file = read_file(path)
     except ShippedFileError:

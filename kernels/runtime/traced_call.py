@@ -27,7 +27,7 @@ _EXACT_INTEGER = 2**53
 
 
 def _in_order(handle: str, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-    """The inputs as they stand in the reference's signature, in code that a compiler can read.
+    """Return the inputs as they stand in the reference's signature, in code that a compiler can read.
 
     Raises:
         TypeError: they do not fit it.
@@ -51,7 +51,7 @@ def _in_order(handle: str, given: tuple[Any, ...], named: dict[str, Any]) -> tup
 
 
 def call(module: Any, given: tuple[Any, ...], named: dict[str, Any]) -> torch.Tensor:
-    """A call in a program that is being traced: the module's operator, or the reference's operations.
+    """Run a call in a program that is being traced: the module's operator, or the reference's operations.
 
     `torch.compile` reads this function as it reads the caller's own. Every attribute, function and builtin that is
     looked at here is guarded, and guards are looked at in every call of the program. So what the compiler need not read
@@ -85,7 +85,7 @@ def call(module: Any, given: tuple[Any, ...], named: dict[str, Any]) -> torch.Te
 
 
 def _described(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The inputs as constants: of a tensor its sizes, type and device."""
+    """Return the inputs as constants: of a tensor its sizes, type and device."""
     from torch.fx.experimental.symbolic_shapes import has_static_value
 
     told: list[Any] = []
@@ -103,7 +103,7 @@ def _described(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _stands_for(handle: str, described: tuple[Any, ...], differentiable: bool) -> bool:
-    """Whether an operator can stand for a call: it returns one tensor, and a gradient is that of the forward run."""
+    """Return whether an operator can stand for a call: it returns one tensor, and the gradient is that of its run."""
 
     def trace() -> bool:
         inputs = [Blank(*one) if isinstance(one, tuple) else one for one in described]
@@ -119,7 +119,7 @@ def _stands_for(handle: str, described: tuple[Any, ...], differentiable: bool) -
 
 
 def operands(module: Any, inputs: tuple[Any, ...], exported: bool = False) -> tuple[Any, ...] | None:
-    """What a module's operator is given for a call, as `Given` has it; None where no operator can stand for either."""
+    """Return a module's operator's arguments as `Given` has them; None where no operator can stand for the call."""
     found = outline_of(module._handle, exported)
     if found is None:
         return None
@@ -154,7 +154,7 @@ def operands(module: Any, inputs: tuple[Any, ...], exported: bool = False) -> tu
 
 
 def _numbers(module: Any, parts: tuple[PartOutline, ...]) -> list[Any] | None:
-    """The numbers of a module; None where a setting is another one, or a submodule has hooks."""
+    """Return the numbers of a module; None where a setting is another one, or a submodule has hooks."""
     found = []
     for path, numbers, settings in parts:
         part = module
@@ -173,7 +173,7 @@ def _numbers(module: Any, parts: tuple[PartOutline, ...]) -> list[Any] | None:
 
 
 def shapes_of(tensors: Tensors) -> str | None:
-    """The shapes of a call's tensors; None where a program is for several."""
+    """Return the shapes of a call's tensors; None where a program is for several."""
     from torch.fx.experimental.symbolic_shapes import has_static_value
 
     told = ""
@@ -187,13 +187,13 @@ def shapes_of(tensors: Tensors) -> str | None:
 
 
 def is_only_forward(module: Any) -> bool:
-    """Whether a call of a module is its `forward` and nothing else; what `nn.Module` asks is guarded at length."""
+    """Return whether a call of a module is its `forward` alone; the checks of `nn.Module` are guarded at length."""
     own = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
     return not own and not hooks_of_all()
 
 
 def _around_the_call() -> tuple[bool, bool, bool]:
-    """Whether torch.export asks, whether gradients are enabled, and whether the operator may stand here.
+    """Return whether torch.export calls, whether gradients are enabled, and whether the operator may stand here.
 
     It may not where a functorch transform, forward-mode differentiation or autocast is on. PyTorch guards all of it by
     itself. Inside torch.compile some versions of PyTorch say of themselves that they export.
@@ -204,7 +204,7 @@ def _around_the_call() -> tuple[bool, bool, bool]:
 
 
 def _has_memory(kind: type, device: torch.device, layout: torch.layout) -> bool:
-    """Whether a tensor is plain memory of a device that kernels run on; PyTorch guards all of it by itself.
+    """Return whether a tensor is plain memory of a device that kernels run on; PyTorch guards all of it by itself.
 
     A subclass that is taken apart into plain tensors (DTensor) has rules for PyTorch's own operators alone.
     """
@@ -213,7 +213,7 @@ def _has_memory(kind: type, device: torch.device, layout: torch.layout) -> bool:
 
 
 def _letter_of(value: Any) -> tuple[str, float | None]:
-    """A value that a graph holds as a constant, by its letter and as a number; no letter if it cannot."""
+    """Return a constant's letter in a graph and its number; no letter if a graph cannot hold it."""
     if value is None:
         return "n", None
     if isinstance(value, bool):
@@ -233,7 +233,7 @@ _letter_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 class Given(NamedTuple):
-    """What an operator is given, in the order of its schema.
+    """The arguments of an operator, in the order of its schema.
 
     Attributes:
         tensors: those among the inputs, then those that hold a number.
@@ -250,7 +250,7 @@ class Given(NamedTuple):
     module: str
 
     def put_together(self, tensors: Tensors) -> tuple[list[Any], list[Any]]:
-        """The inputs of the call and the numbers of the module.
+        """Put together the inputs of the call and the numbers of the module.
 
         Args:
             tensors: to take instead of its own.

@@ -67,7 +67,7 @@ Value = TypeVar("Value")
 
 _MISSING = object()
 _MOST_PROBLEMS = 4096
-"""So many of the problems that a module has met it remembers."""
+"""Upper limit of the problems that a module remembers decisions for."""
 _GRADIENTS = "gradients of this model are taken, and with the reference they cost less"
 
 
@@ -89,12 +89,12 @@ class TunedModule(nn.Module, abc.ABC):
     """
 
     kernel: ClassVar[Kernel]
-    """What `Kernel.declare` says of it."""
+    """The kernel, as `Kernel.declare` returns it."""
     _operators: ClassVar[Operators]
     own_forward: ClassVar[Callable[..., torch.Tensor] | None] = None
     """`forward` as it is here; None where the kernel's author wrote another, which has a say in every call."""
     reference_class: ClassVar[Any] = None
-    """Whose `forward` are the reference's operations; None where the kernel's author wrote a `reference_forward`."""
+    """The class whose `forward` is the reference's; None where the kernel's author wrote a `reference_forward`."""
 
     policy: Policy | str | None = None
     """This module's own policy, or its name; None takes the program's (see `policy.py`)."""
@@ -106,7 +106,7 @@ class TunedModule(nn.Module, abc.ABC):
     """Whether this module's calls wait while their kernel is built; None takes the program's setting."""
 
     policies: ClassVar[Sequence[str]] = tuple(policy for policy in Policy if policy is not Policy.TUNE)
-    """What `policy` may be where no call is to search."""
+    """The legal values of `policy` where no call is to search."""
 
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)
@@ -125,13 +125,13 @@ class TunedModule(nn.Module, abc.ABC):
             cls.__call__ = _copied(TunedModule.__call__, cls.kernel.name)  # type: ignore[method-assign]
 
     def __new__(cls, *arguments: Any, **named: Any) -> Self:
-        """A module that a compiled or exported program can find again, whatever its constructor does."""
+        """Make a module that a compiled or exported program can find again, whatever its constructor does."""
         made = super().__new__(cls)
         note(made, arguments, named)
         return made
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
-        """As the reference's `Model`, whose constructor makes parameters, buffers and submodules."""
+        """Call the constructor of the reference's `Model`, which makes parameters, buffers and submodules."""
         # Before the reference's constructor, which may call what needs them, such as `eval()`.
         self._pinned: Plan | None = None
         self._plans: Latest[Occasion, Decided] = Latest(_MOST_PROBLEMS)
@@ -144,10 +144,10 @@ class TunedModule(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def tuned_forward(self, plan: Plan, *inputs: Any, **named: Any) -> torch.Tensor:
-        """The model under a plan, for inputs that `problem` accepts: the reference's, by position."""
+        """Run the model under a plan, for inputs that `problem` accepts: the reference's, by position."""
 
     def problem(self, *inputs: Any, **named: Any) -> Problem | None:
-        """The problem that a call with these inputs is; None where the kernel cannot serve it: see `unserved`.
+        """Return the problem of a call with these inputs; None where the kernel cannot serve it: see `unserved`.
 
         By default the sizes are those of the kernel's `axes`, and the mode is an option where the kernel has several.
         Served are dense tensors of one of the kernel's dtypes, parameters and buffers like them, the kernel's `indices`
@@ -179,12 +179,12 @@ class TunedModule(nn.Module, abc.ABC):
         return identify(problem, self, dict(zip(self._input_names(), inputs, strict=False)), self.kernel.axes, traced)
 
     def unserved(self, reason: str) -> Problem | None:
-        """What `problem` returns where the kernel cannot serve a call: None; the reason stands in `choices`."""
+        """Return None, for `problem` where the kernel cannot serve a call, and keep the reason for `choices`."""
         self._known.reason = reason
         return None
 
     def foreseen(self, method: Callable[..., Any], *inputs: Any) -> Any:
-        """What a method of this module would return; None, with its reason, where it raises.
+        """Return the result of a method of this module; None, with its reason, where it raises.
 
         For `problem`, where a kernel is given what torch makes of the inputs: the method runs on copies of the buffers
         and inputs, and random numbers are drawn again, so that what a call changes it changes once.
@@ -206,7 +206,7 @@ class TunedModule(nn.Module, abc.ABC):
         return self._known.reason
 
     def accepts_layout(self, name: str, tensor: torch.Tensor) -> bool:  # noqa: ARG002
-        """Whether the kernel reads a tensor that is not contiguous as it lies in memory; by default none.
+        """Return whether the kernel reads a tensor that is not contiguous as it lies in memory; by default none.
 
         Args:
             name: of an input, or of a parameter or buffer as in the state dict.
@@ -224,12 +224,12 @@ class TunedModule(nn.Module, abc.ABC):
         """
 
     def reference_forward(self, *inputs: Any) -> torch.Tensor:
-        """The model by the reference's own `forward`."""
+        """Run the model by the reference's own `forward`."""
         output: torch.Tensor = super().forward(*inputs)
         return output
 
     def __call__(self, first: Any = _MISSING, /, *rest: Any, **named: Any) -> Any:
-        """As any module's, whose own way from here to `forward` takes longer than to recognise a call."""
+        """Call the module as any other; `nn.Module`'s own way to `forward` takes longer than to recognise a call."""
         if is_dynamo_compiling():
             run = self.forward if is_only_forward(self) else super().__call__
             return run(*(rest if first is _MISSING else (first, *rest)), **named)
@@ -260,7 +260,7 @@ class TunedModule(nn.Module, abc.ABC):
         return super().__call__(*(rest if first is _MISSING else (first, *rest)))
 
     def forward(self, *inputs: Any, **named: Any) -> torch.Tensor:
-        """The model, by its kernel wherever that can serve; the inputs are the reference's, by position or by name."""
+        """Run the model, by its kernel wherever that can serve; the inputs are the reference's, by position or name."""
         if is_compiling():
             return traced_call(self, inputs, named)
         policy, accuracy, known = policy_for(self.policy), accuracy_for(self.accuracy), self._known
@@ -283,7 +283,7 @@ class TunedModule(nn.Module, abc.ABC):
         return self._serve(served, inputs) if watched is None else watched[0]
 
     def _may_watch(self, inputs: Sequence[Any]) -> bool:
-        """Whether the reference may serve this call, while it is watched, since nobody waits for the kernel."""
+        """Return whether the reference may serve this call, while it is watched, since nobody waits for the kernel."""
         if is_quick_to_trace() or self._pinned is not None or waits_for_builds(self.wait):
             return False
         call = look_at(self, inputs)
@@ -291,7 +291,7 @@ class TunedModule(nn.Module, abc.ABC):
         return call.obstacle in (None, AUTOCAST) and not is_captured
 
     def _serve(self, served: Served, inputs: tuple[Any, ...]) -> torch.Tensor:
-        """The answer to a call whose inputs stand in the reference's order."""
+        """Return the answer to a call whose inputs stand in the reference's order."""
         if served.obstacle is not None:
             self._choices[None, None] = served.obstacle
         if served.miss is not None:
@@ -305,7 +305,7 @@ class TunedModule(nn.Module, abc.ABC):
     def _look(
         self, inputs: tuple[Any, ...], policy: Policy, accuracy: Accuracy, watched: ReferenceCall | None
     ) -> tuple[Served, bool]:
-        """What serves a call, and whether it serves all that are like it, so that none of them is looked at again.
+        """Return what serves a call, and whether it serves all calls like it, so that none is looked at again.
 
         Args:
             watched: what the reference was seen to do in such a call; None where it was not.
@@ -357,7 +357,7 @@ class TunedModule(nn.Module, abc.ABC):
         inputs: Sequence[Any],
         traced: ReferenceCall | None,
     ) -> Served:
-        """A plan as it serves a call."""
+        """Return how a plan serves a call."""
         dtype = None if cast is None else cast.dtype
         if plan is None or (cast is None and not call.needs_gradient):
             return Served(plan, autocast=dtype)
@@ -368,7 +368,7 @@ class TunedModule(nn.Module, abc.ABC):
         return Served(plan, run, call.needs_gradient, dtype)
 
     def _in_order(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-        """The inputs in the order of the reference's own signature; TypeError where they do not fit it."""
+        """Return the inputs in the order of the reference's own signature; TypeError where they do not fit it."""
         signature = self._signature()
         if not named and len(inputs) == len(signature.parameters) - 1:
             return inputs
@@ -379,7 +379,7 @@ class TunedModule(nn.Module, abc.ABC):
     @classmethod
     @cache
     def _signature(cls) -> inspect.Signature:
-        """Of the reference's forward, `self` included."""
+        """Return the signature of the reference's forward, `self` included."""
         return inspect.signature(super().forward)
 
     @classmethod
@@ -388,12 +388,12 @@ class TunedModule(nn.Module, abc.ABC):
         return tuple(cls._signature().parameters)[1:]
 
     def _note_backward(self) -> None:
-        """Somebody trains: a backward through the kernel runs the reference's forward too, so let it run alone."""
+        """Let the reference run alone from now on: a backward through the kernel runs the reference's forward too."""
         self._trains = True
 
     @property
     def choices(self) -> dict[tuple[Problem | None, Device | None], Choice]:
-        """What was chosen for each problem and device met so far, and the tier it came from.
+        """The choice for each problem and device met so far, and the tier it came from.
 
         Under `(None, None)` stands why the reference ran in the latest call that no kernel could serve at all.
         """
@@ -449,7 +449,7 @@ class TunedModule(nn.Module, abc.ABC):
         return self._derived is not None
 
     def mode(self) -> Mode:
-        """What `problem` puts under the option `mode`."""
+        """Return the value of the option `mode` in `problem`."""
         if self.training and Mode.TRAIN in self.kernel.modes:
             return Mode.TRAIN
         return Mode.FROZEN if self.is_frozen and Mode.FROZEN in self.kernel.modes else Mode.EVAL
@@ -457,7 +457,7 @@ class TunedModule(nn.Module, abc.ABC):
     def derived(
         self, name: str, make: Callable[[], Value], sources: Sequence[Source], settings: Hashable = ()
     ) -> Value:
-        """What `make` makes of the sources: made in every call, or kept from one to the next while frozen.
+        """Return `make()`, called each time, or kept from one call to the next while the module is frozen.
 
         Args:
             name: of what is made, in this module; one name always has the same sources.
@@ -469,7 +469,7 @@ class TunedModule(nn.Module, abc.ABC):
         return make() if self._derived is None else self._derived.get(name, make, sources, settings)
 
     def train(self, mode: bool = True) -> Self:
-        """As in `nn.Module`; training mode unfreezes, and without it gradients are not expected until one is taken."""
+        """See `nn.Module.train`. Training mode unfreezes; without it gradients are not expected until one is taken."""
         if mode:
             self.unfreeze()
         else:
@@ -477,7 +477,7 @@ class TunedModule(nn.Module, abc.ABC):
         return super().train(mode)
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
-        """`.to()` and its like: what is derived from tensors about to be replaced is let go of at once."""
+        """Apply `.to()` and its like; first forget what is derived from tensors about to be replaced."""
         self._known.forget()
         if self._derived is not None:
             self._derived.clear()
@@ -485,7 +485,7 @@ class TunedModule(nn.Module, abc.ABC):
         return self
 
     def _decided(self, occasion: Occasion, inputs: tuple[Any, ...]) -> Decided:
-        """What serves a problem: without a plan the reference's operations."""
+        """Return the choice for a problem and its plan; without a plan the reference's operations run."""
         decided = self._plans.get(occasion)
         if decided is None:
             wait = waits_for_builds(self.wait)
@@ -498,7 +498,7 @@ class TunedModule(nn.Module, abc.ABC):
         return decided
 
     def _duel(self, inputs: tuple[Any, ...], plans: Sequence[Plan]) -> list[Score]:
-        """The whole forward, as the caller waits for it; on replicas, so that statistics and counters stay."""
+        """Time whole forwards, as the caller waits for them; on replicas, so that statistics and counters stay."""
         contenders = []
         for plan in plans:
             tuned = replica(self)
@@ -512,7 +512,7 @@ class TunedModule(nn.Module, abc.ABC):
         return duel(contenders, by_reference, plans[0].device.torch_device, exact)
 
     def _in_float64(self, inputs: tuple[Any, ...]) -> torch.Tensor:
-        """The reference's answer in float64, by a replica: other threads may be running this module."""
+        """Return the reference's answer in float64, by a replica: other threads may be running this module."""
         double = torch.float64
         made = replica(self, *(cast(tensors, double) for tensors in held(self)))
         device = next(one.device.type for one in inputs if isinstance(one, torch.Tensor))
@@ -520,21 +520,21 @@ class TunedModule(nn.Module, abc.ABC):
             return type(self).reference_forward(made, *cast(inputs, double))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """As by default. A parametrisation of the module's own parameters would copy all that it has."""
+        """Copy the module as by default; a parametrisation of its own parameters would copy all that it has."""
         made = memo[id(self)] = type(self).__new__(type(self))
         state = TunedModule.__getstate__ if is_parametrized(self) else type(self).__getstate__
         made.__setstate__(copy.deepcopy(state(self), memo))
         return made
 
     def __prepare_scriptable__(self) -> NoReturn:
-        """What `torch.jit.script` asks for, which reads only functions of a fixed number of inputs."""
+        """Refuse `torch.jit.script`, which calls this and reads only functions of a fixed number of inputs."""
         raise NotImplementedError(
             f"torch.jit.script cannot read a tuned {self.kernel.name}: script its reference, or use torch.jit.trace or "
             "torch.export"
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Binaries and derived tensors belong to this object: a copied or pickled model gets its own."""
+        """Return the state without binaries and derived tensors: a copied or pickled model gets its own."""
         return {
             **{name: value for name, value in self.__dict__.items() if name not in OWN},
             "_pinned": None,
@@ -545,12 +545,12 @@ class TunedModule(nn.Module, abc.ABC):
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """The state of a copy; frozen if the original was."""
+        """Set the state of a copy; frozen if the original was."""
         super().__setstate__({**state, "_derived": DerivedTensors() if state["_derived"] else None})  # type: ignore[no-untyped-call]
 
 
 def require_reference(model: type[TunedModule], file: Path) -> type[nn.Module]:
-    """The class whose `forward` are the reference's operations; a class that inherits none is refused.
+    """Return the class whose `forward` is the reference's operations; refuse a class that inherits none.
 
     Raises:
         KernelFolderError: it inherits none, or one that comes before the tuned one.
@@ -567,7 +567,7 @@ def require_reference(model: type[TunedModule], file: Path) -> type[nn.Module]:
 
 
 def _copy_as_it_lies(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy with the tensor's own strides: `clone` closes gaps, and what is made of a view has other strides then."""
+    """Return a copy with the tensor's own strides: `clone` closes gaps, and so changes a view's results."""
     copy = tensor.detach().clone()
     if copy.stride() == tensor.stride():
         return copy
@@ -576,7 +576,7 @@ def _copy_as_it_lies(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _copied(function: Callable[..., Any], kernel: str) -> FunctionType:
-    """The same function with code of its own.
+    """Return the same function with code of its own.
 
     What torch.compile learns of shapes and numbers it keeps by a function's code: no kernel learns another's.
     """
@@ -586,11 +586,11 @@ def _copied(function: Callable[..., Any], kernel: str) -> FunctionType:
 
 
 def computed_in(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of a kernel's `accumulator_t` for tensors of this one."""
+    """Return the dtype of a kernel's `accumulator_t` for tensors of this one."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def own_tensors(module: nn.Module, *names: str) -> list[Any]:
-    """Parameters or buffers of a module by their names; quicker than as attributes."""
+    """Return parameters or buffers of a module by their names; quicker than as attributes."""
     parameters, buffers = module._parameters, module._buffers
     return [parameters[name] if name in parameters else buffers[name] for name in names]

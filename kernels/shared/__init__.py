@@ -1,7 +1,7 @@
-"""What several kernels share: device headers, and the host's side of them."""
+"""Code that several kernels share: device headers, and the host's side of them."""
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
-"""What sources on top of `vector.cuh` and `pack.cuh` serve, by torch's names."""
+"""The dtypes that sources on top of `vector.cuh` and `pack.cuh` support, by torch's names."""
 
 REPAIR_THREADS = 256
-"""Of a block that computes again what half precision could not hold."""
+"""Threads of a block that computes again what half precision could not hold."""

@@ -37,19 +37,19 @@ _MOST_GRAPHS = 64
 _ALIGNMENT_BYTES = 16
 
 _IMAGE, _WEIGHT, _OUTPUT, _FIRST_OPERAND = 1, 2, 3, 4
-"""What a graph's tensors are called, by it and by those who bind memory to them."""
+"""The identifiers of a graph's tensors, for it and for those who bind memory to them."""
 
 
 @functools.cache
 def is_installed() -> bool:
-    """Whether `nvidia-cudnn-frontend` is here; asked without importing it."""
+    """Return whether `nvidia-cudnn-frontend` is installed; found without importing it."""
     found = importlib.util.find_spec("cudnn")
     return found is not None and found.origin is not None
 
 
 @dataclass(frozen=True)
 class Function:
-    """What follows a convolution; `value` in its steps is the convolution with its bias.
+    """The function that follows a convolution; `value` in its steps is the convolution with its bias.
 
     Attributes:
         channels: names of tensors with a value for each output channel.
@@ -65,7 +65,7 @@ class Function:
 
 @dataclass(frozen=True)
 class Convolution:
-    """What a graph is built for.
+    """The convolution that a graph is built for.
 
     Attributes:
         device: CUDA device index.
@@ -102,7 +102,7 @@ class Convolution:
 
 @dataclass(frozen=True)
 class Operands:
-    """What the function of a convolution is called with, each in the order of its names.
+    """The arguments of a convolution's function, each in the order of its names.
 
     Attributes:
         factors: float32, of each output channel; there where the convolution `scales`, and None else.
@@ -129,7 +129,7 @@ def prepare(convolution: Convolution) -> None:
 
 
 def convolve(convolution: Convolution, image: torch.Tensor, weight: torch.Tensor, operands: Operands) -> torch.Tensor:
-    """The convolution with its function, channels-last, on torch's current stream.
+    """Compute the convolution with its function, channels-last, on torch's current stream.
 
     A NaN comes out wherever torch's operations give one.
 
@@ -153,7 +153,7 @@ def convolve(convolution: Convolution, image: torch.Tensor, weight: torch.Tensor
 
 
 def describe(convolution: Convolution, handle: object = None) -> tuple[Any, int]:
-    """The graph as the package's own object, not yet built, and the number of its tensors."""
+    """Return the graph as the package's own object, not yet built, and the number of its tensors."""
     import cudnn
 
     single = cudnn.data_type.FLOAT
@@ -232,7 +232,7 @@ class _Graphs:
         self._captured: dict[Convolution, _Graph] = {}
 
     def get(self, convolution: Convolution) -> _Graph:
-        """The graph, built now where it is not here; its device is the current one."""
+        """Return the graph, built now where it is not here; its device is the current one."""
         capturing = torch.cuda.is_current_stream_capturing()
         graph = self._captured.get(convolution) or self._recent.get(convolution)
         if graph is None:
@@ -256,7 +256,7 @@ _graphs = _Graphs()
 
 @functools.cache
 def _handle_of(device: int) -> Any:
-    """cuDNN's handle for a device, made once."""
+    """Return cuDNN's handle for a device, made once."""
     import cudnn
 
     with torch.cuda.device(device):
@@ -264,7 +264,7 @@ def _handle_of(device: int) -> Any:
 
 
 def _aligned(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor as others may see it, without a gradient, at an address that plans may read in vectors."""
+    """Return the tensor as others may see it, without a gradient, at an address that plans may read in vectors."""
     tensor = tensor.detach()
     return tensor if tensor.data_ptr() % _ALIGNMENT_BYTES == 0 else tensor.clone()
 

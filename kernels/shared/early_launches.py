@@ -9,7 +9,7 @@ _LEAST_ARCHITECTURE = 90
 
 
 def early_launches(when: Predicate) -> Tunable:
-    """The tunable, for sources that include the header; `when` is its condition."""
+    """Return the tunable, for sources that include the header; `when` is its condition."""
     return Tunable("early_launches", (False, True), when=when)
 
 

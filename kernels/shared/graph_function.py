@@ -39,7 +39,7 @@ class _NotStepsError(Exception):
 
 
 def steps_of(text: str, scalars: Iterable[str]) -> Step | None:
-    """The operations of a device function; None where a graph cannot compute it.
+    """Return the operations of a device function; None where a graph cannot compute it.
 
     Args:
         scalars: which of its names are the same number for all elements.
@@ -52,7 +52,7 @@ def steps_of(text: str, scalars: Iterable[str]) -> Step | None:
 
 
 def numbers_of(step: Step) -> list[float]:
-    """The numbers that are written in the function, each once."""
+    """Return the numbers that are written in the function, each once."""
     found: dict[float, None] = {}
     for one in step.operands:
         found.update(dict.fromkeys(numbers_of(one) if isinstance(one, Step) else ()))
@@ -88,7 +88,7 @@ def add_to(graph: Any, cudnn: Any, step: Step, known: Mapping[str | float, Any])
 
 
 def _steps(node: ast.expr, names: Mapping[str, Step | str | float], scalars: frozenset[str]) -> Step | str | float:
-    """The operations of an expression, in which these names stand for others."""
+    """Return the operations of an expression, in which these names stand for others."""
     if isinstance(node, ast.Name):
         return names.get(node.id, node.id)
     if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
@@ -111,7 +111,7 @@ def _steps(node: ast.expr, names: Mapping[str, Step | str | float], scalars: fro
 
 
 def _number_first(sides: tuple[Step | str | float, ...], scalars: frozenset[str]) -> tuple[Step | str | float, ...]:
-    """A minimum's or maximum's operands: one is the same number for all elements, the other a value."""
+    """Return a minimum's or maximum's operands, first the number that is the same for all elements, then the value."""
     numbers = [side for side in sides if isinstance(side, float) or side in scalars]
     if len(numbers) != 1:
         raise _NotStepsError

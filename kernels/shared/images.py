@@ -39,7 +39,7 @@ class Geometry(NamedTuple):
     groups: int
 
     def output(self, height: int, width: int) -> tuple[int, int]:
-        """Height and width of what comes out; less than 1 where the filters are larger than the images."""
+        """Return height and width of the output; less than 1 where the filters are larger than the images."""
         return self._windows(0, height), self._windows(1, width)
 
     def _windows(self, side: int, size: int) -> int:
@@ -48,7 +48,7 @@ class Geometry(NamedTuple):
 
 
 def geometry_of_layer(layer: nn.Conv2d) -> Geometry:
-    """A layer's own; its padding is zeros."""
+    """Return a layer's own geometry; its padding is zeros."""
     kernel, dilation = tuple(layer.weight.shape[2:]), tuple(layer.dilation)
     if layer.padding == "same":
         above, before = (dilation[side] * (kernel[side] - 1) for side in (0, 1))
@@ -60,7 +60,7 @@ def geometry_of_layer(layer: nn.Conv2d) -> Geometry:
 
 
 def geometry_of_axes(axes: Mapping[str, int]) -> Geometry:
-    """That of a problem with these axes."""
+    """Return the geometry of a problem with these axes."""
 
     def pair(name: str) -> tuple[int, int]:
         height, width = f"{name}_height", f"{name}_width"
@@ -70,14 +70,14 @@ def geometry_of_axes(axes: Mapping[str, int]) -> Geometry:
 
 
 def unusual_axes(geometry: Geometry) -> dict[str, int]:
-    """Those of `USUAL_GEOMETRY` that are another number."""
+    """Return the axes of `USUAL_GEOMETRY` that have another value."""
     pairs = (geometry.stride, geometry.padding, geometry.dilation, (geometry.groups,))
     found = dict(zip(USUAL_GEOMETRY, (size for sizes in pairs for size in sizes), strict=True))
     return {name: size for name, size in found.items() if size != USUAL_GEOMETRY[name]}
 
 
 def layout_of(tensor: torch.Tensor) -> str | None:
-    """The layout that torch takes a dense 4-d tensor for (`suggest_memory_format`); None where it is not dense.
+    """Return the layout that torch takes a dense 4-d tensor for (`suggest_memory_format`); None if it is not dense.
 
     Where sizes of 1 make both possible, the strides say which was meant.
     """
@@ -97,7 +97,7 @@ def _strides_are_channels_last(tensor: torch.Tensor) -> bool:
 
 
 def output_layout(x: torch.Tensor, layer: nn.Conv2d) -> str:
-    """The layout of what the reference's convolution makes: which of torch's implementations runs decides it."""
+    """Return the layout of the reference's convolution's output: which implementation of torch's runs decides it."""
     if "channels_last" not in (layout_of(x), layout_of(layer.weight)):
         return "nchw"
     geometry = geometry_of_layer(layer)
@@ -112,7 +112,7 @@ def output_layout(x: torch.Tensor, layer: nn.Conv2d) -> str:
 
 
 def precision_of(x: torch.Tensor) -> str:
-    """What torch's flags let the reference's convolution of x run in: `tf32` or `strict`."""
+    """Return the precision that torch's flags allow the reference's convolution of x: `tf32` or `strict`."""
     kind = x.device.type
     allowed = kind_of(kind) == "cuda" and x.dtype == torch.float32 and value_of(Setting.CUDNN, kind) != "off"
     allowed = allowed and value_of(Setting.CONVOLUTION, kind) == "tf32"
@@ -122,7 +122,7 @@ def precision_of(x: torch.Tensor) -> str:
 def convolve(
     x: torch.Tensor, weight: torch.Tensor, geometry: Geometry, layout: str, *, allow_tf32: bool, benchmark: bool
 ) -> torch.Tensor:
-    """torch's convolution without a bias, in that layout.
+    """Compute torch's convolution without a bias, in that layout.
 
     `torch._convolution` takes as arguments what `conv2d` takes from global flags, which other threads may read.
     """

@@ -33,7 +33,7 @@ _SCALE_WORDS = 4
 
 
 def is_from_parts(product: str) -> bool:
-    """Whether the library makes the product from half-precision parts."""
+    """Return whether the library makes the product from half-precision parts."""
     return product == "parts"
 
 
@@ -47,14 +47,14 @@ def _runs_parts(product: str, part_type: str, problem: Problem, device: Device) 
 
 
 def _holds_enough(product: str, part_type: str, corrections: str, problem: Problem) -> bool:
-    """What is to be as exact as eager: 16 bits of an operand, or 15 of the small terms, never are."""
+    """Return whether parts are exact enough: 16 bits of an operand, or 15 of small terms, never match eager."""
     if product != "parts" or problem.accuracy is Accuracy.TOLERANCE:
         return True
     return part_type == "fp16" and corrections != "e4m3"
 
 
 def _pieces_are_asked_for(product: str, pieces: int, problem: Problem) -> bool:
-    """Seven are for what is to be just as exact as eager: under the tolerance they are no choice of their own."""
+    """Allow seven pieces only with `accuracy="eager"`: under the tolerance they are no choice of their own."""
     return product != "parts" or pieces != _PIECES_OF_EAGER or problem.accuracy is Accuracy.EAGER
 
 
@@ -74,7 +74,7 @@ def _runs_corrections(product: str, part_type: str, corrections: str, problem: P
 
 @functools.cache
 def _cpu_multiplies_e4m3() -> bool:
-    """Whether this torch does, asked by doing it."""
+    """Return whether this torch multiplies e4m3 on the CPU, found by trying."""
     numbers = torch.ones(16, 16).to(torch.float8_e4m3fn)
     one = torch.ones(())
     try:
@@ -133,7 +133,7 @@ class Parts(NamedTuple):
 
 
 class Product(NamedTuple):
-    """What the passes behind a product read: the product itself, or its partial products.
+    """The input of the passes behind a product: the product itself, or its partial products.
 
     Attributes:
         first: (rows, features), or `pieces` of these.
@@ -160,7 +160,7 @@ class Product(NamedTuple):
         return self.first if self.first.dim() == 2 else self.first[0]
 
     def arguments(self, bias: torch.Tensor | None) -> tuple[Argument, ...]:
-        """In the order of the kernels' parameters.
+        """Return the arguments in the order of the kernels' parameters.
 
         Args:
             bias: (features,), to be added to partial products; torch has added it to a whole one.
@@ -170,12 +170,12 @@ class Product(NamedTuple):
 
 
 def settings_of(plan: Plan) -> tuple[Value, ...]:
-    """The values of the tunables that the parts of a matrix depend on."""
+    """Return the values of the tunables that the parts of a matrix depend on."""
     return (plan["part_type"], plan["pieces"], plan["corrections"])
 
 
 def split(plan: Plan, matrix: torch.Tensor, *, is_weight: bool, factors: torch.Tensor | None = None) -> Parts:
-    """The parts of a float32 matrix (rows, depth), by one launch on torch's current stream.
+    """Make the parts of a float32 matrix (rows, depth), by one launch on torch's current stream.
 
     Args:
         is_weight: whether it is the transposed factor of the product.
@@ -209,7 +209,7 @@ def split(plan: Plan, matrix: torch.Tensor, *, is_weight: bool, factors: torch.T
 
 
 class _PartsShape(NamedTuple):
-    """Of parts of some depth: the length of one and of all halves of a row; how they are made."""
+    """The shape of parts of some depth: the length of one and of all halves of a row; how they are made."""
 
     padded: int
     length: int
@@ -230,7 +230,7 @@ def _parts_shape(plan: Plan, depth: int) -> _PartsShape:
 def parts_product(
     plan: Plan, x: torch.Tensor, weight: torch.Tensor, weight_parts: Parts, factors: torch.Tensor | None = None
 ) -> Product:
-    """x · weightᵀ, as partial products, on torch's current stream.
+    """Compute x · weightᵀ, as partial products, on torch's current stream.
 
     Args:
         x: (rows, depth), float32.
@@ -250,7 +250,7 @@ def parts_product(
 
 
 def _small_terms(plan: Plan, x: Parts, w: Parts) -> torch.Tensor:
-    """The small terms of the product of two matrices in parts; with one piece in halves all of it."""
+    """Compute the small terms of the product of two matrices in parts; with one piece in halves all of it."""
     if x.factor.dtype == torch.int8:
         return torch._int_mm(x.factor, w.factor)
     if x.scale is None or w.scale is None:
@@ -262,14 +262,14 @@ def _small_terms(plan: Plan, x: Parts, w: Parts) -> torch.Tensor:
 
 
 def _multiply(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """x · w of matrices of halves, or of stacks of them, with fp32 sums and results."""
+    """Multiply x · w of matrices of halves, or of stacks of them, with fp32 sums and results."""
     if not _sums_in_fp32(x):
         return torch.matmul(x.float(), w.float())
     return (torch.mm if x.dim() == 2 else torch.bmm)(x, w, out_dtype=torch.float32)
 
 
 def _sums_in_fp32(parts: torch.Tensor) -> bool:
-    """Whether torch multiplies such parts with fp32 sums: no CPU does, nor fp16 where sums in it are allowed."""
+    """Return whether torch multiplies such parts with fp32 sums: no CPU does, nor fp16 where sums in it are allowed."""
     if parts.is_cpu:
         return False
     return parts.dtype != torch.float16 or not torch.backends.cuda.matmul.allow_fp16_accumulation

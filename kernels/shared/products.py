@@ -20,7 +20,7 @@ BULK_COPIES = split_product.BULK_COPIES
 
 
 def has_passes(product: str) -> bool:
-    """Whether torch makes the product and a pass of its own does what follows."""
+    """Return whether torch makes the product and a pass of its own does what follows."""
     return product in ("fp32", "parts")
 
 
@@ -46,7 +46,7 @@ def own_product(
     exponents: split_product.RowExponents,
     *epilogue: Argument,
 ) -> split_product.Unfit | None:
-    """A linear layer's product by a kernel of ours, with what follows in its epilogue.
+    """Compute a linear layer's product by a kernel of ours, with what follows in its epilogue.
 
     Args:
         exponents: what is kept of the weight's magnitude.
@@ -64,7 +64,7 @@ def own_product(
 def library_product(
     plan: Plan, model: TunedModule, weight: torch.Tensor, bias: torch.Tensor | None, x: torch.Tensor
 ) -> parts_product.Product:
-    """A linear layer's product for a pass behind it: whole, with the bias, or partial products from parts.
+    """Compute a linear layer's product for a pass behind it: whole, with the bias, or partial products from parts.
 
     The parts of the weight are the model's, which keeps them while it is frozen.
     """

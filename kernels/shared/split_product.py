@@ -28,22 +28,22 @@ _W_STAGE_BYTES = _TILE_ROWS * (_TILE_DEPTH * 4 + 32)
 _BARRIER_BYTES = 16
 _LINE_BYTES = 128
 MAX_DEPTH_OF_INT8 = 2**31 // (2 * 127 * 127)
-"""Of two small terms whose factors are whole numbers of eight bits and whose sums are int32."""
+"""Largest depth of two small terms whose factors are 8-bit integers and whose sums are int32."""
 _PRODUCT_THREADS = 384
 _MOST_TILE_THREADS = 512
 _ROWS_OF_SPLIT_BLOCK = 8
 _LATE_BYTES = 3 * 4 * 2048
-"""What is on its way to the warps that split rows beside the product."""
+"""Bytes of shared memory for rows on their way to the warps that split them during the product."""
 _SUM_STAGES_OF_EAGER = 14
 
 
 def is_fused(product: str) -> bool:
-    """Whether the product is ours, from split halves, with everything behind it in its epilogue."""
+    """Return whether the product is ours, from split halves, with everything behind it in its epilogue."""
     return product == "fused"
 
 
 def _splits_weight(product: str, weight_parts: str, problem: Problem) -> bool:
-    """Whether every call does, so that where it does is worth tuning."""
+    """Return whether every call splits the weight, so that the place for it is worth tuning."""
     return is_fused(product) and weight_parts != "none" and problem.options["mode"] != Mode.FROZEN
 
 
@@ -80,26 +80,26 @@ def _holds_enough(weight_parts: str, problem: Problem) -> bool:
 
 
 def _sums_are_asked_for(product: str, sum_stages: int, problem: Problem) -> bool:
-    """So many stages are for what is to be just as exact as eager, and no choice of their own under the tolerance."""
+    """Allow this number of sum stages only with `accuracy="eager"`; under the tolerance it is no choice of its own."""
     return not is_fused(product) or sum_stages != _SUM_STAGES_OF_EAGER or problem.accuracy is Accuracy.EAGER
 
 
 def _fits_memory(weight_parts: str, problem: Problem, device: Device) -> bool:
-    """The parts of both operands take an eighth of the device at most."""
+    """Return whether the parts of both operands take an eighth of the device at most."""
     rows, depth, features = (problem.axes[name] for name in ("rows", "in_features", "out_features"))
     tiles = (rows + 2 * _TILE_ROWS) + (features + _TILE_ROWS)
     return weight_parts == "none" or 4 * tiles * (depth + _LINE_BYTES) <= device.memory_bytes // 8
 
 
 def _blocks(x_tiles: int, features: int, cluster: int, device: Device) -> int:
-    """No more than the device holds at once, nor than go over the tiles in as many rounds: then all have as many."""
+    """Return the fewest blocks that go over the tiles in as many rounds as all that the device holds at once."""
     tiles = ceil_div(features, _TILE_ROWS * cluster) * x_tiles  # in clusters, as all here
     rounds = ceil_div(tiles, max(1, device.multiprocessors // cluster))
     return ceil_div(tiles, rounds) * cluster
 
 
 def _first_late_row(rows: int, features: int, columns: int, cluster: int, device: Device) -> int:
-    """The first row of the weight, at a tile's beginning, that no block's first tile needs."""
+    """Return the first row of the weight, at a tile's beginning, that no block's first tile needs."""
     x_tiles = ceil_div(rows, columns)
     tiles = ceil_div(_blocks(x_tiles, features, cluster, device), cluster * x_tiles) * cluster
     return min(tiles, ceil_div(features, _TILE_ROWS)) * _TILE_ROWS
@@ -108,7 +108,7 @@ def _first_late_row(rows: int, features: int, columns: int, cluster: int, device
 def _has_late_rows(
     weight_split: str, product_columns: int, product_cluster: int, problem: Problem, device: Device
 ) -> bool:
-    """Beside the product there is something to split: more than its first tiles need."""
+    """Return whether there is something to split during the product: more than its first tiles need."""
     rows, features = problem.axes["rows"], problem.axes["out_features"]
     return weight_split != "beside" or features > _first_late_row(
         rows, features, product_columns, product_cluster, device
@@ -140,7 +140,7 @@ CONSTRAINTS = (
 
 
 def _empty_that_lasts(rows: int, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Memory that outlives the call.
+    """Allocate memory that outlives the call.
 
     While `torch.compile` warms up for its CUDA graphs, a thread's memory comes from a pool of theirs, where nothing may
     stay that they do not know of. So it is another thread that asks.
@@ -172,7 +172,7 @@ class RowExponents:
         self._captured: list[torch.Tensor] = []
 
     def of(self, plan: Plan, weight: torch.Tensor) -> torch.Tensor:
-        """Those of a contiguous weight (rows, depth): int32 (rows,), on its device; the kernels write to it."""
+        """Return the exponents of a contiguous weight (rows, depth): int32 (rows,), there; the kernels write to it."""
         version = -1 if weight.is_inference() else weight._version
         same = self._weight is not None and self._weight() is weight and self._version == version
         found, (rows, depth) = self._exponents, weight.shape
@@ -190,11 +190,11 @@ class RowExponents:
         return found
 
     def __getstate__(self) -> dict[str, object]:
-        """A copy makes its own."""
+        """Return no state: a copy makes its own."""
         return {}
 
     def __setstate__(self, state: object) -> None:
-        """As new."""
+        """Begin as new."""
         self.__init__()  # type: ignore[misc]
 
 
@@ -271,7 +271,7 @@ class Tiles(NamedTuple):
 
     @classmethod
     def for_matrix(cls, matrix: torch.Tensor, tile_rows: int) -> Tiles:
-        """The memory."""
+        """Allocate the memory."""
         rows, depth = matrix.shape
         whole = ceil_div(rows, tile_rows) * tile_rows
         parts = matrix.new_empty(whole * ceil_div(depth, _LINE_BYTES) * _LINE_BYTES)
@@ -294,18 +294,18 @@ class LateRows(NamedTuple):
 
     @classmethod
     def of(cls, weight: torch.Tensor, exponents: torch.Tensor, first: int) -> LateRows:
-        """With memory for the counts."""
+        """Return late rows with memory for their counts."""
         tiles = ceil_div(weight.shape[0], _TILE_ROWS)
         return cls(exponents, torch.empty(1 + tiles, dtype=torch.int32, device=weight.device), first)
 
 
 def _has_whole_words(weight: torch.Tensor) -> bool:
-    """Whether its rows begin at multiples of 16 bytes: those that do not are all split ahead."""
+    """Return whether its rows begin at multiples of 16 bytes: those that do not are all split ahead."""
     return weight.shape[1] % 4 == 0 and weight.data_ptr() % 16 == 0
 
 
 def _is_kept(model: TunedModule | None) -> bool:
-    """Whether the weight's parts are."""
+    """Return whether the weight's parts are kept between calls."""
     return model is not None and model.is_frozen
 
 
@@ -317,7 +317,7 @@ def tiles_of_both(
     model: TunedModule | None,
     late: LateRows | None = None,
 ) -> tuple[Tiles, Tiles]:
-    """Those of x and of the weight, which are made in every call, or kept while the model is frozen.
+    """Return the tiles of x and of the weight, the latter made in every call, or kept while the model is frozen.
 
     Args:
         contiguous: the weight's values, in rows one after the other.
@@ -354,7 +354,7 @@ def tiles_of_both(
 
 
 class _Geometry(NamedTuple):
-    """Of a product of some size: blocks and threads of its launches, floats of its buffers, bytes of shared memory.
+    """The launch of a product of some size: blocks and threads, floats of its buffers, bytes of shared memory.
 
     `first_late` is the first row of the weight that the product may split itself.
     """

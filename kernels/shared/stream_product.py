@@ -29,11 +29,11 @@ _X_ROWS = 8
 _MOST_REGISTERS_OF_TILES = 216
 _MOST_ROWS_TO_COMPILE = 128
 _LEAST_ARCHITECTURE = 80
-"""Of tensor cores that multiply TF32."""
+"""Oldest architecture (compute capability × 10) whose tensor cores multiply TF32."""
 
 
 def is_stream(product: str) -> bool:
-    """Whether the product is a pass over the weight."""
+    """Return whether the product is a pass over the weight."""
     return product == "stream"
 
 
@@ -59,14 +59,14 @@ def _features_are_of_the_unit(stream_unit: str, stream_features: int) -> bool:
 
 
 def _lanes_fit_registers(stream_unit: str, stream_rows: int, stream_features: int, stream_unroll: int) -> bool:
-    """Sums, and what is read at once."""
+    """Return whether registers hold the sums, and what is read at once."""
     reads_fit = stream_unroll == 1 or stream_rows * stream_unroll <= _MOST_READS
     sums_fit = stream_features * (stream_rows + _RUN) <= _MOST_REGISTERS
     return stream_unit != "lanes" or (reads_fit and sums_fit)
 
 
 def _tiles_fit_registers(stream_corrections: str, stream_rows: int, stream_features: int, stream_unroll: int) -> bool:
-    """Sums, parts and what is under way of the weight; of x what is multiplied and what comes next."""
+    """Return whether registers hold the sums, the weight's parts and what is in flight of it, and two steps of x."""
     tiles, x_tiles = stream_features // _TILE, stream_rows // _X_ROWS
     of_x = (14 if stream_corrections == "tf32" else 8) * x_tiles
     return tiles * (4 * x_tiles + 8 * stream_unroll + 16) + of_x <= _MOST_REGISTERS_OF_TILES
@@ -155,7 +155,7 @@ def _split(plan: Plan, weight: torch.Tensor) -> _Streamed:
 
 
 def _in_parts(plan: Plan, depth: int) -> int:
-    """What of a depth is kept in parts; the rest is read from the weight as it is."""
+    """Return how much of a depth is kept in parts; the rest is read from the weight as it is."""
     whole = _CHUNK if plan["stream_unit"] == "lanes" else _STEP
     return depth // whole * whole
 

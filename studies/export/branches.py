@@ -15,7 +15,7 @@ _UNKNOWN = object()
 
 
 def decided(text: str, known: Mapping[str, object], globals_: Mapping[str, Any]) -> str:
-    """The text without the branches that cannot be taken."""
+    """Return the text without the branches that cannot be taken."""
     while True:
         for edit in _decisions(text, known, globals_):
             text = edit
@@ -25,7 +25,7 @@ def decided(text: str, known: Mapping[str, object], globals_: Mapping[str, Any])
 
 
 def _decisions(text: str, known: Mapping[str, object], globals_: Mapping[str, Any]) -> Iterator[str]:
-    """The text after one more branch is decided, for each that can be."""
+    """Yield the text after one more branch is decided, for each that can be."""
     tree = ast.parse(text)
     for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
         values = _Values(function, known, globals_)
@@ -42,7 +42,7 @@ def _decisions(text: str, known: Mapping[str, object], globals_: Mapping[str, An
 
 
 def _blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
-    """The blocks of a statement; the `elif` of an `if` is none."""
+    """Yield the blocks of a statement; the `elif` of an `if` is none."""
     for name in ("body", "orelse", "finalbody"):
         block = getattr(node, name, None)
         if isinstance(block, list) and block and isinstance(block[0], ast.stmt):
@@ -58,7 +58,7 @@ def _replaced(text: str, node: ast.expr, segment: str) -> str:
 
 
 def _without_branch(text: str, block: list[ast.stmt], place: int, truth: bool) -> str:
-    """The text with an `if` of a block decided; what would come behind a return goes too."""
+    """Return the text with an `if` of a block decided; what would come behind a return goes too."""
     lines, node = text.splitlines(), block[place]
     assert isinstance(node, ast.If)
     body_end = node.body[-1].end_lineno or 0
@@ -88,7 +88,7 @@ def _dedented(lines: list[str]) -> list[str]:
 
 
 class _Values:
-    """What expressions of a function are, where only the configuration and constants of its module decide."""
+    """The values of a function's expressions, where only the configuration and constants of its module decide."""
 
     def __init__(self, function: ast.FunctionDef, known: Mapping[str, object], globals_: Mapping[str, Any]) -> None:
         arguments = {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
@@ -109,7 +109,7 @@ class _Values:
             self._hidden.discard(name)
 
     def truth(self, test: ast.expr) -> bool | None:
-        """Whether a test holds; None where that is not known."""
+        """Return whether a test holds; None where that is not known."""
         if isinstance(test, ast.BoolOp):
             truths = [self.truth(value) for value in test.values]
             decisive = isinstance(test.op, ast.Or)
@@ -120,7 +120,7 @@ class _Values:
         return None if found is _UNKNOWN else bool(found)
 
     def literal(self, call: ast.Call) -> str | None:
-        """What a call of a function of ours returns, where that is known and is a number or a text."""
+        """Return the literal that a call of a function of ours returns; None where it is no known number or text."""
         found = self._value(call) if isinstance(call.func, ast.Name) else _UNKNOWN
         return repr(found).replace("'", '"') if isinstance(found, int | float | str) else None
 
@@ -134,7 +134,7 @@ class _Values:
             return _UNKNOWN
 
     def _is_pure(self, expression: ast.expr) -> bool:
-        """Whether it reads nothing but known names and constants, and calls nothing but functions of these."""
+        """Return whether it reads nothing but known names and constants, and calls nothing but functions of these."""
         allowed = (ast.Constant, ast.Name, ast.Attribute, ast.Subscript, ast.Compare, ast.BoolOp, ast.UnaryOp, ast.Call)
         others = (ast.Tuple, ast.Load, ast.cmpop, ast.boolop, ast.unaryop)
         for node in ast.walk(expression):
@@ -152,7 +152,7 @@ class _Values:
         return name not in self._hidden and name in self._globals
 
     def _is_plain_call(self, call: ast.Call) -> bool:
-        """Of a function of ours, or a method of what is known, such as `plan.configuration.get`."""
+        """Return whether a call is of our function, or of a known object's method, such as `plan.configuration.get`."""
         function: ast.expr = call.func
         if isinstance(function, ast.Name):
             found = self._globals.get(function.id)

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable
 _LONGEST_LINE = 120
 
 Edit = tuple[int, int, str]
-"""Of a text: from where, to where, and what stands there instead."""
+"""A replacement in a text: start, end, and the new text."""
 
 
 def positions(text: str) -> Callable[[int, int], int]:
-    """From a line (from 1) and a column in bytes, as `ast` counts, to a place in the encoded text."""
+    """Return the function from a line (from 1) and a byte column, as in `ast`, to a place in the encoded text."""
     starts = [0]
     for line in text.encode().splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
@@ -20,7 +20,7 @@ def positions(text: str) -> Callable[[int, int], int]:
 
 
 def edited(text: str, edits: Iterable[Edit]) -> str:
-    """The text with edits made, none of which overlap; their places are in the encoded text."""
+    """Return the text with edits made, none of which overlap; their places are in the encoded text."""
     encoded = text.encode()
     for start, end, replacement in sorted(edits, reverse=True):
         encoded = encoded[:start] + replacement.encode() + encoded[end:]
@@ -28,7 +28,7 @@ def edited(text: str, edits: Iterable[Edit]) -> str:
 
 
 def without_docstrings(text: str) -> str:
-    """The text with its docstrings as comments."""
+    """Return the text with its docstrings as comments."""
     lines = text.splitlines()
     documented = (ast.ClassDef, ast.FunctionDef)
     found = [
@@ -45,7 +45,7 @@ def without_docstrings(text: str) -> str:
 
 
 def without_annotations(text: str) -> str:
-    """The text without annotations; those of a class, which may be a dataclass's fields, are quoted."""
+    """Return the text without annotations; those of a class, which may be a dataclass's fields, are quoted."""
     at = positions(text)
     encoded = text.encode()
     tree = ast.parse(text)
@@ -75,7 +75,7 @@ def without_annotations(text: str) -> str:
 
 
 def _with_short_heads(text: str) -> str:
-    """The text with each function's parameters on one line, where they fit."""
+    """Return the text with each function's parameters on one line, where they fit."""
     lines = text.splitlines()
     functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
     for node in sorted(functions, key=lambda node: node.lineno, reverse=True):

@@ -49,7 +49,7 @@ class Linked:
 
 @dataclass(frozen=True)
 class Members:
-    """What a file has of a class.
+    """The members of a class that a file contains.
 
     Attributes:
         methods: these, and those of the class that they call.
@@ -65,7 +65,7 @@ class Members:
 def members_of(
     model: type, until: type, names: Iterable[str], known: Mapping[str, object]
 ) -> dict[tuple[str, str], Members]:
-    """What a file needs of a class and of its bases before `until`: methods, and class attributes that they read.
+    """Return the members that a file needs of a class and of its bases before `until`, and those that they use.
 
     Args:
         names: the methods to begin with.
@@ -121,7 +121,7 @@ class _Home:
                 self.statements[name] = statement
 
     def text_of(self, statement: ast.stmt) -> str:
-        """A top-level statement with its decorators and the comment above it."""
+        """Return a top-level statement with its decorators and the comment above it."""
         first = min([statement.lineno, *(one.lineno for one in getattr(statement, "decorator_list", []))])
         while first > 1 and self.lines[first - 2].startswith("#"):
             first -= 1
@@ -159,7 +159,7 @@ class Linker:
         self._homes: dict[str, _Home] = {}
 
     def link(self, first: tuple[str, str], module: str, name: str) -> Linked:
-        """A class and all that it needs.
+        """Return a class and all that it needs.
 
         Args:
             first: a module and what is needed of it besides.
@@ -201,7 +201,7 @@ class Linker:
         return own
 
     def _own_name(self, module: str, name: str, text: str) -> str:
-        """A name that the file has for nothing else."""
+        """Return a name that the file has for nothing else."""
         others = {file_name for (_, _), file_name in self._names.items()}
         if name in self._taken or (name in others and not self._is_the_same(module, name, text)):
             stem = module.rpartition(".")[2] if name not in self._taken else ""
@@ -209,13 +209,13 @@ class Linker:
         return name
 
     def _is_the_same(self, module: str, name: str, text: str) -> bool:
-        """Whether another module's definition of that name is the very same text and needs nothing else."""
+        """Return whether another module's definition of that name is the very same text and needs nothing else."""
         if any(found == (module, name) for found in self._names):
             return True
         return self._texts.get(name) == text and not _needed(text)
 
     def _with_names_of_the_file(self, module: str, text: str, own: Mapping[str, str]) -> str:
-        """The text with its needs defined, called what they are called in the file."""
+        """Return the text with its needs defined, called what they are called in the file."""
         home, renamed = self._home(module), dict(own)
         members = self._members(module, text)
         for name in _needed(text):
@@ -246,7 +246,7 @@ class Linker:
         return edited(text, edits)
 
     def _members(self, module: str, text: str) -> list[tuple[ast.Attribute, str, str]]:
-        """Where a text has `module.name` of a module of ours: the module's name there, and what it is in the file."""
+        """Return where a text has `module.name` of ours: node, the module's name there, and its name in the file."""
         found = []
         needed = set(_needed(text))
         for node in ast.walk(ast.parse(text)):
@@ -287,7 +287,7 @@ class Linker:
 
 
 def _joined(texts: Iterable[str]) -> list[str]:
-    """Definitions, with constants that follow each other in one."""
+    """Join definitions, with constants that follow each other in one."""
     joined: list[str] = []
     for text in texts:
         is_short = "\n" not in text
@@ -308,7 +308,7 @@ def _import_order(line: str) -> tuple[bool, bool, str]:
 
 
 def _bound(statement: ast.stmt) -> list[str]:
-    """The names that a top-level statement gives a meaning to."""
+    """Return the names that a top-level statement gives a meaning to."""
     if isinstance(statement, ast.FunctionDef | ast.ClassDef):
         return [statement.name]
     if isinstance(statement, ast.Assign):
@@ -321,7 +321,7 @@ def _bound(statement: ast.stmt) -> list[str]:
 
 
 def _needed(text: str) -> list[str]:
-    """The names of a definition that it does not itself give a meaning to, in the order they come."""
+    """Return the names of a definition that it does not itself give a meaning to, in the order they come."""
     table = symtable.symtable(text, "<definition>", "exec")
     own = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned() or symbol.is_namespace()}
     found = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_referenced()}
@@ -334,14 +334,14 @@ def _needed(text: str) -> list[str]:
 
 
 def _local(text: str) -> set[str]:
-    """The names that functions of a definition have for their own."""
+    """Return the names that functions of a definition have for their own."""
     nodes = [node for one in ast.walk(ast.parse(text)) if isinstance(one, ast.FunctionDef) for node in ast.walk(one)]
     stored = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     return stored | {node.arg for node in nodes if isinstance(node, ast.arg)}
 
 
 def _with_members(text: str, members: Members) -> str:
-    """A class with some of its methods, and what they call of it; of its attributes those that are stated."""
+    """Return a class with some of its methods, and what they call of it; of its attributes those that are stated."""
     tree = ast.parse(text)
     (found,) = [node for node in tree.body if isinstance(node, ast.ClassDef)]
     methods = {node.name: node for node in found.body if isinstance(node, ast.FunctionDef)}
@@ -365,6 +365,6 @@ def _with_members(text: str, members: Members) -> str:
 
 
 def _own_attributes(method: ast.FunctionDef, class_name: str) -> list[str]:
-    """What a method asks of its object or its class."""
+    """Return the names of the attributes that a method reads from its object or its class."""
     attributes = [node for node in ast.walk(method) if isinstance(node, ast.Attribute)]
     return [n.attr for n in attributes if isinstance(n.value, ast.Name) and n.value.id in ("self", "cls", class_name)]

@@ -1,4 +1,4 @@
-"""What an exported file runs its kernel with: `write.py` copies from here what the file needs. Nothing runs here.
+"""The run time of an exported file: `write.py` copies from here what the file needs. Nothing runs here.
 
 Each file states its own values of the names in capitals.
 """
@@ -44,7 +44,7 @@ BY_KERNEL: bool = True
 
 @dataclass(frozen=True)
 class Problem:
-    """What a call asks for."""
+    """The sizes, dtype and options of a call."""
 
     axes: Mapping[str, int]
     dtype: str = "float32"
@@ -98,14 +98,14 @@ class Library:
 
     @functools.cache  # noqa: B019 - there is one library
     def resident_blocks(self, entry_point: str, threads: int, shared: int = 0) -> int:
-        """Blocks of that many threads that one multiprocessor holds at once."""
+        """Return how many blocks of that many threads one multiprocessor holds at once."""
         blocks = ctypes.c_int(1)
         getattr(self._library, f"resident_{entry_point}")(ctypes.byref(blocks), threads, ctypes.c_size_t(shared))
         return max(1, blocks.value)
 
 
 def _value(argument: Any) -> Any:
-    """What an argument of a launch is as a number."""
+    """Return an argument of a launch as a number."""
     if isinstance(argument, torch.Tensor):
         return argument.data_ptr()
     if isinstance(argument, Within):
@@ -123,7 +123,7 @@ LIBRARY: Library | None = None
 
 
 class Device:
-    """What the kernel's host code asks of a CUDA device."""
+    """The properties of a CUDA device that the kernel's host code reads."""
 
     def __init__(self, index: int) -> None:
         found = torch.cuda.get_device_properties(index)
@@ -144,15 +144,15 @@ class Plan:
         self._made: dict[tuple[Any, ...], Any] = {}
 
     def __getitem__(self, tunable: str) -> Any:
-        """The value of a tunable; where it is inactive, the one that the binary is compiled with."""
+        """Return the value of a tunable; where it is inactive, the one that the binary is compiled with."""
         return CONFIGURATION[tunable] if tunable in CONFIGURATION else INACTIVE[tunable]
 
     def integer(self, tunable: str) -> int:
-        """The value of an integer tunable."""
+        """Return the value of an integer tunable."""
         return int(self[tunable])
 
     def once(self, make: Callable[..., Any], *arguments: Any) -> Any:
-        """What `make(plan, *arguments)` makes: made once for equal arguments."""
+        """Return `make(plan, *arguments)`; made once for equal arguments."""
         key = (make, *arguments)
         if key not in self._made:
             self._made[key] = make(self, *arguments)
@@ -169,18 +169,18 @@ class Plan:
         self.module.launch(entry_point, self.device.index, extents, shared, arguments, early=early)
 
     def resident_blocks(self, entry_point: str, threads: int, shared: int = 0) -> int:
-        """Blocks of that entry point that the whole device holds at once."""
+        """Return how many blocks of that entry point the whole device holds at once."""
         return self.device.multiprocessors * self.module.resident_blocks(entry_point, threads, shared)
 
 
 def _empty_that_lasts(rows: int, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Memory that outlives the call; no call of a file is one of torch.compile's."""
+    """Allocate memory that outlives the call; no call of a file is one of torch.compile's."""
     return torch.empty(rows, dtype=dtype, device=device)
 
 
 @functools.cache
 def plan_on(index: int) -> Plan | None:
-    """How to run on a device; None where the library is not built for it, or not built at all."""
+    """Return the plan on a device; None where the library is not built for it, or not built at all."""
     if LIBRARY is None or torch.cuda.get_device_capability(index) != ARCHITECTURE:
         return None
     return Plan(index, LIBRARY)
@@ -201,7 +201,7 @@ class TunedModule(nn.Module):
         self._trains = False
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        """As the reference's."""
+        """Run the reference's forward, by the kernel where that can serve."""
         if named or not BY_KERNEL or torch.compiler.is_compiling():
             return self.reference_forward(*inputs, **named)
         call = look_at(self, inputs)
@@ -217,20 +217,20 @@ class TunedModule(nn.Module):
             return DifferentiableForward(self, forward, call.parameters, call.buffers, moved)(*inputs)
 
     def reference_forward(self, *inputs: Any, **named: Any) -> torch.Tensor:
-        """The reference's operations."""
+        """Run the reference's operations."""
         output: torch.Tensor = super().forward(*inputs, **named)
         return output
 
     def tuned_forward(self, plan: Plan, *inputs: Any) -> torch.Tensor:
-        """The kernel, for inputs like those it was measured for."""
+        """Run the kernel, for inputs like those it was measured for."""
         raise NotImplementedError
 
     def problem(self, *inputs: Any) -> Problem | None:  # noqa: ARG002
-        """The problem of a call whose shapes are the recorded ones."""
+        """Return the problem of a call whose shapes are the recorded ones."""
         return Problem(AXES, DTYPE, {"mode": self.mode()} if len(MODES) > 1 else {})
 
     def foreseen(self, method: Callable[..., Any], *inputs: Any) -> Any:
-        """What a method makes of the inputs; None where that could move statistics or draw random numbers."""
+        """Return the result of a method; None where that could move statistics or draw random numbers."""
         moves = any(True for _ in self.buffers()) or any("Dropout" in type(one).__name__ for one in self.modules())
         if self.training and moves:
             return None
@@ -238,7 +238,7 @@ class TunedModule(nn.Module):
             return method(*inputs)
 
     def unserved(self, reason: str) -> None:
-        """What `problem` returns where the kernel cannot serve a call."""
+        """Return None, which `problem` returns where the kernel cannot serve a call."""
 
     def _plan(self, inputs: Sequence[Any], call: Call) -> Plan | None:
         if not call.inputs or not call.inputs[0].is_cuda or not self._is_as_recorded(inputs, call):
@@ -251,7 +251,7 @@ class TunedModule(nn.Module):
         return plan_on(call.inputs[0].device.index)
 
     def _is_as_recorded(self, inputs: Sequence[Any], call: Call) -> bool:
-        """Whether inputs, parameters, buffers and submodules are what the reference makes at the measured sizes."""
+        """Return whether inputs, parameters, buffers and submodules are the reference's at the measured sizes."""
         tensors = [*call.inputs, *call.parameters, *call.buffers]
         children = list(self.modules())[1:]
         return (
@@ -267,18 +267,18 @@ class TunedModule(nn.Module):
         )
 
     def mode(self) -> str:
-        """The mode of a call."""
+        """Return the mode of a call."""
         return Mode.TRAIN if self.training and Mode.TRAIN in MODES else Mode.EVAL
 
     def derived(self, name: str, make: Callable[[], Any], sources: Any, settings: Any = ()) -> Any:  # noqa: ARG002
-        """What `make` makes; it is made in every call."""
+        """Return `make()`; nothing is kept between calls."""
         return make()
 
     def _note_backward(self) -> None:
         self._trains = True
 
     def train(self, mode: bool = True) -> Any:
-        """As in `nn.Module`; without training mode gradients are not expected until one is taken."""
+        """See `nn.Module.train`; without training mode gradients are not expected until one is taken."""
         if not mode:
             self._trains = False
         return super().train(mode)

@@ -113,7 +113,7 @@ extern "C" int resident_{name}(int* blocks, int threads, size_t shared) {{
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a file is made from.
+    """The result that a file is made from.
 
     Attributes:
         device, architecture: where the result was measured.
@@ -139,15 +139,15 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Layout:
-    """What the reference makes at some sizes; no memory is taken to find out.
+    """The layout of the reference's tensors at some sizes; no memory is taken to find out.
 
     Attributes:
         inputs: the shape of each input, None of one that is no tensor.
         held: the shapes of the parameters, then of the buffers.
         submodules: their types' names.
         numbers: the names of its attributes that are numbers.
-        problem: what a call of them is, as far as that can be told without their device.
-        calls: what the reference does in such a call, in eval and in train mode.
+        problem: of a call with these inputs, as far as it is known without their device.
+        calls: the reference's operations in such a call, in eval and in train mode.
     """
 
     inputs: list[tuple[int, ...] | None]
@@ -159,7 +159,7 @@ class Layout:
 
 
 def layout_of(model: type[TunedModule], reference: Reference, mode: Mode) -> Layout:
-    """The layout of a kernel's reference, and the problem that a call of `ModelNew` is there.
+    """Return the layout of a kernel's reference, and the problem that a call of `ModelNew` is there.
 
     Raises:
         UsersCodeError: the kernel's own code raises.
@@ -184,7 +184,7 @@ def layout_of(model: type[TunedModule], reference: Reference, mode: Mode) -> Lay
 
 
 def file_text(model: type[TunedModule], evidence: Evidence, layout: Layout) -> str:
-    """The file.
+    """Return the file's text.
 
     Raises:
         CannotExportError: the configuration needs more than torch and nvcc, or its text cannot be put into one file.
@@ -262,12 +262,12 @@ def _imports(lines: list[str]) -> str:
 
 
 def _defined_here() -> set[str]:
-    """What the file's own runtime defines."""
+    """Return the names that the file's own runtime defines."""
     return {name for name, value in vars(runtime).items() if getattr(value, "__module__", "") == runtime.__name__}
 
 
 def _top_level_names(text: str) -> set[str]:
-    """The names that a file binds, but for those that it imports."""
+    """Return the names that a file binds, but for those that it imports."""
     found: set[str] = set()
     for statement in ast.parse(text).body:
         if isinstance(statement, ast.FunctionDef | ast.ClassDef):
@@ -294,7 +294,7 @@ def _capability(architecture: str) -> tuple[int, int]:
 
 
 def _cuda(variant: Variant, kernel: Kernel) -> str:
-    """The translation unit: constants, the source with its headers in it, and the launchers."""
+    """Return the translation unit: constants, the source with its headers in it, and the launchers."""
     launchers = "".join(_LAUNCHER.format(name=name) for name in kernel.source.entry_points)
     text = f"{variant.prologue}\n{_with_headers(variant.cuda)}\n{_LAUNCHERS}{launchers}"
     if '"""' in text or text.endswith("\\"):
@@ -303,7 +303,7 @@ def _cuda(variant: Variant, kernel: Kernel) -> str:
 
 
 def _with_headers(source: KernelSource) -> str:
-    """The source with every header where it is included first."""
+    """Return the source with every header where it is included first."""
     written: set[str] = set()
 
     def included(match: re.Match[str]) -> str:
@@ -322,7 +322,7 @@ def _with_headers(source: KernelSource) -> str:
 
 
 def _head(kernel: Kernel, evidence: Evidence) -> str:
-    """Where the file comes from, and what it does, as a comment."""
+    """Return a comment with where the file comes from, and what it does."""
     result, conditions = evidence.result, evidence.result.conditions
     versions = [f"{name} {conditions[name]}" for name in ("driver", "cuda", "torch") if name in conditions]
     multiple = result.error_multiple

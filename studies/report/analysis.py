@@ -1,4 +1,4 @@
-"""What the trials of a study say: tunables' importance and marginals, pairs of tunables, and reasons of refusal."""
+"""Analysis of a study's trials: tunables' importance and marginals, pairs of tunables, and reasons of refusal."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Grid:
 
 
 def best_so_far(trials: Iterable[TrialRow]) -> list[tuple[int, float]]:
-    """The trials that improved on all before them: their numbers and medians in milliseconds."""
+    """Return the trials that improved on all before them: their numbers and medians in milliseconds."""
     steps: list[tuple[int, float]] = []
     for trial in trials:
         median = trial.median_ms
@@ -84,7 +84,7 @@ def best_so_far(trials: Iterable[TrialRow]) -> list[tuple[int, float]]:
 
 
 def values_of(trials: Iterable[TrialRow], space: SearchSpace | None = None) -> dict[str, list[str]]:
-    """Every tunable's values met in these trials, as text; `INACTIVE` last where some have none.
+    """Return every tunable's values met in these trials, as text; `INACTIVE` last where some have none.
 
     Args:
         space: gives the order of tunables and of values; numbers ascend and texts are sorted without it.
@@ -107,12 +107,12 @@ def values_of(trials: Iterable[TrialRow], space: SearchSpace | None = None) -> d
 
 
 def value_text(configuration: Configuration, name: str) -> str:
-    """A tunable's value in a configuration as text."""
+    """Return a tunable's value in a configuration as text."""
     return str(configuration[name]) if name in configuration else INACTIVE
 
 
 def marginals(trials: Sequence[TrialRow], space: SearchSpace | None = None) -> list[Marginal]:
-    """The times by value of every tunable that has more than one."""
+    """Return the times by value of every tunable that has more than one."""
     found = []
     for name, values in values_of(trials, space).items():
         times: dict[str, list[float]] = {value: [] for value in values}
@@ -124,7 +124,7 @@ def marginals(trials: Sequence[TrialRow], space: SearchSpace | None = None) -> l
 
 
 def grid(trials: Sequence[TrialRow], across: str, down: str, space: SearchSpace | None = None) -> Grid:
-    """The best time of each pair of values of two tunables."""
+    """Return the best time of each pair of values of two tunables."""
     values = values_of(trials, space)
     best: dict[tuple[str, str], float] = {}
     for trial in trials:
@@ -135,7 +135,7 @@ def grid(trials: Sequence[TrialRow], across: str, down: str, space: SearchSpace 
 
 
 def importances(trials: Sequence[TrialRow]) -> dict[str, float]:
-    """Each tunable's share in reaching the fastest tenth of the timed trials, most important first; they sum to 1.
+    """Return each tunable's share in reaching the fastest tenth of the timed trials, largest first; they sum to 1.
 
     Optuna's PED-ANOVA (Watanabe et al., IJCAI 2023, and its conditional form, KDD 2026), which needs no regression
     model and knows tunables that are not always active. Empty where there are too few trials, or nothing varies.
@@ -162,7 +162,7 @@ def importances(trials: Sequence[TrialRow]) -> dict[str, float]:
 
 
 def refusals(trials: Iterable[TrialRow]) -> list[RefusalCount]:
-    """Trials that were not timed, by status and reason, the most frequent first.
+    """Count the trials that were not timed, by status and reason, the most frequent first.
 
     Reasons that differ in their numbers only (an error figure, an index, a line of the source) are one.
     """
@@ -192,5 +192,5 @@ def _finished(trial: TrialRow, legal: Mapping[str, CategoricalDistribution]) -> 
 
 
 def _sort_key(value: Value) -> tuple[int, float, str]:
-    """Numbers before texts, each in their own order."""
+    """Return a key that sorts numbers before texts, each in their own order."""
     return (1, 0.0, value) if isinstance(value, str) else (0, float(value), "")

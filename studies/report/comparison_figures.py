@@ -16,7 +16,7 @@ _FAR_OUT = 8.0
 
 
 def speed_ups(comparison: Comparison) -> Figure | None:
-    """How many times faster the best is than each baseline, with intervals; None where nothing was compared."""
+    """Plot how many times faster the best is than each baseline, with intervals; None where nothing was compared."""
     ratios = {name: ratio for name, ratio in comparison.speedups.items() if name is not Baseline.COPY}
     ratios = dict(sorted(ratios.items(), key=lambda item: _place(item[0])))
     if not ratios:
@@ -58,7 +58,7 @@ def speed_ups(comparison: Comparison) -> Figure | None:
 
 
 def roofline(comparison: Comparison, work: Work) -> Figure | None:
-    """The contenders under the memory's ceiling; None where no copy was measured."""
+    """Plot the contenders under the memory's ceiling; None where no copy was measured."""
     copy_ms = comparison.medians_ms.get(Baseline.COPY)
     if copy_ms is None:
         return None
@@ -115,7 +115,7 @@ def roofline(comparison: Comparison, work: Work) -> Figure | None:
 
 
 def rounds(comparison: Comparison) -> Figure:
-    """Every sample of the final comparison by round, a strip a contender, and its distribution beside it."""
+    """Plot every sample of the final comparison by round, a strip a contender, and its distribution next to it."""
     names = _ordered(comparison)
     plot = make_subplots(
         rows=len(names),
@@ -191,7 +191,7 @@ def _add_strip(plot: go.Figure, row: int, name: str, comparison: Comparison) -> 
 
 
 def _ordered(comparison: Comparison) -> list[str]:
-    """The contenders' names, the known ones first."""
+    """Return the contenders' names, the known ones first."""
     return sorted(comparison.medians_ms, key=_place)
 
 

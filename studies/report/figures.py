@@ -53,7 +53,7 @@ class Figure:
 
 
 def convergence(study: StudyData) -> Figure | None:
-    """The best so far by trial, every timed trial, and the final comparison's contenders as lines."""
+    """Plot the best so far by trial, every timed trial, and the final comparison's contenders as lines."""
     steps = best_so_far(study.trials)
     if not steps:
         return None
@@ -147,7 +147,7 @@ def _thinning_note(count: int) -> str:
 
 
 def outcomes(study: StudyData) -> Figure:
-    """How many trials ended in which way."""
+    """Plot how many trials ended in which way."""
     counts = {status: study.count(status) for status in TrialStatus}
     shown = {status: count for status, count in counts.items() if count or status is TrialStatus.CORRECT}
     colours = {TrialStatus.CORRECT: style.COLOURS["copy"], TrialStatus.PRUNED: style.COLOURS["reference"]}
@@ -173,7 +173,7 @@ def outcomes(study: StudyData) -> Figure:
 
 
 def importance(shares: Mapping[str, float]) -> Figure | None:
-    """Each tunable's share in reaching the fastest tenth."""
+    """Plot each tunable's share in reaching the fastest tenth."""
     if not shares:
         return None
     names = [style.plain(name, 40) for name in shares]
@@ -198,7 +198,7 @@ def importance(shares: Mapping[str, float]) -> Figure | None:
 
 
 def effects(marginals: Sequence[Marginal], trials: Sequence[TrialRow]) -> list[Figure]:
-    """One small plot a tunable: the times of all timed trials by its value, and the best of each value."""
+    """Make one small plot a tunable: the times of all timed trials by its value, and the best of each value."""
     if not marginals:
         return []
     medians = [trial.median_ms or 0.0 for trial in trials]
@@ -209,7 +209,7 @@ def effects(marginals: Sequence[Marginal], trials: Sequence[TrialRow]) -> list[F
 
 
 def plot_limits(medians: Sequence[float], bests: Sequence[float]) -> tuple[float, float]:
-    """The range in which every value's best and half of all trials are seen; hopeless trials are left outside.
+    """Return the range in which every value's best and half of all trials are seen; much slower ones are outside.
 
     Args:
         medians: of all trials.
@@ -260,7 +260,7 @@ def _effect(position: int, marginal: Marginal, unit: style.Unit, axis: Mapping[s
 
 
 def heat_map(position: int, grid: Grid) -> Figure:
-    """The best time of each pair of values of two tunables."""
+    """Plot the best time of each pair of values of two tunables."""
     known = [time for row in grid.best_ms for time in row if time is not None]
     unit = style.time_unit(min(known))
     digits, darkest = style.telling_digits(known), min(max(known), _DARKEST * min(known)) * unit.factor

@@ -1,4 +1,4 @@
-"""What a report shows, taken from the database as typed values; nothing here knows how it will look."""
+"""Data of a report, taken from the database as typed values; nothing here knows how it will look."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _MOST_SECTIONS = 40
 """A page with more sections than this takes a browser seconds to open."""
 
 _MOST_TRIALS = 50_000
-"""So many trials are read for all sections together, which takes some 250 MB of memory while the page is made."""
+"""Upper limit of the trials read for all sections together; they take some 250 MB of memory while the page is made."""
 
 
 @dataclass(frozen=True)
 class StudySummary:
-    """What the overview says of a study.
+    """The overview's entry of a study.
 
     Attributes:
         comparison: the newest; None where the study was never concluded.
@@ -96,7 +96,7 @@ class StudyData:
         return self.correct[0] if self.correct else None
 
     def count(self, status: TrialStatus) -> int:
-        """How many trials ended so."""
+        """Return how many trials ended with that status."""
         return sum(trial.status is status for trial in self.trials)
 
 
@@ -120,7 +120,7 @@ class ReportData:
 
 
 def gather(database: Database, targets: Sequence[str] = (), study_ids: Sequence[int] = ()) -> ReportData:
-    """Everything a report shows.
+    """Return everything a report shows.
 
     The most recent studies have a section each, as many as a page and the memory have room for.
 
@@ -153,7 +153,7 @@ def gather(database: Database, targets: Sequence[str] = (), study_ids: Sequence[
 
 
 def _with_room(recent: Sequence[StudyRow]) -> set[int]:
-    """The studies that have a section: the most recent ones, until the page or the memory is full."""
+    """Return the studies that have a section: the most recent ones, until the page or the memory is full."""
     chosen: set[int] = set()
     trials_read = 0
     for row in recent[:_MOST_SECTIONS]:
@@ -165,7 +165,7 @@ def _with_room(recent: Sequence[StudyRow]) -> set[int]:
 
 
 def _kernels(database: Database, targets: Sequence[str]) -> dict[str, Kernel | None]:
-    """The kernels asked for by name, or all that are known; None for one that has results here and no source.
+    """Return the kernels requested by name, or all known ones; None for one that has results here and no source.
 
     A database may come from anyone: its kernels' names are looked up among the shipped ones and never taken for
     folders. A folder is loaded where the user names it.
@@ -193,7 +193,7 @@ def _require_found(found: Collection[StudyRow], study_ids: Sequence[int]) -> Non
 
 
 def _newest(found: Sequence[StudyRow]) -> list[StudyRow]:
-    """The first of each kernel, problem, device and compiler; the database lists the newest first."""
+    """Return the first of each kernel, problem, device and compiler; the database lists the newest first."""
     kept: dict[tuple[str, ...], StudyRow] = {}
     for row in found:
         device = row.device
@@ -229,7 +229,7 @@ def _study_data(database: Database, summary: StudySummary, kernel: Kernel | None
 
 
 def _require_plausible(figures: Sequence[float], row: StudyRow) -> None:
-    """No figure is one that a plot could not be scaled to.
+    """Refuse a figure that a plot could not be scaled to.
 
     Raises:
         DatabaseError: one is.
@@ -242,7 +242,7 @@ def _require_plausible(figures: Sequence[float], row: StudyRow) -> None:
 
 
 def _work(row: StudyRow, kernel: Kernel | None) -> tuple[Work | None, str]:
-    """What the problem takes by the kernel's own account, or why that is not known."""
+    """Return the problem's work by the kernel's own account, or why that is not known."""
     if kernel is None:
         return None, (
             f"the kernel '{row.kernel}' does not ship with tunebench, so its work is not known here; "

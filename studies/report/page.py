@@ -27,7 +27,7 @@ _HERE = Path(__file__).parent
 
 
 def render(report: ReportData) -> str:
-    """The HTML of a report."""
+    """Return the HTML of a report."""
     environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined)
     environment.filters["plot_json"] = plot_json
     script, plotly = (_HERE / "page.js").read_text(encoding="utf-8"), get_plotlyjs()
@@ -65,7 +65,7 @@ def write(html: str, path: Path) -> None:
 
 
 def plot_json(plot: go.Figure) -> str:
-    """A plot as JSON that cannot end the script element it stands in."""
+    """Return a plot as JSON that cannot end the script element it stands in."""
     compact = json.dumps(json.loads(plot.to_json()), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     # U+2028 and U+2029 need no escape in JSON.
     return compact.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
@@ -76,7 +76,7 @@ def _digest(text: str) -> str:
 
 
 def _left_out(report: ReportData) -> list[str]:
-    """What the report does not show, and how to see it."""
+    """Return the sentences about what the report does not show, and how to see it."""
     texts = []
     if without := len(report.overview) - len(report.studies):
         texts.append(

@@ -40,7 +40,7 @@ class Unit:
     factor: float
 
     def text(self, value: float) -> str:
-        """The value with four significant digits and the unit."""
+        """Return the value with four significant digits and the unit."""
         return f"{number(value * self.factor)} {self.symbol}"
 
 
@@ -54,7 +54,7 @@ class Scale:
 
     @classmethod
     def over(cls, values: Sequence[float], *, room: float = 0.06) -> Scale:
-        """The scale that shows all of these positive values with some room around them."""
+        """Return the scale that shows all of these positive values with some room around them."""
         low, high = min(values), max(values)
         if high / low > LOG_FROM_RATIO:
             factor = (high / low) ** room
@@ -63,7 +63,7 @@ class Scale:
         return cls(False, max(0.0, low - margin), high + margin)
 
     def axis(self) -> dict[str, Any]:
-        """The keys of a plotly axis."""
+        """Return the keys of a plotly axis."""
         if not self.logarithmic:
             return {"range": [self.low, self.high], "nticks": 7}
         ticks = log_ticks(self.low, self.high)
@@ -72,19 +72,19 @@ class Scale:
 
 
 def number(value: float, digits: int = 4) -> str:
-    """A number with that many significant digits and no exponent where people would not write one."""
+    """Return a number with that many significant digits and no exponent where people would not write one."""
     text = fixed(value, digits)
     return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
 
 
 def telling_digits(values: Sequence[float]) -> int:
-    """How many significant digits tell such values apart: three where they differ widely, six at most."""
+    """Return how many significant digits tell such values apart: three where they differ widely, six at most."""
     low, high = min(values), max(values)
     return 3 if high == low else max(3, min(6, 2 + math.ceil(-math.log10((high - low) / high))))
 
 
 def fixed(value: float, digits: int) -> str:
-    """The same with its zeros, for numbers that stand beside each other."""
+    """Return the same with its zeros, for numbers that stand next to each other."""
     if value != 0 and not 1e-4 <= abs(value) < 1e7:
         return f"{value:.{digits - 1}e}"
     places = digits - 1 - math.floor(math.log10(abs(value))) if value else 0
@@ -92,14 +92,14 @@ def fixed(value: float, digits: int) -> str:
 
 
 def time_unit(milliseconds: float) -> Unit:
-    """The unit in which such a time is a number that people can read."""
+    """Return the unit in which such a time is a number that people can read."""
     if milliseconds < 0.5:
         return Unit("µs", 1e3)
     return Unit("ms", 1.0) if milliseconds < 5000 else Unit("s", 1e-3)
 
 
 def decimal_unit(quantity: float, symbol: str) -> Unit:
-    """The decimal prefix with which such a quantity is a number that people can read."""
+    """Return the decimal prefix with which such a quantity is a number that people can read."""
     for prefix, factor in (("T", 1e-12), ("G", 1e-9), ("M", 1e-6), ("k", 1e-3)):
         if quantity * factor >= 0.5:
             return Unit(f"{prefix}{symbol}", factor)
@@ -107,7 +107,7 @@ def decimal_unit(quantity: float, symbol: str) -> Unit:
 
 
 def bytes_text(count: int) -> str:
-    """A size in binary units."""
+    """Return a size in bytes as text in binary units."""
     for symbol, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if count >= size:
             return f"{number(count / size)} {symbol}"
@@ -115,29 +115,29 @@ def bytes_text(count: int) -> str:
 
 
 def ratio_text(ratio: Ratio) -> str:
-    """A speed-up with its interval."""
+    """Return a speed-up with its interval, as text."""
     value, low, high = (fixed(part, 4) for part in (ratio.value, ratio.low, ratio.high))
     return f"{value}× [{low}, {high}]"
 
 
 def share_text(ratio: Ratio) -> str:
-    """A ratio as a percentage with its interval."""
+    """Return a ratio as a percentage with its interval, as text."""
     value, low, high = (fixed(100 * part, 3) for part in (ratio.value, ratio.low, ratio.high))
     return f"{value} % [{low}, {high}]"
 
 
 def percent(share: float) -> str:
-    """A share of a whole."""
+    """Return a share of a whole as a percentage."""
     return f"{100 * share:.1f} %" if share >= 0.001 or share == 0 else "< 0.1 %"
 
 
 def verdict_text(decision: Decision) -> str:
-    """What a speed-up says, its interval considered."""
+    """Return a speed-up's decision in words, its interval considered."""
     return "a tie" if decision is Decision.TIE else decision.value
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Round numbers between two positive ones, some three to eight of them."""
+    """Return round numbers between two positive ones, some three to eight of them."""
     decades = math.log10(high / low)
     mantissas = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0) if decades < 1 else (1.0, 2.0, 5.0) if decades < 2.5 else (1.0,)
     step = max(1, math.ceil(decades / 8))
@@ -147,20 +147,20 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def plain(text: str, longest: int = 200) -> str:
-    """Text for a plot: plotly reads some HTML in it, which text from a database must not reach."""
+    """Return text for a plot: plotly reads some HTML in it, which text from a database must not reach."""
     cut = text if len(text) <= longest else text[: longest - 1] + "…"
     return html.escape(cut, quote=False)
 
 
 def thinned(values: Sequence[Any], most: int) -> list[Any]:
-    """At most so many of the values, evenly spread, the first and the last among them."""
+    """Return at most so many of the values, evenly spread, the first and the last among them."""
     if len(values) <= most:
         return list(values)
     return [values[round(index * (len(values) - 1) / (most - 1))] for index in range(most)]
 
 
 def new_plot(height: int, **layout: Any) -> go.Figure:
-    """An empty plot in the report's style; the page sets the colour of its text by the reader's theme."""
+    """Return an empty plot in the report's style; the page sets its text's colour by the reader's theme."""
     plot = go.Figure()
     plot.update_layout(
         template="none",
@@ -178,7 +178,7 @@ def new_plot(height: int, **layout: Any) -> go.Figure:
 
 
 def dress_axes(plot: go.Figure) -> go.Figure:
-    """Grid, lines and room for labels on every axis that the plot has by now."""
+    """Put grid, lines and room for labels on every axis that the plot has by now."""
     common: dict[str, Any] = {
         "gridcolor": _GRID,
         "linecolor": _LINE,

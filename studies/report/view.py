@@ -24,7 +24,7 @@ from tunebench.studies.tables import eager_had
 from tunebench.tuner.result import Baseline, TrialStatus
 
 _PAIRED_TUNABLES = 3
-"""So many of the most important tunables are shown in pairs."""
+"""Number of the most important tunables that are shown in pairs."""
 
 _MOST_REASONS = 12
 _FASTEST = 10
@@ -103,7 +103,7 @@ OVERVIEW_COLUMNS = ("kernel", "problem", "device", "best", "over reference", "ve
 
 
 def overview_row(summary: StudySummary, problem: str, *, has_section: bool) -> tuple[Cell, ...]:
-    """The study's row in the table at the top; the problem as `told_apart` has it."""
+    """Return the study's row in the table at the top; the problem as `told_apart` has it."""
     row, ratios = summary.row, summary.comparison.speedups if summary.comparison else {}
     reference, default = (ratios.get(name) for name in (Baseline.REFERENCE, Baseline.DEFAULT))
     decision = summary.comparison.decision(Baseline.REFERENCE) if summary.comparison else None
@@ -121,7 +121,7 @@ def overview_row(summary: StudySummary, problem: str, *, has_section: bool) -> t
 
 
 def study_view(study: StudyData) -> StudyView:
-    """A study's section."""
+    """Return a study's section."""
     row = study.row
     space = study.kernel.space if study.kernel else None
     timed = study.timed

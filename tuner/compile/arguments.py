@@ -80,7 +80,7 @@ class Arguments:
         self._forms: dict[tuple[type, ...], Form] = {}
 
     def form(self, arguments: Sequence[Any]) -> Form:
-        """What kinds of values the arguments are, and that each is one that its parameter takes.
+        """Return the kinds of the arguments' values, each checked to be one that its parameter takes.
 
         Raises:
             LaunchError: their number or the type of one is not the entry point's.
@@ -91,7 +91,7 @@ class Arguments:
         return self._forms[types]
 
     def check_devices(self, arguments: Sequence[Any]) -> None:
-        """That tensors are where the launch is.
+        """Check that all tensors are on the launch's device.
 
         Raises:
             LaunchError: one is not.
@@ -102,7 +102,7 @@ class Arguments:
                 self._refuse(parameter, f"takes a tensor on {self._device}, not on {tensor.device}")
 
     def numbers(self, arguments: Sequence[Any]) -> list[Any]:
-        """The numbers among the arguments as `struct` packs them, rounded to infinity where their type ends.
+        """Return the numbers among the arguments as `struct` packs them, rounded to infinity where their type ends.
 
         Raises:
             LaunchError: an integer is not one of its type's.
@@ -125,7 +125,7 @@ class Arguments:
         return value
 
     def pack(self, arguments: Sequence[Any]) -> bytes:
-        """All arguments, each at its offset.
+        """Pack all arguments, each at its offset.
 
         Raises:
             ArgumentError: they are not what the entry point takes.
@@ -191,7 +191,7 @@ class Arguments:
 
 
 def dim3(extent: Threads) -> Dim3:
-    """Extents in x, y and z, from one number or up to three.
+    """Return extents in x, y and z, from one number or up to three.
 
     Raises:
         ArgumentError: it is neither.
@@ -204,7 +204,7 @@ def dim3(extent: Threads) -> Dim3:
 
 
 def geometry_refusal(grid: Dim3, block: Dim3, shared: int) -> str | None:
-    """Why CUDA would refuse a launch of that geometry (`shared` in bytes), or None."""
+    """Return why CUDA would refuse a launch of that geometry (`shared` in bytes), or None."""
     for what, extents, most in (("grid", grid, _MOST_BLOCKS), ("block", block, _MOST_THREADS)):
         if len(extents) != 3 or not all(1 <= extent <= limit for extent, limit in zip(extents, most, strict=True)):
             return f"extents of a {what} are from (1, 1, 1) to {most}"
@@ -216,7 +216,7 @@ def geometry_refusal(grid: Dim3, block: Dim3, shared: int) -> str | None:
 
 
 def no_entry_point(name: str, known: Iterable[str]) -> ArgumentError:
-    """The error of a launch of what a source has not."""
+    """Return the error of a launch of an entry point that a source has not."""
     return ArgumentError(
         f"no entry point '{name}' (known: {', '.join(known) or 'none'}); an entry point is written out in the source "
         f'as extern "C" __global__ void {name}(parameters), not by a macro'
@@ -233,7 +233,7 @@ def _rounded(value: Any, kind: Kind) -> float:
 
 
 def _bfloat16(value: Any) -> int:
-    """The bits of the nearest bfloat16, to even between two; one of an integer's, as the codes have it."""
+    """Return the bits of the nearest bfloat16, to even between two; one of an integer's, as the codes have it."""
     bits = struct.unpack("=I", bytes(ctypes.c_float(_rounded(value, Kind.DOUBLE))))[0]
     if bits & 0x7FFFFFFF > 0x7F800000:  # not a number: it stays one
         return int(bits >> 16) | 0x40

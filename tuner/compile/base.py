@@ -1,4 +1,4 @@
-"""What every compiler does: a variant in, a build out, the same source for all of its language."""
+"""The interface of every compiler: a variant in, a build out, the same source for all of its language."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KILLED = re.compile(
     r"(?:Killed|Terminated) signal terminated program|(?:terminated with|died due to) signal (?:9|15)\b|^Killed$",
     re.MULTILINE,
 )
-"""What g++ and nvcc say of a program of theirs that was killed. Their exit code is the same as for a refused source."""
+"""The message of g++ and nvcc about a killed program of theirs. Their exit code is the same as for a refused source."""
 
 
 class Compiler(abc.ABC):
@@ -24,7 +24,7 @@ class Compiler(abc.ABC):
 
     @abc.abstractmethod
     def version(self) -> str:
-        """The compiler's version text, part of every cache key.
+        """Return the compiler's version text, part of every cache key.
 
         Raises:
             CompilerMissingError: it is not on this machine; the message says how to get it.
@@ -32,7 +32,7 @@ class Compiler(abc.ABC):
 
     @abc.abstractmethod
     def flags(self, variant: Variant) -> tuple[str, ...]:
-        """Every flag that influences the binary, part of the cache key."""
+        """Return every flag that influences the binary, part of the cache key."""
 
     @abc.abstractmethod
     def compile(self, variant: Variant) -> Build:
@@ -46,11 +46,11 @@ class Compiler(abc.ABC):
         """
 
     def of(self, variant: Variant) -> Compiler:  # noqa: ARG002
-        """The one that compiles a variant, where this stands for several."""
+        """Return the compiler that compiles a variant, where this stands for several."""
         return self
 
     def apart(self) -> Compiler:
-        """This compiler for builds that are under way while the program goes on, and may end: as a process to kill."""
+        """Return this compiler for builds during which the program goes on, and may end: as a process to kill."""
         return self
 
     @abc.abstractmethod

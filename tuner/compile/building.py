@@ -37,7 +37,7 @@ _turns = threading.Semaphore(_MOST_AT_ONCE)
 def build_plan(
     kernel: Kernel, configuration: Configuration, problem: Problem, device: Device, compiler: Compiler
 ) -> Plan:
-    """A configuration ready to run: its variant from the build cache, built now where it is not there, and loaded.
+    """Return a plan ready to run: its variant from the build cache, built now where it is missing, and loaded.
 
     Raises:
         CompileError: the source was refused.
@@ -48,7 +48,7 @@ def build_plan(
 
 
 def known_build(compiler: Compiler, variant: Variant) -> Future[Build] | None:
-    """The build of a variant, where it is in a bundle, in the build cache or under way in this process.
+    """Return the build of a variant, where it is in a bundle, in the build cache or under way in this process.
 
     Raises:
         CompilerMissingError: it is in no bundle, and the compiler is not on this machine.
@@ -65,7 +65,7 @@ def known_build(compiler: Compiler, variant: Variant) -> Future[Build] | None:
 
 
 def shared_build(compiler: Compiler, variant: Variant, *, wait: bool) -> Future[Build]:
-    """The build of a variant, made once in this process however often it is asked for; a refusal is kept, too.
+    """Return the build of a variant, made once in this process however often it is requested; so is a refusal.
 
     Args:
         wait: build now, in this thread, if nobody else does; else it is built in the background by a thread that
@@ -111,7 +111,7 @@ def forget_shared_builds(*keys: tuple[CompilerName, str]) -> None:
 
 
 def _begin_in_fork() -> None:
-    """Nobody goes on there with what is under way, or lets go of a lock."""
+    """Start with no pending builds and new locks after a fork: no thread is left there to finish or release the old."""
     global _sharing, _turns
     _sharing, _turns = threading.Lock(), threading.Semaphore(_MOST_AT_ONCE)
     _shared.clear()
@@ -150,7 +150,7 @@ class Building:
         threading.Thread(target=self._run, name="compile", daemon=True).start()
 
     def result(self) -> Build:
-        """The build, as soon as it is there.
+        """Return the build, as soon as it is there.
 
         Raises:
             CompileError: the source was refused, or (CompileTimeoutError) the compiler hangs.
@@ -212,7 +212,7 @@ class BuildQueue:
         self._builds: dict[str, Building] = {}
 
     def submit(self, kernel: Kernel, configuration: Configuration, problem: Problem, device: Device) -> Building:
-        """The build of a configuration, begun now if it was not already."""
+        """Return the build of a configuration, begun now if it was not already."""
         variant = kernel.variant(configuration, problem, device.architecture)
         if variant.digest not in self._builds:
             self._builds[variant.digest] = Building(self._compiler, self._cache, variant, self._turns, self._cores)
@@ -220,7 +220,7 @@ class BuildQueue:
 
     @property
     def seconds(self) -> Sequence[float]:
-        """What each build has taken so far, those from the cache included."""
+        """The seconds that each finished build took, those from the cache included."""
         return [building.seconds for building in self._builds.values() if building.seconds]
 
     def close(self) -> None:

@@ -133,7 +133,7 @@ def files_of_bundle(folder: Path) -> set[str]:
 
 
 def read_bundle(folder: Path) -> list[BundledBuild]:
-    """What a bundle's index says.
+    """Read a bundle's index.
 
     Raises:
         BundleError: there is no bundle, or others than its user could have written it.
@@ -177,7 +177,7 @@ def use_bundle(folder: str | Path | None) -> None:
 
 
 def find_bundled(compiler: CompilerName, variant: Variant) -> Build | None:
-    """The build of a variant from the bundle in use; what is stale or damaged is warned of once and passed over."""
+    """Return a variant's build from the bundle in use; warn once of what is stale or damaged, and pass it over."""
     name = os.environ.get(VARIABLE, "") if _named is None else _named
     if not name:
         return None
@@ -193,7 +193,7 @@ def find_bundled(compiler: CompilerName, variant: Variant) -> Build | None:
 
 @cache
 def _index(folder: Path) -> dict[tuple[str, str, str], list[BundledBuild]]:
-    """By compiler, kernel and architecture."""
+    """Return the builds by compiler, kernel and architecture."""
     found: dict[tuple[str, str, str], list[BundledBuild]] = {}
     try:
         for one in read_bundle(folder):
@@ -239,7 +239,7 @@ def _warn_once(folder: Path, what: str) -> None:
 
 
 def _read_private(path: Path) -> bytes:
-    """The content of a file that nobody but this user or root can have written.
+    """Return the content of a file that nobody but this user or root can have written.
 
     Raises:
         OSError: it is not there, or others can write it.

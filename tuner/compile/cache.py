@@ -31,7 +31,7 @@ class BuildCache:
         self._folder = folder or default_cache_folder()
 
     def find(self, compiler: Compiler, variant: Variant) -> Build | None:
-        """The build of a variant, where it is in the cache.
+        """Return the build of a variant, where it is in the cache.
 
         Raises:
             CompilerMissingError: the compiler is not on this machine.
@@ -41,7 +41,7 @@ class BuildCache:
         return None if self._why_not_kept(key) else _read(self._folder / key[:2], key, compiler, variant)
 
     def build(self, compiler: Compiler, variant: Variant) -> Build:
-        """The build of a variant, from the cache or compiled now.
+        """Return the build of a variant, from the cache or compiled now.
 
         Raises:
             CompileError: the compiler refused the source; refusals are not cached.
@@ -67,7 +67,7 @@ class BuildCache:
         return build
 
     def _why_not_kept(self, key: str) -> str:
-        """Why no build can be kept, or be read without fear; empty where it can. Makes the folders."""
+        """Make the folders; return why no build can be kept, or be read without fear; empty where it can."""
         try:
             if _made_private(self._folder) and _made_private(self._folder / key[:2]):
                 return ""
@@ -82,7 +82,7 @@ def _key(compiler: Compiler, variant: Variant) -> str:
 
 
 def _made_private(folder: Path) -> bool:
-    """Whether nobody but this user can write into a folder, which is made where there is none."""
+    """Return whether nobody but this user can write into a folder, which is made where there is none."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return is_written_by(folder.stat(), [os.getuid()])
 
@@ -105,7 +105,7 @@ def _read(folder: Path, key: str, compiler: Compiler, variant: Variant) -> Build
 
 
 def _decoded(content: bytes, digest: str, compiler: Compiler, variant: Variant) -> Build:
-    """The build that an entry holds.
+    """Return the build that an entry holds.
 
     Raises:
         ValueError: it is not what was stored, or the build of something else.

@@ -31,33 +31,33 @@ class BothCompilers(Compiler):
         self._of = {Language.CUDA: cuda, Language.TRITON: triton}
 
     def of(self, variant: Variant) -> Compiler:
-        """The compiler of the variant's language."""
+        """Return the compiler of the variant's language."""
         return self._of[language_of(variant.source)]
 
     def version(self) -> str:
-        """Both versions."""
+        """Return both versions."""
         return ", ".join(one.version() for one in self._of.values())
 
     def flags(self, variant: Variant) -> tuple[str, ...]:
-        """Those of the compiler of its language."""
+        """Return the flags of the compiler of the variant's language."""
         return self.of(variant).flags(variant)
 
     def compile(self, variant: Variant) -> Build:
-        """As the compiler of its language does."""
+        """Compile by the compiler of the variant's language."""
         return self.of(variant).compile(variant)
 
     def apart(self) -> Compiler:
-        """Both apart."""
+        """Return both compilers apart."""
         return BothCompilers(*(one.apart() for one in self._of.values()))
 
     def load(self, build: Build, device_index: int | None = None) -> LoadedModule:
-        """As the compiler does that made the build."""
+        """Load by the compiler that made the build."""
         language = Language.TRITON if build.compiler is CompilerName.TRITON else Language.CUDA
         return self._of[language].load(build, device_index)
 
 
 def default_compiler(device: Device, languages: Sequence[Language] = (Language.CUDA,)) -> Compiler:
-    """What a device's binaries come from unless a compiler is named; whether it is here is not asked."""
+    """Return the compiler that is used for a device unless one is named; whether it is installed is not checked."""
     cuda = COMPILERS[CompilerName.CPU if device.kind is DeviceKind.CPU else CompilerName.NVRTC]()
     return _with_triton(cuda, languages)
 
@@ -65,7 +65,7 @@ def default_compiler(device: Device, languages: Sequence[Language] = (Language.C
 def compiler_for(
     device: Device, name: CompilerName | None = None, languages: Sequence[Language] = (Language.CUDA,)
 ) -> Compiler:
-    """The compiler of that name, or the default one of the device: `nvrtc` on CUDA, `cpu` on the CPU.
+    """Return the compiler of that name, or the device's default: `nvrtc` on CUDA, `cpu` on the CPU.
 
     What is Triton is compiled by Triton, beside it or alone.
 

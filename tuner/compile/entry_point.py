@@ -29,7 +29,7 @@ _EARLY_ADDRESS = ctypes.addressof(_EARLY)
 _address_of = torch.Tensor.data_ptr
 _device_of = torch.Tensor.get_device
 Memory: TypeAlias = tuple[bytearray, int, int, Any]
-"""What the driver reads of a launch, the addresses of its configuration and of its arguments' addresses, and these."""
+"""The memory of a launch, the addresses of its configuration and of its arguments' addresses, and these arguments."""
 
 
 class EntryPoint:
@@ -98,7 +98,7 @@ class EntryPoint:
 
 
 class _Packer:
-    """What packs launches whose arguments have the same Python types.
+    """A packer of launches whose arguments have the same Python types.
 
     The driver reads a launch's configuration and arguments from memory that is made once and written anew for each
     launch. A launch takes it from a list and puts it back, so that threads that launch at the same time have one each.
@@ -128,7 +128,7 @@ class _Packer:
         self._offsets = [offset for _, offset in sorted(zip(order, offsets, strict=True))]
 
     def new_memory(self) -> Memory:
-        """Memory for one launch at a time."""
+        """Make the memory for one launch at a time."""
         memory = bytearray(self._size)
         # The view keeps the memory where it is.
         view = (ctypes.c_char * len(memory)).from_buffer(memory)
@@ -138,12 +138,12 @@ class _Packer:
 
 
 def _picker(positions: tuple[int, ...]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """Picks what stands at positions."""
+    """Return a function that picks what stands at positions."""
     if len(positions) > 1:
         return itemgetter(*positions)
     return lambda values: [values[at] for at in positions]
 
 
 def _three(extent: Threads) -> Sequence[Any]:
-    """Extents in x, y and z; what is no extent `struct` refuses."""
+    """Return extents in x, y and z; what is no extent `struct` refuses."""
     return (*extent, 1) if type(extent) is tuple and len(extent) == 2 else dim3(extent)

@@ -18,7 +18,7 @@ ARCHITECTURE = "sm_90"
 def refusal_for_gpu(
     kernel: Kernel, configuration: Configuration, problem: Problem, architecture: str = ARCHITECTURE
 ) -> CompileError | None:
-    """Why NVRTC, or Triton, refuses a configuration, with its log; None where it is built.
+    """Return why NVRTC, or Triton, refuses a configuration, with its log; None where it is built.
 
     Raises:
         CompilerMissingError: what would build it is not on this machine.

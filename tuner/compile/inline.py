@@ -40,7 +40,7 @@ class InlineCompiler(Compiler):
     deadline_seconds = 900.0  # a minute a variant where torch's headers are in it
 
     def version(self) -> str:
-        """torch's and CUDA's versions.
+        """Return torch's and CUDA's versions.
 
         Raises:
             CompilerMissingError: torch is a CPU build, or nvcc or ninja is missing.
@@ -56,7 +56,7 @@ class InlineCompiler(Compiler):
         return f"torch {torch.__version__} CUDA {torch.version.cuda}"
 
     def flags(self, variant: Variant) -> tuple[str, ...]:
-        """Flags for nvcc beside torch's own."""
+        """Return the flags for nvcc in addition to torch's own."""
         number = variant.architecture.removeprefix("sm_")
         suffix = "a" if int(number) >= 90 else ""
         return ("-O3", "-std=c++17", f"-gencode=arch=compute_{number}{suffix},code=sm_{number}{suffix}")
@@ -149,7 +149,7 @@ class _InlineModule(LoadedModule):
             raise LaunchError(f"launch of '{entry_point}' with grid {grid}, block {block}: CUDA error {status}")
 
     def resident_blocks(self, entry_point: str, threads: int, shared: int = 0) -> int:
-        """Blocks one multiprocessor holds at once, by the runtime's occupancy calculation."""
+        """Return how many blocks one multiprocessor holds at once, by the runtime's occupancy calculation."""
         blocks = ctypes.c_int(1)
         with torch.cuda.device(self._index):
             function = getattr(self._library, f"tunebench_resident_{entry_point}")

@@ -48,7 +48,7 @@ class NvrtcCompiler(Compiler):
     name = CompilerName.NVRTC
 
     def version(self) -> str:
-        """NVRTC's version, such as `NVRTC 13.0`.
+        """Return NVRTC's version, such as `NVRTC 13.0`.
 
         Raises:
             CompilerMissingError: cuda-bindings or the NVRTC library is not installed.
@@ -102,7 +102,7 @@ class NvrtcCompiler(Compiler):
         )
 
     def apart(self) -> Compiler:
-        """NVRTC in processes of their own: a thread inside NVRTC crashes the process that ends meanwhile."""
+        """Return NVRTC in processes of their own: a thread inside NVRTC crashes the process that ends meanwhile."""
         return NvrtcApart()
 
     def load(self, build: Build, device_index: int | None = None) -> LoadedModule:
@@ -226,7 +226,7 @@ class CudaModule(LoadedModule):
     def launch_early(
         self, entry_point: str, blocks: Extent, threads: Threads, arguments: Sequence[Argument], shared: int = 0
     ) -> None:
-        """As `launch`, by programmatic dependent launch."""
+        """Launch as `launch` does, by programmatic dependent launch."""
         self.launch(entry_point, blocks, threads, arguments, shared, early=True)
 
     def _raise_shared_limit(self, entry_point: str, shared: int) -> None:
@@ -243,14 +243,14 @@ class CudaModule(LoadedModule):
         self._entry_points[entry_point].shared_limit = shared
 
     def resident_blocks(self, entry_point: str, threads: int, shared: int = 0) -> int:
-        """Blocks one multiprocessor holds at once, by the driver's occupancy calculation."""
+        """Return how many blocks one multiprocessor holds at once, by the driver's occupancy calculation."""
         with torch.cuda.device(self._index):
             occupancy = self._kernels[entry_point].occupancy
             return max(1, int(occupancy.max_active_blocks_per_multiprocessor(threads, shared)))
 
 
 def _function_of(kernel: Any) -> int:
-    """The function that a kernel of cuda-core's is in the current context."""
+    """Return the driver's function of a cuda-core kernel in the current context."""
     from cuda.bindings import driver
 
     status, function = driver.cuKernelGetFunction(driver.CUkernel(int(kernel.handle)))
@@ -269,7 +269,7 @@ def _status_text(status: int) -> str:
 
 @cache
 def _driver_call() -> DriverCall:
-    """`cuLaunchKernelEx` of the driver."""
+    """Return `cuLaunchKernelEx` of the driver."""
     function = ctypes.CDLL("libcuda.so.1").cuLaunchKernelEx
     function.argtypes = (ctypes.c_void_p,) * 4
     function.restype = ctypes.c_int
@@ -277,7 +277,7 @@ def _driver_call() -> DriverCall:
 
 
 def parse_ptxas_log(log: str) -> dict[str, KernelFigures]:
-    """The figures that `ptxas -v` prints, by entry point."""
+    """Return the figures that `ptxas -v` prints, by entry point."""
     figures: dict[str, KernelFigures] = {}
     for part in re.split(r"Compiling entry function '", log)[1:]:
         name = part.split("'", 1)[0]

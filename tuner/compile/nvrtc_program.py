@@ -14,7 +14,7 @@ COMMAND = (
     f"import json, sys; request = json.load(open({REQUEST!r}, encoding='utf-8')); sys.path[:] = request.pop('path'); "
     f"from {__name__} import main; main(**request)"
 )
-"""What Python runs in a process of its own; its modules are found where this process finds them."""
+"""The Python code that the compile process runs; its modules are found where this process finds them."""
 
 
 class RefusedError(Exception):
@@ -22,7 +22,7 @@ class RefusedError(Exception):
 
 
 def compile_program(text: str, name: str, headers: Mapping[str, str], options: Sequence[str]) -> tuple[bytes, str]:
-    """A cubin, and NVRTC's log. Other Python threads run meanwhile.
+    """Return a cubin, and NVRTC's log. Other Python threads run meanwhile.
 
     Args:
         name: of the source, for messages.

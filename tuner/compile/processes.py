@@ -23,7 +23,7 @@ _ends = False
 
 
 def run_compiler(command: Sequence[str], folder: Path, seconds: float, compiler: str, file: str) -> tuple[bool, str]:
-    """Whether a compiler has compiled, and its log.
+    """Return whether a compiler has compiled, and its log.
 
     Args:
         folder: where it runs, and keeps its temporary files.
@@ -53,7 +53,7 @@ def run_compiler(command: Sequence[str], folder: Path, seconds: float, compiler:
 
 
 def _run(command: Sequence[str], folder: Path, seconds: float) -> tuple[int | None, str]:
-    """The exit code, or minus the signal that ended it, or None where it was killed for its time; and its output."""
+    """Return the exit code, or minus the ending signal, or None where it was killed for its time; and the output."""
     with (folder / "log").open("w+b") as log:
         with _changing:
             if _ends:
@@ -97,7 +97,7 @@ def _end() -> None:
 
 
 def _begin_in_fork() -> None:
-    """What the parent runs is the parent's."""
+    """Forget the running processes after a fork: they are the parent's."""
     global _changing  # noqa: PLW0603 - a thread of the parent may hold it
     _changing = threading.Lock()
     _running.clear()

@@ -25,7 +25,7 @@ _ORDERED_ONLY: tuple[type[BaseSampler], ...] = (CmaEsSampler,)
 """Samplers of numbers only: they take an unordered tunable for the positions of its values, too."""
 
 _PACKAGES: Mapping[str, tuple[str, ...]] = {"CmaEsSampler": ("cmaes",)}
-"""What a sampler needs beside what tunebench itself does."""
+"""The packages that a sampler needs in addition to tunebench's own."""
 
 
 class _Positions(IntDistribution):
@@ -109,7 +109,7 @@ class FilteredSampler(PoolSampler):
 
 
 def optuna_sampler_names() -> tuple[str, ...]:
-    """Optuna's samplers that a seed is enough for; its `BruteForceSampler` is our `exhaustive`."""
+    """Return Optuna's samplers that a seed is enough for; its `BruteForceSampler` is our `exhaustive`."""
     kinds = {name: getattr(optuna.samplers, name) for name in optuna.samplers.__all__}
     return tuple(
         name
@@ -122,7 +122,7 @@ def optuna_sampler_names() -> tuple[str, ...]:
 
 
 def optuna_sampler(name: str) -> Callable[[int], BaseSampler]:
-    """What makes Optuna's sampler of that name, one of `optuna_sampler_names`, of a seed.
+    """Return the function that makes Optuna's sampler of that name, one of `optuna_sampler_names`, from a seed.
 
     Raises:
         UserError: it needs a package that is not installed; the message says how to get it.
@@ -145,7 +145,7 @@ def _make_sampler(kind: type[BaseSampler], seed: int) -> BaseSampler:
 
 
 def _quiet_study() -> Study:
-    """An in-memory study whose creation is not announced."""
+    """Return an in-memory study whose creation is not announced."""
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:

@@ -87,7 +87,7 @@ class _Aspect:
 
 
 def _line(positions: Floats) -> Floats:
-    """Distances of levels on a line, 0..1; level 0 is the inactive one, off the line."""
+    """Return distances of levels on a line, 0..1; level 0 is the inactive one, off the line."""
     between = np.abs(positions[:, None] - positions[None, :]) / max(float(np.ptp(positions)), 1e-12)
     distance = np.full((len(positions) + 1, len(positions) + 1), _INACTIVE_DISTANCE)
     distance[1:, 1:] = between
@@ -106,7 +106,7 @@ def _value_aspect(column: int, values: Sequence[Value], prior: KernelPrior) -> _
 
 
 def _alignment_aspect(column: int, values: Sequence[Value], prior: KernelPrior) -> _Aspect | None:
-    """How often 2 divides a value: memory, warps and caches come in powers of two. None where the index says it."""
+    """Count how often 2 divides a value, as hardware comes in powers of two; None where the index tells."""
     numbers = [value for value in values if isinstance(value, int) and not isinstance(value, bool) and value > 0]
     if len(numbers) < len(values):
         return None
@@ -118,7 +118,7 @@ def _alignment_aspect(column: int, values: Sequence[Value], prior: KernelPrior) 
 
 
 def _product_aspect(columns: tuple[int, int], logs: tuple[Floats, Floats], prior: KernelPrior) -> _Aspect:
-    """The product of two tunables: threads of a block, elements of a tile, bytes of a buffer."""
+    """Return the product of two tunables: threads of a block, elements of a tile, bytes of a buffer."""
     product = logs[0][:, None] + logs[1][None, :]
     scaled = np.rint((product - product.min()) / max(float(np.ptp(product)), 1e-12) * _PRODUCT_LEVELS)
     distinct, level = np.unique(scaled, return_inverse=True)
@@ -128,7 +128,7 @@ def _product_aspect(columns: tuple[int, int], logs: tuple[Floats, Floats], prior
 
 
 def _logarithms(values: Sequence[Value]) -> Floats | None:
-    """Of a tunable that can be a factor: three positive numbers or more."""
+    """Return the logarithms of a tunable that can be a factor: three positive numbers or more; None for any other."""
     if len(values) < 3 or any(isinstance(v, str | bool) or v <= 0 for v in values):
         return None
     return np.log(np.array(values, dtype=np.float64))
@@ -163,7 +163,7 @@ class PoolFeatures:
         self.medians: Floats = np.array(medians) / math.sqrt(max(len(varying), 1))
 
     def codes(self, numbers: Integers) -> Integers:
-        """The levels of some configurations, configurations × aspects, each aspect's counted on from the one before."""
+        """Return the levels of configurations, configurations × aspects, each aspect's counted on from the last."""
         shifted = self._indices[numbers].astype(np.intp) - INACTIVE
         columns = [aspect.levels[tuple(shifted[:, j] for j in aspect.tunables)] for aspect in self._aspects]
         local = np.stack(columns, axis=1) if columns else np.empty((len(numbers), 0), dtype=np.intp)
@@ -171,13 +171,13 @@ class PoolFeatures:
         return codes
 
     def one_hot(self, numbers: Integers) -> Singles:
-        """1 where a configuration has a level: levels × configurations."""
+        """Return 1 where a configuration has a level: levels × configurations."""
         hot = np.zeros((int(self._offsets[-1]), len(numbers)), dtype=np.float32)
         hot[self.codes(numbers), np.arange(len(numbers))[:, None]] = 1.0
         return hot
 
     def distances(self, numbers: Integers) -> Singles:
-        """Distances between all pairs of some configurations, one layer per weight: weights × n × n."""
+        """Return distances between all pairs of some configurations, one layer per weight: weights × n × n."""
         local = self.codes(numbers) - self._offsets[:-1]
         layers = [
             table[np.ix_(local[:, k], local[:, k])]
@@ -187,7 +187,7 @@ class PoolFeatures:
         return np.array(layers, dtype=np.float32).reshape(len(layers), len(numbers), len(numbers))
 
     def effects(self) -> Singles:
-        """The main effects' covariance of any two levels, levels × levels; zero between levels of different aspects."""
+        """Return the main effects' covariance of any two levels, levels × levels; zero between different aspects."""
         blocks = np.exp(-self.weighted(self.medians * self.prior.sharpness))
         for start, end in itertools.pairwise(self._offsets):
             blocks[start:end, :start] = blocks[start:end, end:] = 0.0
@@ -195,7 +195,7 @@ class PoolFeatures:
         return result
 
     def weighted(self, weights: Floats) -> Singles:
-        """The weighted distance between any two levels, levels × levels; zero between levels of different aspects."""
+        """Return the weighted distance between any two levels, levels × levels; zero between different aspects."""
         size = int(self._offsets[-1])
         table = np.zeros((size, size), dtype=np.float32)
         remaining = iter(weights.tolist())
@@ -213,14 +213,14 @@ class KernelParameters:
 
 
 def prior_parameters(features: PoolFeatures) -> KernelParameters:
-    """The hyper-parameters at the median of their prior."""
+    """Return the hyper-parameters at the median of their prior."""
     return KernelParameters(features.medians, features.prior.noise)
 
 
 def fit(
     features: PoolFeatures, numbers: Integers, targets: Floats, start: KernelParameters, steps: int
 ) -> KernelParameters:
-    """Hyper-parameters of about the largest posterior density, given observations of unit variance.
+    """Return hyper-parameters of about the largest posterior density, given observations of unit variance.
 
     Climbs in their logarithms by resilient propagation (Riedmiller and Braun, 1993), which needs only the signs of the
     gradient; the best point on the way is returned.
@@ -282,7 +282,7 @@ class _Evidence:
 
 
 class Posterior:
-    """What a set of observed configurations says about the candidates, extended one observation at a time.
+    """The posterior of the candidates given the observed configurations, extended one observation at a time.
 
     Kept are the inverse L⁻¹ of the Cholesky factor of the observations' covariance and, in single precision, the rows
     L⁻¹·k(observed, candidates). A new observation adds one row to each, at a cost of observations × candidates; the
@@ -310,12 +310,12 @@ class Posterior:
         self._codes = np.pad(self._codes, ((0, more), (0, 0)))
 
     def _to_levels(self, codes: Integers) -> tuple[Singles, Singles]:
-        """Of configurations given by their codes: weighted distances to, and main effects shared with, each level."""
+        """Return the codes' weighted distances to each level, and the main effects that they share with it."""
         distances, effects = (table[codes].sum(axis=-2, dtype=np.float32) for table in self._tables)
         return distances, effects
 
     def _kernel(self, distances: Singles, effects: Singles) -> Singles:
-        """The kernel, given the sums over the levels of both configurations."""
+        """Return the kernel, given the sums over the levels of both configurations."""
         kernel: Singles = np.exp(-distances)
         kernel *= np.float32(1.0 - self._share)
         kernel += effects
@@ -353,14 +353,14 @@ class Posterior:
         self._count = n + 1
 
     def mean(self, targets: Floats) -> Singles:
-        """The expected target of each candidate, given those of the first configurations that were added."""
+        """Return the expected target of each candidate, given those of the first configurations that were added."""
         n = len(targets)
         whitened = (self._inverse[:n, :n] @ targets).astype(np.float32)
         result: Singles = whitened @ self._rows[:n]
         return result
 
     def deviation(self, pending: Sequence[int] = ()) -> Singles:
-        """The standard deviation of what would be observed at each candidate, once the pending ones were observed.
+        """Return the standard deviation of an observation at each candidate, once the pending ones were observed.
 
         The unexplained variance is included: with times that repeat well it is the function's own roughness.
         """

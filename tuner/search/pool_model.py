@@ -59,7 +59,7 @@ class PoolSettings:
 
 
 def _log_improvement_table() -> tuple[Floats, Floats]:
-    """log(φ(z) + z·Φ(z)) + min(z, 0)²/2 on a grid of z, which linear interpolation serves to four digits."""
+    """Return log(φ(z) + z·Φ(z)) + min(z, 0)²/2 on a grid of z; linear interpolation of it is good to four digits."""
     grid = np.concatenate([-np.geomspace(200.0, 1e-3, 6000), np.linspace(0.0, 40.0, 2000)])
     values = []
     for z in grid.tolist():
@@ -73,13 +73,13 @@ def _log_improvement_table() -> tuple[Floats, Floats]:
 
 
 _LEAST_CHANCE = 0.01
-"""Of success: where everything near has failed the model may still be wrong."""
+"""Least probability of success: where everything near has failed the model may still be wrong."""
 
 _LOG_IMPROVEMENT = _log_improvement_table()
 
 
 def log_expected_improvement(mean: Singles, deviation: Singles, threshold: float) -> Floats:
-    """The logarithm of E[max(threshold − y, 0)] for normal y; its logarithm still ranks where it would underflow.
+    """Return the logarithm of E[max(threshold − y, 0)] for normal y, which ranks where the value would underflow.
 
     After Ament et al., "Unexpected improvements to expected improvement for Bayesian optimization", 2023.
     """
@@ -89,7 +89,7 @@ def log_expected_improvement(mean: Singles, deviation: Singles, threshold: float
 
 
 def _log_feasibility(posterior: Posterior, failed: npt.NDArray[np.bool_]) -> Singles:
-    """The logarithm of the chance that a candidate does not fail, by the same process with 0 and 1 as its targets."""
+    """Return the logarithm of a candidate's chance not to fail, by the same process with targets 0 and 1."""
     if not failed.any():
         return np.zeros(len(posterior.candidates), dtype=np.float32)
     rate = float(failed.mean())
@@ -99,7 +99,7 @@ def _log_feasibility(posterior: Posterior, failed: npt.NDArray[np.bool_]) -> Sin
 
 
 def balanced_design(indices: Indices, size: int, rng: np.random.Generator, draws: int = 400) -> Integers:
-    """Configurations that use every tunable's values evenly and differ from each other in many tunables.
+    """Return configurations that use every tunable's values evenly and differ from each other in many tunables.
 
     Greedy: of `draws` random configurations the next is the one whose values were used least, each use counting as much
     as the tunable has values, less the number of tunables in which it differs from the nearest one chosen.
@@ -165,7 +165,7 @@ class PoolModel:
         self._times_ms.append(math.inf if time_ms is None else time_ms)
 
     def propose(self, seen: npt.NDArray[np.bool_], pending: Sequence[int]) -> int:
-        """The configuration, among those not seen, from whose observation the most improvement is expected.
+        """Return the configuration, among those not seen, whose observation promises the most improvement.
 
         Pending configurations count as observed at their expected time, so that the mean stays and the deviation around
         them shrinks (the kriging believer: Ginsbourger et al., "Kriging is well-suited to parallelize optimization",
@@ -199,7 +199,7 @@ class PoolModel:
         return since_best >= quiet and max(self._gains[-quiet:]) < self._settings.least_gain
 
     def _expected_gain(self) -> float:
-        """What one more observation is expected to take off the best time, as a share of it."""
+        """Return how much one more observation is expected to take off the best time, as a share of it."""
         if self._posterior is None:
             return math.inf
         times_ms = self._held_times_ms()
@@ -211,7 +211,7 @@ class PoolModel:
         return math.exp(score.max()) * targets.scale
 
     def _without_model(self, seen: npt.NDArray[np.bool_]) -> int:
-        """The next of the initial design, or any configuration once that is used up."""
+        """Return the next of the initial design, or any configuration once that is used up."""
         for number in self._design.tolist():
             if not seen[number]:
                 return int(number)
@@ -254,7 +254,7 @@ class PoolModel:
             self._renew()
 
     def _following(self, renewed_at: int) -> int:
-        """The number of observations at which the posterior is made anew after this one."""
+        """Return the number of observations at which the posterior is made anew after this one."""
         return min(math.ceil(renewed_at * self._settings.refit_growth), renewed_at + self._settings.kept // 4)
 
     def _renew(self) -> None:
@@ -272,7 +272,7 @@ class PoolModel:
             self._parameters = fit(self._features, numbers, targets, self._parameters, settings.refit_steps)
 
     def _worth_keeping(self) -> list[int]:
-        """Which observations the posterior is made of: all, or the best half and the latest half of what it holds."""
+        """Return which observations the posterior is made of: all, or the best half and the latest half of its own."""
         kept = self._settings.kept
         if self._absorbed <= kept:
             return list(range(self._absorbed))
@@ -284,7 +284,7 @@ class PoolModel:
         self._posterior = Posterior(self._features, self._parameters, self._candidates(), observed)
 
     def _candidates(self) -> Integers:
-        """The whole pool; of a large one, the neighbours of the best configuration so far and a random sample."""
+        """Return the whole pool; of a large one, the neighbours of the best configuration and a random sample."""
         size, most = len(self._indices), self._settings.sampled
         if size <= self._settings.exact:
             return np.arange(size)

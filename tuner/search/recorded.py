@@ -57,7 +57,7 @@ Record = tuple[Mapping[str, Value], float]
 
 
 def recorded_space(name: str, records: Sequence[Record], kernel: str = "") -> RecordedSpace:
-    """The space of some configurations and their times. Of several records of one configuration the last counts.
+    """Return the space of some configurations and their times. Of several records of one configuration the last counts.
 
     Raises:
         RecordedSpaceError: no configuration has a time, there are no tunables or too many, or too many values of one.
@@ -83,7 +83,7 @@ def _assemble(space_name: str, records: Sequence[Record]) -> tuple[ValidSpace, F
 
 
 def _tunables(space_name: str, configurations: Sequence[Mapping[str, Value]]) -> dict[str, Tunable]:
-    """The tunables by their names in the records, with the values that occur: numbers in order, others as they come."""
+    """Return the tunables by their names in the records, with the values that occur, numbers in order."""
     values: dict[str, dict[tuple[type, Value], None]] = {}
     for configuration in configurations:
         for name, value in configuration.items():
@@ -103,7 +103,7 @@ def _tunables(space_name: str, configurations: Sequence[Mapping[str, Value]]) ->
 
 
 def _identifier(name: str, taken: Collection[str]) -> str:
-    """The name itself, or what comes nearest to it among the names that a tunable may have and that are free."""
+    """Return the name itself, or what comes nearest to it among the free names that a tunable may have."""
     cleaned = "".join(c if f"_{c}".isidentifier() else "_" for c in name)
     if not cleaned.isidentifier() or cleaned in ("problem", "device") or cleaned in CPP_WORDS:
         cleaned = f"_{cleaned}"

@@ -31,7 +31,7 @@ Strategy = str | Callable[[ValidSpace, int], PoolSampler]
 
 
 def expected_random_best(times_ms: Floats, budget: int) -> Floats:
-    """What random search without replacement expects to have found after 1..budget evaluations, exactly.
+    """Return the exact expected best time of random search without replacement after 1..budget evaluations.
 
     With the N configurations' times sorted, a sample of n has none of the i best with probability
     C(N − i, n) / C(N, n); the expectation is the sum of the gaps between successive times weighted with these. A
@@ -76,7 +76,7 @@ class ReplayRun:
     settled_after: int | None = None
 
     def evaluations_to(self, target_ms: float) -> int | None:
-        """How many evaluations it took to find this time or a better one; None if it was not found."""
+        """Return how many evaluations it took to find this time or a better one; None if it was not found."""
         return next((n for n, best_ms in enumerate(self.best_ms, start=1) if best_ms <= target_ms), None)
 
 
@@ -121,17 +121,17 @@ class ReplayReport:
         return float(np.mean([run.sampler_seconds for run in self.runs]))
 
     def quantile(self, q: float) -> Floats:
-        """The q-quantile over the seeds of best so far / optimum, after each evaluation."""
+        """Return the q-quantile over the seeds of best so far / optimum, after each evaluation."""
         best = np.array([run.best_ms for run in self.runs])
         result: Floats = np.quantile(best / self.optimum_ms, q, axis=0)
         return result
 
     def ratio_after(self, evaluations: int) -> float:
-        """The median over the seeds of best / optimum after so many evaluations (or after all, if they were fewer)."""
+        """Return the median over the seeds of best / optimum after so many evaluations (or all, if they were fewer)."""
         return float(self.quantile(0.5)[min(evaluations, self.budget) - 1])
 
     def evaluations_to(self, share: float) -> float:
-        """The median over the seeds of the evaluations to within `share` of the optimum; infinite if half never did."""
+        """Return the seeds' median of evaluations to within `share` of the optimum; infinite if half never did."""
         needed = [run.evaluations_to(self.optimum_ms * (1 + share)) for run in self.runs]
         return float(np.median([math.inf if n is None else n for n in needed]))
 
@@ -231,7 +231,7 @@ def _search(recorded: RecordedSpace, settings: _SearchSettings, seed: int, earli
 
 
 def _earlier_study(recorded: RecordedSpace, settings: _SearchSettings, seed: int) -> EarlierStudy:
-    """What a search of another space would have left behind."""
+    """Return the study that a search of another space would have left behind."""
     budget = min(settings.budget, len(recorded.space))
     numbers = _search(recorded, _SearchSettings(settings.strategy, budget), seed, ()).numbers
     times_ms = recorded.times_ms[numbers].tolist()
@@ -253,7 +253,7 @@ def _quiet_study(sampler: PoolSampler) -> optuna.Study:
 
 
 def _score(best_ms: Floats, random_ms: Floats, recorded: RecordedSpace) -> float:
-    """How far the search came from random search to the optimum: 1 is the optimum, 0 is as good as random search.
+    """Return how far the search came: 1 is the optimum, 0 is as good as random search.
 
     It is the mean over evaluations of (E[random] - best so far) / (E[random] - optimum). Evaluations at which random
     search is expected to have found the optimum too are left out.
@@ -264,7 +264,7 @@ def _score(best_ms: Floats, random_ms: Floats, recorded: RecordedSpace) -> float
 
 
 def _describe_stops(report: ReplayReport) -> list[str]:
-    """What stopping early would have saved and lost; nothing where no search would have stopped."""
+    """Return what stopping early would have saved and lost, in words; nothing where no search would have stopped."""
     stops = [run.settled_after for run in report.runs if run.settled_after is not None]
     if not stops:
         return []
@@ -278,7 +278,7 @@ def _describe_stops(report: ReplayReport) -> list[str]:
 
 
 def describe(report: ReplayReport) -> str:
-    """A report as a few lines of text, every seed's score among them."""
+    """Describe a report in a few lines of text, every seed's score among them."""
     after = sorted({n for n in (25, 50, 100, 150, 200) if n < report.budget} | {report.budget})
     ratios = "  ".join(
         f"{n}: {report.ratio_after(n):.3f} ({report.quantile(0.25)[n - 1]:.3f} to {report.quantile(0.75)[n - 1]:.3f})"

@@ -52,7 +52,7 @@ class SpaceExhausted(TunebenchError):
 
 @dataclass(frozen=True)
 class Observation:
-    """What a finished trial says of a configuration.
+    """The result of a finished trial of a configuration.
 
     Attributes:
         trial: the trial's number in its study.
@@ -90,7 +90,7 @@ class PoolSampler(BaseSampler):
         self._forget()
 
     def _forget(self) -> None:
-        """Back to the state before the first trial; strategies extend it with what they keep."""
+        """Go back to the state before the first trial; strategies extend it with what they keep."""
         self._seen = np.zeros(len(self.space), dtype=np.bool_)
         self._unseen = len(self.space)
         self._open: dict[int, int | None] = {}
@@ -98,7 +98,7 @@ class PoolSampler(BaseSampler):
 
     @abstractmethod
     def _propose(self) -> int:
-        """The number of an unseen configuration; there is at least one."""
+        """Return the number of an unseen configuration; there is at least one."""
 
     def _observe(self, observation: Observation) -> None:
         """Take in one finished trial; called once for each, in the study's order."""
@@ -106,7 +106,7 @@ class PoolSampler(BaseSampler):
     # What a study's owner calls.
 
     def ask(self, study: Study) -> tuple[Trial, int]:
-        """A new trial of the study, or one enqueued in it, with the number of its configuration.
+        """Return a new trial of the study, or one enqueued in it, with the number of its configuration.
 
         Raises:
             SpaceExhausted: no configuration is left; the study is unchanged.
@@ -119,7 +119,7 @@ class PoolSampler(BaseSampler):
             return trial, self.number(trial)
 
     def number(self, trial: Trial) -> int:
-        """The number in `space` of the configuration that a trial is to evaluate; the same however often it is asked.
+        """Return the number in `space` of the configuration that a trial is to evaluate; the same at every call.
 
         Raises:
             SpaceExhausted: no configuration is left; the trial is still running, to be told as FAIL.
@@ -131,7 +131,7 @@ class PoolSampler(BaseSampler):
         return self.space.require(values)
 
     def configuration(self, trial: Trial) -> Configuration:
-        """The configuration that a trial is to evaluate; see `number`."""
+        """Return the configuration that a trial is to evaluate; see `number`."""
         chosen: Configuration = self.space[self.number(trial)]
         return chosen
 
@@ -149,13 +149,13 @@ class PoolSampler(BaseSampler):
             self._synchronise(study)
 
     def remaining(self, study: Study) -> int:
-        """How many valid configurations the study has neither tried nor enqueued nor pending."""
+        """Return how many valid configurations the study has neither tried nor enqueued nor pending."""
         with self._lock:
             self._synchronise(study)
             return self._unseen
 
     def settled(self, study: Study) -> bool:
-        """Whether another trial is expected to gain less than the timing can tell; never, without a model of the times.
+        """Return whether another trial is expected to gain less than timing can tell; never, without a model of times.
 
         A function of the finished trials, so that a study that has settled is settled when it is resumed, too.
         """
@@ -172,13 +172,13 @@ class PoolSampler(BaseSampler):
     # What Optuna calls.
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:  # noqa: ARG002
-        """Every tunable as a categorical parameter; those that are inactive in a proposal are not in its values."""
+        """Return every tunable as a categorical parameter; those inactive in a proposal are not in its values."""
         return dict(self._distributions)
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """The values of the proposed configuration's active tunables, or of the enqueued one's.
+        """Return the values of the proposed configuration's active tunables, or of the enqueued one's.
 
         Raises:
             SpaceExhausted: no configuration is left.
@@ -203,7 +203,7 @@ class PoolSampler(BaseSampler):
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """There is nothing to sample but the space's tunables.
+        """Refuse to sample: there is nothing but the space's tunables.
 
         Raises:
             UserError: always.
@@ -214,7 +214,7 @@ class PoolSampler(BaseSampler):
         raise UnknownNameError("tunable", param_name, self.space.space.names)
 
     def reseed_rng(self) -> None:
-        """Nothing to do: a proposal depends on the trials before it, which concurrent trials do not share."""
+        """Do nothing: a proposal depends on the trials before it, which concurrent trials do not share."""
 
     # Reading the study.
 
@@ -249,7 +249,7 @@ class PoolSampler(BaseSampler):
             self._observe(Observation(trial.number, number, _time_of(trial)))
 
     def _pending(self) -> list[int]:
-        """The configurations being evaluated, or enqueued, by trial number."""
+        """Return the configurations being evaluated, or enqueued, by trial number."""
         return [number for _, number in sorted(self._open.items()) if number is not None]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -271,7 +271,7 @@ def past_trial(configuration: Configuration, state: TrialState, time_ms: float |
 
 
 def _time_of(trial: FrozenTrial) -> float | None:
-    """The time in milliseconds that a trial was finished with; None where it is a failure."""
+    """Return the time in milliseconds that a trial was finished with; None where it is a failure."""
     value = trial.value
     if value is None or not math.isfinite(value) or any(x > 0 for x in trial.constraints.values()):
         return None

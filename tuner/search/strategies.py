@@ -30,7 +30,7 @@ SAMPLERS: Mapping[str, SamplerMaker] = {
 
 
 def find_sampler(name: str) -> SamplerMaker:
-    """What makes a strategy of a space and a seed: one of `SAMPLERS`, or `optuna:` and the name of Optuna's sampler.
+    """Return the maker of a strategy: one of `SAMPLERS`, or `optuna:` and the name of Optuna's sampler.
 
     Raises:
         UnknownNameError: there is no such strategy; the message has the nearest names.
@@ -45,5 +45,5 @@ def find_sampler(name: str) -> SamplerMaker:
 
 
 def make_sampler(name: str, space: ValidSpace, seed: int | None = None) -> PoolSampler:
-    """The strategy of that name over a space; raises as `find_sampler` does."""
+    """Return the strategy of that name over a space; raises as `find_sampler` does."""
     return find_sampler(name)(space, seed)

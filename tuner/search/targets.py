@@ -30,7 +30,7 @@ class Targets:
 
 
 def targets_of(times_ms: Floats, slowest: float = SLOWEST) -> Targets:
-    """Times as regression targets: logarithms, the slow ones and the failures levelled, zero mean and unit variance.
+    """Return times as regression targets: logarithms, slow ones and failures levelled, zero mean and unit variance.
 
     Only the fast half of the space needs to be told apart, and its logarithms are in proportion to the gain; above the
     median little more than "slow" is kept, so that a few terrible configurations do not set the scale.

@@ -78,8 +78,8 @@ class EarlierStudy:
 def distance(
     problem: Problem, other: Problem, *, same_device: bool, same_architecture: bool, same_source: bool
 ) -> float:
-    """How far an earlier study is from a new one: 1 for each factor of four in a size, and for everything else that is
-    different (the dtype, the options, the kind of device, its architecture, the kernel's source)."""
+    """Return how far an earlier study is from a new one: 1 for each factor of four in a size, and for everything else
+    that is different (the dtype, the options, the kind of device, its architecture, the kernel's source)."""
     others = len(problem.axes.keys() ^ other.axes.keys())
     others += (problem.dtype != other.dtype) + (
         problem.without(CALL_OPTION).options != other.without(CALL_OPTION).options
@@ -96,7 +96,7 @@ def distance(
 def choose_warm_starts(
     space: ValidSpace, studies: Sequence[EarlierStudy], most: int = MOST_WARM_STARTS
 ) -> list[WarmStart]:
-    """The configurations that a new study begins with: good in the studies that they come from, and diverse.
+    """Return the configurations that a new study begins with: good in the studies that they come from, and diverse.
 
     The studies share the places in proportion to 1/(1 + distance) (d'Hondt's method). Each place goes to the fastest
     configuration of its study that differs from those chosen in three tunables, or else in two, or in one. One that is
@@ -119,7 +119,7 @@ def choose_warm_starts(
 
 
 def _good(space: ValidSpace, study: EarlierStudy) -> list[tuple[int, EarlierTrial]]:
-    """A study's trials that are worth beginning with, each with the configuration that it stands for here."""
+    """Return a study's trials that are worth beginning with, each with the configuration that it stands for here."""
     good = [trial for trial in study.trials[:WORTH_KNOWING] if trial.time_ms <= _GOOD * study.trials[0].time_ms]
     return [(number, trial) for trial in good if (number := number_of(space, trial.configuration)) is not None]
 
@@ -127,7 +127,7 @@ def _good(space: ValidSpace, study: EarlierStudy) -> list[tuple[int, EarlierTria
 def _next(
     space: ValidSpace, trials: Sequence[tuple[int, EarlierTrial]], chosen: Sequence[int]
 ) -> tuple[int, EarlierTrial] | None:
-    """The fastest of a study's trials that is new and unlike those chosen."""
+    """Return the fastest of a study's trials that is new and unlike those chosen."""
     rows = space.indices
     for apart in range(_APART, 0, -1):
         for number, trial in trials:
@@ -137,7 +137,7 @@ def _next(
 
 
 def number_of(space: ValidSpace, values: Mapping[str, Value], most: int = 2) -> int | None:
-    """A configuration's number here, or that of the valid one nearest to it; None where that is not near.
+    """Return a configuration's number here, or that of the valid one nearest to it; None where that is not near.
 
     What a newer source has a tunable more for is as in the default.
 

@@ -15,7 +15,7 @@ _WARMING_CALLS = 2
 
 
 def capture(call: Callable[[], Result], warming: Callable[[], object]) -> tuple[torch.cuda.CUDAGraph, Result]:
-    """A call as a graph on the current device, and what the call returned while it was captured.
+    """Return a call as a graph on the current device, and its result while it was captured.
 
     Args:
         call: what is captured.
@@ -44,11 +44,11 @@ def capture(call: Callable[[], Result], warming: Callable[[], object]) -> tuple[
 
 
 def _free_generator() -> None:
-    """After a failed capture torch's generator of random numbers takes itself for captured until one succeeds."""
+    """Free torch's random generator, which counts as captured after a failed capture until one succeeds."""
     with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=new_stream(), capture_error_mode="thread_local"):
         torch.zeros(1, device="cuda")
 
 
 def new_stream(device: torch.device | None = None) -> torch.cuda.Stream:
-    """One of a device, the current one unless named: torch's own for captures is of whichever was captured on first."""
+    """Return a stream of a device, the current one unless named: torch's own for captures is of its first device."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

@@ -10,7 +10,7 @@ from tunebench.tuner.result import Conditions
 
 
 def read_conditions(device: Device) -> Conditions:
-    """Clocks, temperature, reasons for a lower clock and other processes; what NVML does not tell here is None."""
+    """Return clocks, temperature, throttle reasons and other processes; None for what NVML does not tell here."""
     if device.kind is not DeviceKind.CUDA or (card := nvml.card(device.uuid)) is None:
         return Conditions()
     processes = nvml.ask(pynvml.nvmlDeviceGetComputeRunningProcesses, card)

@@ -89,7 +89,7 @@ def tells(first: str, second: str) -> Callable[[Samples], bool]:
 
 
 def most_seconds() -> float:
-    """The limit of one series of rounds: `MOST_SECONDS`, or what the environment says.
+    """Return the limit of one series of rounds: `MOST_SECONDS`, or the environment's.
 
     Raises:
         UserError: `TUNEBENCH_CONFIRM_SECONDS` is not a number of seconds.
@@ -105,7 +105,7 @@ def most_seconds() -> float:
 
 
 def longest_seconds() -> float:
-    """The longest that all series of one comparison may take, for deadlines.
+    """Return the longest that all series of one comparison may take, for deadlines.
 
     Raises:
         UserError: `TUNEBENCH_CONFIRM_SECONDS` is not a number of seconds.
@@ -114,7 +114,7 @@ def longest_seconds() -> float:
 
 
 def take_rounds(calls: Mapping[str, Call], clock: Clock, control: Control, seconds: float = MOST_SECONDS) -> Samples:
-    """Interleaved rounds until every ratio to the fastest is known well, or the most rounds or seconds are over."""
+    """Time interleaved rounds until every ratio to the fastest is known well, or the rounds or seconds are over."""
     names = list(calls)
     rounds: list[dict[str, float]] = []
     certain = 0  # rounds that ended in the state they began in
@@ -148,7 +148,7 @@ def _order(names: Sequence[str], number: int) -> list[str]:
 
 
 def _known(samples: Samples) -> bool:
-    """Whether every contender's ratio to the fastest has a narrow interval."""
+    """Return whether every contender's ratio to the fastest has a narrow interval."""
     first = next(iter(samples.values()))
     fastest = samples[max(samples, key=lambda name: speedup(samples[name], first).value)]
     for times in samples.values():
@@ -161,7 +161,7 @@ def _known(samples: Samples) -> bool:
 def winner_of(
     candidates: Sequence[str], samples: Samples, pivot: str, leader: str, confidence: float = CONFIDENCE
 ) -> tuple[str, bool]:
-    """The winner, and whether the rounds decided it: the simplest of those that are measured to tie with the fastest.
+    """Return the winner, the simplest that ties with the fastest by measurement, and whether the rounds decided it.
 
     Where the rounds leave open whether the fastest beats the leader, or how the winner compares with the reference, the
     leader stays the best and nothing is decided. Nor is it while the fastest may be faster than the pivot or not.

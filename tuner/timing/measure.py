@@ -38,7 +38,7 @@ PRECISION = 0.01
 
 MAX_SAMPLES = 60
 MAX_SECONDS = 2.0
-"""Of sampling one configuration, whichever comes first."""
+"""Limits of sampling one configuration, whichever comes first: number of samples, and seconds."""
 
 SHORT_WORK = Work(bytes=64 << 20, operations=2_000_000_000)
 """Work so small that on a GPU the gaps between a forward's launches are a visible part of its time. Stated as work and
@@ -116,7 +116,7 @@ class CudaClock(Clock):
         return samples
 
     def _queued(self, calls: Sequence[Call]) -> tuple[list[float], bool]:
-        """Samples, and whether the last call was queued before the device began with the first."""
+        """Return samples, and whether the last call was queued before the device began with the first."""
         lead_seconds = min(_LEAD_FACTOR * self._host_seconds * len(calls), self._LONGEST_LEAD_SECONDS)
         with torch.cuda.device(self._device):
             pairs = [(_event(), _event()) for _ in calls]
@@ -170,7 +170,7 @@ class CudaGraphClock(CudaClock):
         return [self._replay(call) for call in calls]
 
     def captures(self, call: Call) -> bool:
-        """Whether a call can be captured."""
+        """Return whether a call can be captured."""
         try:
             self.sample([call])
         except CaptureError:
@@ -213,7 +213,7 @@ class CpuClock(Clock):
         self._once_ms: weakref.WeakKeyDictionary[Call, float] = weakref.WeakKeyDictionary()
 
     def sample(self, calls: Sequence[Call]) -> list[float]:
-        """Every sample is one call's time, or the mean of as many as make up 0.2 ms."""
+        """Take samples: each is one call's time, or the mean of as many as make up 0.2 ms."""
         return [self._sample(call) for call in calls]
 
     def _sample(self, call: Call) -> float:
@@ -255,14 +255,14 @@ class Control:
         self._level_ms = self._last_ms = medians[-1]
 
     def steady(self) -> bool:
-        """Whether the device still is in the state that it settled in; it settles first where it never has."""
+        """Return whether the device still is in the state that it settled in; it settles first where it never has."""
         if not self._level_ms:
             self.settle()
         self._last_ms = self._median_ms()
         return abs(self._last_ms - self._level_ms) <= self._clock.drift * self._level_ms
 
     def conditions(self) -> Conditions:
-        """The device's state, with the control call's time when it was last looked at."""
+        """Return the device's state, with the control call's time when it was last looked at."""
         return replace(read_conditions(self._device), control_ms=self._last_ms or None)
 
     def _median_ms(self) -> float:
@@ -284,7 +284,7 @@ def _control_call(device: Device) -> Call:
 
 
 def copy_of(size: int, device: Device) -> Call | None:
-    """A call that copies memory and so moves that many bytes, half of them written; None where there is no room."""
+    """Return a call that copies memory and so moves that many bytes, half of them written; None without room."""
     try:
         source = torch.ones(max(1, size // 2), dtype=torch.uint8, device=device.torch_device)
         target = torch.empty_like(source)
@@ -294,7 +294,7 @@ def copy_of(size: int, device: Device) -> Call | None:
 
 
 def clocks_for(device: Device, work: Work) -> tuple[Clock, ...]:
-    """The clocks that can time a problem of that work on a device, the preferred one first."""
+    """Return the clocks that can time a problem of that work on a device, the preferred one first."""
     if device.kind is not DeviceKind.CUDA:
         return (CpuClock(),)
     eager = CudaClock(device, work.bytes)
@@ -304,7 +304,7 @@ def clocks_for(device: Device, work: Work) -> tuple[Clock, ...]:
 
 
 def pick_clock(clocks: Sequence[Clock], calls: Sequence[Call]) -> Clock:
-    """The first clock that can time all of these calls: one that cannot be captured makes all of them eager."""
+    """Return the first clock that can time all of these calls: one that cannot be captured makes all of them eager."""
     for clock in clocks[:-1]:
         if not isinstance(clock, CudaGraphClock) or all(clock.captures(call) for call in calls):
             return clock
@@ -312,7 +312,7 @@ def pick_clock(clocks: Sequence[Clock], calls: Sequence[Call]) -> Clock:
 
 
 def summarise(samples_ms: Sequence[float], clock: Clock) -> Measurement:
-    """A measurement of these samples."""
+    """Return a measurement of these samples."""
     median, low, high = median_interval(samples_ms)
     return Measurement(tuple(samples_ms), median, low, high, clock.regime, clock.name)
 

@@ -17,7 +17,7 @@ _SAMPLES = 5
 
 
 def floor_ms(work: Work, device: Device, clock: Clock) -> float:
-    """The least time that a problem of that work can take on a device, from a copy timed now.
+    """Return the least time that a problem of that work can take on a device, from a copy timed now.
 
     As many bytes as the last-level cache holds may have been there before, or stay there afterwards; a problem that
     fits into it has no floor. Where memory has no room for the copy, there is none either.

@@ -11,14 +11,14 @@ from itertools import accumulate
 from tunebench.tuner.result import CONTROL, Baseline, Ratio
 
 CONFIDENCE = 0.99
-"""Of the intervals that decide."""
+"""Confidence of the intervals that decide."""
 
 Samples = Mapping[str, tuple[float, ...]]
 """Milliseconds by contender; the n-th of each belong to the same round."""
 
 
 def median_interval(samples: Iterable[float], confidence: float = 0.95) -> tuple[float, float, float]:
-    """The median and the tightest symmetric order-statistic interval that covers it with that confidence.
+    """Return the median and the tightest symmetric order-statistic interval that covers it with that confidence.
 
     The k-th smallest and k-th largest of n samples enclose the true median with probability
     1 − 2·P(Binomial(n, ½) < k) (Conover, *Practical Nonparametric Statistics*, 3.2). Where n is too small for any
@@ -34,25 +34,25 @@ def median_interval(samples: Iterable[float], confidence: float = 0.95) -> tuple
 
 @lru_cache(maxsize=4096)
 def _rank(count: int, confidence: float) -> int:
-    """The largest k whose k-th smallest and k-th largest of so many samples still cover the median; at least 1."""
+    """Return the largest k whose k-th smallest and largest of so many samples still cover the median; at least 1."""
     ways_in_all = math.lgamma(count + 1) - count * math.log(2.0)  # logarithms: 2ⁿ and n! leave the range of a float
     shares = (math.exp(ways_in_all - math.lgamma(i + 1) - math.lgamma(count - i + 1)) for i in range(count // 2))
     return max(1, sum(below <= (1.0 - confidence) / 2.0 for below in accumulate(shares)))
 
 
 def samples_needed(confidence: float = 0.95) -> int:
-    """The fewest samples whose range covers the median with that confidence: 6 for 95 %, 8 for 99 %."""
+    """Return the fewest samples whose range covers the median with that confidence: 6 for 95 %, 8 for 99 %."""
     return 1 + math.ceil(math.log2(1.0 / (1.0 - confidence)))
 
 
 def speedup(of: Sequence[float], over: Sequence[float], confidence: float = CONFIDENCE) -> Ratio:
-    """How many times faster `of` is than `over`: the median of per-round ratios over/of with its interval."""
+    """Return how many times faster `of` is than `over`: the median of per-round ratios over/of with its interval."""
     value, low, high = median_interval([theirs / mine for mine, theirs in zip(of, over, strict=True)], confidence)
     return Ratio(value, low, high, len(of), confidence)
 
 
 def control_ratio(samples: Samples, pivot: str) -> Ratio:
-    """How much faster the second copy of a contender seemed than the first."""
+    """Return how much faster the second copy of a contender seemed than the first."""
     return speedup(samples[CONTROL], samples[pivot])
 
 
@@ -64,5 +64,5 @@ def control_of(samples: Samples) -> Ratio | None:
 
 
 def medians_of(samples: Samples) -> dict[str, float]:
-    """The median of each contender."""
+    """Return the median of each contender."""
     return {name: statistics.median(values) for name, values in samples.items()}

@@ -19,7 +19,7 @@ class CompiledReferenceError(TunebenchError):
 
 
 def compile_reference(model: nn.Module, inputs: Sequence[Any]) -> Callable[..., Any]:
-    """The model under `torch.compile(mode="max-autotune")`, compiled for these inputs; takes tens of seconds.
+    """Compile the model by `torch.compile(mode="max-autotune")`, for these inputs; takes tens of seconds.
 
     Raises:
         CompiledReferenceError: it does not compile, or its first calls fail.

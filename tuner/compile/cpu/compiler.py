@@ -88,7 +88,7 @@ class CpuCompiler(Compiler):
     name = CompilerName.CPU
 
     def version(self) -> str:
-        """g++'s version, with digests of what this processor can do and of the headers that stand for CUDA.
+        """Return g++'s version, with digests of what this processor can do and of the headers that stand for CUDA.
 
         Raises:
             CompilerMissingError: there is no g++.
@@ -96,7 +96,7 @@ class CpuCompiler(Compiler):
         return _version(_gxx())
 
     def flags(self, variant: Variant) -> tuple[str, ...]:
-        """g++'s flags; which instructions `native` means is part of the version."""
+        """Return g++'s flags; which instructions `native` means is part of the version."""
         cooperation = _COOPERATION_FLAGS if _cooperates(variant) else ()
         bfloat = _BFLOAT_FLAGS if "bfloat_t" in variant.prologue else ()
         return (*_FLAGS, _native_flag(), *bfloat, *cooperation, *_LIBRARIES)
@@ -198,7 +198,7 @@ class CpuModule(LoadedModule):
             raise LaunchError(f"launch of '{entry_point}' with grid {grid}, block {block}: {text}")
 
     def resident_blocks(self, entry_point: str, threads: int, shared: int = 0) -> int:  # noqa: ARG002
-        """One: a core runs a block to its end before it begins the next."""
+        """Return 1: a core runs a block to its end before it begins the next."""
         return 1
 
 
@@ -237,7 +237,7 @@ def _digest(text: str) -> str:
 
 @functools.cache
 def _parallel_function() -> int:
-    """The address of `GOMP_parallel` in the OpenMP runtime that torch is linked with, 0 where it has none.
+    """Return the address of `GOMP_parallel` in the OpenMP runtime that torch links, 0 where it has none.
 
     libgomp, LLVM's and Intel's runtime all have it. The search goes through torch's own libraries and theirs, so it
     finds the one runtime that torch uses even where others are loaded.
@@ -272,7 +272,7 @@ _LAUNCH_BOUNDS = re.compile(rf"\b__launch_bounds__\s*(?P<bounds>{_PARENTHESES})\
 
 
 def translation_unit(variant: Variant) -> str:
-    """The source that g++ compiles: the variant's text and the lines that export its entry points."""
+    """Return the source that g++ compiles: the variant's text and the lines that export its entry points."""
     text = "\n".join([variant.text, *variant.cuda.headers.values()])
     bounds: dict[str, set[str]] = {}
     for match in _LAUNCH_BOUNDS.finditer(without_comments(text)):
@@ -287,7 +287,7 @@ def translation_unit(variant: Variant) -> str:
 
 
 def host_source(text: str) -> str:
-    """A source with what the header's macros cannot express written as C++; lines keep their numbers.
+    """Return a source with what the header's macros cannot express written as C++; lines keep their numbers.
 
     Each `extern __shared__ T name[];` becomes a pointer to the running block's dynamic shared memory, since no
     declaration means the same: the array would need an owner of a size that only the launch knows. Inside a function
@@ -317,7 +317,7 @@ def host_source(text: str) -> str:
 
 
 def _cooperates(variant: Variant) -> bool:
-    """Whether threads can wait for each other anywhere in the source: only then it needs what runs such threads.
+    """Return whether threads can wait for each other anywhere in the source: only then it needs what runs such threads.
 
     A source taken for one that does not, though it does, would not compile: it lacks the functions' declarations.
     """
@@ -325,7 +325,7 @@ def _cooperates(variant: Variant) -> bool:
 
 
 def _in_function(blanked: str, position: int) -> bool:
-    """Whether a position stands inside a function, or in a macro, which is used there."""
+    """Return whether a position stands inside a function, or in a macro, which is used there."""
     line_start = position
     while (line_start := blanked.rfind("\n", 0, line_start)) > 0 and blanked[line_start - 1] == "\\":
         pass

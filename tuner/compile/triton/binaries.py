@@ -1,4 +1,4 @@
-"""What the build of a Triton source holds: cubins with what a launch has to know of each, or the source itself."""
+"""Content of a Triton source's build: cubins with the data that a launch needs of each, or the source itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Binary:
         divisible: names of parameters.
         threads: of a block.
         shared: dynamic shared memory, bytes a block.
-        hidden: pointers behind the source's parameters, for scratch memory that it has not asked for.
+        hidden: pointers behind the source's parameters, for scratch memory that it does not use.
     """
 
     entry_point: str
@@ -32,25 +32,25 @@ class Binary:
 
 
 def interpreted_content(text: str, fixed: Mapping[str, Any]) -> bytes:
-    """The content of a build that Triton's interpreter runs: a line of JSON, and then the source."""
+    """Return the content of a build that Triton's interpreter runs: a line of JSON, and then the source."""
     constants = {name: one["constants"] for name, one in fixed["functions"].items()}
     return json.dumps({"constants": constants}).encode() + b"\n" + text.encode()
 
 
 def interpreted_parts(content: bytes) -> tuple[str, dict[str, dict[str, Any]]]:
-    """The source, and the constants of each entry point by name."""
+    """Return the source, and the constants of each entry point by name."""
     head, _, text = content.partition(b"\n")
     constants: dict[str, dict[str, Any]] = json.loads(head)["constants"]
     return text.decode(), constants
 
 
 def is_for_gpu(content: bytes) -> bool:
-    """Whether a build holds cubins."""
+    """Return whether a build holds cubins."""
     return content.startswith(b"[")
 
 
 def binaries_in(content: bytes) -> list[Binary]:
-    """The binaries of a build: a line of JSON, and then the cubins, one behind the other."""
+    """Return the binaries of a build: a line of JSON, and then the cubins, one behind the other."""
     head, _, code = content.partition(b"\n")
     found, start = [], 0
     for one in json.loads(head):

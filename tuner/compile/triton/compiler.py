@@ -24,7 +24,7 @@ from tunebench.tuner.variant import Variant
 
 _GPU = "sm_"
 _FORM = "1"
-"""Of what a build holds; another one is another binary."""
+"""Version of the cached build's layout; part of the cache key."""
 
 
 class TritonCompiler(Compiler):
@@ -38,7 +38,7 @@ class TritonCompiler(Compiler):
     deadline_seconds = 300.0  # products with deep pipelines take ptxas long
 
     def version(self) -> str:
-        """Triton's version, such as `Triton 3.9.0`.
+        """Return Triton's version, such as `Triton 3.9.0`.
 
         Raises:
             CompilerMissingError: it is not installed.
@@ -46,7 +46,7 @@ class TritonCompiler(Compiler):
         return f"Triton {_version()}"
 
     def flags(self, variant: Variant) -> tuple[str, ...]:  # noqa: ARG002
-        """None: what Triton is told is part of the variant."""
+        """Return no flags: Triton's options are part of the variant."""
         return (_FORM,)
 
     def compile(self, variant: Variant) -> Build:
@@ -123,13 +123,13 @@ def _version() -> str:
 
 
 def _first_line(log: str, file: str) -> str:
-    """The line of a refusal that says why, which begins with the file's name."""
+    """Return the line of a refusal that has the reason; it begins with the file's name."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     return next((line for line in lines if line.startswith(file)), f"{file}: {lines[-1] if lines else 'see its log'}")
 
 
 def _figures(log: str, binaries: list[Binary]) -> dict[str, KernelFigures]:
-    """What ptxas says of each entry point; shared memory is what Triton asks for in a launch."""
+    """Return ptxas's figures of each entry point; shared memory is what Triton requests at a launch."""
     said = parse_ptxas_log(log)
     shared = {one.entry_point: one.shared for one in binaries}
     return {name: replace(said.get(name, KernelFigures()), shared=bytes_) for name, bytes_ in shared.items()}

@@ -96,7 +96,7 @@ class InterpretedModule(LoadedModule):
                 raise LaunchError(f"launch of '{entry_point}' with grid {grid}: {what}") from error
 
     def _given(self, entry_point: str, arguments: Sequence[Argument]) -> dict[str, Any]:
-        """The arguments by name, as Triton's values of exactly their parameters' types."""
+        """Return the arguments by name, as Triton's values of exactly their parameters' types."""
         accepted = self._arguments[entry_point]
         form = accepted.form(arguments)
         accepted.check_devices(arguments)
@@ -107,7 +107,7 @@ class InterpretedModule(LoadedModule):
         return {one.name: _value(one, values[at]) for at, one in enumerate(parameters)}
 
     def resident_blocks(self, entry_point: str, threads: int, shared: int = 0) -> int:  # noqa: ARG002
-        """One: programs run one after the other."""
+        """Return 1: programs run one after the other."""
         if entry_point not in self._signatures:
             raise no_function(entry_point, self._signatures)
         return 1
@@ -150,7 +150,7 @@ def _interpreting() -> Iterator[None]:
 
 
 def _cast(cast: Callable[[Any, Any, Any], Any], builder: Any, source: Any, type_: Any) -> Any:
-    """A cast as GPUs make it: to bfloat16 they round to nearest (even), where the interpreter cuts off."""
+    """Cast as GPUs do: to bfloat16 they round to nearest (even), where the interpreter cuts off."""
     from triton.runtime.interpreter import TensorHandle
 
     if (source.dtype.scalar.name, type_.scalar.name) != ("fp32", "bf16"):
@@ -176,7 +176,7 @@ def _innermost(error: BaseException) -> BaseException:
 
 
 def _place(error: BaseException, file: str) -> str:
-    """The line of the source that an exception came from last, and a colon; empty where it came through none."""
+    """Return the line of the source that an exception came from last, and a colon; empty where it came through none."""
     lines: list[int] = []
     found: BaseException | None = error
     while found is not None:

@@ -1,4 +1,4 @@
-"""What every launch of a Triton function is asked, wherever it runs."""
+"""Checks of every launch of a Triton function, wherever it runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def require_triton_launch(entry_point: str, known: Collection[str], threads: Thr
 
 
 def no_function(name: str, known: Collection[str]) -> ArgumentError:
-    """The error of a launch of what a source has not."""
+    """Return the error of a launch of a function that a source has not."""
     return ArgumentError(
         f"no Triton function '{name}' to launch (known: {', '.join(known) or 'none'}); one is decorated with "
         "@triton.jit, and no other one calls it"

@@ -66,14 +66,14 @@ class TritonModule(LoadedModule):
         one.module.launch(binary.name, blocks, binary.threads, (*arguments, *one.nulls), binary.shared)
 
     def as_launched(self, launch: DriverLaunch) -> DriverLaunch:
-        """The binary for these arguments, and what is behind them."""
+        """Return the launch of the binary for these arguments, and of what is behind them."""
         require_triton_launch(launch.entry_point, self._aligned, launch.threads, launch.shared)
         one = self._fitting(launch.entry_point, launch.arguments)
         arguments = (*launch.arguments, *one.nulls)
         return DriverLaunch(one.build, one.binary.name, one.binary.threads, arguments, one.binary.shared)
 
     def _fitting(self, entry_point: str, arguments: Sequence[Argument]) -> Launchable:
-        """The binary for these arguments."""
+        """Return the binary for these arguments."""
         bits = 0
         for argument in arguments:
             if isinstance(argument, torch.Tensor):
@@ -89,7 +89,7 @@ class TritonModule(LoadedModule):
         return self._aligned[entry_point]
 
     def resident_blocks(self, entry_point: str, threads: int, shared: int = 0) -> int:  # noqa: ARG002
-        """Programs that one multiprocessor holds at once, by the driver's occupancy calculation."""
+        """Return how many programs one multiprocessor holds at once, by the driver's occupancy calculation."""
         if entry_point not in self._aligned:
             raise no_function(entry_point, self._aligned)
         one = self._aligned[entry_point]

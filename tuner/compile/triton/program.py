@@ -17,7 +17,7 @@ COMMAND = (
     f"import json, sys; request = json.load(open({REQUEST!r}, encoding='utf-8')); sys.path[:] = request.pop('path'); "
     f"from {__name__} import main; main(**request)"
 )
-"""What Python runs in a process of its own; its modules are found where this process finds them."""
+"""The Python code that the compile process runs; its modules are found where this process finds them."""
 
 _WARP_SIZE = 32
 _MODULE = "tunebench_triton_source"
@@ -44,7 +44,7 @@ def main(text: str, file: str, fixed: Mapping[str, Any], architecture: int) -> N
 
 
 def _compiled(source: Path, fixed: Mapping[str, Any], architecture: int) -> tuple[list[dict[str, Any]], list[bytes]]:
-    """Each entry point twice: for any arguments, and for those that are divisible where they can be."""
+    """Compile each entry point twice: for any arguments, and for those that are divisible where they can be."""
     functions = _functions_of(source)
     head: list[dict[str, Any]] = []
     binaries: list[bytes] = []
@@ -77,7 +77,7 @@ def _binary(
     architecture: int,
     aligned: bool,
 ) -> tuple[dict[str, Any], bytes]:
-    """A binary, and what a launch has to know of it."""
+    """Return a binary, and the data that a launch needs of it."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -116,13 +116,13 @@ def _binary(
 
 
 def _parameters_in(ptx: str) -> int:
-    """How many parameters a kernel has: Triton's own, for scratch memory, are behind those of the source."""
+    """Return how many parameters a kernel has: Triton's own, for scratch memory, follow those of the source."""
     head = ptx[ptx.index(".entry") :]
     return head[: head.index(")")].count(".param ")
 
 
 def _told(error: BaseException, source: Path) -> str:
-    """What Triton says: in one line, the innermost place in the source first; then its whole text."""
+    """Return Triton's message: in one line, the innermost place in the source first; then its whole text."""
     from triton.compiler.errors import CompilationError
 
     chain = _chain(error)
@@ -145,7 +145,7 @@ def _chain(error: BaseException) -> Sequence[BaseException]:
 
 
 def _line(error: Any, source: Path) -> int:
-    """The line of the file that a compilation error is about: its own counts from the function's first."""
+    """Return the line of the file that a compilation error is about: its own counts from the function's first."""
     first = next((line for line in (error.src or "").splitlines() if line.startswith("def ")), None)
     lines = source.read_text(encoding="utf-8").splitlines()
     start = lines.index(first) if first in lines else 0
