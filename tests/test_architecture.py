@@ -51,7 +51,7 @@ def imports_of(path: Path) -> set[str]:
                 home = FACE.get(alias.name, whole) if node.module == "tunebench" else str(node.module)
                 found.add(whole if is_module else home)
     ours = {name.removeprefix("tunebench.") for name in found if name.split(".")[0] == "tunebench"}
-    return ours - {"__version__"}
+    return ours - {"__version__", "tunebench"}  # the face itself is above all layers
 
 
 @cache
