@@ -388,7 +388,7 @@ class TunedModule(nn.Module, abc.ABC):
         return tuple(cls._signature().parameters)[1:]
 
     def _note_backward(self) -> None:
-        """Let the reference run alone from now on: a backward through the kernel runs the reference's forward too."""
+        """Leave calls that need a gradient to the reference: a backward through the kernel runs its forward too."""
         self._trains = True
 
     @property
