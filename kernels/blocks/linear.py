@@ -93,9 +93,9 @@ class Linear(Block):
     by_columns: ClassVar[bool]
     """Whether what becomes of a value depends on its column or its row."""
     constants_at: ClassVar[tuple[int, ...]]
-    """The values that the function in front of a normalisation has for each feature, where it is affine."""
+    """The places of the values that an affine function in front of a normalisation has for each feature."""
     linear_at: ClassVar[tuple[int, ...]]
-    """The values for the product's own epilogue or pass; the others are for the rows' launch."""
+    """The places of the values for the product's own epilogue or pass; the others are for the rows' launch."""
     reduces_rows: ClassVar[bool]
     is_of_rows: ClassVar[bool]
     """Whether the output has one value for each row."""
